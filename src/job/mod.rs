@@ -1,0 +1,24 @@
+//! The vocabulary: what a job is, what may happen to it, and the names and tokens that go with it.
+//!
+//! Nothing here talks to a database or to a client. Values are parsed into types that can only be made
+//! valid ([`QueueName`], [`JobId`], [`Payload`] …), so that inner code never checks them again, and
+//! [`transition`] says, for both stores alike, what an operation does to a job.
+
+pub mod backoff;
+pub mod ids;
+pub mod names;
+pub mod payload;
+pub mod record;
+pub mod settings;
+pub mod state;
+pub mod time;
+pub mod transition;
+
+pub use backoff::Backoff;
+pub use ids::{Claim, IdSource, JobId, Reservation};
+pub use names::{JobKey, QueueName, QueuePattern, WorkerName};
+pub use payload::Payload;
+pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
+pub use settings::{QueueSettings, Rules};
+pub use state::{State, Visible};
+pub use time::Timestamp;

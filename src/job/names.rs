@@ -1,0 +1,176 @@
+//! Names: 1 to 128 of `A-Za-z0-9._:-`, the first a letter or a digit.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+/// The rule that every name follows, in the words that an error answer shows.
+pub const NAME_RULE: &str = "1 to 128 of A-Z a-z 0-9 . _ : -, the first a letter or a digit";
+
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = 128;
+
+fn is_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() <= NAME_MAX
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(b))
+}
+
+/// A text that is not what its type requires; says what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must be {0}")]
+pub struct InvalidText(pub &'static str);
+
+macro_rules! text_type {
+    ($(#[$doc:meta])* $name:ident, $valid:expr, $rule:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+        #[serde(transparent)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::job::names::InvalidText;
+
+            fn from_str(text: &str) -> Result<Self, $crate::job::names::InvalidText> {
+                if $valid(text) { Ok(Self(text.into())) } else { Err($crate::job::names::InvalidText($rule)) }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+pub(crate) use text_type;
+
+text_type! {
+    /// The name of a queue. A queue exists as soon as it is named.
+    QueueName, is_name, NAME_RULE
+}
+
+text_type! {
+    /// The name that a worker gives itself when it reserves.
+    WorkerName, is_name, NAME_RULE
+}
+
+/// The rule for a [`JobKey`], in the words that an error answer shows.
+pub const KEY_RULE: &str = "1 to 256 bytes of text without NUL";
+
+fn is_key(text: &str) -> bool {
+    (1..=256).contains(&text.len()) && !text.contains('\0')
+}
+
+text_type! {
+    /// The producer's own name for a job, unique within the queue it is pushed to.
+    JobKey, is_key, KEY_RULE
+}
+
+/// The rule for a [`QueuePattern`], in the words that an error answer shows.
+pub const PATTERN_RULE: &str =
+    "a queue name, or the beginning of queue names followed by one *, such as mail.*";
+
+/// What a worker may reserve from: one queue, or every queue whose name begins with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum QueuePattern {
+    /// The queue of this name.
+    One(QueueName),
+    /// Every queue whose name begins with this text (which may be empty).
+    Prefix(Arc<str>),
+}
+
+impl QueuePattern {
+    /// Whether the queue is meant by this pattern.
+    pub fn matches(&self, queue: &QueueName) -> bool {
+        match self {
+            Self::One(name) => name == queue,
+            Self::Prefix(prefix) => queue.as_str().starts_with(&**prefix),
+        }
+    }
+}
+
+impl std::str::FromStr for QueuePattern {
+    type Err = InvalidText;
+
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
+        match text.strip_suffix('*') {
+            Some("") => Ok(Self::Prefix("".into())),
+            Some(prefix) if is_name(prefix) => Ok(Self::Prefix(prefix.into())),
+            Some(_) => Err(InvalidText(PATTERN_RULE)),
+            None => text.parse().map(Self::One).map_err(|_| InvalidText(PATTERN_RULE)),
+        }
+    }
+}
+
+impl fmt::Display for QueuePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(name) => name.fmt(f),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for QueuePattern {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rule() {
+        let longest = "a".repeat(128);
+        for good in ["a", "0", "mail.out:v1_x-y", longest.as_str()] {
+            assert!(good.parse::<QueueName>().is_ok(), "{good}");
+        }
+        let too_long = "a".repeat(129);
+        for bad in ["", ".a", "-a", "a b", "a/b", "ä", "a*", too_long.as_str()] {
+            assert!(bad.parse::<QueueName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_a_name_or_a_prefix() {
+        let mail: QueuePattern = "mail.*".parse().unwrap();
+        assert!(mail.matches(&"mail.out".parse().unwrap()));
+        assert!(!mail.matches(&"mailer".parse().unwrap()));
+        assert!(
+            "*".parse::<QueuePattern>()
+                .unwrap()
+                .matches(&"x".parse().unwrap())
+        );
+        for bad in ["", "a*b", "a**", ".x*"] {
+            assert!(bad.parse::<QueuePattern>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Payloads: any JSON value, given back equal to what was pushed.
+//!
+//! Two JSON texts are equal when they have the same keys in the same order, the same strings (however
+//! they were escaped) and numbers of the same text: `1.0`, `1e5` and thirty digits stay what they were.
+//! A [`Payload`] holds the one canonical text of its equals, so that text comparison is equality.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+/// A JSON value as its canonical text: no white space, strings with the fewest escapes.
+#[derive(Debug, Clone)]
+pub struct Payload(Arc<RawValue>);
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Payload {}
+
+/// Why a JSON value cannot be a payload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// The text is not JSON.
+    #[error("is not valid JSON")]
+    Malformed,
+    /// An object has the same key twice, so that readers would disagree about its value.
+    #[error("has the key {0:?} twice in one object")]
+    DuplicateKey(String),
+    /// A `\uD800` to `\uDFFF` escape without its other half: not a character, and not storable as text.
+    #[error("has a string with half a surrogate pair")]
+    LoneSurrogate,
+}
+
+impl Payload {
+    /// The JSON value `null`.
+    pub fn null() -> Self {
+        Self(Arc::from(RawValue::NULL.to_owned()))
+    }
+
+    /// Takes any JSON text. Nesting may be as deep as the text is long.
+    pub fn parse(text: &str) -> Result<Self, PayloadError> {
+        // serde_json checks the grammar without recursion; the scan below may rely on it.
+        let raw: &RawValue = serde_json::from_str(text).map_err(|_| PayloadError::Malformed)?;
+        Self::from_raw(raw)
+    }
+
+    /// Takes a JSON value whose grammar has been checked.
+    pub fn from_raw(raw: &RawValue) -> Result<Self, PayloadError> {
+        let mut canonical = Canonical {
+            out: String::with_capacity(raw.get().len()),
+            open: Vec::new(),
+        };
+        canonical.write(raw.get())?;
+        Self::from_canonical(canonical.out)
+    }
+
+    /// Takes a text that is canonical already, such as the one that a store gives back.
+    pub fn from_canonical(text: String) -> Result<Self, PayloadError> {
+        let raw = RawValue::from_string(text).map_err(|_| PayloadError::Malformed)?;
+        Ok(Self(raw.into()))
+    }
+
+    /// The canonical JSON text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// SHA-256 of the canonical text: equal payloads have equal digests.
+    pub fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.as_str().as_bytes()).into()
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+/// The keys seen so far in an object that is still open.
+enum Keys {
+    /// Few: comparing beats hashing.
+    Few(Vec<String>),
+    Many(HashSet<String>),
+}
+
+const FEW_KEYS: usize = 16;
+
+impl Keys {
+    /// Remembers the key; false if it was there.
+    fn insert(&mut self, key: &str) -> bool {
+        match self {
+            Self::Few(keys) if keys.iter().any(|k| k == key) => false,
+            Self::Few(keys) if keys.len() < FEW_KEYS => {
+                keys.push(key.to_owned());
+                true
+            }
+            Self::Few(keys) => {
+                let mut many: HashSet<String> = keys.drain(..).collect();
+                many.insert(key.to_owned());
+                *self = Self::Many(many);
+                true
+            }
+            Self::Many(keys) => keys.insert(key.to_owned()),
+        }
+    }
+}
+
+/// Copies grammatical JSON in canonical form. Iterative, so that depth costs heap and not stack.
+struct Canonical {
+    out: String,
+    /// One entry for each open object (`Some`) or array (`None`).
+    open: Vec<Option<Keys>>,
+}
+
+impl Canonical {
+    fn write(&mut self, text: &str) -> Result<(), PayloadError> {
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        // In an object, a string is a key when it follows `{` or `,`.
+        let mut key_next = false;
+        while at < bytes.len() {
+            match bytes[at] {
+                b' ' | b'\t' | b'\n' | b'\r' => at += 1,
+                b'"' => {
+                    let end = string_end(bytes, at).ok_or(PayloadError::Malformed)?;
+                    self.string(&text[at..end], key_next)?;
+                    key_next = false;
+                    at = end;
+                }
+                other => {
+                    match other {
+                        b'{' => self.open.push(Some(Keys::Few(Vec::new()))),
+                        b'[' => self.open.push(None),
+                        b'}' | b']' => drop(self.open.pop()),
+                        _ => {}
+                    }
+                    key_next = matches!(other, b'{' | b',') && matches!(self.open.last(), Some(Some(_)));
+                    self.out.push(char::from(other));
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, token: &str, is_key: bool) -> Result<(), PayloadError> {
+        let inner = &token[1..token.len() - 1];
+        let value: Cow<'_, str> = if inner.contains('\\') {
+            Cow::Owned(serde_json::from_str(token).map_err(|_| PayloadError::LoneSurrogate)?)
+        } else {
+            Cow::Borrowed(inner)
+        };
+        if is_key
+            && let Some(Some(keys)) = self.open.last_mut()
+            && !keys.insert(&value)
+        {
+            return Err(PayloadError::DuplicateKey(value.into_owned()));
+        }
+        push_string(&mut self.out, &value);
+        Ok(())
+    }
+}
+
+/// The index behind the string token that starts at `start`.
+fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start + 1;
+    loop {
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Appends a string token as serde_json writes it, which is the canonical form.
+pub fn push_string(out: &mut String, value: &str) {
+    let plain = value.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\');
+    if plain {
+        out.push('"');
+        out.push_str(value);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(value).to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(text: &str) -> String {
+        Payload::parse(text).unwrap().as_str().to_owned()
+    }
+
+    #[test]
+    fn equal_texts_have_one_form() {
+        assert_eq!(
+            canonical(" { \"b\" : [ 1 , 2.50 ], \"a\":null } "),
+            r#"{"b":[1,2.50],"a":null}"#
+        );
+        assert_eq!(canonical(r#""\u0041\/\ud83d\ude00\n""#), "\"A/😀\\n\"");
+        assert_eq!(canonical("\"\u{7f}\\u0000\""), "\"\u{7f}\\u0000\"");
+    }
+
+    #[test]
+    fn numbers_keep_their_text() {
+        for number in [
+            "1.0",
+            "1e5",
+            "-0",
+            "1E+5",
+            "123456789012345678901234567890",
+            "0.10",
+            "-1.5e-300",
+        ] {
+            assert_eq!(canonical(number), number);
+        }
+    }
+
+    #[test]
+    fn ambiguous_values_are_refused() {
+        assert_eq!(
+            Payload::parse(r#"{"a":1,"a":2}"#),
+            Err(PayloadError::DuplicateKey("a".into()))
+        );
+        assert_eq!(
+            Payload::parse(r#"[{"x":{"a":1,"\u0061":2}}]"#),
+            Err(PayloadError::DuplicateKey("a".into()))
+        );
+        assert!(Payload::parse(r#"[{"a":1},{"a":2},{"b":"a","a":"b"}]"#).is_ok());
+        let many: String = (0..40).map(|n| format!("\"k{n}\":0,")).collect();
+        assert!(Payload::parse(&format!("{{{many}\"k39\":1}}")).is_err());
+        assert_eq!(Payload::parse(r#""\ud800""#), Err(PayloadError::LoneSurrogate));
+        for bad in [
+            "", "nul", "01", "[1,]", "{\"a\"}", "\"\t\"", "\"\\x\"", "1 2", "+1", "NaN",
+        ] {
+            assert_eq!(Payload::parse(bad), Err(PayloadError::Malformed), "{bad}");
+        }
+    }
+
+    #[test]
+    fn depth_costs_no_stack() {
+        let deep = "[".repeat(200_000) + &"]".repeat(200_000);
+        assert_eq!(canonical(&deep), deep);
+        assert_eq!(
+            serde_json::to_string(&Payload::parse(&deep).unwrap()).unwrap(),
+            deep
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! A job with all its bookkeeping, as both stores keep it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Backoff, Claim, JobId, JobKey, Payload, QueueName, State, Timestamp, Visible, WorkerName};
+
+/// How many of a job's failures are kept: the last ones.
+pub const FAILURES_KEPT: usize = 10;
+/// How many steps of a job's trail are kept: the last ones.
+pub const TRAIL_KEPT: usize = 100;
+/// The longest error message that is kept of a failure, in bytes.
+pub const MESSAGE_BYTES: usize = 4096;
+
+/// Text that travels with a job beside its payload, such as a trace context.
+pub type Headers = BTreeMap<String, String>;
+
+/// One failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Failure {
+    /// When it was noticed.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Which attempt failed, from 1.
+    pub attempt: u32,
+    /// Who had reserved the job, where the reserve gave a name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>)]
+    pub worker: Option<WorkerName>,
+    /// What the worker said, or what Tailback noticed.
+    pub message: String,
+}
+
+/// A queue that the job has left, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TrailStep {
+    /// When it left.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The queue that it left.
+    #[schema(value_type = String)]
+    pub queue: QueueName,
+    /// Why it left.
+    pub reason: TrailReason,
+    /// How often it had been delivered there.
+    pub attempts: u32,
+}
+
+/// Why a job left a queue for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrailReason {
+    /// A worker moved it.
+    Moved,
+    /// Its attempts were used up.
+    Dead,
+    /// It was returned from a dead-letter queue.
+    Redriven,
+}
+
+/// Where a dead-lettered job came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Origin {
+    /// The queue that it died in.
+    #[schema(value_type = String)]
+    pub queue: QueueName,
+    /// When it died.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// How often it had been delivered.
+    pub attempts: u32,
+    /// The last failure's message.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// The bookkeeping of a job: everything but what its producer and its worker put into it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meta {
+    /// Its id, for ever.
+    pub id: JobId,
+    /// The queue that it is in now.
+    pub queue: QueueName,
+    /// What it waits for.
+    pub state: State,
+    /// Higher is delivered first.
+    pub priority: i32,
+    /// Not delivered before this moment; orders jobs of the same priority.
+    pub run_at: Timestamp,
+    /// How often it has been delivered from this queue.
+    pub attempts: u32,
+    /// How often it may be; `None`: what the queue says when it matters.
+    pub max_attempts: Option<u32>,
+    /// How long it waits after a rollback; `None`: what the queue says.
+    pub backoff: Option<Backoff>,
+    /// The producer's own name for it, while it is in the queue it was pushed to.
+    pub key: Option<JobKey>,
+    /// When it was pushed.
+    pub created_at: Timestamp,
+    /// When it was last delivered.
+    pub started_at: Option<Timestamp>,
+    /// When it was done or dead.
+    pub finished_at: Option<Timestamp>,
+    /// When it is removed unless it is reserved or finished.
+    pub expires_at: Option<Timestamp>,
+    /// When the store forgets it (history and dead jobs).
+    pub purge_at: Option<Timestamp>,
+    /// Who reserved it last, where the reserve gave a name.
+    pub worker: Option<WorkerName>,
+    /// The claim that holds it; the last one's for a job in history, to know the repeat of its commit.
+    pub claim: Option<Claim>,
+    /// When the reservation runs out.
+    pub reserved_until: Option<Timestamp>,
+    /// How long the reservation was asked for, in milliseconds; an extend without a length uses it again.
+    pub lease_ms: Option<u64>,
+    /// What the worker last reported; handed to the next attempt.
+    pub progress: Option<Payload>,
+    /// Somebody asked for its end while it was reserved.
+    pub cancel_requested: bool,
+    /// The last failures, oldest first.
+    pub errors: Vec<Failure>,
+    /// The queues that it has left, oldest first.
+    pub trail: Vec<TrailStep>,
+    /// Where it came from, if it is in a dead-letter queue.
+    pub origin: Option<Origin>,
+    /// The finished job that this one repeats.
+    pub replay_of: Option<JobId>,
+    /// A random number that changes with every write; writes are guarded by it.
+    pub rev: i64,
+}
+
+impl Meta {
+    /// The state as people see it at this moment.
+    pub fn visible(&self, now: Timestamp) -> Visible {
+        match self.state {
+            State::Ready if self.run_at > now => Visible::Scheduled,
+            State::Ready => Visible::Ready,
+            State::Reserved => Visible::Reserved,
+            State::Blocked => Visible::Blocked,
+            State::Done => Visible::Done,
+            State::Dead => Visible::Dead,
+        }
+    }
+
+    /// The future moment that a ready job waits for, if it does.
+    pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.state == State::Ready && self.run_at > now).then_some(self.run_at)
+    }
+}
+
+/// A job, whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Its bookkeeping.
+    pub meta: Meta,
+    /// What its producer wants done.
+    pub payload: Payload,
+    /// What else its producer said.
+    pub headers: Headers,
+    /// What its worker answered with the commit (history only).
+    pub result: Option<Payload>,
+}
+
+/// A job that is about to be pushed. Its times are by the store's clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewJob {
+    /// The id that it will have, unless its key is taken.
+    pub id: JobId,
+    /// Where it goes.
+    pub queue: QueueName,
+    /// What is to be done.
+    pub payload: Payload,
+    /// What else the producer says.
+    pub headers: Headers,
+    /// Higher is delivered first.
+    pub priority: i32,
+    /// The moment of the push.
+    pub created_at: Timestamp,
+    /// When it is due; `created_at` for at once.
+    pub run_at: Timestamp,
+    /// The producer's own name for it.
+    pub key: Option<KeyHold>,
+    /// See [`Meta::max_attempts`].
+    pub max_attempts: Option<u32>,
+    /// See [`Meta::backoff`].
+    pub backoff: Option<Backoff>,
+    /// See [`Meta::expires_at`].
+    pub expires_at: Option<Timestamp>,
+    /// See [`Meta::replay_of`].
+    pub replay_of: Option<JobId>,
+}
+
+/// A key and until when it is taken at least.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyHold {
+    /// The key.
+    pub key: JobKey,
+    /// Taken until this moment, and for as long as the job is unfinished.
+    pub until: Timestamp,
+}
+
+impl NewJob {
+    /// The job as it is once it is stored.
+    pub fn into_job(self) -> Job {
+        let meta = Meta {
+            id: self.id,
+            queue: self.queue,
+            state: State::Ready,
+            priority: self.priority,
+            run_at: self.run_at,
+            attempts: 0,
+            max_attempts: self.max_attempts,
+            backoff: self.backoff,
+            key: self.key.map(|hold| hold.key),
+            created_at: self.created_at,
+            started_at: None,
+            finished_at: None,
+            expires_at: self.expires_at,
+            purge_at: None,
+            worker: None,
+            claim: None,
+            reserved_until: None,
+            lease_ms: None,
+            progress: None,
+            cancel_requested: false,
+            errors: Vec::new(),
+            trail: Vec::new(),
+            origin: None,
+            replay_of: self.replay_of,
+            rev: 0,
+        };
+        Job {
+            meta,
+            payload: self.payload,
+            headers: self.headers,
+            result: None,
+        }
+    }
+}

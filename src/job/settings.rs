@@ -1,0 +1,261 @@
+//! The settings of queues, and the rules that follow from them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::backoff::{Backoff, YEAR_MS};
+use super::names::QueueName;
+
+/// The shortest lease, in milliseconds.
+pub const LEASE_MIN_MS: u64 = 100;
+/// The longest lease, in milliseconds: a day.
+pub const LEASE_MAX_MS: u64 = 86_400_000;
+/// The most attempts that a job or a queue may ask for.
+pub const ATTEMPTS_MAX: u32 = 1_000_000;
+
+/// What a queue's owner has set. What is absent falls back on the server's defaults, at the moment it
+/// is used and not when a job was pushed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSettings {
+    /// How long a reservation lasts when the reserve does not say, in milliseconds (100 to 86400000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 100, maximum = 86400000)]
+    pub lease_ms: Option<u64>,
+    /// How often a job is delivered before it is dead, when the job does not say (1 to 1000000).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000000)]
+    pub max_attempts: Option<u32>,
+    /// How long a rolled back job waits, when the job does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
+    /// The queue that takes this queue's dead jobs. Without it they stay here as `dead`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub dead_letter: Option<QueueName>,
+    /// How long finished jobs are kept as history, in milliseconds; 0 keeps none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 31536000000_u64)]
+    pub retain_done_ms: Option<u64>,
+    /// How long dead jobs are kept, in milliseconds; 0 keeps them until somebody deletes or redrives them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 31536000000_u64)]
+    pub retain_dead_ms: Option<u64>,
+    /// The most unfinished jobs that the queue takes; further pushes are refused with 429 `queue-full`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_jobs: Option<u64>,
+    /// Stops delivery; pushes go on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+impl QueueSettings {
+    /// The field that is out of its range and what would be right, if any is.
+    pub fn fault(&self) -> Option<(String, &'static str)> {
+        let plain = |field: &str, what| Some((field.to_owned(), what));
+        if self
+            .lease_ms
+            .is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms))
+        {
+            return plain("lease_ms", "must be 100 to 86400000");
+        }
+        if self
+            .max_attempts
+            .is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n))
+        {
+            return plain("max_attempts", "must be 1 to 1000000");
+        }
+        if self.retain_done_ms.is_some_and(|ms| ms > YEAR_MS) {
+            return plain("retain_done_ms", "must be 0 to 31536000000 (a year)");
+        }
+        if self.retain_dead_ms.is_some_and(|ms| ms > YEAR_MS) {
+            return plain("retain_dead_ms", "must be 0 to 31536000000 (a year)");
+        }
+        if self.max_jobs == Some(0) {
+            return plain(
+                "max_jobs",
+                "must be at least 1; pause the queue to stop its delivery",
+            );
+        }
+        let (field, what) = self.backoff.as_ref()?.fault()?;
+        Some((format!("backoff/{field}"), what))
+    }
+}
+
+/// What queues fall back on; the `[defaults]` section of the configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Defaults {
+    /// See [`QueueSettings::lease_ms`].
+    pub lease_ms: u64,
+    /// See [`QueueSettings::max_attempts`].
+    pub max_attempts: u32,
+    /// See [`QueueSettings::backoff`].
+    pub backoff: Backoff,
+    /// See [`QueueSettings::retain_done_ms`].
+    pub retain_done_ms: u64,
+    /// See [`QueueSettings::retain_dead_ms`].
+    pub retain_dead_ms: u64,
+    /// How long a key stays taken at least, in milliseconds, when the push does not say.
+    pub key_ttl_ms: u64,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            lease_ms: 30_000,
+            max_attempts: 5,
+            backoff: Backoff::default(),
+            retain_done_ms: 0,
+            retain_dead_ms: 0,
+            key_ttl_ms: 300_000,
+        }
+    }
+}
+
+/// All queues' settings at one moment, as a server knows them: cheap to clone, never changed in place.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    defaults: Arc<Defaults>,
+    queues: Arc<HashMap<QueueName, QueueSettings>>,
+}
+
+impl Rules {
+    /// The rules that follow from these settings over these defaults.
+    pub fn new(defaults: Arc<Defaults>, queues: HashMap<QueueName, QueueSettings>) -> Self {
+        Self {
+            defaults,
+            queues: Arc::new(queues),
+        }
+    }
+
+    /// What queues fall back on.
+    pub fn defaults(&self) -> &Arc<Defaults> {
+        &self.defaults
+    }
+
+    /// The settings of every queue that has some.
+    pub fn configured(&self) -> &HashMap<QueueName, QueueSettings> {
+        &self.queues
+    }
+
+    /// What the queue's owner has set, if anything.
+    pub fn settings(&self, queue: &QueueName) -> Option<&QueueSettings> {
+        self.queues.get(queue)
+    }
+
+    fn own<T>(&self, queue: &QueueName, field: impl Fn(&QueueSettings) -> Option<T>, default: T) -> T {
+        self.queues.get(queue).and_then(field).unwrap_or(default)
+    }
+
+    /// How long a reservation in this queue lasts when the reserve does not say.
+    pub fn lease_ms(&self, queue: &QueueName) -> u64 {
+        self.own(queue, |s| s.lease_ms, self.defaults.lease_ms)
+    }
+
+    /// How often a job of this queue is delivered when the job does not say.
+    pub fn max_attempts(&self, queue: &QueueName) -> u32 {
+        self.own(queue, |s| s.max_attempts, self.defaults.max_attempts)
+    }
+
+    /// How long a job of this queue waits after a rollback when the job does not say.
+    pub fn backoff(&self, queue: &QueueName) -> Backoff {
+        self.own(queue, |s| s.backoff, self.defaults.backoff)
+    }
+
+    /// How long this queue's finished jobs are kept; `None`: not at all.
+    pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
+        Some(self.own(queue, |s| s.retain_done_ms, self.defaults.retain_done_ms)).filter(|ms| *ms > 0)
+    }
+
+    /// How long this queue's dead jobs are kept; `None`: until somebody takes them away.
+    pub fn retain_dead_ms(&self, queue: &QueueName) -> Option<u64> {
+        Some(self.own(queue, |s| s.retain_dead_ms, self.defaults.retain_dead_ms)).filter(|ms| *ms > 0)
+    }
+
+    /// The queue that takes this queue's dead jobs.
+    pub fn dead_letter(&self, queue: &QueueName) -> Option<&QueueName> {
+        self.queues.get(queue)?.dead_letter.as_ref()
+    }
+
+    /// The most unfinished jobs that the queue takes.
+    pub fn max_jobs(&self, queue: &QueueName) -> Option<u64> {
+        self.queues.get(queue)?.max_jobs
+    }
+
+    /// Whether delivery from this queue is stopped.
+    pub fn paused(&self, queue: &QueueName) -> bool {
+        self.queues.get(queue).is_some_and(|s| s.paused)
+    }
+
+    /// The chain of dead-letter queues that would close on itself if `queue` had this one, if it would.
+    pub fn dead_letter_cycle(&self, queue: &QueueName, dead_letter: &QueueName) -> Option<Vec<QueueName>> {
+        let mut chain = vec![queue.clone(), dead_letter.clone()];
+        loop {
+            let last = chain.last()?;
+            if last == queue {
+                return Some(chain);
+            }
+            let next = self.dead_letter(last)?.clone();
+            // A cycle further on, which two servers could have made at the same moment, is not this one.
+            if next != *queue && chain.contains(&next) {
+                return None;
+            }
+            chain.push(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> QueueName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_chain_that_returns_is_a_cycle() {
+        let to = |dead_letter: &str| QueueSettings {
+            dead_letter: Some(name(dead_letter)),
+            ..Default::default()
+        };
+        let queues = HashMap::from([
+            (name("b"), to("c")),
+            (name("c"), to("a")),
+            (name("x"), to("y")),
+            (name("y"), to("x")),
+        ]);
+        let rules = Rules::new(Arc::default(), queues);
+        assert_eq!(rules.dead_letter_cycle(&name("a"), &name("b")).unwrap().len(), 4);
+        assert!(rules.dead_letter_cycle(&name("a"), &name("a")).is_some());
+        assert!(rules.dead_letter_cycle(&name("d"), &name("b")).is_none());
+        assert!(rules.dead_letter_cycle(&name("d"), &name("x")).is_none());
+    }
+
+    #[test]
+    fn faults_name_the_field() {
+        let settings = QueueSettings {
+            lease_ms: Some(99),
+            ..Default::default()
+        };
+        assert_eq!(settings.fault().unwrap().0, "lease_ms");
+        let backoff = Some(Backoff {
+            jitter: 1.5,
+            ..Backoff::default()
+        });
+        assert_eq!(
+            QueueSettings {
+                backoff,
+                ..Default::default()
+            }
+            .fault()
+            .unwrap()
+            .0,
+            "backoff/jitter"
+        );
+        assert_eq!(QueueSettings::default().fault(), None);
+    }
+}

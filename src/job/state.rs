@@ -1,0 +1,181 @@
+//! The states of a job, and the one table of how they follow from each other.
+
+use serde::{Deserialize, Serialize};
+
+/// The state of a job as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Can be delivered, as soon as its `run_at` has come.
+    Ready,
+    /// A worker holds it.
+    Reserved,
+    /// Waits for its group or a semaphore.
+    Blocked,
+    /// Finished; kept as history.
+    Done,
+    /// Its attempts are used up.
+    Dead,
+}
+
+impl State {
+    /// Every state, in the order of a life.
+    pub const ALL: [Self; 5] = [Self::Ready, Self::Reserved, Self::Blocked, Self::Done, Self::Dead];
+
+    /// The word that a store keeps.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Reserved => "reserved",
+            Self::Blocked => "blocked",
+            Self::Done => "done",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// The state of this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// Whether the job still has its end before it.
+    pub fn is_unfinished(self) -> bool {
+        !matches!(self, Self::Done | Self::Dead)
+    }
+}
+
+/// The state of a job as people see it: `scheduled` is `ready` with a `run_at` that lies ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = JobState)]
+pub enum Visible {
+    /// Waits for its `run_at`.
+    Scheduled,
+    /// Can be delivered now.
+    Ready,
+    /// A worker holds it.
+    Reserved,
+    /// Waits for its group or a semaphore.
+    Blocked,
+    /// Finished; kept as history.
+    Done,
+    /// Its attempts are used up.
+    Dead,
+}
+
+impl Visible {
+    /// The stored state behind this one.
+    pub fn stored(self) -> State {
+        match self {
+            Self::Scheduled | Self::Ready => State::Ready,
+            Self::Reserved => State::Reserved,
+            Self::Blocked => State::Blocked,
+            Self::Done => State::Done,
+            Self::Dead => State::Dead,
+        }
+    }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            other => other.stored().as_str(),
+        }
+    }
+}
+
+/// What may happen to a job once it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// A worker takes it.
+    Reserve,
+    /// The work is done.
+    Commit,
+    /// The work failed.
+    Rollback,
+    /// The worker needs more time.
+    Extend,
+    /// The worker puts it into another queue.
+    Move,
+    /// It goes back as if it had not been delivered.
+    Release,
+    /// Its reservation ran out.
+    Lapse,
+    /// Its `expires_at` passed while nobody held it.
+    Expire,
+    /// Somebody changes it.
+    Edit,
+    /// Somebody deletes it.
+    Cancel,
+    /// Somebody empties the queue of it.
+    Purge,
+    /// A dead or dead-lettered job gets another chance.
+    Redrive,
+}
+
+/// What can be of a job after a [`Verb`]: a state, or nothing (it has left).
+pub type Target = Option<State>;
+
+const GONE: Target = None;
+const READY: Target = Some(State::Ready);
+const RESERVED: Target = Some(State::Reserved);
+const DONE: Target = Some(State::Done);
+const DEAD: Target = Some(State::Dead);
+
+/// Every transition there is. What is not listed is refused. A push makes a job `ready`.
+pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
+    (State::Ready, Verb::Reserve, &[RESERVED]),
+    (State::Reserved, Verb::Commit, &[DONE, GONE]),
+    (State::Done, Verb::Commit, &[DONE]), // the repeat of a commit whose answer was lost
+    (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
+    (State::Reserved, Verb::Extend, &[RESERVED]),
+    (State::Reserved, Verb::Move, &[READY, GONE]),
+    (State::Reserved, Verb::Release, &[READY, GONE]),
+    (State::Reserved, Verb::Lapse, &[READY, DEAD, GONE]),
+    (State::Ready, Verb::Expire, &[GONE]),
+    (State::Blocked, Verb::Expire, &[GONE]),
+    (State::Ready, Verb::Edit, &[READY]),
+    (State::Blocked, Verb::Edit, &[Some(State::Blocked)]),
+    (State::Reserved, Verb::Cancel, &[RESERVED, GONE]),
+    (State::Ready, Verb::Cancel, &[GONE]),
+    (State::Blocked, Verb::Cancel, &[GONE]),
+    (State::Done, Verb::Cancel, &[GONE]),
+    (State::Dead, Verb::Cancel, &[GONE]),
+    (State::Ready, Verb::Purge, &[GONE]),
+    (State::Blocked, Verb::Purge, &[GONE]),
+    (State::Done, Verb::Purge, &[GONE]),
+    (State::Dead, Verb::Purge, &[GONE]),
+    (State::Dead, Verb::Redrive, &[READY]),
+    (State::Ready, Verb::Redrive, &[READY]), // back from the dead-letter queue
+];
+
+/// What can follow, or `None` where the verb does not apply.
+pub fn targets(from: State, verb: Verb) -> Option<&'static [Target]> {
+    TRANSITIONS
+        .iter()
+        .find(|(state, v, _)| *state == from && *v == verb)
+        .map(|(_, _, targets)| *targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_no_row_twice() {
+        for (n, (state, verb, _)) in TRANSITIONS.iter().enumerate() {
+            assert!(
+                !TRANSITIONS[..n].iter().any(|(s, v, _)| s == state && v == verb),
+                "{state:?} {verb:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn words_round_trip() {
+        for state in State::ALL {
+            assert_eq!(State::from_word(state.as_str()), Some(state));
+        }
+        assert_eq!(State::from_word("scheduled"), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Points in time, as the store's clock tells them.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A moment in milliseconds since 1970-01-01T00:00:00Z; RFC 3339 in UTC with milliseconds on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+/// 9999-12-30T22:00:00.000Z, the last moment that can be written in every time zone with four-digit years.
+const LAST_MILLIS: i64 = 253_402_207_200_000;
+
+/// The rule for a time, in the words that an error answer shows.
+pub const TIME_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339)";
+
+impl Timestamp {
+    /// The moment this many milliseconds after (or before) the epoch, kept within the years 1970 to 9999.
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(0, LAST_MILLIS))
+    }
+
+    /// Milliseconds since the epoch.
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// This moment and `ms` milliseconds more; stops at the year 9999.
+    pub fn plus_ms(self, ms: u64) -> Self {
+        Self::from_millis(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
+    /// Milliseconds from `earlier` to this moment; 0 if it is not earlier.
+    pub fn ms_since(self, earlier: Self) -> u64 {
+        u64::try_from(self.0 - earlier.0).unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moment = jiff::Timestamp::from_millisecond(self.0).map_err(|_| fmt::Error)?;
+        write!(f, "{moment:.3}")
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Timestamp {
+    type Err = super::names::InvalidText;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let moment: jiff::Timestamp = text.parse().map_err(|_| super::names::InvalidText(TIME_RULE))?;
+        Ok(Self::from_millis(moment.as_millisecond()))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_in_utc_with_milliseconds() {
+        assert_eq!(Timestamp::from_millis(0).to_string(), "1970-01-01T00:00:00.000Z");
+        let parsed: Timestamp = "2026-01-31T09:00:00.5+01:00".parse().unwrap();
+        assert_eq!(parsed.to_string(), "2026-01-31T08:00:00.500Z");
+        assert!("yesterday".parse::<Timestamp>().is_err());
+        assert_eq!(
+            Timestamp::from_millis(i64::MAX).plus_ms(u64::MAX).to_string(),
+            "9999-12-30T22:00:00.000Z"
+        );
+    }
+}

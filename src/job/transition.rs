@@ -1,0 +1,504 @@
+//! What an operation does to a job: one pure function, which both stores apply atomically.
+//!
+//! A store reads the job, calls [`step`], and writes what it answers, all guarded so that the job cannot
+//! have changed in between. Time is the store's and is passed in.
+
+use super::record::{
+    FAILURES_KEPT, Failure, MESSAGE_BYTES, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep,
+};
+use super::state::{self, State, Verb, Visible};
+use super::{Claim, Payload, QueueName, Rules, Timestamp};
+
+/// Something that is to happen to a job that is already there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation {
+    /// The work is done.
+    Commit { claim: Claim, result: Option<Payload> },
+    /// The work failed; comes back after `delay_ms` (`None`: by its backoff), or is dead.
+    Rollback {
+        claim: Claim,
+        delay_ms: Option<u64>,
+        error: Option<String>,
+    },
+    /// The worker needs more time (`None`: as much as it first asked for).
+    Extend {
+        claim: Claim,
+        lease_ms: Option<u64>,
+        progress: Option<Payload>,
+    },
+    /// The worker puts the job into another queue, where its attempts start again.
+    Move {
+        claim: Claim,
+        queue: QueueName,
+        payload: Option<Payload>,
+        delay_ms: Option<u64>,
+        priority: Option<i32>,
+    },
+    /// The delivery never reached anybody: the job goes back where it was, the attempt not counted.
+    Release { claim: Claim },
+    /// The reservation ran out. `reserved_until` is the deadline that the store found to have passed.
+    Lapse { claim: Claim, reserved_until: Timestamp },
+    /// The store found the job's `expires_at` to have passed.
+    Expire { expires_at: Timestamp },
+    /// Changes a job that nobody holds.
+    Edit {
+        priority: Option<i32>,
+        run_at: Option<Timestamp>,
+        payload: Option<Payload>,
+    },
+    /// Takes the job away; one that is reserved is only asked to stop, unless forced.
+    Cancel { force: bool },
+    /// Takes the job away if it is in this state.
+    Purge { state: Visible },
+    /// Another chance for a dead job, or for one that was dead-lettered into this queue.
+    Redrive { queue: QueueName },
+}
+
+impl Operation {
+    /// The row of the state table that this operation is about.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Commit { .. } => Verb::Commit,
+            Self::Rollback { .. } => Verb::Rollback,
+            Self::Extend { .. } => Verb::Extend,
+            Self::Move { .. } => Verb::Move,
+            Self::Release { .. } => Verb::Release,
+            Self::Lapse { .. } => Verb::Lapse,
+            Self::Expire { .. } => Verb::Expire,
+            Self::Edit { .. } => Verb::Edit,
+            Self::Cancel { .. } => Verb::Cancel,
+            Self::Purge { .. } => Verb::Purge,
+            Self::Redrive { .. } => Verb::Redrive,
+        }
+    }
+
+    /// The claim that must hold the job for this to happen.
+    pub fn claim(&self) -> Option<&Claim> {
+        match self {
+            Self::Commit { claim, .. }
+            | Self::Rollback { claim, .. }
+            | Self::Extend { claim, .. }
+            | Self::Move { claim, .. }
+            | Self::Release { claim }
+            | Self::Lapse { claim, .. } => Some(claim),
+            Self::Expire { .. }
+            | Self::Edit { .. }
+            | Self::Cancel { .. }
+            | Self::Purge { .. }
+            | Self::Redrive { .. } => None,
+        }
+    }
+}
+
+/// What has become of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done: history, or gone.
+    Done,
+    /// It is in `queue`, due at `run_at`.
+    Returned { queue: QueueName, run_at: Timestamp },
+    /// Its attempts are used up. `moved_to` is the dead-letter queue that it is in now, if it has one.
+    Dead { moved_to: Option<QueueName> },
+    /// It is still reserved.
+    Held {
+        reserved_until: Timestamp,
+        cancel_requested: bool,
+    },
+    /// It was taken away.
+    Removed,
+}
+
+/// Why nothing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The token is not the current one. `gone`: there is no such job (any more).
+    Lost { gone: bool },
+    /// There is no such job.
+    Unknown,
+    /// The job's state does not allow it.
+    Conflict { state: Visible },
+    /// The queue that it would move to has as many unfinished jobs as it takes.
+    Full,
+}
+
+/// What a store must write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    /// Nothing.
+    Keep,
+    /// The new bookkeeping and, where given, a new payload and a result.
+    Write {
+        meta: Box<Meta>,
+        payload: Option<Payload>,
+        result: Option<Payload>,
+    },
+    /// The job leaves.
+    Delete,
+}
+
+/// The answer of [`step`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// What to write.
+    pub next: Next,
+    /// What to answer.
+    pub outcome: Outcome,
+}
+
+impl Step {
+    fn write(meta: Meta, outcome: Outcome) -> Self {
+        Self {
+            next: Next::Write {
+                meta: Box::new(meta),
+                payload: None,
+                result: None,
+            },
+            outcome,
+        }
+    }
+
+    fn delete(outcome: Outcome) -> Self {
+        Self {
+            next: Next::Delete,
+            outcome,
+        }
+    }
+}
+
+/// What surrounds a step: the store's clock, the queues' settings, and a random number from 0 to 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The store's clock.
+    pub now: Timestamp,
+    /// The queues' settings.
+    pub rules: &'a Rules,
+    /// Places a backoff within its jitter.
+    pub chance: f64,
+}
+
+/// What the operation does to the job.
+pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Step, Refusal> {
+    if let Some(claim) = operation.claim()
+        && meta.claim.as_ref() != Some(claim)
+    {
+        return Err(Refusal::Lost { gone: false });
+    }
+    if state::targets(meta.state, operation.verb()).is_none() {
+        return Err(match operation.claim() {
+            Some(_) => Refusal::Lost { gone: false },
+            None => Refusal::Conflict {
+                state: meta.visible(around.now),
+            },
+        });
+    }
+    let now = around.now;
+    match operation {
+        Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),
+        Operation::Rollback { delay_ms, error, .. } => {
+            let message = error.as_deref().unwrap_or("rolled back without an error");
+            Ok(fail(meta, message, around, |limits| {
+                delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))
+            }))
+        }
+        Operation::Lapse { reserved_until, .. } if meta.reserved_until != Some(*reserved_until) => {
+            Err(Refusal::Lost { gone: false }) // extended in the meantime
+        }
+        Operation::Lapse { .. } => Ok(fail(meta, "the reservation ran out", around, |_| 0)),
+        Operation::Extend {
+            lease_ms, progress, ..
+        } => Ok(extend(meta, *lease_ms, progress.as_ref(), around)),
+        Operation::Move {
+            queue,
+            payload,
+            delay_ms,
+            priority,
+            ..
+        } => {
+            let run_at = now.plus_ms(delay_ms.unwrap_or(0));
+            let priority = priority.unwrap_or(meta.priority);
+            Ok(move_to(meta, queue, payload.as_ref(), run_at, priority, now))
+        }
+        Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
+        Operation::Release { .. } => {
+            let attempts = meta.attempts.saturating_sub(1);
+            Ok(returned(Meta {
+                attempts,
+                ..free(meta)
+            }))
+        }
+        Operation::Expire { expires_at } if meta.expires_at == Some(*expires_at) => {
+            Ok(Step::delete(Outcome::Removed))
+        }
+        Operation::Expire { .. } => Err(Refusal::Conflict {
+            state: meta.visible(now),
+        }),
+        Operation::Edit {
+            priority,
+            run_at,
+            payload,
+        } => {
+            let meta = Meta {
+                priority: priority.unwrap_or(meta.priority),
+                run_at: run_at.unwrap_or(meta.run_at),
+                ..meta.clone()
+            };
+            let mut step = returned(meta);
+            if let Next::Write { payload: new, .. } = &mut step.next {
+                new.clone_from(payload);
+            }
+            Ok(step)
+        }
+        Operation::Cancel { force: false } if meta.state == State::Reserved => {
+            let outcome = Outcome::Held {
+                reserved_until: meta.reserved_until.unwrap_or(now),
+                cancel_requested: true,
+            };
+            Ok(Step::write(
+                Meta {
+                    cancel_requested: true,
+                    ..meta.clone()
+                },
+                outcome,
+            ))
+        }
+        Operation::Cancel { .. } => Ok(Step::delete(Outcome::Removed)),
+        Operation::Purge { state } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
+        Operation::Purge { .. } => Err(Refusal::Conflict {
+            state: meta.visible(now),
+        }),
+        Operation::Redrive { queue } => redrive(meta, queue, now),
+    }
+}
+
+fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
+    if meta.state == State::Done {
+        return Step {
+            next: Next::Keep,
+            outcome: Outcome::Done,
+        };
+    }
+    let Some(retain_ms) = around.rules.retain_done_ms(&meta.queue) else {
+        return Step::delete(Outcome::Done);
+    };
+    let finished = Meta {
+        state: State::Done,
+        finished_at: Some(around.now),
+        purge_at: Some(around.now.plus_ms(retain_ms)),
+        claim: meta.claim.clone(), // tells the repeat of this commit, on any server
+        ..free(meta)
+    };
+    let meta = Box::new(Meta {
+        expires_at: None,
+        ..finished
+    });
+    Step {
+        next: Next::Write {
+            meta,
+            payload: None,
+            result: result.cloned(),
+        },
+        outcome: Outcome::Done,
+    }
+}
+
+fn extend(meta: &Meta, lease_ms: Option<u64>, progress: Option<&Payload>, around: Surroundings<'_>) -> Step {
+    let lease_ms = lease_ms
+        .or(meta.lease_ms)
+        .unwrap_or_else(|| around.rules.lease_ms(&meta.queue));
+    let reserved_until = around.now.plus_ms(lease_ms);
+    let held = Meta {
+        reserved_until: Some(reserved_until),
+        progress: progress.or(meta.progress.as_ref()).cloned(),
+        ..meta.clone()
+    };
+    Step::write(
+        held,
+        Outcome::Held {
+            reserved_until,
+            cancel_requested: meta.cancel_requested,
+        },
+    )
+}
+
+/// The limits that apply to a job's failures at this moment.
+struct Limits<'a>(Surroundings<'a>);
+
+impl Limits<'_> {
+    fn used_up(&self, meta: &Meta) -> bool {
+        meta.attempts
+            >= meta
+                .max_attempts
+                .unwrap_or_else(|| self.0.rules.max_attempts(&meta.queue))
+    }
+
+    fn backoff_ms(&self, meta: &Meta) -> u64 {
+        let backoff = meta.backoff.unwrap_or_else(|| self.0.rules.backoff(&meta.queue));
+        backoff.delay_ms(meta.attempts, self.0.chance)
+    }
+}
+
+/// A failed attempt: the job comes back, is dead, or leaves if its end was waited for.
+fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(&Limits<'_>) -> u64) -> Step {
+    let now = around.now;
+    if ends_unheld(meta, now) {
+        return Step::delete(Outcome::Removed);
+    }
+    let limits = Limits(around);
+    let mut failed = free(meta);
+    failed.errors.push(Failure {
+        at: now,
+        attempt: meta.attempts,
+        worker: meta.worker.clone(),
+        message: shortened(message).to_owned(),
+    });
+    let surplus = failed.errors.len().saturating_sub(FAILURES_KEPT);
+    failed.errors.drain(..surplus);
+    if limits.used_up(meta) {
+        die(failed, around)
+    } else {
+        failed.run_at = now.plus_ms(delay_ms(&limits));
+        returned(failed)
+    }
+}
+
+fn die(meta: Meta, around: Surroundings<'_>) -> Step {
+    let now = around.now;
+    let Some(dead_letter) = around.rules.dead_letter(&meta.queue).cloned() else {
+        let purge_at = around.rules.retain_dead_ms(&meta.queue).map(|ms| now.plus_ms(ms));
+        let dead = Meta {
+            state: State::Dead,
+            finished_at: Some(now),
+            purge_at,
+            expires_at: None,
+            ..meta
+        };
+        return Step::write(dead, Outcome::Dead { moved_to: None });
+    };
+    let origin = Origin {
+        queue: meta.queue.clone(),
+        at: now,
+        attempts: meta.attempts,
+        error: meta.errors.last().map(|failure| failure.message.clone()),
+    };
+    let buried = Meta {
+        run_at: now,
+        expires_at: None,
+        ..rehomed(meta, &dead_letter, TrailReason::Dead, now)
+    };
+    Step::write(
+        Meta {
+            origin: Some(origin),
+            ..buried
+        },
+        Outcome::Dead {
+            moved_to: Some(dead_letter),
+        },
+    )
+}
+
+fn move_to(
+    meta: &Meta,
+    queue: &QueueName,
+    payload: Option<&Payload>,
+    run_at: Timestamp,
+    priority: i32,
+    now: Timestamp,
+) -> Step {
+    if meta.cancel_requested {
+        return Step::delete(Outcome::Removed);
+    }
+    let moved = Meta {
+        run_at,
+        priority,
+        ..rehomed(free(meta), queue, TrailReason::Moved, now)
+    };
+    let mut step = returned(Meta {
+        progress: None,
+        ..moved
+    });
+    if let Next::Write { payload: new, .. } = &mut step.next {
+        *new = payload.cloned();
+    }
+    step
+}
+
+fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refusal> {
+    let refused = Err(Refusal::Conflict {
+        state: meta.visible(now),
+    });
+    if meta.queue != *queue {
+        return refused;
+    }
+    let revived = Meta {
+        attempts: 0,
+        run_at: now,
+        finished_at: None,
+        purge_at: None,
+        state: State::Ready,
+        ..meta.clone()
+    };
+    match &meta.origin {
+        _ if meta.state == State::Dead => Ok(returned(revived)),
+        Some(origin) => {
+            let home = origin.queue.clone();
+            Ok(returned(Meta {
+                run_at: now,
+                ..rehomed(meta.clone(), &home, TrailReason::Redriven, now)
+            }))
+        }
+        None => refused,
+    }
+}
+
+/// Whether the job leaves as soon as nobody holds it: it was asked to stop, or it is past its expiry.
+fn ends_unheld(meta: &Meta, now: Timestamp) -> bool {
+    meta.cancel_requested || meta.expires_at.is_some_and(|expires_at| expires_at <= now)
+}
+
+/// The job without its reservation.
+fn free(meta: &Meta) -> Meta {
+    Meta {
+        state: State::Ready,
+        claim: None,
+        reserved_until: None,
+        lease_ms: None,
+        cancel_requested: false,
+        ..meta.clone()
+    }
+}
+
+/// The job in another queue, where it starts again. Its key stays behind.
+fn rehomed(mut meta: Meta, queue: &QueueName, reason: TrailReason, now: Timestamp) -> Meta {
+    meta.trail.push(TrailStep {
+        at: now,
+        queue: meta.queue.clone(),
+        reason,
+        attempts: meta.attempts,
+    });
+    let surplus = meta.trail.len().saturating_sub(TRAIL_KEPT);
+    meta.trail.drain(..surplus);
+    Meta {
+        queue: queue.clone(),
+        attempts: 0,
+        key: None,
+        origin: None,
+        ..meta
+    }
+}
+
+fn returned(meta: Meta) -> Step {
+    let outcome = Outcome::Returned {
+        queue: meta.queue.clone(),
+        run_at: meta.run_at,
+    };
+    Step::write(meta, outcome)
+}
+
+/// The beginning of a message that is too long to keep.
+fn shortened(message: &str) -> &str {
+    let mut end = message.len().min(MESSAGE_BYTES);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
+}

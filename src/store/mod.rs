@@ -1,0 +1,346 @@
+//! Where jobs live: the contract that a database behind Tailback keeps.
+//!
+//! [`Store`] is a small set of atomic verbs. Those on the hot path are batch-first: each takes a list and
+//! answers for each element at its place, so that requests which arrive together can travel together. What
+//! an operation does to a job is not a store's business: [`crate::job::transition::step`] says it, a store
+//! makes it atomic and durable. `tests/conformance.rs` holds every store to this contract.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::job::transition::{Operation, Outcome, Refusal};
+use crate::job::{
+    Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
+};
+
+pub mod mongo;
+
+/// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
+/// behind a sent command means *unknown*, never *not done*.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be reached, has no primary, or took too long. It is worth trying again.
+    #[error("the store cannot be reached at the moment")]
+    Unavailable(#[source] Cause),
+    /// The database has no room left. Nothing was stored.
+    #[error("the store has no room left; nothing was stored")]
+    Full(#[source] Cause),
+    /// The database answered something that it never should.
+    #[error("the store failed in an unexpected way")]
+    Internal(#[source] Cause),
+}
+
+/// What is behind a [`StoreError`]: for the log, not for the caller.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Cause(pub Arc<str>);
+
+impl StoreError {
+    /// An [`StoreError::Unavailable`] with this text behind it.
+    pub fn unavailable(cause: impl std::fmt::Display) -> Self {
+        Self::Unavailable(Cause(cause.to_string().into()))
+    }
+
+    /// An [`StoreError::Internal`] with this text behind it.
+    pub fn internal(cause: impl std::fmt::Display) -> Self {
+        Self::Internal(Cause(cause.to_string().into()))
+    }
+}
+
+/// The answer of a verb.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// What became of one job that was pushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is stored.
+    Created,
+    /// Its key is taken by a job with an equal payload; nothing was stored.
+    Duplicate {
+        /// The job that has the key.
+        id: JobId,
+        /// That job's state; `done` if it has left.
+        state: Visible,
+        /// When that job was, or is, due.
+        run_at: Timestamp,
+    },
+    /// Its key is taken by a job with another payload; nothing was stored.
+    KeyConflict {
+        /// The job that has the key.
+        id: JobId,
+    },
+    /// The queue has as many unfinished jobs as its `max_jobs` allows; nothing was stored.
+    Full,
+}
+
+/// A request for jobs of one queue.
+#[derive(Debug, Clone)]
+pub struct ClaimAsk {
+    /// The queue to take from.
+    pub queue: QueueName,
+    /// The most jobs to take.
+    pub count: usize,
+    /// Marks what this request wins; fresh for each request.
+    pub claim: Claim,
+    /// How long the reservation lasts, in milliseconds.
+    pub lease_ms: u64,
+    /// Who asks.
+    pub worker: Option<WorkerName>,
+}
+
+/// Something that is to happen to one job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The job.
+    pub id: JobId,
+    /// What is to happen.
+    pub operation: Operation,
+}
+
+/// What has happened to one job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Applied {
+    /// What has become of it.
+    pub outcome: Outcome,
+    /// The queue that it was in.
+    pub queue: QueueName,
+    /// When it had last been delivered.
+    pub started_at: Option<Timestamp>,
+    /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
+    pub repeated: bool,
+}
+
+/// Why a [`Change`] did not happen.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Denied {
+    /// The job does not allow it.
+    #[error("refused: {0:?}")]
+    Refused(Refusal),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What the reaper has to do.
+#[derive(Debug, Clone, Default)]
+pub struct Overdue {
+    /// [`Operation::Lapse`] and [`Operation::Expire`] for jobs whose time has come, the longest overdue first.
+    pub changes: Vec<Change>,
+    /// Milliseconds until the next one's time comes, if the store knows of one.
+    pub next_in_ms: Option<u64>,
+}
+
+/// Which jobs of a queue.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    /// The queue.
+    pub queue: QueueName,
+    /// Only jobs in this state.
+    pub state: Option<Visible>,
+    /// Only jobs pushed with this key.
+    pub key: Option<JobKey>,
+    /// Only jobs that were dead-lettered into the queue.
+    pub dead_lettered: bool,
+    /// Only jobs from this moment on: by `finished_at` in history and among the dead, else by `created_at`.
+    pub from: Option<Timestamp>,
+    /// Only jobs before this moment, judged likewise.
+    pub before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Every job of the queue.
+    pub fn all(queue: QueueName) -> Self {
+        Self {
+            queue,
+            state: None,
+            key: None,
+            dead_lettered: false,
+            from: None,
+            before: None,
+        }
+    }
+
+    /// The jobs of the queue that are in this state.
+    pub fn state(queue: QueueName, state: Visible) -> Self {
+        Self {
+            state: Some(state),
+            ..Self::all(queue)
+        }
+    }
+}
+
+/// How many jobs of a queue are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Can be delivered now.
+    pub ready: u64,
+    /// Wait for their `run_at`.
+    pub scheduled: u64,
+    /// Held by workers.
+    pub reserved: u64,
+    /// Wait for their group or a semaphore.
+    pub blocked: u64,
+    /// Used up their attempts.
+    pub dead: u64,
+    /// Kept as history.
+    pub done: u64,
+}
+
+/// The figures of one queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// How many jobs are in each state.
+    pub counts: Counts,
+    /// The `run_at` of the job that has been ready for longest.
+    pub oldest_ready: Option<Timestamp>,
+}
+
+/// One queue's settings as stored. `version` is opaque and changes with every change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredSettings {
+    /// The settings.
+    pub settings: QueueSettings,
+    /// Told apart by equality only.
+    pub version: String,
+}
+
+/// All queues' settings.
+#[derive(Debug, Clone, Default)]
+pub struct SettingsSnapshot {
+    /// Grows with each change; tells whether a snapshot is still the newest.
+    pub revision: i64,
+    /// Each queue that has settings.
+    pub queues: HashMap<QueueName, StoredSettings>,
+}
+
+/// The version that a queue's settings must have for a change to happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expected {
+    /// Any, or none at all.
+    Any,
+    /// There must be no settings.
+    Absent,
+    /// This one.
+    Version(String),
+}
+
+/// What became of a change of settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Saved {
+    /// It is stored.
+    Done,
+    /// The settings are not of the expected version.
+    Changed,
+}
+
+/// A reserve that carries an `Idempotency-Key`.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The key together with the queue list, as one text.
+    pub id: String,
+    /// Tells whether a repeat asks for the same.
+    pub digest: [u8; 32],
+    /// Marks what the request wins.
+    pub claim: Claim,
+    /// When whoever runs the request has finished, or died.
+    pub pending_until: Timestamp,
+}
+
+/// What a store knows of a request that is about to run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Opened {
+    /// Nothing: run it, then close it.
+    New,
+    /// Somebody was running it but is past its `pending_until`: it is yours now. `previous` may have won jobs.
+    TakenOver {
+        /// The claim of whoever ran it.
+        previous: Claim,
+    },
+    /// Somebody else is running it: ask again in a moment.
+    Pending,
+    /// It has run and won these jobs.
+    Finished {
+        /// The claim that won them.
+        claim: Claim,
+        /// The jobs.
+        ids: Vec<JobId>,
+    },
+    /// The key was used for another request.
+    Different,
+}
+
+/// A database that keeps jobs. See the module's documentation.
+///
+/// Every answer of a verb that writes is given after the write is durable. Every verb has a deadline of
+/// its own and ends in [`StoreError::Unavailable`] when it runs into it.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Brings the database's schema up to this version and answers the names of the migrations that were
+    /// missing. Idempotent, never destructive, safe when several servers do it at once.
+    async fn migrate(&self) -> Result<Vec<String>>;
+
+    /// Whether the database can take writes, and what time it is there: keeps [`Store::now`] true.
+    async fn ping(&self) -> Result<()>;
+
+    /// The store's clock, estimated without a round trip and never ahead of it, so that a job pushed for
+    /// now is due for the very next claim.
+    fn now(&self) -> Result<Timestamp>;
+
+    /// Stores jobs. Each element stands for itself; ids are new. Where `rules` limit a queue, its
+    /// unfinished jobs never exceed `max_jobs` by pushes through this instance.
+    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>>;
+
+    /// Reserves jobs that are ready and due and not expired: the highest priority first, then the earliest
+    /// `run_at`, then the smallest id. A job is won by at most one claim. Each delivery counts as an attempt.
+    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>>;
+
+    /// The jobs of these queues that this claim holds: what a claim whose answer was lost has won.
+    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
+
+    /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
+    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
+
+    /// Up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's clock.
+    async fn overdue(&self, limit: usize) -> Result<Overdue>;
+
+    /// The scheduled jobs that are due next, the first first: up to `limit` queues and moments.
+    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
+
+    /// Jobs by their ids.
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>>;
+
+    /// The jobs that the filter means, by id, from the one behind `after` on.
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+
+    /// The queues that have jobs and whose name begins with `prefix`, by name, from the one behind `after` on.
+    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
+
+    /// The figures of every queue that has jobs.
+    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
+
+    /// All settings, unless their revision is still `known`.
+    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
+
+    /// Replaces a queue's settings, or removes them, if they are of the expected version.
+    async fn save_settings(
+        &self,
+        queue: &QueueName,
+        to: Option<&StoredSettings>,
+        expected: &Expected,
+    ) -> Result<Saved>;
+
+    /// Announces a request, so that a repeat of it is known on any server.
+    async fn open_request(&self, request: &Request) -> Result<Opened>;
+
+    /// Remembers what the request won until `keep_until`; forgets the request if that is nothing.
+    async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<()>;
+
+    /// Forgets up to `limit` records whose time has passed: keys whose job has ended, receipts, requests and,
+    /// where the database does not do it by itself, history. Answers how many.
+    async fn prune(&self, limit: usize) -> Result<u64>;
+
+    /// Lets go of the database.
+    async fn close(&self);
+}
