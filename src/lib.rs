@@ -1,4 +1,20 @@
 //! Tailback, a job queue server over HTTP/JSON whose jobs live in MongoDB.
+//!
+//! The modules in reading order; each depends only on those below it:
+//!
+//! - [`server`]: wiring and ordered shutdown. Read this first.
+//! - [`config`]: raw, then validated.
+//! - [`http`], [`background`]: the two ways in. They know [`queue`] and no store.
+//! - [`queue`]: the product, one method for each operation.
+//! - [`store`]: the contract of a database, and the databases that keep it.
+//! - [`job`]: the vocabulary, and what an operation does to a job.
+//! - [`telemetry`]: metrics and logs, declared once.
 
+pub mod background;
+pub mod config;
+pub mod http;
 pub mod job;
+pub mod queue;
+pub mod server;
 pub mod store;
+pub mod telemetry;

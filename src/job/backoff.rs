@@ -103,10 +103,7 @@ mod tests {
 
     #[test]
     fn exponential_grows_to_its_cap() {
-        let backoff = Backoff {
-            jitter: 0.0,
-            ..Backoff::default()
-        };
+        let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
         let delays: Vec<u64> = (1..=4).map(|attempt| backoff.delay_ms(attempt, 0.5)).collect();
         assert_eq!(delays, [1000, 2000, 4000, 8000]);
         assert_eq!(backoff.delay_ms(11, 0.5), 600_000);
@@ -115,12 +112,7 @@ mod tests {
 
     #[test]
     fn fixed_stays_and_jitter_spreads_it() {
-        let backoff = Backoff {
-            kind: BackoffKind::Fixed,
-            base_ms: 1000,
-            jitter: 0.5,
-            ..Backoff::default()
-        };
+        let backoff = Backoff { kind: BackoffKind::Fixed, base_ms: 1000, jitter: 0.5, ..Backoff::default() };
         assert_eq!(backoff.delay_ms(9, 0.0), 500);
         assert_eq!(backoff.delay_ms(9, 0.5), 1000);
         assert_eq!(backoff.delay_ms(9, 1.0), 1500);
@@ -128,14 +120,7 @@ mod tests {
 
     #[test]
     fn a_zero_base_never_waits() {
-        let backoff = Backoff {
-            base_ms: 0,
-            ..Backoff::default()
-        };
-        assert_eq!(
-            backoff.delay_ms(u32::MAX, 1.0),
-            0,
-            "0 times infinity is not a number; it must not wait"
-        );
+        let backoff = Backoff { base_ms: 0, ..Backoff::default() };
+        assert_eq!(backoff.delay_ms(u32::MAX, 1.0), 0, "0 times infinity is not a number; it must not wait");
     }
 }

@@ -15,9 +15,7 @@ const TOKEN_RULE: &str = "1 to 64 of A-Z a-z 0-9 _ -";
 
 fn is_token(text: &str) -> bool {
     (1..=64).contains(&text.len())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 text_type! {
@@ -94,9 +92,7 @@ impl IdSource {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
         let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // A generator overflows after 2^80 ids in one millisecond; a fresh random id is as good then.
-        let id = last
-            .generate_from_datetime(time)
-            .unwrap_or_else(|_| ulid::Ulid::from_datetime(time));
+        let id = last.generate_from_datetime(time).unwrap_or_else(|_| ulid::Ulid::from_datetime(time));
         JobId(id.to_string().into())
     }
 }
@@ -108,31 +104,22 @@ mod tests {
     #[test]
     fn ids_sort_in_the_order_of_their_making_even_when_the_clock_steps_back() {
         let ids = IdSource::default();
-        let made: Vec<JobId> = (0..2000)
-            .map(|n| ids.next(Timestamp::from_millis(1_700_000_000_000 - n % 7)))
-            .collect();
+        let made: Vec<JobId> =
+            (0..2000).map(|n| ids.next(Timestamp::from_millis(1_700_000_000_000 - n % 7))).collect();
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
     #[test]
     fn a_reservation_belongs_to_one_job() {
         let ids = IdSource::default();
-        let (one, two) = (
-            ids.next(Timestamp::from_millis(1)),
-            ids.next(Timestamp::from_millis(1)),
-        );
+        let (one, two) = (ids.next(Timestamp::from_millis(1)), ids.next(Timestamp::from_millis(1)));
         let claim = Claim::random();
         let token = claim.reservation(&one);
         assert_eq!(token.claim(&one), Some(claim.clone()));
         assert_eq!(token.claim(&two), None);
         assert_ne!(token, claim.reservation(&two));
         assert_eq!("short".parse::<Reservation>().unwrap().claim(&one), None);
-        assert_eq!(
-            claim
-                .reservation(&"x".parse().unwrap())
-                .claim(&"x".parse().unwrap()),
-            Some(claim)
-        );
+        assert_eq!(claim.reservation(&"x".parse().unwrap()).claim(&"x".parse().unwrap()), Some(claim));
     }
 
     #[test]

@@ -15,9 +15,7 @@ fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= NAME_MAX
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(b))
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(b))
 }
 
 /// A text that is not what its type requires; says what would be right.
@@ -164,11 +162,7 @@ mod tests {
         let mail: QueuePattern = "mail.*".parse().unwrap();
         assert!(mail.matches(&"mail.out".parse().unwrap()));
         assert!(!mail.matches(&"mailer".parse().unwrap()));
-        assert!(
-            "*".parse::<QueuePattern>()
-                .unwrap()
-                .matches(&"x".parse().unwrap())
-        );
+        assert!("*".parse::<QueuePattern>().unwrap().matches(&"x".parse().unwrap()));
         for bad in ["", "a*b", "a**", ".x*"] {
             assert!(bad.parse::<QueuePattern>().is_err(), "{bad}");
         }

@@ -53,10 +53,7 @@ impl Payload {
 
     /// Takes a JSON value whose grammar has been checked.
     pub fn from_raw(raw: &RawValue) -> Result<Self, PayloadError> {
-        let mut canonical = Canonical {
-            out: String::with_capacity(raw.get().len()),
-            open: Vec::new(),
-        };
+        let mut canonical = Canonical { out: String::with_capacity(raw.get().len()), open: Vec::new() };
         canonical.write(raw.get())?;
         Self::from_canonical(canonical.out)
     }
@@ -203,35 +200,21 @@ mod tests {
 
     #[test]
     fn equal_texts_have_one_form() {
-        assert_eq!(
-            canonical(" { \"b\" : [ 1 , 2.50 ], \"a\":null } "),
-            r#"{"b":[1,2.50],"a":null}"#
-        );
+        assert_eq!(canonical(" { \"b\" : [ 1 , 2.50 ], \"a\":null } "), r#"{"b":[1,2.50],"a":null}"#);
         assert_eq!(canonical(r#""\u0041\/\ud83d\ude00\n""#), "\"A/😀\\n\"");
         assert_eq!(canonical("\"\u{7f}\\u0000\""), "\"\u{7f}\\u0000\"");
     }
 
     #[test]
     fn numbers_keep_their_text() {
-        for number in [
-            "1.0",
-            "1e5",
-            "-0",
-            "1E+5",
-            "123456789012345678901234567890",
-            "0.10",
-            "-1.5e-300",
-        ] {
+        for number in ["1.0", "1e5", "-0", "1E+5", "123456789012345678901234567890", "0.10", "-1.5e-300"] {
             assert_eq!(canonical(number), number);
         }
     }
 
     #[test]
     fn ambiguous_values_are_refused() {
-        assert_eq!(
-            Payload::parse(r#"{"a":1,"a":2}"#),
-            Err(PayloadError::DuplicateKey("a".into()))
-        );
+        assert_eq!(Payload::parse(r#"{"a":1,"a":2}"#), Err(PayloadError::DuplicateKey("a".into())));
         assert_eq!(
             Payload::parse(r#"[{"x":{"a":1,"\u0061":2}}]"#),
             Err(PayloadError::DuplicateKey("a".into()))
@@ -240,9 +223,7 @@ mod tests {
         let many: String = (0..40).map(|n| format!("\"k{n}\":0,")).collect();
         assert!(Payload::parse(&format!("{{{many}\"k39\":1}}")).is_err());
         assert_eq!(Payload::parse(r#""\ud800""#), Err(PayloadError::LoneSurrogate));
-        for bad in [
-            "", "nul", "01", "[1,]", "{\"a\"}", "\"\t\"", "\"\\x\"", "1 2", "+1", "NaN",
-        ] {
+        for bad in ["", "nul", "01", "[1,]", "{\"a\"}", "\"\t\"", "\"\\x\"", "1 2", "+1", "NaN"] {
             assert_eq!(Payload::parse(bad), Err(PayloadError::Malformed), "{bad}");
         }
     }
@@ -251,9 +232,6 @@ mod tests {
     fn depth_costs_no_stack() {
         let deep = "[".repeat(200_000) + &"]".repeat(200_000);
         assert_eq!(canonical(&deep), deep);
-        assert_eq!(
-            serde_json::to_string(&Payload::parse(&deep).unwrap()).unwrap(),
-            deep
-        );
+        assert_eq!(serde_json::to_string(&Payload::parse(&deep).unwrap()).unwrap(), deep);
     }
 }

@@ -133,14 +133,7 @@ pub struct Meta {
 impl Meta {
     /// The state as people see it at this moment.
     pub fn visible(&self, now: Timestamp) -> Visible {
-        match self.state {
-            State::Ready if self.run_at > now => Visible::Scheduled,
-            State::Ready => Visible::Ready,
-            State::Reserved => Visible::Reserved,
-            State::Blocked => Visible::Blocked,
-            State::Done => Visible::Done,
-            State::Dead => Visible::Dead,
-        }
+        self.state.visible(self.run_at, now)
     }
 
     /// The future moment that a ready job waits for, if it does.
@@ -230,11 +223,6 @@ impl NewJob {
             replay_of: self.replay_of,
             rev: 0,
         };
-        Job {
-            meta,
-            payload: self.payload,
-            headers: self.headers,
-            result: None,
-        }
+        Job { meta, payload: self.payload, headers: self.headers, result: None }
     }
 }

@@ -56,16 +56,10 @@ impl QueueSettings {
     /// The field that is out of its range and what would be right, if any is.
     pub fn fault(&self) -> Option<(String, &'static str)> {
         let plain = |field: &str, what| Some((field.to_owned(), what));
-        if self
-            .lease_ms
-            .is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms))
-        {
+        if self.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
             return plain("lease_ms", "must be 100 to 86400000");
         }
-        if self
-            .max_attempts
-            .is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n))
-        {
+        if self.max_attempts.is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n)) {
             return plain("max_attempts", "must be 1 to 1000000");
         }
         if self.retain_done_ms.is_some_and(|ms| ms > YEAR_MS) {
@@ -75,10 +69,7 @@ impl QueueSettings {
             return plain("retain_dead_ms", "must be 0 to 31536000000 (a year)");
         }
         if self.max_jobs == Some(0) {
-            return plain(
-                "max_jobs",
-                "must be at least 1; pause the queue to stop its delivery",
-            );
+            return plain("max_jobs", "must be at least 1; pause the queue to stop its delivery");
         }
         let (field, what) = self.backoff.as_ref()?.fault()?;
         Some((format!("backoff/{field}"), what))
@@ -125,10 +116,7 @@ pub struct Rules {
 impl Rules {
     /// The rules that follow from these settings over these defaults.
     pub fn new(defaults: Arc<Defaults>, queues: HashMap<QueueName, QueueSettings>) -> Self {
-        Self {
-            defaults,
-            queues: Arc::new(queues),
-        }
+        Self { defaults, queues: Arc::new(queues) }
     }
 
     /// What queues fall back on.
@@ -218,10 +206,8 @@ mod tests {
 
     #[test]
     fn a_chain_that_returns_is_a_cycle() {
-        let to = |dead_letter: &str| QueueSettings {
-            dead_letter: Some(name(dead_letter)),
-            ..Default::default()
-        };
+        let to =
+            |dead_letter: &str| QueueSettings { dead_letter: Some(name(dead_letter)), ..Default::default() };
         let queues = HashMap::from([
             (name("b"), to("c")),
             (name("c"), to("a")),
@@ -237,25 +223,10 @@ mod tests {
 
     #[test]
     fn faults_name_the_field() {
-        let settings = QueueSettings {
-            lease_ms: Some(99),
-            ..Default::default()
-        };
+        let settings = QueueSettings { lease_ms: Some(99), ..Default::default() };
         assert_eq!(settings.fault().unwrap().0, "lease_ms");
-        let backoff = Some(Backoff {
-            jitter: 1.5,
-            ..Backoff::default()
-        });
-        assert_eq!(
-            QueueSettings {
-                backoff,
-                ..Default::default()
-            }
-            .fault()
-            .unwrap()
-            .0,
-            "backoff/jitter"
-        );
+        let backoff = Some(Backoff { jitter: 1.5, ..Backoff::default() });
+        assert_eq!(QueueSettings { backoff, ..Default::default() }.fault().unwrap().0, "backoff/jitter");
         assert_eq!(QueueSettings::default().fault(), None);
     }
 }

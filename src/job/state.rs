@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Timestamp;
+
 /// The state of a job as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,6 +38,18 @@ impl State {
     /// The state of this word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// The state as people see it at the moment `now`, for a job that is due at `run_at`.
+    pub fn visible(self, run_at: Timestamp, now: Timestamp) -> Visible {
+        match self {
+            Self::Ready if run_at > now => Visible::Scheduled,
+            Self::Ready => Visible::Ready,
+            Self::Reserved => Visible::Reserved,
+            Self::Blocked => Visible::Blocked,
+            Self::Done => Visible::Done,
+            Self::Dead => Visible::Dead,
+        }
     }
 
     /// Whether the job still has its end before it.
@@ -151,10 +165,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
 
 /// What can follow, or `None` where the verb does not apply.
 pub fn targets(from: State, verb: Verb) -> Option<&'static [Target]> {
-    TRANSITIONS
-        .iter()
-        .find(|(state, v, _)| *state == from && *v == verb)
-        .map(|(_, _, targets)| *targets)
+    TRANSITIONS.iter().find(|(state, v, _)| *state == from && *v == verb).map(|(_, _, targets)| *targets)
 }
 
 #[cfg(test)]
@@ -164,10 +175,7 @@ mod tests {
     #[test]
     fn the_table_has_no_row_twice() {
         for (n, (state, verb, _)) in TRANSITIONS.iter().enumerate() {
-            assert!(
-                !TRANSITIONS[..n].iter().any(|(s, v, _)| s == state && v == verb),
-                "{state:?} {verb:?}"
-            );
+            assert!(!TRANSITIONS[..n].iter().any(|(s, v, _)| s == state && v == verb), "{state:?} {verb:?}");
         }
     }
 

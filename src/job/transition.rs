@@ -15,17 +15,9 @@ pub enum Operation {
     /// The work is done.
     Commit { claim: Claim, result: Option<Payload> },
     /// The work failed; comes back after `delay_ms` (`None`: by its backoff), or is dead.
-    Rollback {
-        claim: Claim,
-        delay_ms: Option<u64>,
-        error: Option<String>,
-    },
+    Rollback { claim: Claim, delay_ms: Option<u64>, error: Option<String> },
     /// The worker needs more time (`None`: as much as it first asked for).
-    Extend {
-        claim: Claim,
-        lease_ms: Option<u64>,
-        progress: Option<Payload>,
-    },
+    Extend { claim: Claim, lease_ms: Option<u64>, progress: Option<Payload> },
     /// The worker puts the job into another queue, where its attempts start again.
     Move {
         claim: Claim,
@@ -41,11 +33,7 @@ pub enum Operation {
     /// The store found the job's `expires_at` to have passed.
     Expire { expires_at: Timestamp },
     /// Changes a job that nobody holds.
-    Edit {
-        priority: Option<i32>,
-        run_at: Option<Timestamp>,
-        payload: Option<Payload>,
-    },
+    Edit { priority: Option<i32>, run_at: Option<Timestamp>, payload: Option<Payload> },
     /// Takes the job away; one that is reserved is only asked to stop, unless forced.
     Cancel { force: bool },
     /// Takes the job away if it is in this state.
@@ -100,10 +88,7 @@ pub enum Outcome {
     /// Its attempts are used up. `moved_to` is the dead-letter queue that it is in now, if it has one.
     Dead { moved_to: Option<QueueName> },
     /// It is still reserved.
-    Held {
-        reserved_until: Timestamp,
-        cancel_requested: bool,
-    },
+    Held { reserved_until: Timestamp, cancel_requested: bool },
     /// It was taken away.
     Removed,
 }
@@ -127,11 +112,7 @@ pub enum Next {
     /// Nothing.
     Keep,
     /// The new bookkeeping and, where given, a new payload and a result.
-    Write {
-        meta: Box<Meta>,
-        payload: Option<Payload>,
-        result: Option<Payload>,
-    },
+    Write { meta: Box<Meta>, payload: Option<Payload>, result: Option<Payload> },
     /// The job leaves.
     Delete,
 }
@@ -147,21 +128,11 @@ pub struct Step {
 
 impl Step {
     fn write(meta: Meta, outcome: Outcome) -> Self {
-        Self {
-            next: Next::Write {
-                meta: Box::new(meta),
-                payload: None,
-                result: None,
-            },
-            outcome,
-        }
+        Self { next: Next::Write { meta: Box::new(meta), payload: None, result: None }, outcome }
     }
 
     fn delete(outcome: Outcome) -> Self {
-        Self {
-            next: Next::Delete,
-            outcome,
-        }
+        Self { next: Next::Delete, outcome }
     }
 }
 
@@ -186,9 +157,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
     if state::targets(meta.state, operation.verb()).is_none() {
         return Err(match operation.claim() {
             Some(_) => Refusal::Lost { gone: false },
-            None => Refusal::Conflict {
-                state: meta.visible(around.now),
-            },
+            None => Refusal::Conflict { state: meta.visible(around.now) },
         });
     }
     let now = around.now;
@@ -196,24 +165,16 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),
         Operation::Rollback { delay_ms, error, .. } => {
             let message = error.as_deref().unwrap_or("rolled back without an error");
-            Ok(fail(meta, message, around, |limits| {
-                delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))
-            }))
+            Ok(fail(meta, message, around, |limits| delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))))
         }
         Operation::Lapse { reserved_until, .. } if meta.reserved_until != Some(*reserved_until) => {
             Err(Refusal::Lost { gone: false }) // extended in the meantime
         }
         Operation::Lapse { .. } => Ok(fail(meta, "the reservation ran out", around, |_| 0)),
-        Operation::Extend {
-            lease_ms, progress, ..
-        } => Ok(extend(meta, *lease_ms, progress.as_ref(), around)),
-        Operation::Move {
-            queue,
-            payload,
-            delay_ms,
-            priority,
-            ..
-        } => {
+        Operation::Extend { lease_ms, progress, .. } => {
+            Ok(extend(meta, *lease_ms, progress.as_ref(), around))
+        }
+        Operation::Move { queue, payload, delay_ms, priority, .. } => {
             let run_at = now.plus_ms(delay_ms.unwrap_or(0));
             let priority = priority.unwrap_or(meta.priority);
             Ok(move_to(meta, queue, payload.as_ref(), run_at, priority, now))
@@ -221,22 +182,13 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
         Operation::Release { .. } => {
             let attempts = meta.attempts.saturating_sub(1);
-            Ok(returned(Meta {
-                attempts,
-                ..free(meta)
-            }))
+            Ok(returned(Meta { attempts, ..free(meta) }))
         }
         Operation::Expire { expires_at } if meta.expires_at == Some(*expires_at) => {
             Ok(Step::delete(Outcome::Removed))
         }
-        Operation::Expire { .. } => Err(Refusal::Conflict {
-            state: meta.visible(now),
-        }),
-        Operation::Edit {
-            priority,
-            run_at,
-            payload,
-        } => {
+        Operation::Expire { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
+        Operation::Edit { priority, run_at, payload } => {
             let meta = Meta {
                 priority: priority.unwrap_or(meta.priority),
                 run_at: run_at.unwrap_or(meta.run_at),
@@ -249,33 +201,20 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Ok(step)
         }
         Operation::Cancel { force: false } if meta.state == State::Reserved => {
-            let outcome = Outcome::Held {
-                reserved_until: meta.reserved_until.unwrap_or(now),
-                cancel_requested: true,
-            };
-            Ok(Step::write(
-                Meta {
-                    cancel_requested: true,
-                    ..meta.clone()
-                },
-                outcome,
-            ))
+            let outcome =
+                Outcome::Held { reserved_until: meta.reserved_until.unwrap_or(now), cancel_requested: true };
+            Ok(Step::write(Meta { cancel_requested: true, ..meta.clone() }, outcome))
         }
         Operation::Cancel { .. } => Ok(Step::delete(Outcome::Removed)),
         Operation::Purge { state } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
-        Operation::Purge { .. } => Err(Refusal::Conflict {
-            state: meta.visible(now),
-        }),
+        Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::Redrive { queue } => redrive(meta, queue, now),
     }
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
     if meta.state == State::Done {
-        return Step {
-            next: Next::Keep,
-            outcome: Outcome::Done,
-        };
+        return Step { next: Next::Keep, outcome: Outcome::Done };
     }
     let Some(retain_ms) = around.rules.retain_done_ms(&meta.queue) else {
         return Step::delete(Outcome::Done);
@@ -287,37 +226,19 @@ fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
         claim: meta.claim.clone(), // tells the repeat of this commit, on any server
         ..free(meta)
     };
-    let meta = Box::new(Meta {
-        expires_at: None,
-        ..finished
-    });
-    Step {
-        next: Next::Write {
-            meta,
-            payload: None,
-            result: result.cloned(),
-        },
-        outcome: Outcome::Done,
-    }
+    let meta = Box::new(Meta { expires_at: None, ..finished });
+    Step { next: Next::Write { meta, payload: None, result: result.cloned() }, outcome: Outcome::Done }
 }
 
 fn extend(meta: &Meta, lease_ms: Option<u64>, progress: Option<&Payload>, around: Surroundings<'_>) -> Step {
-    let lease_ms = lease_ms
-        .or(meta.lease_ms)
-        .unwrap_or_else(|| around.rules.lease_ms(&meta.queue));
+    let lease_ms = lease_ms.or(meta.lease_ms).unwrap_or_else(|| around.rules.lease_ms(&meta.queue));
     let reserved_until = around.now.plus_ms(lease_ms);
     let held = Meta {
         reserved_until: Some(reserved_until),
         progress: progress.or(meta.progress.as_ref()).cloned(),
         ..meta.clone()
     };
-    Step::write(
-        held,
-        Outcome::Held {
-            reserved_until,
-            cancel_requested: meta.cancel_requested,
-        },
-    )
+    Step::write(held, Outcome::Held { reserved_until, cancel_requested: meta.cancel_requested })
 }
 
 /// The limits that apply to a job's failures at this moment.
@@ -325,10 +246,7 @@ struct Limits<'a>(Surroundings<'a>);
 
 impl Limits<'_> {
     fn used_up(&self, meta: &Meta) -> bool {
-        meta.attempts
-            >= meta
-                .max_attempts
-                .unwrap_or_else(|| self.0.rules.max_attempts(&meta.queue))
+        meta.attempts >= meta.max_attempts.unwrap_or_else(|| self.0.rules.max_attempts(&meta.queue))
     }
 
     fn backoff_ms(&self, meta: &Meta) -> u64 {
@@ -365,13 +283,7 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     let now = around.now;
     let Some(dead_letter) = around.rules.dead_letter(&meta.queue).cloned() else {
         let purge_at = around.rules.retain_dead_ms(&meta.queue).map(|ms| now.plus_ms(ms));
-        let dead = Meta {
-            state: State::Dead,
-            finished_at: Some(now),
-            purge_at,
-            expires_at: None,
-            ..meta
-        };
+        let dead = Meta { state: State::Dead, finished_at: Some(now), purge_at, expires_at: None, ..meta };
         return Step::write(dead, Outcome::Dead { moved_to: None });
     };
     let origin = Origin {
@@ -380,20 +292,9 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
         attempts: meta.attempts,
         error: meta.errors.last().map(|failure| failure.message.clone()),
     };
-    let buried = Meta {
-        run_at: now,
-        expires_at: None,
-        ..rehomed(meta, &dead_letter, TrailReason::Dead, now)
-    };
-    Step::write(
-        Meta {
-            origin: Some(origin),
-            ..buried
-        },
-        Outcome::Dead {
-            moved_to: Some(dead_letter),
-        },
-    )
+    let buried =
+        Meta { run_at: now, expires_at: None, ..rehomed(meta, &dead_letter, TrailReason::Dead, now) };
+    Step::write(Meta { origin: Some(origin), ..buried }, Outcome::Dead { moved_to: Some(dead_letter) })
 }
 
 fn move_to(
@@ -407,15 +308,8 @@ fn move_to(
     if meta.cancel_requested {
         return Step::delete(Outcome::Removed);
     }
-    let moved = Meta {
-        run_at,
-        priority,
-        ..rehomed(free(meta), queue, TrailReason::Moved, now)
-    };
-    let mut step = returned(Meta {
-        progress: None,
-        ..moved
-    });
+    let moved = Meta { run_at, priority, ..rehomed(free(meta), queue, TrailReason::Moved, now) };
+    let mut step = returned(Meta { progress: None, ..moved });
     if let Next::Write { payload: new, .. } = &mut step.next {
         *new = payload.cloned();
     }
@@ -423,9 +317,7 @@ fn move_to(
 }
 
 fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refusal> {
-    let refused = Err(Refusal::Conflict {
-        state: meta.visible(now),
-    });
+    let refused = Err(Refusal::Conflict { state: meta.visible(now) });
     if meta.queue != *queue {
         return refused;
     }
@@ -441,10 +333,7 @@ fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refus
         _ if meta.state == State::Dead => Ok(returned(revived)),
         Some(origin) => {
             let home = origin.queue.clone();
-            Ok(returned(Meta {
-                run_at: now,
-                ..rehomed(meta.clone(), &home, TrailReason::Redriven, now)
-            }))
+            Ok(returned(Meta { run_at: now, ..rehomed(meta.clone(), &home, TrailReason::Redriven, now) }))
         }
         None => refused,
     }
@@ -469,28 +358,14 @@ fn free(meta: &Meta) -> Meta {
 
 /// The job in another queue, where it starts again. Its key stays behind.
 fn rehomed(mut meta: Meta, queue: &QueueName, reason: TrailReason, now: Timestamp) -> Meta {
-    meta.trail.push(TrailStep {
-        at: now,
-        queue: meta.queue.clone(),
-        reason,
-        attempts: meta.attempts,
-    });
+    meta.trail.push(TrailStep { at: now, queue: meta.queue.clone(), reason, attempts: meta.attempts });
     let surplus = meta.trail.len().saturating_sub(TRAIL_KEPT);
     meta.trail.drain(..surplus);
-    Meta {
-        queue: queue.clone(),
-        attempts: 0,
-        key: None,
-        origin: None,
-        ..meta
-    }
+    Meta { queue: queue.clone(), attempts: 0, key: None, origin: None, ..meta }
 }
 
 fn returned(meta: Meta) -> Step {
-    let outcome = Outcome::Returned {
-        queue: meta.queue.clone(),
-        run_at: meta.run_at,
-    };
+    let outcome = Outcome::Returned { queue: meta.queue.clone(), run_at: meta.run_at };
     Step::write(meta, outcome)
 }
 

@@ -15,7 +15,9 @@ use crate::job::{
     Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
 };
 
+pub mod metered;
 pub mod mongo;
+pub mod sqlite;
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -27,6 +29,9 @@ pub enum StoreError {
     /// The database has no room left. Nothing was stored.
     #[error("the store has no room left; nothing was stored")]
     Full(#[source] Cause),
+    /// The database is not one that Tailback can run on; says why, and what to do about it.
+    #[error("the store cannot be used: {0}")]
+    Unsuitable(String),
     /// The database answered something that it never should.
     #[error("the store failed in an unexpected way")]
     Internal(#[source] Cause),
@@ -47,6 +52,18 @@ impl StoreError {
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         Self::Internal(Cause(cause.to_string().into()))
     }
+}
+
+/// An error and all that is behind it, in one line for the log.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut behind = error.source();
+    while let Some(cause) = behind {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        behind = cause.source();
+    }
+    text
 }
 
 /// The answer of a verb.
@@ -152,22 +169,12 @@ pub struct Filter {
 impl Filter {
     /// Every job of the queue.
     pub fn all(queue: QueueName) -> Self {
-        Self {
-            queue,
-            state: None,
-            key: None,
-            dead_lettered: false,
-            from: None,
-            before: None,
-        }
+        Self { queue, state: None, key: None, dead_lettered: false, from: None, before: None }
     }
 
     /// The jobs of the queue that are in this state.
     pub fn state(queue: QueueName, state: Visible) -> Self {
-        Self {
-            state: Some(state),
-            ..Self::all(queue)
-        }
+        Self { state: Some(state), ..Self::all(queue) }
     }
 }
 
@@ -334,8 +341,14 @@ pub trait Store: Send + Sync + 'static {
     /// Announces a request, so that a repeat of it is known on any server.
     async fn open_request(&self, request: &Request) -> Result<Opened>;
 
-    /// Remembers what the request won until `keep_until`; forgets the request if that is nothing.
-    async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<()>;
+    /// Remembers until `keep_until` which jobs the request won, and by which claim; forgets the request if
+    /// it won nothing.
+    async fn close_request(
+        &self,
+        request: &Request,
+        won: Option<(&Claim, &[JobId])>,
+        keep_until: Timestamp,
+    ) -> Result<()>;
 
     /// Forgets up to `limit` records whose time has passed: keys whose job has ended, receipts, requests and,
     /// where the database does not do it by itself, history. Answers how many.

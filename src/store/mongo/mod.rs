@@ -1,1 +1,184 @@
+//! Jobs in MongoDB: all queues in one collection, `jobs`, whose documents are public.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `client` | the connection, deadlines, what errors mean |
+//! | `clock` | an estimate of the store's clock |
+//! | `migrate` | brings the schema up to date |
+//! | `document`, `payload` | jobs and payloads as BSON |
+//! | `push`, `claim`, `apply` | the hot path |
+//! | `query` | jobs by filter, what is overdue, the figures |
+//! | `settings`, `requests`, `receipts` | what else is remembered |
 
+mod apply;
+mod claim;
+mod client;
+mod clock;
+mod document;
+mod gates;
+mod migrate;
+mod payload;
+mod push;
+mod query;
+mod receipts;
+mod requests;
+mod settings;
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use mongodb::Collection;
+use mongodb::bson::{Document, doc};
+
+pub use self::client::MongoOptions;
+use self::client::{Connection, fault};
+use self::clock::Clock;
+use self::gates::Gates;
+use super::{
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, Opened, Overdue, Pushed, QueueCounts, Request,
+    Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+};
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+
+const JOBS: &str = "jobs";
+const KEYS: &str = "keys";
+const META: &str = "meta";
+const QUEUES: &str = "queues";
+const RECEIPTS: &str = "receipts";
+const REQUESTS: &str = "requests";
+
+/// How many times its usual deadline the counting of all jobs may take.
+const COUNT_DEADLINES: u32 = 5;
+
+/// A [`Store`] in a MongoDB database. The deployment must be a replica set or a sharded cluster.
+pub struct Mongo {
+    connection: Connection,
+    clock: Clock,
+    gates: Gates,
+}
+
+impl Mongo {
+    /// Connects when it is first used, so that a server can start while its database is away.
+    pub fn new(options: MongoOptions) -> Self {
+        Self { connection: Connection::new(options), clock: Clock::new(), gates: Gates::default() }
+    }
+
+    async fn collection(&self, name: &str) -> Result<Collection<Document>> {
+        Ok(self.connection.database().await?.collection(name))
+    }
+
+    async fn hello(&self) -> Result<()> {
+        let database = self.connection.database().await?;
+        let hello = database.run_command(doc! { "hello": 1 }).await.map_err(fault)?;
+        let arrival = Instant::now();
+        let local_time = hello.get_datetime("localTime").map_err(StoreError::internal)?;
+        self.clock.read(Timestamp::from_millis(local_time.timestamp_millis()), arrival);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Mongo {
+    async fn migrate(&self) -> Result<Vec<String>> {
+        if let Some(reason) = self.connection.diagnose().await {
+            return Err(StoreError::Unsuitable(reason));
+        }
+        self.ping().await?;
+        migrate::migrate(self.connection.database().await?).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.connection.within(self.hello()).await
+    }
+
+    fn now(&self) -> Result<Timestamp> {
+        self.clock.now().ok_or_else(|| StoreError::unavailable("the store's clock has not been read yet"))
+    }
+
+    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+        push::push(self, jobs, rules).await
+    }
+
+    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
+        let claims = async { Ok(claim::claim_all(self.connection.database().await?, asks).await) };
+        match self.connection.within(claims).await {
+            Ok(answers) => answers,
+            Err(error) => asks.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+        self.connection
+            .within(async { claim::held(self.connection.database().await?, queues, claim).await })
+            .await
+    }
+
+    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
+        apply::apply(self, changes, rules).await
+    }
+
+    async fn overdue(&self, limit: usize) -> Result<Overdue> {
+        self.connection.within(query::overdue(self, limit)).await
+    }
+
+    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+        self.connection.within(query::upcoming(self, limit)).await
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+        self.connection.within(query::get(self, ids)).await
+    }
+
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.connection.within(query::find(self, filter, after, limit)).await
+    }
+
+    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
+        self.connection.within(query::queues(self, prefix, after, limit)).await
+    }
+
+    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
+        let deadline = self.connection.deadline() * COUNT_DEADLINES;
+        match tokio::time::timeout(deadline, query::counts(self)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                Err(StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis())))
+            }
+        }
+    }
+
+    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+        self.connection.within(settings::load(self, known)).await
+    }
+
+    async fn save_settings(
+        &self,
+        queue: &QueueName,
+        to: Option<&StoredSettings>,
+        expected: &Expected,
+    ) -> Result<Saved> {
+        self.connection.within(settings::save(self, queue, to, expected)).await
+    }
+
+    async fn open_request(&self, request: &Request) -> Result<Opened> {
+        self.connection.within(requests::open(self, request)).await
+    }
+
+    async fn close_request(
+        &self,
+        request: &Request,
+        won: Option<(&Claim, &[JobId])>,
+        keep_until: Timestamp,
+    ) -> Result<()> {
+        self.connection.within(requests::close(self, request, won, keep_until)).await
+    }
+
+    async fn prune(&self, limit: usize) -> Result<u64> {
+        self.connection.within(requests::prune_keys(self, limit)).await
+    }
+
+    async fn close(&self) {
+        self.connection.close().await;
+    }
+}

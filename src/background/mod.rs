@@ -1,0 +1,48 @@
+//! What runs by itself: one small task a file, all driven alike.
+//!
+//! | task | what it does |
+//! |---|---|
+//! | `pulse` | asks the store for the time, and whether it is there |
+//! | `settings` | keeps the queues' settings fresh |
+//! | `reaper` | takes back expired reservations, removes expired jobs |
+//! | `due` | wakes waiters when scheduled jobs come due |
+//! | `pruner` | forgets records whose time has passed |
+
+pub mod driver;
+mod due;
+mod pruner;
+mod pulse;
+mod reaper;
+mod settings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::driver::{Driver, TaskStatus};
+pub use self::pulse::{Pulse, Readiness};
+use crate::queue::Queues;
+use crate::store::Store;
+
+/// What the configuration says about background tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The longest that the reaper sleeps.
+    pub reaper_interval: Duration,
+    /// The most jobs that the reaper changes in one step.
+    pub reaper_batch: usize,
+}
+
+/// Starts every task.
+pub fn start(
+    driver: &mut Driver,
+    queues: &Queues,
+    store: &Arc<dyn Store>,
+    readiness: &Readiness,
+    options: Options,
+) {
+    driver.start(pulse::Pulse::new(store.clone(), readiness.clone()));
+    driver.start(settings::Refresh::new(queues.clone()));
+    driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
+    driver.start(due::Due::new(queues.clone(), store.clone()));
+    driver.start(pruner::Pruner::new(store.clone()));
+}

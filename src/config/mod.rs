@@ -1,0 +1,287 @@
+//! The configuration: what people write ([`raw`]), read strictly, becomes what the server uses ([`Config`]).
+
+pub mod raw;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use figment::Figment;
+use figment::providers::{Format as _, Serialized, Toml};
+
+use self::raw::{LogForm, Raw};
+use crate::job::backoff::YEAR_MS;
+use crate::job::settings::{ATTEMPTS_MAX, Defaults, LEASE_MAX_MS, LEASE_MIN_MS};
+use crate::{background, http, queue, telemetry};
+
+/// The file in the repository that documents every option is itself the defaults.
+pub const DEFAULTS: &str = include_str!("../../config.toml");
+
+/// What the configuration leaves to be built. Everything in it is in its range.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where the jobs live.
+    pub store: StoreUrl,
+    /// How long running requests may take to finish at the end.
+    pub shutdown: Duration,
+    /// What to log.
+    pub log_filter: String,
+    /// How to log.
+    pub log_format: telemetry::LogFormat,
+    /// See [`queue::Options`].
+    pub queue: queue::Options,
+    /// See [`background::Options`].
+    pub background: background::Options,
+    /// See [`http::Limits`].
+    pub limits: http::Limits,
+    /// See [`http::listen::Options`].
+    pub connections: http::listen::Options,
+    /// See [`MongoTuning`].
+    pub mongodb: MongoTuning,
+}
+
+/// How to use a MongoDB.
+#[derive(Debug, Clone, Copy)]
+pub struct MongoTuning {
+    /// The longest that one call may take.
+    pub deadline: Duration,
+    /// The most connections to one member.
+    pub pool_size: u32,
+}
+
+/// Where the jobs live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A MongoDB deployment and a database in it.
+    Mongo(String),
+    /// An SQLite file; `None`: in memory, gone with the process.
+    Sqlite(Option<PathBuf>),
+}
+
+impl std::str::FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        match url.strip_prefix("sqlite:") {
+            Some("") => return Err("must name a file: sqlite:PATH, or sqlite::memory:".to_owned()),
+            Some(":memory:") => return Ok(Self::Sqlite(None)),
+            Some(path) => return Ok(Self::Sqlite(Some(path.into()))),
+            None => {}
+        }
+        let rest = url.strip_prefix("mongodb://").or_else(|| url.strip_prefix("mongodb+srv://"));
+        let Some(rest) = rest else {
+            return Err("must be sqlite:PATH, sqlite::memory:, mongodb://… or mongodb+srv://…".to_owned());
+        };
+        let after_hosts = rest.split_once('/').map_or("", |(_, after)| after);
+        let database = after_hosts.split('?').next().unwrap_or_default();
+        if database.is_empty() {
+            return Err("must name a database behind the host: mongodb://HOST/DATABASE".to_owned());
+        }
+        mongodb::options::ConnectionString::parse(url)
+            .map_err(|error| format!("is not a MongoDB URL: {error}"))?;
+        Ok(Self::Mongo(url.to_owned()))
+    }
+}
+
+/// A mistake in the configuration: the key, where it was set, and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+/// What flags say.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `--listen`
+    pub listen: Option<String>,
+    /// `--store`
+    pub store: Option<String>,
+}
+
+/// Reads the configuration: defaults < file < environment < flags.
+pub fn load(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+) -> Result<Config, ConfigError> {
+    let mut figment = Figment::from(Toml::string(DEFAULTS));
+    if let Some(file) = file {
+        figment = figment.merge(Toml::file_exact(file));
+    }
+    figment = figment.merge(raw::Environment::new(environment));
+    for (key, flag) in [("listen", &flags.listen), ("store", &flags.store)] {
+        if let Some(value) = flag {
+            figment = figment.merge(raw::Flag(Serialized::default(key, value)));
+        }
+    }
+    let raw: Raw = figment.extract().map_err(|error| ConfigError(raw::describe(error)))?;
+    validate(raw, &figment)
+}
+
+fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
+    let check = Check(figment);
+    let Raw { listen, store, shutdown_ms, log, limits, defaults, wait, reaper, mongodb } = raw;
+    check.range("shutdown_ms", shutdown_ms, 0, 3_600_000)?;
+    check.range("limits.payload_bytes", limits.payload_bytes, 1, 8 << 20)?;
+    check.range("limits.body_bytes", limits.body_bytes, 1024, 1 << 30)?;
+    check.range("limits.body_pause_ms", limits.body_pause_ms, 100, 3_600_000)?;
+    check.range("limits.header_wait_ms", limits.header_wait_ms, 100, 3_600_000)?;
+    check.range("limits.connections", limits.connections, 1, 1_000_000)?;
+    check.range("defaults.lease_ms", defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
+    check.range("defaults.max_attempts", defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
+    check.range("defaults.key_ttl_ms", defaults.key_ttl_ms, 0, YEAR_MS)?;
+    check.range("defaults.retain_done_ms", defaults.retain_done_ms, 0, YEAR_MS)?;
+    check.range("defaults.retain_dead_ms", defaults.retain_dead_ms, 0, YEAR_MS)?;
+    check.range("wait.poll_ms", wait.poll_ms, 10, 60_000)?;
+    check.range("reaper.interval_ms", reaper.interval_ms, 10, 60_000)?;
+    check.range("reaper.batch", reaper.batch, 1, 10_000)?;
+    check.range("mongodb.deadline_ms", mongodb.deadline_ms, 100, 60_000)?;
+    check.range("mongodb.pool_size", mongodb.pool_size.into(), 2, 10_000)?;
+    if let Some((field, what)) = defaults.backoff.fault() {
+        return Err(check.fault(&format!("defaults.backoff.{field}"), what));
+    }
+    let ms = Duration::from_millis;
+    Ok(Config {
+        listen: listen
+            .parse()
+            .map_err(|_| check.fault("listen", "must be ADDRESS:PORT, such as 127.0.0.1:8321"))?,
+        store: store.parse().map_err(|what: String| check.fault("store", &what))?,
+        shutdown: ms(shutdown_ms),
+        log_filter: check.filter(log.filter)?,
+        log_format: log.format.resolve(),
+        queue: queue::Options {
+            defaults: Arc::new(Defaults {
+                lease_ms: defaults.lease_ms,
+                max_attempts: defaults.max_attempts,
+                backoff: defaults.backoff,
+                retain_done_ms: defaults.retain_done_ms,
+                retain_dead_ms: defaults.retain_dead_ms,
+                key_ttl_ms: defaults.key_ttl_ms,
+            }),
+            payload_bytes: size(limits.payload_bytes),
+            poll: ms(wait.poll_ms),
+        },
+        background: background::Options {
+            reaper_interval: ms(reaper.interval_ms),
+            reaper_batch: size(reaper.batch),
+        },
+        limits: http::Limits { body_bytes: size(limits.body_bytes), body_pause: ms(limits.body_pause_ms) },
+        connections: http::listen::Options {
+            connections: size(limits.connections),
+            header_wait: ms(limits.header_wait_ms),
+        },
+        mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },
+    })
+}
+
+fn size(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Checks values, and knows where they were set.
+struct Check<'a>(&'a Figment);
+
+impl Check<'_> {
+    fn fault(&self, key: &str, what: &str) -> ConfigError {
+        let place = self.0.find_metadata(key).map(|metadata| raw::place(metadata, key)).unwrap_or_default();
+        ConfigError(format!("{key} {what}{place}"))
+    }
+
+    fn range(&self, key: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(self.fault(key, &format!("must be {min} to {max}, and is {value}")))
+    }
+
+    fn filter(&self, filter: String) -> Result<String, ConfigError> {
+        match tracing_subscriber::EnvFilter::try_new(&filter) {
+            Ok(_) => Ok(filter),
+            Err(error) => Err(self.fault("log.filter", &format!("is not a filter: {error}"))),
+        }
+    }
+}
+
+impl LogForm {
+    fn resolve(self) -> telemetry::LogFormat {
+        let on_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        match self {
+            Self::Human => telemetry::LogFormat::Human,
+            Self::Json => telemetry::LogFormat::Json,
+            Self::Auto if on_terminal => telemetry::LogFormat::Human,
+            Self::Auto => telemetry::LogFormat::Json,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn with(environment: &[(&str, &str)], flags: &Flags) -> Result<Config, String> {
+        let environment = environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        load(None, environment, flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_file_is_the_defaults() {
+        let config = with(&[], &Flags::default()).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8321");
+        assert_eq!(*config.queue.defaults, Defaults::default());
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_defaults() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "listen = '127.0.0.1:1'\nshutdown_ms = 5\n[reaper]\nbatch = 7\ninterval_ms = 70")
+            .unwrap();
+        let environment = [("TAILBACK_LISTEN", "127.0.0.1:2"), ("TAILBACK_REAPER__BATCH", "8")];
+        let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let flags = Flags { listen: Some("127.0.0.1:3".into()), store: None };
+        let config = load(Some(file.path()), environment.into_iter(), &flags).unwrap();
+        assert_eq!(config.listen.port(), 3);
+        assert_eq!(config.background.reaper_batch, 8);
+        assert_eq!(config.background.reaper_interval, Duration::from_millis(70));
+        assert_eq!(config.shutdown, Duration::from_millis(5));
+    }
+
+    #[test]
+    fn texts_may_look_like_numbers_and_other_variables_are_left_alone() {
+        let environment = [
+            ("TAILBACK_LOG__FILTER", "12345=info"),
+            ("TAILBACK_TEST_MONGODB_URI", "x"),
+            ("TAILBACK_CONFIG", "/elsewhere"),
+            ("OTHER__THING", "1"),
+        ];
+        assert_eq!(with(&environment, &Flags::default()).unwrap().log_filter, "12345=info");
+    }
+
+    #[test]
+    fn mistakes_name_the_key_and_the_place() {
+        let flags = Flags::default();
+        for (key, value, says) in [
+            ("TAILBACK_REAPER__BATCH", "0", "reaper.batch must be 1 to 10000, and is 0"),
+            ("TAILBACK_REAPER__BATCH", "many", "reaper.batch"),
+            ("TAILBACK_REAPER__BACH", "1", "bach"),
+            ("TAILBACK_NOWHERE__AT_ALL", "1", "nowhere"), // the section is named, the key is not reached
+            ("TAILBACK_LISTEN", "8321", "listen must be ADDRESS:PORT"),
+            ("TAILBACK_STORE", "mongodb://host", "store must name a database"),
+            ("TAILBACK_STORE", "redis://host", "store must be"),
+            ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
+            ("TAILBACK_DEFAULTS__BACKOFF__JITTER", "2", "defaults.backoff.jitter must be 0 to 1"),
+        ] {
+            let error = with(&[(key, value)], &flags).unwrap_err();
+            assert!(error.contains(says), "{key}={value}: {error}");
+            let named = if key.contains("NOWHERE") { "TAILBACK_NOWHERE" } else { key };
+            assert!(error.contains(named), "{key}={value} should be named: {error}");
+        }
+        let error = with(&[], &Flags { listen: None, store: Some("x".into()) }).unwrap_err();
+        assert!(error.contains("--store"), "{error}");
+        let missing = load(Some(Path::new("/does/not/exist.toml")), std::iter::empty(), &flags).unwrap_err();
+        assert!(missing.to_string().contains("/does/not/exist.toml"), "{missing}");
+    }
+}

@@ -1,0 +1,189 @@
+//! The configuration as people write it: a mirror of `config.toml`, unknown keys refused.
+
+use figment::error::Kind;
+use figment::providers::Serialized;
+use figment::value::{Dict, Map, Tag, Value};
+use figment::{Error, Metadata, Profile, Provider, Source};
+use serde::Deserialize;
+
+use crate::job::Backoff;
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    pub listen: String,
+    pub store: String,
+    pub shutdown_ms: u64,
+    pub log: Log,
+    pub limits: Limits,
+    pub defaults: Defaults,
+    pub wait: Wait,
+    pub reaper: Reaper,
+    pub mongodb: Mongodb,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    pub filter: String,
+    pub format: LogForm,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogForm {
+    Auto,
+    Human,
+    Json,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub payload_bytes: u64,
+    pub body_bytes: u64,
+    pub body_pause_ms: u64,
+    pub header_wait_ms: u64,
+    pub connections: u64,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    pub lease_ms: u64,
+    pub max_attempts: u32,
+    pub key_ttl_ms: u64,
+    pub retain_done_ms: u64,
+    pub retain_dead_ms: u64,
+    pub backoff: Backoff,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    pub poll_ms: u64,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reaper {
+    pub interval_ms: u64,
+    pub batch: u64,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mongodb {
+    pub deadline_ms: u64,
+    pub pool_size: u32,
+}
+
+/// The variables that are configuration, each a source of its own so that a mistake names it:
+/// `TAILBACK_LISTEN`, `TAILBACK_STORE`, and `TAILBACK_` names with `__` between section and key.
+pub struct Environment(Vec<(String, String)>);
+
+const PREFIX: &str = "TAILBACK_";
+/// Keys whose value is a text even where it looks like something else.
+const TEXTS: [&str; 4] = ["listen", "store", "log.filter", "log.format"];
+
+impl Environment {
+    /// Out of all variables those that are configuration.
+    pub fn new(variables: impl Iterator<Item = (String, String)>) -> Self {
+        Self(variables.filter(|(name, _)| key(name).is_some()).collect())
+    }
+}
+
+/// The key that a variable sets.
+fn key(variable: &str) -> Option<String> {
+    let name = variable.strip_prefix(PREFIX)?;
+    let is_key = matches!(name, "LISTEN" | "STORE") || name.contains("__");
+    is_key.then(|| name.replace("__", ".").to_ascii_lowercase())
+}
+
+impl Provider for Environment {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("environment")
+            .interpolater(|_, keys| format!("{PREFIX}{}", keys.join("__").to_ascii_uppercase()))
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, Error> {
+        let mut dict = Dict::new();
+        for (variable, text) in &self.0 {
+            let Some(key) = key(variable) else { continue };
+            let value = if TEXTS.contains(&key.as_str()) {
+                Value::from(text.as_str())
+            } else {
+                text.parse::<Value>().unwrap_or_else(|never| match never {})
+            };
+            insert(&mut dict, &key, value);
+        }
+        Ok(Profile::Default.collect(dict))
+    }
+}
+
+/// Puts a value at a dotted key.
+fn insert(dict: &mut Dict, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => drop(dict.insert(key.to_owned(), value)),
+        Some((section, rest)) => {
+            let entry =
+                dict.entry(section.to_owned()).or_insert_with(|| Value::Dict(Tag::Default, Dict::new()));
+            if !matches!(entry, Value::Dict(..)) {
+                *entry = Value::Dict(Tag::Default, Dict::new());
+            }
+            if let Value::Dict(_, inner) = entry {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// A value from the command line.
+pub struct Flag<T>(pub Serialized<T>);
+
+impl<T: serde::Serialize> Provider for Flag<T> {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("command line").interpolater(|_, keys| format!("--{}", keys.join("-")))
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, Error> {
+        self.0.data()
+    }
+}
+
+/// Where the value of a dotted key was set, to put behind a message.
+pub fn place(metadata: &Metadata, key: &str) -> String {
+    let name = metadata.interpolate(&Profile::Default, &key.split('.').collect::<Vec<_>>());
+    match (&metadata.source, metadata.name.as_ref()) {
+        (Some(Source::File(path)), _) => format!(" (in {})", path.display()),
+        (_, from @ ("environment" | "command line")) => format!(" ({name}, from the {from})"),
+        _ => String::new(),
+    }
+}
+
+/// What figment says, in the words of this configuration.
+pub fn describe(error: Error) -> String {
+    let mut key = error.path.join(".");
+    if let Kind::UnknownField(name, _) = &error.kind
+        && !key.ends_with(name.as_str())
+    {
+        key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+    }
+    let place = error.metadata.as_ref().map(|metadata| place(metadata, &key)).unwrap_or_default();
+    match &error.kind {
+        Kind::UnknownField(_, known) => {
+            format!("{key} is not an option{place}; known are: {}", known.join(", "))
+        }
+        Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{place}", known.join(", ")),
+        Kind::InvalidType(actual, expected) => format!("{key} must be {expected}, and is {actual}{place}"),
+        _ => format!("{error}{place}"),
+    }
+}

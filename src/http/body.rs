@@ -1,0 +1,221 @@
+//! Bodies: JSON that becomes a request, or a problem that says where it is wrong and what would be right.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, Request};
+use axum::http::header;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::problem::{Code, Problem};
+use crate::job::Payload;
+
+/// A request body that is valid. An empty body is taken as `{}`.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        if bytes.is_empty() {
+            return parse("{}").map(Self);
+        }
+        if matches!(declared, Some(Ok(false) | Err(_))) {
+            let detail = "send JSON with the header content-type: application/json (curl: --json)";
+            return Err(Problem::new(Code::UnsupportedMediaType, detail));
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
+        parse(text).map(Self)
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+fn unreadable(rejection: BytesRejection) -> Problem {
+    match rejection.status().as_u16() {
+        413 => Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes allows"),
+        _ if is_timeout(&rejection) => Problem::new(Code::RequestTimeout, "the body did not arrive in time"),
+        _ => Problem::new(Code::Malformed, "the body could not be read to its end"),
+    }
+}
+
+fn is_timeout(rejection: &BytesRejection) -> bool {
+    let mut behind: Option<&dyn std::error::Error> = Some(rejection);
+    while let Some(error) = behind {
+        if error.is::<tower_http::timeout::TimeoutError>() {
+            return true;
+        }
+        behind = error.source();
+    }
+    false
+}
+
+/// JSON text as a request.
+pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let pointer = pointer(error.path());
+        refuse(pointer, &error.into_inner())
+    })?;
+    reader.end().map_err(|error| refuse(String::new(), &error))?;
+    Ok(value)
+}
+
+fn refuse(pointer: String, error: &serde_json::Error) -> Problem {
+    if !error.is_data() {
+        let (line, column) = (error.line(), error.column());
+        return Problem::new(Code::Malformed, format!("the body is not JSON (line {line}, column {column})"));
+    }
+    let text = error.to_string();
+    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+    explain(pointer, message)
+}
+
+/// What serde says, in the words of this API: the field, and what would be right.
+fn explain(pointer: String, message: &str) -> Problem {
+    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
+    let child = |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+    if message.starts_with("unknown field") {
+        let known = message.split_once("expected ").map_or("none", |(_, known)| known).replace('`', "");
+        let known = known.trim_start_matches("one of ").to_owned();
+        // The path ends in the unknown field itself.
+        let beneath = child(&quoted(message));
+        let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
+        let pointer = if own { pointer } else { beneath };
+        return Problem::field(pointer, format!("is not known here; known are: {known}"));
+    }
+    if message.starts_with("missing field") {
+        return Problem::field(child(&quoted(message)), "is required");
+    }
+    if message.starts_with("duplicate field") {
+        return Problem::field(child(&quoted(message)), "is there twice");
+    }
+    if let Some(variants) = message.strip_prefix("unknown variant") {
+        let known = variants.split_once("expected ").map_or("", |(_, known)| known).replace('`', "");
+        return Problem::field(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
+    }
+    match message.split_once("expected ") {
+        Some((_, expected)) => Problem::field(pointer, format!("must be {}", in_words(expected))),
+        None => Problem::field(pointer, message),
+    }
+}
+
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "usize" | "u64" => "a whole number that is not negative, within its limits",
+        "i32" => "a whole number from -2147483648 to 2147483647",
+        "i64" => "a whole number",
+        "f64" | "f32" => "a number",
+        "a string" | "a borrowed string" | "string or map" => "a text",
+        "a boolean" => "true or false",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        text if text.starts_with("struct ") => "an object",
+        text => text,
+    }
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Map { key } => {
+                pointer.push('/');
+                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+            }
+            Segment::Seq { index } => {
+                pointer.push('/');
+                pointer.push_str(&index.to_string());
+            }
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    pointer
+}
+
+/// A JSON value as a payload; `pointer` says where it is.
+pub fn payload(raw: &RawValue, pointer: &str) -> Result<Payload, Problem> {
+    Payload::from_raw(raw).map_err(|error| Problem::field(pointer, error.to_string()))
+}
+
+/// The same where the value may be absent.
+pub fn maybe_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Problem> {
+    raw.map(|raw| payload(raw, pointer)).transpose()
+}
+
+/// Reads a field so that `null` is a value, and only its absence is none.
+pub fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    serde::Deserialize::deserialize(from).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Sample {
+        count: u32,
+        #[serde(default, deserialize_with = "present")]
+        payload: Option<Box<RawValue>>,
+        inner: Option<Inner>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Inner {
+        list: Vec<i32>,
+    }
+
+    fn problem(text: &str) -> (u16, Option<String>, String) {
+        let problem = serde_json::to_value(parse::<Sample>(text).unwrap_err()).unwrap();
+        let pointer = problem["pointer"].as_str().map(str::to_owned);
+        (problem["status"].as_u64().unwrap() as u16, pointer, problem["detail"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn problems_point_at_the_field() {
+        for (text, pointer, detail) in [
+            ("{}", "/count", "/count is required"),
+            (r#"{"count":1,"x~/y":1}"#, "/x~0~1y", "is not known here; known are: count, payload, inner"),
+            (r#"{"count":-1}"#, "/count", "must be a whole number that is not negative, within its limits"),
+            (r#"{"count":1,"inner":{"list":[1,"x"]}}"#, "/inner/list/1", "must be a whole number from"),
+            (r#"{"count":1,"inner":{"lost":[]}}"#, "/inner/lost", "known are: list"),
+            (r#"{"count":1,"count":2}"#, "/count", "is there twice"),
+            (r#"{"count":1,"inner":[]}"#, "/inner", "must be"),
+            ("[]", "", "the body"),
+        ] {
+            let (status, at, says) = problem(text);
+            assert_eq!((status, at.as_deref()), (422, Some(pointer)), "{text}: {says}");
+            assert!(says.contains(detail), "{text}: {says}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_is_malformed() {
+        for text in ["{", "nul", "{\"count\":1}x", "{'count':1}", "{\"count\":01}"] {
+            assert_eq!(problem(text).0, 400, "{text}");
+        }
+    }
+
+    #[test]
+    fn null_is_present() {
+        let sample: Sample = parse(r#"{"count":1,"payload":null}"#).unwrap();
+        assert_eq!(sample.payload.unwrap().get(), "null");
+        assert!(parse::<Sample>(r#"{"count":1}"#).unwrap().payload.is_none());
+        let exact: Sample =
+            parse(r#"{"count":1,"payload":{"n":1.00, "big":123456789012345678901234567890}}"#).unwrap();
+        assert_eq!(exact.payload.unwrap().get(), r#"{"n":1.00, "big":123456789012345678901234567890}"#);
+    }
+}

@@ -1,0 +1,102 @@
+//! The OpenAPI document, generated from the handlers: their documentation is its text.
+
+use utoipa::OpenApi as _;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::AppState;
+use super::problem::{Code, Problem};
+use super::routes::{jobs, operations, queues, reserve, settle, stats};
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Tailback",
+        description = "A job queue server over HTTP/JSON.\n\nTimes are RFC 3339 in UTC with milliseconds; \
+            durations are integers whose names end in `_ms`; ids and tokens are opaque. Unknown fields are \
+            refused. Every error is a problem (RFC 9457) whose `code` is stable; one that is `retryable` may \
+            succeed later, and a 503 leaves open whether the call was carried out. It is never wrong to \
+            repeat a call whose answer was lost.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+        contact()
+    ),
+    tags(
+        (name = "jobs", description = "Push, look at, change, cancel and browse jobs"),
+        (name = "work", description = "Take jobs and settle them"),
+        (name = "queues", description = "Queues and their settings"),
+        (name = "operations", description = "For those who run the server")
+    ),
+    components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem))
+)]
+struct Document;
+
+/// Every route, with its description.
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(jobs::push, jobs::browse))
+        .routes(routes!(jobs::push_batch))
+        .routes(routes!(jobs::get, jobs::edit, jobs::cancel))
+        .routes(routes!(reserve::reserve))
+        .routes(routes!(reserve::reserve_many))
+        .routes(routes!(reserve::pop))
+        .routes(routes!(settle::commit))
+        .routes(routes!(settle::rollback))
+        .routes(routes!(settle::extend))
+        .routes(routes!(settle::move_job))
+        .routes(routes!(settle::settle))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get, queues::put, queues::patch, queues::delete))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(queues::purge))
+        .routes(routes!(queues::redrive))
+        .routes(routes!(queues::replay))
+        .routes(routes!(stats::queue))
+        .routes(routes!(stats::server))
+        .routes(routes!(operations::healthz))
+        .routes(routes!(operations::readyz))
+        .routes(routes!(operations::metrics))
+}
+
+/// The document as it is served and committed.
+pub fn document() -> OpenApi {
+    finish(router().split_for_parts().1)
+}
+
+/// Adds to every operation the problems that any of them may answer.
+pub fn finish(mut api: OpenApi) -> OpenApi {
+    api.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    for (path, item) in &mut api.paths.paths {
+        let versioned = path.starts_with("/v1/");
+        let bodied = [&mut item.post, &mut item.put, &mut item.patch];
+        for operation in bodied.into_iter().flatten() {
+            add(operation, &[Code::Malformed, Code::RequestTimeout, Code::TooLarge]);
+            add(operation, &[Code::UnsupportedMediaType, Code::InvalidField]);
+        }
+        let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        for operation in all.into_iter().flatten() {
+            if path == "/healthz" || path == "/metrics" {
+                continue;
+            }
+            if versioned {
+                add(operation, &[Code::InvalidField, Code::StoreFull]);
+            }
+            add(operation, &[Code::Internal, Code::StoreUnavailable]);
+        }
+    }
+    api
+}
+
+fn add(operation: &mut Operation, codes: &[Code]) {
+    for code in codes {
+        let content = Content::new(Some(RefOr::Ref(Ref::from_schema_name("Problem"))));
+        let response = ResponseBuilder::new()
+            .description(format!("`{}`", code.word()))
+            .content("application/problem+json", content)
+            .build();
+        let status = code.status().as_u16().to_string();
+        operation.responses.responses.entry(status).or_insert(RefOr::T(response));
+    }
+}

@@ -1,0 +1,133 @@
+//! What is done to many jobs of a queue at once, in bounded steps: purge, redrive, replay.
+
+use super::{Error, Queues, Result};
+use crate::job::transition::Operation;
+use crate::job::{Job, JobId, NewJob, QueueName, Timestamp, Visible};
+use crate::store::{Change, Denied, Filter};
+
+/// How many jobs one step reads and changes.
+const STEP: usize = 500;
+
+/// Which finished jobs to repeat.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReplayRange {
+    /// Finished at this moment or later.
+    pub from: Option<Timestamp>,
+    /// Finished before this moment.
+    pub to: Option<Timestamp>,
+    /// The most jobs to repeat.
+    pub limit: Option<u64>,
+}
+
+impl Queues {
+    /// Takes away the jobs that are in this state, or those of them from before a moment. Answers how many.
+    pub async fn purge(&self, queue: &QueueName, state: Visible, before: Option<Timestamp>) -> Result<u64> {
+        if state == Visible::Reserved {
+            return Err(Error::invalid(
+                "/state",
+                "must not be reserved: settle or cancel jobs that workers hold",
+            ));
+        }
+        let filter = Filter { before, ..Filter::state(queue.clone(), state) };
+        self.each(&filter, None, |_| Operation::Purge { state }).await
+    }
+
+    /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which
+    /// return to where they came from. Answers how many.
+    pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>) -> Result<u64> {
+        let operation = |_: &Job| Operation::Redrive { queue: queue.clone() };
+        let own = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
+        let left = limit.map(|limit| limit.saturating_sub(own));
+        let others = Filter { dead_lettered: true, ..Filter::state(queue.clone(), Visible::Ready) };
+        Ok(own + self.each(&others, left, operation).await?)
+    }
+
+    /// Takes away every job of the queue, also those that workers hold. Answers how many.
+    pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
+        self.each(&Filter::all(queue.clone()), None, |_| Operation::Cancel { force: true }).await
+    }
+
+    /// Applies an operation to each job that the filter means; one whose state has changed is passed over.
+    async fn each(
+        &self,
+        filter: &Filter,
+        limit: Option<u64>,
+        operation: impl Fn(&Job) -> Operation + Send,
+    ) -> Result<u64> {
+        let mut affected = 0;
+        let mut last: Option<JobId> = None;
+        loop {
+            let left = limit.map_or(u64::MAX, |limit| limit - affected);
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
+            if step == 0 {
+                return Ok(affected);
+            }
+            let jobs = self.0.store.find(filter, last.as_ref(), step).await?;
+            let Some(job) = jobs.last() else {
+                return Ok(affected);
+            };
+            last = Some(job.meta.id.clone());
+            let changes: Vec<Change> = jobs
+                .iter()
+                .map(|job| Change { id: job.meta.id.clone(), operation: operation(job) })
+                .collect();
+            let verb = changes.first().map(|change| change.operation.verb());
+            let now = self.now()?;
+            for applied in self.0.store.apply(changes, &self.rules()).await {
+                match (applied, verb) {
+                    (Ok(applied), Some(verb)) => {
+                        affected += 1;
+                        self.note(verb, &applied, now);
+                    }
+                    (Err(Denied::Store(error)), _) => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Pushes copies of finished jobs: new ids, no keys; history stays. Answers how many.
+    pub async fn replay(&self, queue: &QueueName, range: ReplayRange) -> Result<u64> {
+        // What this very call finishes again must not be replayed again.
+        let to = range.to.unwrap_or(self.now()?);
+        let filter =
+            Filter { from: range.from, before: Some(to), ..Filter::state(queue.clone(), Visible::Done) };
+        let mut affected = 0;
+        let mut last: Option<JobId> = None;
+        loop {
+            let left = range.limit.map_or(u64::MAX, |limit| limit - affected);
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
+            if step == 0 {
+                return Ok(affected);
+            }
+            let jobs = self.0.store.find(&filter, last.as_ref(), step).await?;
+            let Some(job) = jobs.last() else {
+                return Ok(affected);
+            };
+            last = Some(job.meta.id.clone());
+            let now = self.now()?;
+            let copies = jobs.into_iter().map(|job| self.copy(job, now)).collect();
+            for pushed in self.push_jobs(copies).await {
+                pushed?;
+                affected += 1;
+            }
+        }
+    }
+
+    fn copy(&self, job: Job, now: Timestamp) -> NewJob {
+        NewJob {
+            id: self.0.ids.next(now),
+            queue: job.meta.queue,
+            payload: job.payload,
+            headers: job.headers,
+            priority: job.meta.priority,
+            created_at: now,
+            run_at: now,
+            key: None,
+            max_attempts: job.meta.max_attempts,
+            backoff: job.meta.backoff,
+            expires_at: None,
+            replay_of: Some(job.meta.id),
+        }
+    }
+}

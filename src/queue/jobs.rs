@@ -1,0 +1,95 @@
+//! Looking at jobs, changing them, cancelling them, browsing a queue.
+
+use super::push::check_size;
+use super::{Error, Queues, Result};
+use crate::job::state::Verb;
+use crate::job::transition::{Operation, Outcome};
+use crate::job::{Job, JobId, Payload, Timestamp};
+use crate::store::{Applied, Change, Filter, StoreError};
+
+/// What to change of a job that nobody holds.
+#[derive(Debug, Clone, Default)]
+pub struct Edit {
+    /// Higher is delivered first.
+    pub priority: Option<i32>,
+    /// When it is due.
+    pub run_at: Option<Timestamp>,
+    /// What is to be done.
+    pub payload: Option<Payload>,
+}
+
+/// What a cancel has led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The job has left.
+    Removed,
+    /// A worker holds the job and is asked to stop; rolled back or expired, the job leaves.
+    Requested,
+}
+
+/// Some elements of a list, and where the next ones begin.
+#[derive(Debug, Clone)]
+pub struct Page<T, C> {
+    /// The elements.
+    pub items: Vec<T>,
+    /// The last element's place, if there may be more behind it.
+    pub next: Option<C>,
+}
+
+impl<T, C> Page<T, C> {
+    /// A page of at most `limit` elements out of those that were read, which are one more if there are more.
+    pub(super) fn cut(mut items: Vec<T>, limit: usize, place: impl Fn(&T) -> C) -> Self {
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = if more { items.last().map(place) } else { None };
+        Self { items, next }
+    }
+}
+
+impl Queues {
+    /// The job.
+    pub async fn job(&self, id: &JobId) -> Result<Job> {
+        let found = self.0.store.get(std::slice::from_ref(id)).await?;
+        found.into_iter().next().flatten().ok_or_else(|| Error::UnknownJob(id.clone()))
+    }
+
+    /// Changes a job that is not reserved, done or dead, and answers what it is then.
+    pub async fn edit(&self, id: &JobId, edit: Edit) -> Result<Job> {
+        if let Some(payload) = &edit.payload {
+            check_size(payload, "/payload", self.options().payload_bytes)?;
+        }
+        let Edit { priority, run_at, payload } = edit;
+        self.apply_one(id, Operation::Edit { priority, run_at, payload }).await?;
+        self.job(id).await
+    }
+
+    /// Takes a job away, or asks whoever holds it to stop; `force` takes it from its holder.
+    pub async fn cancel(&self, id: &JobId, force: bool) -> Result<Cancelled> {
+        match self.apply_one(id, Operation::Cancel { force }).await?.outcome {
+            Outcome::Held { .. } => Ok(Cancelled::Requested),
+            _ => Ok(Cancelled::Removed),
+        }
+    }
+
+    async fn apply_one(&self, id: &JobId, operation: Operation) -> Result<Applied> {
+        let change = Change { id: id.clone(), operation };
+        let verb: Verb = change.operation.verb();
+        let applied = self.0.store.apply(vec![change], &self.rules()).await;
+        let lost = || Err(StoreError::internal("a change was left unanswered").into());
+        let applied =
+            applied.into_iter().next().unwrap_or_else(lost).map_err(|denied| Error::denied(id, denied))?;
+        self.note(verb, &applied, self.now()?);
+        Ok(applied)
+    }
+
+    /// The jobs of a queue, oldest first.
+    pub async fn browse(
+        &self,
+        filter: &Filter,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Page<Job, JobId>> {
+        let jobs = self.0.store.find(filter, after, limit + 1).await?;
+        Ok(Page::cut(jobs, limit, |job| job.meta.id.clone()))
+    }
+}

@@ -1,0 +1,280 @@
+//! The product: one method for each thing that a client can ask for. Knows no HTTP and no database.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `push` | new jobs |
+//! | `reserve` | reserve and pop: claiming, waiting, giving back what nobody took |
+//! | `once` | reserves that carry an `Idempotency-Key` |
+//! | `settle` | commit, rollback, extend, move; the repeats of lost answers |
+//! | `jobs` | look at, change, cancel and browse jobs |
+//! | `settings` | the queues and their settings |
+//! | `bulk` | purge, redrive, replay |
+//! | `stats`, `meter` | the figures |
+//! | `wakeups`, `outcomes` | who waits for jobs; how jobs were settled lately |
+
+mod bulk;
+mod jobs;
+pub mod meter;
+mod once;
+mod outcomes;
+mod push;
+mod reserve;
+mod settings;
+pub mod settle;
+mod stats;
+mod wakeups;
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub use self::bulk::ReplayRange;
+pub use self::jobs::{Cancelled, Edit, Page};
+use self::meter::Meter;
+pub use self::once::IdempotencyKey;
+use self::outcomes::Outcomes;
+pub use self::push::{NewPush, PushAnswer, When};
+pub use self::reserve::{PopAsk, ReserveAsk};
+pub use self::settings::{Precondition, QueueView};
+pub use self::settle::{Settle, Settled};
+use self::stats::StatsCache;
+pub use self::stats::{Figures, Stats};
+use self::wakeups::Wakeups;
+use crate::job::settings::Defaults;
+use crate::job::transition::Refusal;
+use crate::job::{IdSource, JobId, QueueName, Rules, Timestamp, Visible};
+use crate::store::{Denied, SettingsSnapshot, Store, StoreError};
+
+/// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// A value is out of its range.
+    #[error("{pointer} {detail}")]
+    Invalid {
+        /// Where it is, as a JSON pointer (RFC 6901).
+        pointer: String,
+        /// What would be right.
+        detail: String,
+    },
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    UnknownJob(JobId),
+    /// The token is not, or no longer, the one that holds the job.
+    #[error("the reservation of job {id} is not, or no longer, yours")]
+    ReservationLost {
+        /// The job.
+        id: JobId,
+        /// Whether the job does not exist any more either.
+        gone: bool,
+    },
+    /// The job's state does not allow it.
+    #[error("job {id} is {state:?}, which does not allow this")]
+    WrongState {
+        /// The job.
+        id: JobId,
+        /// What it is.
+        state: Visible,
+    },
+    /// The key is taken by a job with another payload.
+    #[error("the key is taken by job {0}, whose payload is another")]
+    KeyConflict(JobId),
+    /// The queue has as many unfinished jobs as it takes.
+    #[error("queue {0} has as many unfinished jobs as its max_jobs allows")]
+    QueueFull(QueueName),
+    /// The queue cannot be deleted while it has jobs.
+    #[error("queue {0} still has jobs")]
+    QueueNotEmpty(QueueName),
+    /// The settings have changed since the version that the caller knows.
+    #[error("the settings of queue {0} are not of the version in If-Match")]
+    SettingsChanged(QueueName),
+    /// The same idempotency key came with another request.
+    #[error("the Idempotency-Key was used for another request")]
+    IdempotencyKeyReused,
+    /// The first request with this idempotency key is still running.
+    #[error("the first request with this Idempotency-Key is still running")]
+    RequestPending,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Error {
+    /// An [`Error::Invalid`] at this JSON pointer.
+    pub fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Invalid { pointer: pointer.into(), detail: detail.into() }
+    }
+
+    fn denied(id: &JobId, denied: Denied) -> Self {
+        match denied {
+            Denied::Refused(Refusal::Lost { gone }) => Self::ReservationLost { id: id.clone(), gone },
+            Denied::Refused(Refusal::Unknown) => Self::UnknownJob(id.clone()),
+            Denied::Refused(Refusal::Conflict { state }) => Self::WrongState { id: id.clone(), state },
+            // Only a move can meet a full queue, and it names the queue itself.
+            Denied::Refused(Refusal::Full) => Self::ReservationLost { id: id.clone(), gone: false },
+            Denied::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// The answer of a method of [`Queues`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the configuration says about queues.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What queues fall back on.
+    pub defaults: Arc<Defaults>,
+    /// The largest payload, in bytes of its JSON text.
+    pub payload_bytes: usize,
+    /// How often a waiting reserve looks by itself, whatever wakes it or not.
+    pub poll: Duration,
+}
+
+/// All queues, behind one store. Cheap to clone.
+#[derive(Clone)]
+pub struct Queues(Arc<Shared>);
+
+/// What the methods share.
+pub struct Shared {
+    store: Arc<dyn Store>,
+    options: Options,
+    ids: IdSource,
+    wakeups: Wakeups,
+    outcomes: Outcomes,
+    meter: Meter,
+    stats: StatsCache,
+    settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
+    due: Alarm,
+    reaper: Alarm,
+    draining: CancellationToken,
+}
+
+impl Queues {
+    /// Queues over this store. Settings are unknown until [`Queues::refresh_settings`] has read them.
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        let rules = Rules::new(options.defaults.clone(), Default::default());
+        Self(Arc::new(Shared {
+            store,
+            options,
+            ids: IdSource::default(),
+            wakeups: Wakeups::default(),
+            outcomes: Outcomes::default(),
+            meter: Meter::default(),
+            stats: StatsCache::default(),
+            settings: RwLock::new((Arc::default(), rules)),
+            due: Alarm::default(),
+            reaper: Alarm::default(),
+            draining: CancellationToken::new(),
+        }))
+    }
+
+    /// The queues' settings as this server knows them.
+    pub fn rules(&self) -> Rules {
+        self.0.settings.read().unwrap_or_else(|poisoned| poisoned.into_inner()).1.clone()
+    }
+
+    /// The store's clock.
+    pub fn now(&self) -> Result<Timestamp> {
+        Ok(self.0.store.now()?)
+    }
+
+    /// The configuration.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// Counts and times of what happened lately.
+    pub fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    /// From now on nobody waits for jobs: whoever does gets an empty answer.
+    pub fn drain(&self) {
+        self.0.draining.cancel();
+    }
+
+    /// Whether the server is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.is_cancelled()
+    }
+
+    /// Rings when the due-time task should look again.
+    pub fn due_bell(&self) -> &Notify {
+        &self.0.due.bell
+    }
+
+    /// The due-time task sleeps until this moment; `None`: it sleeps because nobody waits.
+    pub fn due_sleeps_until(&self, until: Option<Timestamp>) {
+        self.0.due.set(until.map_or(i64::MIN, Timestamp::millis));
+    }
+
+    /// Rings when the reaper should look again.
+    pub fn reaper_bell(&self) -> &Notify {
+        &self.0.reaper.bell
+    }
+
+    /// The reaper sleeps for so long; `None`: it is awake, and every deadline is news to it.
+    pub fn reaper_sleeps_until(&self, sleep: Option<Duration>) {
+        let until = sleep.zip(self.now().ok()).map(|(sleep, now)| now.plus_ms(sleep.as_millis() as u64));
+        self.0.reaper.set(until.map_or(i64::MAX, Timestamp::millis));
+    }
+
+    /// Something is to be taken back at this moment.
+    fn note_deadline(&self, at: Timestamp) {
+        self.0.reaper.ring_if_before(at.millis());
+    }
+
+    /// Whether anybody waits for jobs.
+    pub fn has_waiters(&self) -> bool {
+        !self.0.wakeups.is_empty()
+    }
+
+    /// Wakes whoever has waited longest for jobs of this queue, up to `jobs` of them.
+    pub fn wake(&self, queue: &QueueName, jobs: usize) {
+        self.0.wakeups.wake(queue, jobs);
+    }
+
+    /// A job is in `queue` and due at `run_at`: somebody is woken then.
+    fn announce(&self, queue: &QueueName, run_at: Timestamp) {
+        // An unreadable clock only makes the wake-up early.
+        if self.0.store.now().is_ok_and(|now| run_at > now) {
+            self.0.due.ring_if_before(run_at.millis());
+        } else {
+            self.wake(queue, 1);
+        }
+    }
+}
+
+/// When a background task will look again by itself, and a bell for what comes earlier.
+struct Alarm {
+    until: AtomicI64,
+    bell: Notify,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self { until: AtomicI64::new(i64::MIN), bell: Notify::new() }
+    }
+}
+
+impl Alarm {
+    fn set(&self, until: i64) {
+        self.until.store(until, Ordering::Release);
+    }
+
+    fn ring_if_before(&self, at: i64) {
+        if at < self.until.load(Ordering::Acquire) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Wakes a task that sleeps because nobody needed it.
+    fn ring_if_dormant(&self) {
+        if self.until.load(Ordering::Acquire) == i64::MIN {
+            self.bell.notify_one();
+        }
+    }
+}

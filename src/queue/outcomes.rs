@@ -1,0 +1,78 @@
+//! How jobs were settled during the last minute, so that the repeat of a call whose answer was lost gets
+//! the same answer although the job has gone.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::job::state::Verb;
+use crate::job::transition::Outcome;
+use crate::job::{Claim, JobId};
+
+/// How long an outcome is remembered at least; at most twice as long.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// How many outcomes are remembered at most in either half: a bound on memory, about 50 MB.
+const HALF: usize = 500_000;
+
+/// See the module's documentation.
+pub struct Outcomes {
+    /// Two hashes under two keys of the process tell calls apart; 128 bits do not collide by chance.
+    hashers: [RandomState; 2],
+    halves: Mutex<Halves>,
+}
+
+/// The newer half takes what comes; after a minute it becomes the older one, which was thrown away.
+struct Halves {
+    newer: HashMap<u128, Outcome>,
+    older: HashMap<u128, Outcome>,
+    since: Instant,
+}
+
+impl Default for Outcomes {
+    fn default() -> Self {
+        let halves = Halves { newer: HashMap::new(), older: HashMap::new(), since: Instant::now() };
+        Self { hashers: [RandomState::new(), RandomState::new()], halves: Mutex::new(halves) }
+    }
+}
+
+impl Outcomes {
+    fn key(&self, id: &JobId, claim: &Claim, verb: Verb) -> u128 {
+        let [high, low] = self.hashers.each_ref().map(|hasher| hasher.hash_one((id, claim, verb)));
+        u128::from(high) << 64 | u128::from(low)
+    }
+
+    /// Remembers how a call ended.
+    pub fn remember(&self, id: &JobId, claim: &Claim, verb: Verb, outcome: &Outcome) {
+        let key = self.key(id, claim, verb);
+        let mut halves = self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if halves.since.elapsed() >= REMEMBERED || halves.newer.len() >= HALF {
+            halves.older = std::mem::take(&mut halves.newer);
+            halves.since = Instant::now();
+        }
+        halves.newer.insert(key, outcome.clone());
+    }
+
+    /// How the very same call ended before.
+    pub fn recall(&self, id: &JobId, claim: &Claim, verb: Verb) -> Option<Outcome> {
+        let key = self.key(id, claim, verb);
+        let halves = self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        halves.newer.get(&key).or_else(|| halves.older.get(&key)).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_very_same_call_is_recalled() {
+        let outcomes = Outcomes::default();
+        let (id, claim): (JobId, _) = ("a".parse().unwrap(), Claim::random());
+        outcomes.remember(&id, &claim, Verb::Commit, &Outcome::Done);
+        assert_eq!(outcomes.recall(&id, &claim, Verb::Commit), Some(Outcome::Done));
+        assert_eq!(outcomes.recall(&id, &claim, Verb::Rollback), None);
+        assert_eq!(outcomes.recall(&id, &Claim::random(), Verb::Commit), None);
+        assert_eq!(outcomes.recall(&"b".parse().unwrap(), &claim, Verb::Commit), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! Reserve and pop: claim jobs, or wait for some.
+//!
+//! A claim runs in a task of its own, so that a client which leaves cannot stop it half-way; what nobody is
+//! there to receive is given back at once, the attempt not counted.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::meter::Event;
+use super::once::{IdempotencyKey, Once};
+use super::{Error, Queues, Result};
+use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
+use crate::job::transition::{Operation, Outcome};
+use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
+use crate::store::{Change, ClaimAsk, StoreError};
+
+/// The most jobs of one reserve or pop.
+pub const COUNT_MAX: usize = 1000;
+/// The longest that a reserve or pop may wait, in milliseconds.
+pub const WAIT_MAX_MS: u64 = 60_000;
+/// The most queues of one reserve.
+pub const QUEUES_MAX: usize = 100;
+/// The most queues that a prefix stands for at one look.
+const PREFIX_QUEUES_MAX: usize = 1000;
+/// How long a pop holds jobs until it has taken them away, in milliseconds.
+const POP_LEASE_MS: u64 = 30_000;
+/// How often giving back is tried again while the store is away; after that the leases run out.
+const GIVE_BACK_TRIES: u32 = 30;
+
+/// A request for jobs to work on.
+#[derive(Debug, Clone)]
+pub struct ReserveAsk {
+    /// Where to take from, in this order.
+    pub queues: Vec<QueuePattern>,
+    /// The most jobs to take.
+    pub count: usize,
+    /// How long to wait for the first one, in milliseconds.
+    pub wait_ms: u64,
+    /// How long the reservations last, in milliseconds; `None`: what each queue says.
+    pub lease_ms: Option<u64>,
+    /// Who asks.
+    pub worker: Option<WorkerName>,
+    /// Makes the request safe to repeat.
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+/// A request for jobs to take away.
+#[derive(Debug, Clone)]
+pub struct PopAsk {
+    /// Where to take from.
+    pub queue: QueueName,
+    /// The most jobs to take.
+    pub count: usize,
+    /// How long to wait for the first one, in milliseconds.
+    pub wait_ms: u64,
+}
+
+/// What a claim is for.
+#[derive(Clone)]
+enum Purpose {
+    /// Somebody works on the jobs and settles them.
+    Reserve,
+    /// The same, remembered for repeats of the request.
+    ReserveOnce(Once),
+    /// The jobs are done as soon as they are taken.
+    Pop,
+}
+
+fn check(count: usize, wait_ms: u64) -> Result<()> {
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(Error::invalid("/count", "must be 1 to 1000"));
+    }
+    if wait_ms > WAIT_MAX_MS {
+        return Err(Error::invalid("/wait_ms", "must be 0 to 60000"));
+    }
+    Ok(())
+}
+
+impl Queues {
+    /// Takes jobs for a limited time; the most urgent first, queue by queue. Empty when nothing came in time.
+    pub async fn reserve(&self, ask: ReserveAsk) -> Result<Vec<Job>> {
+        check(ask.count, ask.wait_ms)?;
+        if ask.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
+            return Err(Error::invalid("/lease_ms", "must be 100 to 86400000"));
+        }
+        if !(1..=QUEUES_MAX).contains(&ask.queues.len()) {
+            return Err(Error::invalid("/queues", "must be 1 to 100 queues"));
+        }
+        match &ask.idempotency_key {
+            None => self.take(&ask, Purpose::Reserve).await,
+            Some(key) => self.reserve_once(&ask, key).await,
+        }
+    }
+
+    /// Takes jobs away: each is delivered at most once.
+    pub async fn pop(&self, ask: PopAsk) -> Result<Vec<Job>> {
+        check(ask.count, ask.wait_ms)?;
+        let ask = ReserveAsk {
+            queues: vec![QueuePattern::One(ask.queue)],
+            count: ask.count,
+            wait_ms: ask.wait_ms,
+            lease_ms: Some(POP_LEASE_MS),
+            worker: None,
+            idempotency_key: None,
+        };
+        self.take(&ask, Purpose::Pop).await
+    }
+
+    /// A reserve that is remembered under its request.
+    pub(super) async fn take_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
+        self.take(ask, Purpose::ReserveOnce(once)).await
+    }
+
+    /// Looks for jobs until there are some or the time is over.
+    async fn take(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
+        let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
+        let ticket = (ask.wait_ms > 0).then(|| self.0.wakeups.register(&ask.queues));
+        loop {
+            if let Some(ticket) = &ticket {
+                ticket.look();
+            }
+            let jobs = self.claim(ask, purpose.clone()).await?;
+            let Some(ticket) = &ticket else { return Ok(jobs) };
+            if !jobs.is_empty() || Instant::now() >= deadline {
+                return Ok(jobs);
+            }
+            self.0.due.ring_if_dormant();
+            let poll = Instant::now() + self.0.options.poll;
+            tokio::select! {
+                () = ticket.woken() => {}
+                () = tokio::time::sleep_until(poll.min(deadline)) => {}
+                () = self.0.draining.cancelled() => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    /// One look, in a task that outlives the client.
+    async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
+        let (answer, answered) = oneshot::channel();
+        let (this, ask) = (self.clone(), ask.clone());
+        tokio::spawn(async move { this.claim_and_hand_over(&ask, purpose, answer).await });
+        answered.await.unwrap_or_else(|_| Err(StoreError::internal("a claim ended without an answer").into()))
+    }
+
+    async fn claim_and_hand_over(
+        &self,
+        ask: &ReserveAsk,
+        purpose: Purpose,
+        answer: oneshot::Sender<Result<Vec<Job>>>,
+    ) {
+        let guard = match &purpose {
+            Purpose::ReserveOnce(once) => Some(once.claiming().await),
+            _ => None,
+        };
+        let claim = match &purpose {
+            Purpose::ReserveOnce(once) => once.claim().clone(),
+            _ => Claim::random(),
+        };
+        let mut result = self.claim_from_queues(ask, &claim).await;
+        if let (Ok(jobs), Some(guard)) = (&result, guard) {
+            guard.won(jobs).await;
+        }
+        if let (Ok(jobs), Purpose::Pop, false) = (&result, &purpose, answer.is_closed()) {
+            result = self.finish_pop(jobs).await;
+        }
+        if let Ok(jobs) = &result {
+            self.count_deliveries(jobs);
+        }
+        // What a remembered request won waits for its repeat; what a pop took has been taken.
+        if let (Err(Ok(jobs)), Purpose::Reserve) = (answer.send(result), &purpose) {
+            self.give_back(jobs).await;
+        }
+    }
+
+    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Vec<Job>> {
+        let rules = self.rules();
+        let mut won = Vec::new();
+        for queue in self.expand(&ask.queues).await? {
+            if won.len() >= ask.count {
+                break;
+            }
+            if rules.paused(&queue) {
+                continue;
+            }
+            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
+            let (count, worker) = (ask.count - won.len(), ask.worker.clone());
+            let one = ClaimAsk { queue: queue.clone(), count, claim: claim.clone(), lease_ms, worker };
+            match self.0.store.claim(&[one]).await.into_iter().next() {
+                Some(Ok(jobs)) => won.extend(jobs),
+                Some(Err(error)) => {
+                    self.recover(queue, claim.clone());
+                    if won.is_empty() {
+                        return Err(error.into());
+                    }
+                    break; // what other queues gave is not lost for the trouble with this one
+                }
+                None => return Err(StoreError::internal("a claim was left unanswered").into()),
+            }
+        }
+        Ok(won)
+    }
+
+    /// The queues that the patterns mean now, each once, in their order.
+    pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
+        let mut queues: Vec<QueueName> = Vec::new();
+        for pattern in patterns {
+            let meant = match pattern {
+                QueuePattern::One(queue) => vec![queue.clone()],
+                QueuePattern::Prefix(prefix) => self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?,
+            };
+            for queue in meant {
+                if !queues.contains(&queue) {
+                    queues.push(queue);
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    /// The jobs that a pop holds are done; those that it lost in the meantime are not answered.
+    async fn finish_pop(&self, jobs: &[Job]) -> Result<Vec<Job>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let commit = |job: &Job| {
+            let operation = Operation::Commit { claim: job.meta.claim.clone()?, result: None };
+            Some(Change { id: job.meta.id.clone(), operation })
+        };
+        let changes: Vec<Change> = jobs.iter().filter_map(commit).collect();
+        let applied = self.0.store.apply(changes, &self.rules()).await;
+        let mut popped = Vec::with_capacity(jobs.len());
+        let mut trouble = None;
+        for (job, applied) in jobs.iter().zip(applied) {
+            match applied {
+                Ok(_) => {
+                    self.meter().count(&job.meta.queue, Event::Committed);
+                    let mut job = job.clone();
+                    (job.meta.state, job.meta.reserved_until) = (State::Done, None);
+                    job.meta.finished_at = self.now().ok();
+                    popped.push(job);
+                }
+                Err(denied) => trouble = Some(Error::denied(&job.meta.id, denied)),
+            }
+        }
+        match trouble {
+            Some(error) if popped.is_empty() => Err(error),
+            _ => Ok(popped),
+        }
+    }
+
+    fn count_deliveries(&self, jobs: &[Job]) {
+        for job in jobs {
+            self.meter().count(&job.meta.queue, Event::Reserved);
+            if let Some(started_at) = job.meta.started_at {
+                self.meter().queue_time(&job.meta.queue, started_at.ms_since(job.meta.run_at));
+            }
+            if let Some(reserved_until) = job.meta.reserved_until {
+                self.note_deadline(reserved_until);
+            }
+        }
+    }
+
+    /// Jobs that nobody received go back as if they had not been delivered.
+    async fn give_back(&self, jobs: Vec<Job>) {
+        let release = |job: Job| {
+            Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
+        };
+        let mut changes: Vec<Change> = jobs.into_iter().filter_map(release).collect();
+        for _ in 0..GIVE_BACK_TRIES {
+            if changes.is_empty() {
+                return;
+            }
+            let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
+            let mut again = Vec::new();
+            for (change, applied) in changes.into_iter().zip(applied) {
+                match applied {
+                    Ok(applied) => {
+                        if let Outcome::Returned { queue, run_at } = applied.outcome {
+                            self.announce(&queue, run_at);
+                        }
+                    }
+                    Err(crate::store::Denied::Store(StoreError::Unavailable(_))) => again.push(change),
+                    Err(_) => {} // settled or lapsed by now
+                }
+            }
+            changes = again;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// After a claim whose outcome is unknown: what it may have won is found by its token and given back.
+    fn recover(&self, queue: QueueName, claim: Claim) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            for _ in 0..GIVE_BACK_TRIES {
+                // First the pause: a command that is still on its way must have arrived.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
+                    Ok(jobs) => return this.give_back(jobs).await,
+                    Err(error) => {
+                        tracing::debug!(error = %crate::store::chain(&error), "claim not recovered yet")
+                    }
+                }
+            }
+        });
+    }
+}

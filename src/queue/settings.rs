@@ -1,0 +1,198 @@
+//! The queues there are, and their settings. Settings hold at once on the server that changed them and
+//! within a second on the others, which look every half second.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::{Error, Page, Queues, Result};
+use crate::job::{QueueName, QueueSettings, Rules};
+use crate::store::{Expected, Saved, SettingsSnapshot, StoreError, StoredSettings};
+
+/// How often a change that meets other changes is tried again.
+const TRIES: usize = 20;
+
+/// The version that settings without a version have.
+pub const NO_VERSION: &str = "0";
+
+/// What `If-Match` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// Nothing.
+    None,
+    /// That the settings are of one of these versions.
+    Versions(Vec<String>),
+}
+
+/// A queue as people see it.
+#[derive(Debug, Clone)]
+pub struct QueueView {
+    /// Its name.
+    pub name: QueueName,
+    /// What its owner has set.
+    pub settings: QueueSettings,
+    /// The version of that, for `ETag`.
+    pub version: String,
+    /// What holds, set or not.
+    pub rules: Rules,
+}
+
+impl Queues {
+    fn snapshot(&self) -> Arc<SettingsSnapshot> {
+        self.0.settings.read().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clone()
+    }
+
+    /// Reads the settings if they have changed. Wakes waiters of queues that are not paused any more.
+    pub async fn refresh_settings(&self) -> Result<()> {
+        let known = self.snapshot().revision;
+        let never_read = self.snapshot().queues.is_empty() && known == 0;
+        let Some(snapshot) = self.0.store.settings((!never_read).then_some(known)).await? else {
+            return Ok(());
+        };
+        let queues =
+            snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone())).collect();
+        let rules = Rules::new(self.options().defaults.clone(), queues);
+        let before = {
+            let mut settings = self.0.settings.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if snapshot.revision < settings.0.revision {
+                return Ok(()); // a slower read must not undo a newer one
+            }
+            std::mem::replace(&mut *settings, (Arc::new(snapshot), rules.clone())).1
+        };
+        for (queue, settings) in before.configured() {
+            if settings.paused && !rules.paused(queue) {
+                self.wake(queue, usize::MAX);
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue's settings, those that are not set included.
+    pub async fn queue(&self, name: &QueueName) -> Result<QueueView> {
+        self.refresh_settings().await?;
+        Ok(self.view(name.clone()))
+    }
+
+    fn view(&self, name: QueueName) -> QueueView {
+        let snapshot = self.snapshot();
+        let stored = snapshot.queues.get(&name);
+        QueueView {
+            settings: stored.map(|stored| stored.settings.clone()).unwrap_or_default(),
+            version: stored.map_or_else(|| NO_VERSION.to_owned(), |stored| stored.version.clone()),
+            rules: self.rules(),
+            name,
+        }
+    }
+
+    /// The queues that have settings or jobs, by name.
+    pub async fn list(&self, after: Option<&QueueName>, limit: usize) -> Result<Page<QueueView, QueueName>> {
+        self.refresh_settings().await?;
+        let with_jobs = self.0.store.queues("", after, limit + 1).await?;
+        let snapshot = self.snapshot();
+        let configured =
+            snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).cloned();
+        let names: BTreeSet<QueueName> = with_jobs.into_iter().chain(configured).collect();
+        let names: Vec<QueueName> = names.into_iter().take(limit + 1).collect();
+        let page = Page::cut(names, limit, QueueName::clone);
+        Ok(Page { items: page.items.into_iter().map(|name| self.view(name)).collect(), next: page.next })
+    }
+
+    /// Replaces a queue's settings.
+    pub async fn configure(
+        &self,
+        name: &QueueName,
+        settings: QueueSettings,
+        precondition: &Precondition,
+    ) -> Result<QueueView> {
+        self.change(name, precondition, |_| Ok(settings.clone())).await
+    }
+
+    /// Changes some of a queue's settings: `change` is given what they are.
+    pub async fn reconfigure(
+        &self,
+        name: &QueueName,
+        precondition: &Precondition,
+        change: impl Fn(QueueSettings) -> Result<QueueSettings>,
+    ) -> Result<QueueView> {
+        self.change(name, precondition, change).await
+    }
+
+    /// Stops or resumes delivery from a queue.
+    pub async fn pause(&self, name: &QueueName, paused: bool) -> Result<QueueView> {
+        self.change(name, &Precondition::None, |settings| Ok(QueueSettings { paused, ..settings })).await
+    }
+
+    async fn change(
+        &self,
+        name: &QueueName,
+        precondition: &Precondition,
+        change: impl Fn(QueueSettings) -> Result<QueueSettings>,
+    ) -> Result<QueueView> {
+        for _ in 0..TRIES {
+            let (view, expected) = self.current(name, precondition).await?;
+            let settings = change(view.settings)?;
+            self.check(name, &settings)?;
+            let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
+            let stored = StoredSettings { settings, version };
+            if self.0.store.save_settings(name, Some(&stored), &expected).await? == Saved::Done {
+                return self.queue(name).await;
+            }
+        }
+        Err(StoreError::unavailable("the settings were changed by others again and again").into())
+    }
+
+    /// What the settings are now, and what the store must find for a change of them to happen.
+    async fn current(&self, name: &QueueName, precondition: &Precondition) -> Result<(QueueView, Expected)> {
+        let view = self.queue(name).await?;
+        match precondition {
+            Precondition::Versions(versions) if !versions.contains(&view.version) => {
+                Err(Error::SettingsChanged(name.clone()))
+            }
+            _ if view.version == NO_VERSION => Ok((view, Expected::Absent)),
+            _ => {
+                let expected = Expected::Version(view.version.clone());
+                Ok((view, expected))
+            }
+        }
+    }
+
+    fn check(&self, name: &QueueName, settings: &QueueSettings) -> Result<()> {
+        if let Some((field, what)) = settings.fault() {
+            return Err(Error::invalid(format!("/{field}"), what));
+        }
+        let Some(dead_letter) = &settings.dead_letter else {
+            return Ok(());
+        };
+        match self.rules().dead_letter_cycle(name, dead_letter) {
+            Some(cycle) => {
+                let chain: Vec<&str> = cycle.iter().map(QueueName::as_str).collect();
+                Err(Error::invalid("/dead_letter", format!("makes a circle: {}", chain.join(" → "))))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a queue's settings. A queue with jobs is only deleted when forced, and its jobs with it.
+    pub async fn delete_queue(
+        &self,
+        name: &QueueName,
+        precondition: &Precondition,
+        force: bool,
+    ) -> Result<()> {
+        for _ in 0..TRIES {
+            let (_, expected) = self.current(name, precondition).await?;
+            if force {
+                self.empty(name).await?;
+            } else if !self.0.store.find(&crate::store::Filter::all(name.clone()), None, 1).await?.is_empty()
+            {
+                return Err(Error::QueueNotEmpty(name.clone()));
+            }
+            if self.0.store.save_settings(name, None, &expected).await? == Saved::Done {
+                return self.refresh_settings().await;
+            }
+        }
+        Err(StoreError::unavailable("the settings were changed by others again and again").into())
+    }
+}

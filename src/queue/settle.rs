@@ -1,0 +1,212 @@
+//! Commit, rollback, extend, move.
+
+use super::meter::Event;
+use super::push::check_size;
+use super::{Error, Queues, Result};
+use crate::job::backoff::YEAR_MS;
+use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
+use crate::job::state::Verb;
+use crate::job::transition::{Operation, Outcome, Refusal};
+use crate::job::{Claim, JobId, Payload, QueueName, Reservation, Timestamp};
+use crate::store::{Applied, Change, Denied, StoreError};
+
+/// The most jobs of one settle.
+pub const SETTLE_MAX: usize = 1000;
+
+/// What the holder of a reservation wants done. Its token decides, not its deadline.
+#[derive(Debug, Clone)]
+pub struct Settle {
+    /// The job.
+    pub id: JobId,
+    /// The token of the reservation; one that does not parse was never valid.
+    pub reservation: Option<Reservation>,
+    /// What is to be done.
+    pub action: Action,
+}
+
+/// See [`Operation`].
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "the fields are those of `Operation`, documented there")]
+pub enum Action {
+    Commit { result: Option<Payload> },
+    Rollback { delay_ms: Option<u64>, error: Option<String> },
+    Extend { lease_ms: Option<u64>, progress: Option<Payload> },
+    Move { queue: QueueName, payload: Option<Payload>, delay_ms: Option<u64>, priority: Option<i32> },
+}
+
+/// What a settle has led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// The job.
+    pub id: JobId,
+    /// What has become of it.
+    pub outcome: Outcome,
+    /// The store's clock, to tell a scheduled job from one that is ready.
+    pub now: Timestamp,
+}
+
+impl Settle {
+    fn check(&self, payload_bytes: usize) -> Result<()> {
+        let (payload, field) = match &self.action {
+            Action::Commit { result } => (result, "/result"),
+            Action::Extend { progress, .. } => (progress, "/progress"),
+            Action::Move { payload, .. } => (payload, "/payload"),
+            Action::Rollback { .. } => (&None, ""),
+        };
+        if let Some(payload) = payload {
+            check_size(payload, field, payload_bytes)?;
+        }
+        match &self.action {
+            Action::Rollback { delay_ms: Some(ms), .. } | Action::Move { delay_ms: Some(ms), .. }
+                if *ms > YEAR_MS =>
+            {
+                Err(Error::invalid("/delay_ms", "must be 0 to 31536000000 (a year)"))
+            }
+            Action::Extend { lease_ms: Some(ms), .. } if !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(ms) => {
+                Err(Error::invalid("/lease_ms", "must be 100 to 86400000"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn into_change(self) -> Change {
+        let claim = self.reservation.and_then(|token| token.claim(&self.id));
+        let claim = claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
+        let operation = match self.action {
+            Action::Commit { result } => Operation::Commit { claim, result },
+            Action::Rollback { delay_ms, error } => Operation::Rollback { claim, delay_ms, error },
+            Action::Extend { lease_ms, progress } => Operation::Extend { claim, lease_ms, progress },
+            Action::Move { queue, payload, delay_ms, priority } => {
+                Operation::Move { claim, queue, payload, delay_ms, priority }
+            }
+        };
+        Change { id: self.id, operation }
+    }
+}
+
+impl Queues {
+    /// Settles jobs; each element stands for itself, and answers at its place.
+    pub async fn settle(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
+        let count = settles.len();
+        // A task of its own: a client that leaves must not keep the others from hearing of its jobs.
+        let this = self.clone();
+        match tokio::spawn(async move { this.settle_and_announce(settles).await }).await {
+            Ok(answers) => answers,
+            Err(error) => vec![Err(StoreError::internal(error).into()); count],
+        }
+    }
+
+    async fn settle_and_announce(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
+        let now = match self.now() {
+            Ok(now) => now,
+            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut answers: Vec<Option<Result<Settled>>> = Vec::with_capacity(settles.len());
+        let mut changes = Vec::new();
+        for settle in settles {
+            if let Err(error) = settle.check(self.options().payload_bytes) {
+                answers.push(Some(Err(error)));
+                continue;
+            }
+            let change = settle.into_change();
+            let earlier = self.recall(&change);
+            answers.push(earlier.map(|outcome| Ok(Settled { id: change.id.clone(), outcome, now })));
+            if answers.last().is_some_and(Option::is_none) {
+                changes.push(change);
+            }
+        }
+        let applied = if changes.is_empty() {
+            Vec::new()
+        } else {
+            self.0.store.apply(changes.clone(), &self.rules()).await
+        };
+        let mut settled =
+            changes.into_iter().zip(applied).map(|(change, applied)| self.settled(&change, applied, now));
+        let lost = || Err(StoreError::internal("a settle was left unanswered").into());
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost)))
+            .collect()
+    }
+
+    /// How the very same call ended before, if it is one that is not to happen twice.
+    fn recall(&self, change: &Change) -> Option<Outcome> {
+        let claim = change.operation.claim()?;
+        self.0.outcomes.recall(&change.id, claim, change.operation.verb())
+    }
+
+    fn settled(&self, change: &Change, applied: Result<Applied, Denied>, now: Timestamp) -> Result<Settled> {
+        let id = change.id.clone();
+        let applied = match (applied, &change.operation) {
+            (Ok(applied), _) => applied,
+            (Err(Denied::Refused(Refusal::Full)), Operation::Move { queue, .. }) => {
+                return Err(Error::QueueFull(queue.clone()));
+            }
+            (Err(denied), _) => {
+                // A concurrent call with the same token may have been quicker.
+                let earlier =
+                    self.recall(change).filter(|_| matches!(denied, Denied::Refused(Refusal::Lost { .. })));
+                return earlier.map_or_else(
+                    || Err(Error::denied(&id, denied)),
+                    |outcome| Ok(Settled { id: id.clone(), outcome, now }),
+                );
+            }
+        };
+        let verb = change.operation.verb();
+        if let (Some(claim), true) = (change.operation.claim(), verb != Verb::Extend) {
+            self.0.outcomes.remember(&id, claim, verb, &applied.outcome);
+        }
+        if !applied.repeated {
+            self.note(verb, &applied, now);
+        }
+        Ok(Settled { id, outcome: applied.outcome, now })
+    }
+
+    /// Counts what happened, and wakes whoever waits for what came back.
+    pub(super) fn note(&self, verb: Verb, applied: &Applied, now: Timestamp) {
+        let meter = self.meter();
+        let event = match verb {
+            Verb::Commit => Some(Event::Committed),
+            Verb::Rollback => Some(Event::RolledBack),
+            Verb::Move => Some(Event::Moved),
+            Verb::Lapse => Some(Event::Lapsed),
+            Verb::Expire => Some(Event::Expired),
+            _ => None,
+        };
+        if let Some(event) = event {
+            meter.count(&applied.queue, event);
+        }
+        if let (Some(started_at), true) = (applied.started_at, matches!(verb, Verb::Commit | Verb::Move)) {
+            meter.run_time(&applied.queue, now.ms_since(started_at));
+        }
+        match &applied.outcome {
+            Outcome::Returned { queue, run_at } => self.announce(queue, *run_at),
+            Outcome::Dead { moved_to } => {
+                meter.count(&applied.queue, Event::Dead);
+                if let Some(queue) = moved_to {
+                    self.announce(queue, now);
+                }
+            }
+            Outcome::Held { reserved_until, .. } => self.note_deadline(*reserved_until),
+            Outcome::Done | Outcome::Removed => {}
+        }
+    }
+
+    /// Applies changes that no client asked for, and tells of them like of others.
+    pub async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
+        let now = self.now()?;
+        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let mut done = 0;
+        for (verb, applied) in verbs.into_iter().zip(self.0.store.apply(changes, &self.rules()).await) {
+            match applied {
+                Ok(applied) => {
+                    done += 1;
+                    self.note(verb, &applied, now);
+                }
+                Err(Denied::Refused(_)) => {} // extended, settled, or done by another server
+                Err(Denied::Store(error)) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+}

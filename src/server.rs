@@ -1,0 +1,173 @@
+//! Wiring: builds the parts, starts them, and stops them in order. Read this first.
+//!
+//! Start: listen → say so → reach and migrate the store (again and again until it is there) → background
+//! tasks. Stop: readiness turns 503 → waiting calls answer empty → no new connections, running requests
+//! finish → background tasks end → the store is closed.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::background::{self, Driver, Readiness};
+use crate::config::{Config, StoreUrl};
+use crate::http::{self, AppState, ServerInfo, listen};
+use crate::queue::Queues;
+use crate::store::metered::Metered;
+use crate::store::mongo::{Mongo, MongoOptions};
+use crate::store::sqlite::{Location, SqliteStore};
+use crate::store::{Store, StoreError, chain};
+use crate::telemetry;
+
+/// How long to wait before the store is tried again at the start.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The store that the configuration names, and the word for its kind. The one place that knows them all.
+pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
+    let (store, kind): (Arc<dyn Store>, _) = match &config.store {
+        StoreUrl::Mongo(url) => {
+            let tuning = config.mongodb;
+            let options =
+                MongoOptions { url: url.clone(), deadline: tuning.deadline, pool_size: tuning.pool_size };
+            (Arc::new(Mongo::new(options)), "mongodb")
+        }
+        StoreUrl::Sqlite(path) => {
+            let location = path.clone().map_or(Location::Memory, Location::Path);
+            (SqliteStore::open(location)?, "sqlite")
+        }
+    };
+    Ok((Arc::new(Metered::new(store)), kind))
+}
+
+/// Serves until a signal says to stop.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let metrics = telemetry::install_metrics()?;
+    let mut signals = Signals::listen()?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", config.listen))?;
+    let address = listener.local_addr()?;
+    let (store, kind) = store(&config)?;
+    let queues = Queues::new(store.clone(), config.queue.clone());
+    let readiness = Readiness::default();
+    let mut driver = Driver::default();
+    let server = ServerInfo {
+        readiness: readiness.clone(),
+        tasks: driver.statuses(),
+        metrics: Some(metrics),
+        started: Instant::now(),
+        store: kind,
+    };
+    let state = AppState { queues: queues.clone(), server: Arc::new(server) };
+    let service = http::service(state, config.limits);
+    let stop = CancellationToken::new();
+    let serving =
+        tokio::spawn(listen::serve(listener, service, config.connections, stop.clone(), config.shutdown));
+    announce(&format!("listening on http://{address}"))?;
+    tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
+
+    let outcome = run(&store, &queues, &readiness, &mut driver, &config, &mut signals).await;
+
+    readiness.set(Err("the server is shutting down".to_owned()));
+    queues.drain();
+    stop.cancel();
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "serving ended badly");
+    }
+    driver.stop().await;
+    store.close().await;
+    if outcome.is_ok() {
+        tracing::info!("stopped");
+    }
+    outcome
+}
+
+/// Everything between the start and the end.
+async fn run(
+    store: &Arc<dyn Store>,
+    queues: &Queues,
+    readiness: &Readiness,
+    driver: &mut Driver,
+    config: &Config,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping before the store was reached");
+            return Ok(());
+        }
+        opened = open(store, readiness) => opened?,
+    }
+    background::start(driver, queues, store, readiness, config.background);
+    tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            Ok(())
+        }
+        why = driver.failed() => anyhow::bail!("{why}; a server without it would do harm, so this one stops"),
+    }
+}
+
+/// Reaches the store and brings its schema up to date, however long that takes.
+async fn open(store: &Arc<dyn Store>, readiness: &Readiness) -> anyhow::Result<()> {
+    let mut silent = false;
+    loop {
+        match store.migrate().await {
+            Ok(run) => {
+                for migration in run {
+                    tracing::info!(migration, "migrated");
+                }
+                return Ok(());
+            }
+            Err(error @ StoreError::Unavailable(_)) => {
+                if !std::mem::replace(&mut silent, true) {
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the store cannot be reached; trying again until it can"
+                    );
+                }
+                readiness.set(Err(error.to_string()));
+            }
+            Err(error) => anyhow::bail!("{}", chain(&error)),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Brings the store's schema up to date, once.
+pub async fn migrate(config: &Config) -> anyhow::Result<Vec<String>> {
+    let (store, _) = store(config)?;
+    let run = store.migrate().await.map_err(|error| anyhow::anyhow!("{}", chain(&error)));
+    store.close().await;
+    run
+}
+
+/// Says something on standard output at once, also where that is a pipe.
+fn announce(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// The signals that ask the server to stop.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A store whose calls are measured, and which is closed until its schema is up to date: what would be
+//! written before would miss its validator and its indexes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use async_trait::async_trait;
+
+use super::{
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, Opened, Overdue, Pushed, QueueCounts, Request,
+    Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+};
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::telemetry;
+
+/// See the module's documentation.
+pub struct Metered {
+    inner: Arc<dyn Store>,
+    open: AtomicBool,
+}
+
+impl Metered {
+    /// Measures the calls of this store; closed until [`Store::migrate`] has succeeded.
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner, open: AtomicBool::new(false) }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.open.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(StoreError::unavailable("the store has not been reached yet"))
+        }
+    }
+
+    async fn one<T>(&self, call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check_open()?;
+        let start = Instant::now();
+        let answer = work.await;
+        telemetry::store_call(call, start.elapsed(), 1);
+        note(call, answer.as_ref().err());
+        answer
+    }
+}
+
+fn note(call: &'static str, error: Option<&StoreError>) {
+    let Some(error) = error else { return };
+    let kind = match error {
+        StoreError::Unavailable(_) => "unavailable",
+        StoreError::Full(_) => "full",
+        StoreError::Unsuitable(_) => "unsuitable",
+        StoreError::Internal(_) => "internal",
+    };
+    telemetry::store_error(call, kind);
+    if matches!(error, StoreError::Internal(_)) {
+        tracing::error!(call, error = super::chain(error), "a call of the store failed");
+    }
+}
+
+#[async_trait]
+impl Store for Metered {
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let run = self.inner.migrate().await?;
+        self.open.store(true, Ordering::Release);
+        Ok(run)
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.one("ping", self.inner.ping()).await
+    }
+
+    fn now(&self) -> Result<Timestamp> {
+        self.check_open()?;
+        self.inner.now()
+    }
+
+    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+        if let Err(error) = self.check_open() {
+            return jobs.iter().map(|_| Err(error.clone())).collect();
+        }
+        let (start, count) = (Instant::now(), jobs.len());
+        let answers = self.inner.push(jobs, rules).await;
+        telemetry::store_call("push", start.elapsed(), count);
+        note("push", answers.iter().find_map(|answer| answer.as_ref().err()));
+        answers
+    }
+
+    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
+        if let Err(error) = self.check_open() {
+            return asks.iter().map(|_| Err(error.clone())).collect();
+        }
+        let start = Instant::now();
+        let answers = self.inner.claim(asks).await;
+        telemetry::store_call("claim", start.elapsed(), asks.iter().map(|ask| ask.count).sum());
+        note("claim", answers.iter().find_map(|answer| answer.as_ref().err()));
+        answers
+    }
+
+    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+        self.one("held", self.inner.held(queues, claim)).await
+    }
+
+    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
+        if let Err(error) = self.check_open() {
+            return changes.iter().map(|_| Err(error.clone().into())).collect();
+        }
+        let (start, count) = (Instant::now(), changes.len());
+        let answers = self.inner.apply(changes, rules).await;
+        telemetry::store_call("apply", start.elapsed(), count);
+        let failure = |answer| match answer {
+            &Err(Denied::Store(ref error)) => Some(error),
+            _ => None,
+        };
+        note("apply", answers.iter().find_map(failure));
+        answers
+    }
+
+    async fn overdue(&self, limit: usize) -> Result<Overdue> {
+        self.one("overdue", self.inner.overdue(limit)).await
+    }
+
+    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+        self.one("upcoming", self.inner.upcoming(limit)).await
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+        self.one("get", self.inner.get(ids)).await
+    }
+
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.one("find", self.inner.find(filter, after, limit)).await
+    }
+
+    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
+        self.one("queues", self.inner.queues(prefix, after, limit)).await
+    }
+
+    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
+        self.one("counts", self.inner.counts()).await
+    }
+
+    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+        self.one("settings", self.inner.settings(known)).await
+    }
+
+    async fn save_settings(
+        &self,
+        queue: &QueueName,
+        to: Option<&StoredSettings>,
+        expected: &Expected,
+    ) -> Result<Saved> {
+        self.one("save_settings", self.inner.save_settings(queue, to, expected)).await
+    }
+
+    async fn open_request(&self, request: &Request) -> Result<Opened> {
+        self.one("open_request", self.inner.open_request(request)).await
+    }
+
+    async fn close_request(
+        &self,
+        request: &Request,
+        won: Option<(&Claim, &[JobId])>,
+        keep_until: Timestamp,
+    ) -> Result<()> {
+        self.one("close_request", self.inner.close_request(request, won, keep_until)).await
+    }
+
+    async fn prune(&self, limit: usize) -> Result<u64> {
+        self.one("prune", self.inner.prune(limit)).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

@@ -1,0 +1,349 @@
+//! Changes to jobs that are there: read, plan with [`step`], write what the plan says, guarded by `rev`.
+//!
+//! `rev` is a random number that every write replaces. A write therefore happens only if nothing happened
+//! to the job since it was read, and a document that carries the `rev` of a plan proves that the plan was
+//! carried out, even when the answer to the write was lost. What was not carried out is planned again.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::TryStreamExt;
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+
+use super::client::{durable, fault, write};
+use super::document::{to_meta, update, without_contents};
+use super::receipts::{self, Receipt};
+use super::{JOBS, Mongo};
+use crate::job::state::Verb;
+use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
+use crate::job::{JobId, Meta, QueueName, Rules, State, Timestamp};
+use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
+
+/// How often changes that met other changes are planned again.
+const ATTEMPTS: usize = 6;
+
+type Answer = Result<Applied, Denied>;
+
+/// A plan for one job.
+struct Plan {
+    meta: Meta,
+    step: Step,
+    /// The `rev` that the document has once the plan is carried out.
+    rev: i64,
+}
+
+impl Plan {
+    fn applied(&self) -> Applied {
+        Applied {
+            outcome: self.step.outcome.clone(),
+            queue: self.meta.queue.clone(),
+            started_at: self.meta.started_at,
+            repeated: false,
+        }
+    }
+
+    fn guard(&self) -> Document {
+        doc! { "_id": self.meta.id.as_str(), "rev": self.meta.rev }
+    }
+
+    /// The update statement of this plan, if it is one.
+    fn update(&self, now: Timestamp) -> Option<Document> {
+        let Next::Write { meta, payload, result } = &self.step.next else {
+            return None;
+        };
+        let next = Meta { rev: self.rev, ..(**meta).clone() };
+        Some(doc! { "q": self.guard(), "u": update(&next, payload.as_ref(), result.as_ref(), now) })
+    }
+
+    /// The delete statement of this plan, if it is one.
+    fn delete(&self) -> Option<Document> {
+        (self.step.next == Next::Delete).then(|| doc! { "q": self.guard(), "limit": 1 })
+    }
+}
+
+/// Applies changes in order; those to different jobs travel together.
+pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<Answer> {
+    let mut answers: Vec<Option<Answer>> = changes.iter().map(|_| None).collect();
+    let mut waiting: Vec<(usize, Change)> = changes.into_iter().enumerate().collect();
+    while !waiting.is_empty() {
+        let mut ids = HashSet::new();
+        let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
+        let mut round = Round { mongo, rules, pending: round, sent: HashMap::new(), answers: &mut answers };
+        if let Err(error) = mongo.connection.within(round.run()).await {
+            for (n, _) in round.pending {
+                answers[n] = Some(Err(error.clone().into()));
+            }
+        }
+        waiting = later;
+    }
+    let unanswered = || Err(StoreError::internal("a change was left unanswered").into());
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// Changes to different jobs on their way.
+struct Round<'a> {
+    mongo: &'a Mongo,
+    rules: &'a Rules,
+    pending: Vec<(usize, Change)>,
+    /// Plans that were sent without a certain answer.
+    sent: HashMap<JobId, Plan>,
+    answers: &'a mut Vec<Option<Answer>>,
+}
+
+impl Round<'_> {
+    async fn run(&mut self) -> Result<()> {
+        let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
+        for _ in 0..ATTEMPTS {
+            let plans = self.plan().await?;
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+            let (atomic, plain): (Vec<_>, Vec<_>) =
+                plans.into_iter().partition(|(n, plan)| self.receipt(*n, plan).is_some());
+            let results = [self.write_plain(plain).await, self.write_with_receipts(atomic).await];
+            for result in results {
+                match result {
+                    Err(error @ StoreError::Unavailable(_)) => trouble = error,
+                    other => other?,
+                }
+            }
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(trouble)
+    }
+
+    fn answer(&mut self, n: usize, answer: Answer) {
+        self.answers[n] = Some(answer);
+        self.pending.retain(|(m, _)| *m != n);
+    }
+
+    fn change(&self, n: usize) -> Option<&Change> {
+        self.pending.iter().find(|(m, _)| *m == n).map(|(_, change)| change)
+    }
+
+    /// Reads the jobs, answers what needs no write, and plans the rest.
+    async fn plan(&mut self) -> Result<Vec<(usize, Plan)>> {
+        let mut metas = self.read().await?;
+        let now = self.mongo.now()?;
+        let mut plans = Vec::new();
+        for (n, change) in std::mem::take(&mut self.pending) {
+            let meta = metas.remove(&change.id);
+            if let Some(plan) = self.sent.remove(&change.id)
+                && self.carried_out(&plan, meta.as_ref()).await?
+            {
+                self.answers[n] = Some(Ok(plan.applied()));
+                continue;
+            }
+            let around = Surroundings { now, rules: self.rules, chance: rand::random() };
+            let planned = match &meta {
+                Some(meta) => step(meta, &change.operation, around),
+                None if change.operation.claim().is_some() => Err(Refusal::Lost { gone: true }),
+                None => Err(Refusal::Unknown),
+            };
+            match (planned, meta) {
+                (Ok(step), Some(meta)) if step.next == Next::Keep => {
+                    let plan = Plan { meta, step, rev: 0 };
+                    self.answers[n] = Some(Ok(Applied { repeated: true, ..plan.applied() }));
+                }
+                (Ok(step), Some(meta)) => {
+                    plans.push((n, Plan { meta, step, rev: rand::random() }));
+                    self.pending.push((n, change));
+                }
+                (Ok(_), None) => self.answers[n] = Some(Err(Denied::Refused(Refusal::Unknown))),
+                (Err(refusal), _) => self.answers[n] = Some(self.refused(&change, refusal).await),
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Whether the document (or its absence) proves that a plan was carried out.
+    ///
+    /// The absence of a job that was read with a valid token, and for which a deletion was sent, is that
+    /// deletion's doing, or that of a duplicate of the same call, which means the same. The one other thing
+    /// that deletes a job which is held is a forced cancel, and that leaves a receipt.
+    async fn carried_out(&self, plan: &Plan, found: Option<&Meta>) -> Result<bool> {
+        let deletes = plan.step.next == Next::Delete;
+        match (found, &plan.meta.claim) {
+            (Some(meta), _) => Ok(!deletes && meta.rev == plan.rev),
+            (None, Some(claim)) if deletes => {
+                let receipt = receipts::find(self.mongo, &plan.meta.id, claim).await?;
+                Ok(receipt.is_none_or(|receipt| receipt.verb != Verb::Cancel))
+            }
+            (None, _) => Ok(deletes),
+        }
+    }
+
+    async fn read(&self) -> Result<HashMap<JobId, Meta>> {
+        let ids: Vec<&str> = self.pending.iter().map(|(_, change)| change.id.as_str()).collect();
+        let jobs = self.mongo.collection(JOBS).await?;
+        let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
+        let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
+        documents.iter().map(|document| to_meta(document).map(|meta| (meta.id.clone(), meta))).collect()
+    }
+
+    /// A refusal, unless a receipt tells that this very call was carried out before.
+    async fn refused(&self, change: &Change, refusal: Refusal) -> Answer {
+        if let (Operation::Move { claim, .. }, Refusal::Lost { .. }) = (&change.operation, refusal)
+            && let Some(receipt) = receipts::find(self.mongo, &change.id, claim).await?
+            && receipt.verb == Verb::Move
+        {
+            return Ok(receipt.applied());
+        }
+        Err(Denied::Refused(refusal))
+    }
+
+    /// The receipt that must be written together with the plan, if one must.
+    fn receipt(&self, n: usize, plan: &Plan) -> Option<Receipt> {
+        let change = self.change(n)?;
+        let verb = match &change.operation {
+            Operation::Move { .. } => Verb::Move,
+            // Tells a commit that meets the deletion that it was not its own.
+            Operation::Cancel { force: true } if plan.meta.state == State::Reserved => Verb::Cancel,
+            _ => return None,
+        };
+        let claim = plan.meta.claim.clone()?;
+        Some(Receipt {
+            id: change.id.clone(),
+            claim,
+            verb,
+            queue: plan.meta.queue.clone(),
+            outcome: plan.step.outcome.clone(),
+            started_at: plan.meta.started_at,
+        })
+    }
+
+    /// One update and one delete command; what they certainly did is answered.
+    async fn write_plain(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        if plans.is_empty() {
+            return Ok(());
+        }
+        let now = self.mongo.now()?;
+        let database = self.mongo.connection.database().await?;
+        let updates: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.update(now)).collect();
+        let deletes: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.delete()).collect();
+        let (update_count, delete_count) = (updates.len() as u64, deletes.len() as u64);
+        let update = async {
+            if updates.is_empty() {
+                return Ok(0);
+            }
+            write(database, doc! { "update": JOBS, "updates": updates, "ordered": false }).await
+        };
+        let delete = async {
+            if deletes.is_empty() {
+                return Ok(0);
+            }
+            write(database, doc! { "delete": JOBS, "deletes": deletes, "ordered": false }).await
+        };
+        let (updated, deleted) = tokio::join!(update, delete);
+        for (n, plan) in plans {
+            let certain = match &plan.step.next {
+                Next::Delete => deleted.as_ref().is_ok_and(|n| *n == delete_count),
+                _ => updated.as_ref().is_ok_and(|n| *n == update_count),
+            };
+            if certain {
+                self.answer(n, Ok(plan.applied()));
+            } else {
+                self.sent.insert(plan.meta.id.clone(), plan);
+            }
+        }
+        updated.and(deleted).map(|_| ())
+    }
+
+    /// Plans that leave a receipt: all of them with their receipts in one transaction, or none.
+    async fn write_with_receipts(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        if plans.is_empty() {
+            return Ok(());
+        }
+        let targets = plans.iter().filter_map(|(_, plan)| target(plan));
+        let limited: Vec<QueueName> =
+            targets.filter(|queue| self.rules.max_jobs(queue).is_some()).cloned().collect();
+        let mongo = self.mongo;
+        let _gates = mongo.gates.enter(limited.iter().cloned()).await;
+        let mut room = mongo.room(&limited, self.rules).await?;
+        let mut fitting = Vec::new();
+        for (n, plan) in plans {
+            match target(&plan).and_then(|queue| room.get_mut(queue)) {
+                Some(0) => self.answer(n, Err(Denied::Refused(Refusal::Full))),
+                Some(left) => {
+                    *left -= 1;
+                    fitting.push((n, plan));
+                }
+                None => fitting.push((n, plan)),
+            }
+        }
+        if fitting.is_empty() {
+            return Ok(());
+        }
+        let receipts: Vec<Receipt> = fitting.iter().filter_map(|(n, plan)| self.receipt(*n, plan)).collect();
+        let done = self.transact(&fitting, &receipts).await;
+        for (n, plan) in fitting {
+            match &done {
+                Ok(true) => self.answer(n, Ok(plan.applied())),
+                Ok(false) => {} // somebody changed one of the jobs: plan again
+                Err(_) => drop(self.sent.insert(plan.meta.id.clone(), plan)),
+            }
+        }
+        done.map(|_| ())
+    }
+
+    /// False if one of the jobs was not what its plan expects; then nothing was written.
+    async fn transact(&self, plans: &[(usize, Plan)], receipts: &[Receipt]) -> Result<bool> {
+        let database = self.mongo.connection.database().await?;
+        let mut session = self.mongo.transaction().await?;
+        let now = self.mongo.now()?;
+        let jobs = database.collection::<Document>(JOBS);
+        for (_, plan) in plans {
+            let written = match plan.update(now) {
+                Some(mut statement) => {
+                    let changes =
+                        std::mem::take(statement.get_document_mut("u").map_err(StoreError::internal)?);
+                    jobs.update_one(plan.guard(), changes)
+                        .session(&mut session)
+                        .await
+                        .map(|done| done.matched_count)
+                }
+                None => {
+                    jobs.delete_one(plan.guard()).session(&mut session).await.map(|done| done.deleted_count)
+                }
+            };
+            if written.map_err(fault)? == 0 {
+                abort(&mut session).await;
+                return Ok(false);
+            }
+        }
+        receipts::insert(self.mongo, receipts, &mut session).await?;
+        session.commit_transaction().await.map_err(fault)?;
+        Ok(true)
+    }
+}
+
+/// The queue that a plan brings a job into from another one, where a limit may stop it.
+fn target(plan: &Plan) -> Option<&QueueName> {
+    match &plan.step.outcome {
+        Outcome::Returned { queue, .. } if *queue != plan.meta.queue => Some(queue),
+        _ => None,
+    }
+}
+
+async fn abort(session: &mut ClientSession) {
+    if let Err(error) = session.abort_transaction().await {
+        tracing::debug!(%error, "a transaction was left to end by itself");
+    }
+}
+
+impl Mongo {
+    /// A session with a transaction under way: a snapshot is read, and its commit is durable.
+    pub async fn transaction(&self) -> Result<ClientSession> {
+        let client = self.connection.database().await?.client();
+        let mut session = client.start_session().await.map_err(fault)?;
+        session
+            .start_transaction()
+            .read_concern(mongodb::options::ReadConcern::snapshot())
+            .write_concern(durable())
+            .await
+            .map_err(fault)?;
+        Ok(session)
+    }
+}

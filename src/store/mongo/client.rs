@@ -1,0 +1,211 @@
+//! The connection: options that hold whatever the URL says, deadlines, and what errors mean.
+
+use std::future::Future;
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use mongodb::error::{Error, ErrorKind, WriteFailure};
+use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
+use mongodb::{Client, Database};
+use tokio::sync::OnceCell;
+
+use crate::store::{Cause, Result, StoreError};
+
+/// How to reach the database.
+#[derive(Debug, Clone)]
+pub struct MongoOptions {
+    /// `mongodb://…/DATABASE` or `mongodb+srv://…/DATABASE`.
+    pub url: String,
+    /// The longest that one verb may take.
+    pub deadline: Duration,
+    /// The most connections to one member.
+    pub pool_size: u32,
+}
+
+/// A write is answered once a majority of the members has it in their journals.
+pub fn durable() -> WriteConcern {
+    WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
+}
+
+/// The same as a field of a raw command.
+pub fn durable_document() -> Document {
+    doc! { "w": "majority", "j": true }
+}
+
+/// One database on one deployment, connected to when it is first needed.
+pub struct Connection {
+    options: MongoOptions,
+    database: OnceCell<Database>,
+}
+
+impl Connection {
+    /// Nothing is sent yet.
+    pub fn new(options: MongoOptions) -> Self {
+        Self { options, database: OnceCell::new() }
+    }
+
+    /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then tried again next time.
+    pub async fn database(&self) -> Result<&Database> {
+        self.database.get_or_try_init(|| connect(&self.options)).await
+    }
+
+    /// Runs a verb within its deadline. One that runs into it may still have happened.
+    pub async fn within<T>(&self, verb: impl Future<Output = Result<T>>) -> Result<T> {
+        let deadline = self.options.deadline;
+        match tokio::time::timeout(deadline, verb).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                Err(StoreError::unavailable(format_args!("no answer within {} ms", deadline.as_millis())))
+            }
+        }
+    }
+
+    /// The longest that one verb may take.
+    pub fn deadline(&self) -> Duration {
+        self.options.deadline
+    }
+
+    /// Why the database cannot be used, if a member can be asked: a standalone server, or a replica set that
+    /// nobody initiated. A URL with `replicaSet=` never finds such a server, and says nothing useful.
+    pub async fn diagnose(&self) -> Option<String> {
+        let options = ClientOptions::parse(&self.options.url).await.ok()?;
+        for host in &options.hosts {
+            let mut direct = options.clone();
+            direct.hosts = vec![host.clone()];
+            direct.repl_set_name = None;
+            direct.direct_connection = Some(true);
+            direct.server_selection_timeout = Some(Duration::from_millis(500));
+            direct.connect_timeout = Some(Duration::from_millis(500));
+            let client = Client::with_options(direct).ok()?;
+            if let Ok(hello) = client.database("admin").run_command(doc! { "hello": 1 }).await {
+                return unsuitable(&hello, host, options.repl_set_name.as_deref());
+            }
+        }
+        None
+    }
+
+    /// Closes the connections.
+    pub async fn close(&self) {
+        if let Some(database) = self.database.get() {
+            database.client().clone().shutdown().immediate(true).await;
+        }
+    }
+}
+
+async fn connect(options: &MongoOptions) -> Result<Database> {
+    let mut client = ClientOptions::parse(&options.url).await.map_err(fault)?;
+    client.app_name.get_or_insert_with(|| "tailback".to_owned());
+    client.read_concern = Some(ReadConcern::local());
+    client.write_concern = Some(durable());
+    client.selection_criteria = None; // the primary, always
+    client.retry_reads = Some(true);
+    client.retry_writes = Some(true);
+    // An answer of 503 is wanted within 2 seconds, whatever of this is used up.
+    client.server_selection_timeout = Some(options.deadline.mul_f32(0.6));
+    client.connect_timeout = Some(options.deadline.mul_f32(0.6));
+    client.heartbeat_freq = Some(Duration::from_secs(1));
+    client.max_pool_size = Some(options.pool_size);
+    let name = client.default_database.clone();
+    let name = name.ok_or_else(|| StoreError::internal("the store's URL names no database"))?;
+    Ok(Client::with_options(client).map_err(fault)?.database(&name))
+}
+
+/// What is wrong with a server that answered this hello, if anything is, and the command that mends it.
+fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> Option<String> {
+    let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
+    let set = hello.get_str("setName").ok();
+    if is_router || set.is_some_and(|set| wanted.is_none_or(|wanted| wanted == set)) {
+        return None;
+    }
+    if let Some(set) = set {
+        return Some(format!(
+            "{host} is a member of the replica set {set:?}; the store's URL asks for another"
+        ));
+    }
+    let name = wanted.unwrap_or("rs0");
+    let initiate = format!(
+        "mongosh --host {host} --eval 'rs.initiate({{_id: \"{name}\", members: [{{_id: 0, host: \"{host}\"}}]}})'"
+    );
+    Some(if hello.get_bool("isreplicaset").unwrap_or(false) {
+        format!("{host} waits for its replica set to be initiated; run: {initiate}")
+    } else {
+        format!(
+            "{host} is a standalone MongoDB, which has no transactions and no majority writes; restart it with \
+             --replSet {name} and run once: {initiate}"
+        )
+    })
+}
+
+/// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting
+/// down, interrupted, out of time, a write conflict.
+const PASSING: [i32; 20] =
+    [6, 7, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 9001, 10107, 11600, 11602, 13435];
+/// MongoDB's `OutOfDiskSpace`.
+const NO_SPACE: i32 = 14031;
+/// MongoDB's `DuplicateKey`.
+pub const DUPLICATE_KEY: i32 = 11000;
+/// MongoDB's `NamespaceExists`.
+pub const NAMESPACE_EXISTS: i32 = 48;
+
+/// The server's error code behind an error, if it has one.
+pub fn code(error: &Error) -> Option<i32> {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => Some(command.code),
+        ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => Some(concern.code),
+        _ => None,
+    }
+}
+
+/// What an error of the driver means.
+pub fn fault(error: Error) -> StoreError {
+    let passing = match error.kind.as_ref() {
+        ErrorKind::Io(_)
+        | ErrorKind::ServerSelection { .. }
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::DnsResolve { .. }
+        | ErrorKind::Authentication { .. }
+        | ErrorKind::Shutdown
+        | ErrorKind::Write(WriteFailure::WriteConcernError(_)) => true,
+        _ => code(&error).is_some_and(|code| PASSING.contains(&code)),
+    };
+    let labelled = error.contains_label("TransientTransactionError")
+        || error.contains_label("UnknownTransactionCommitResult")
+        || error.contains_label("RetryableWriteError");
+    let cause = Cause(error.to_string().into());
+    match code(&error) {
+        Some(NO_SPACE) => StoreError::Full(cause),
+        _ if passing || labelled => StoreError::Unavailable(cause),
+        _ => StoreError::Internal(cause),
+    }
+}
+
+/// Runs a raw write command. The driver neither looks for the errors within its answer nor adds the write
+/// concern; answers how many documents it found.
+pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
+    command.insert("writeConcern", durable_document());
+    let answer = database.run_command(command).await.map_err(fault)?;
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(StoreError::unavailable(concern));
+    }
+    if let Ok(errors) = answer.get_array("writeErrors") {
+        return Err(write_error(errors.first().and_then(|error| error.as_document())));
+    }
+    Ok(count(&answer, "n"))
+}
+
+fn write_error(error: Option<&Document>) -> StoreError {
+    let code = error.and_then(|error| error.get_i32("code").ok());
+    let cause = Cause(error.map(ToString::to_string).unwrap_or_default().into());
+    match code {
+        Some(NO_SPACE) => StoreError::Full(cause),
+        Some(code) if PASSING.contains(&code) => StoreError::Unavailable(cause),
+        _ => StoreError::Internal(cause),
+    }
+}
+
+/// A count in an answer, whichever numeric type it has.
+pub fn count(answer: &Document, field: &str) -> u64 {
+    let count = answer.get_i32(field).map(i64::from).or_else(|_| answer.get_i64(field)).unwrap_or(0);
+    u64::try_from(count).unwrap_or(0)
+}

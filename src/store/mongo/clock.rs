@@ -1,0 +1,75 @@
+//! An estimate of the store's clock that is never ahead of it.
+//!
+//! Inserts cannot use `$$NOW`, so what a push writes must come from here. `hello` answers the server's
+//! `localTime`, taken before its answer arrived: counting on from the arrival with a monotonic clock stays
+//! behind the store by at most the answer's way, whatever this machine's wall clock does.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use crate::job::Timestamp;
+
+/// How many readings are kept: the best of them counts, so that one slow answer does no harm, and the
+/// worst that a clock stepped backwards can do ends after as many pings.
+const READINGS: usize = 8;
+
+/// See the module's documentation.
+pub struct Clock {
+    started: Instant,
+    /// What the store's clock showed when `started` was, in milliseconds, by each of the last readings.
+    readings: Mutex<VecDeque<i64>>,
+}
+
+impl Clock {
+    /// A clock that knows nothing yet.
+    pub fn new() -> Self {
+        Self { started: Instant::now(), readings: Mutex::new(VecDeque::new()) }
+    }
+
+    fn elapsed_ms(&self, until: Instant) -> i64 {
+        i64::try_from(until.saturating_duration_since(self.started).as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// The store said that it was `local_time`; the answer arrived at `arrival`.
+    pub fn read(&self, local_time: Timestamp, arrival: Instant) {
+        // Rounded up: a millisecond that has begun counts as elapsed, which keeps the estimate behind.
+        let base = local_time.millis() - self.elapsed_ms(arrival) - 1;
+        let mut readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        readings.push_back(base);
+        if readings.len() > READINGS {
+            readings.pop_front();
+        }
+    }
+
+    /// What the store's clock shows now, once it has been read.
+    pub fn now(&self) -> Option<Timestamp> {
+        let readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let base = readings.iter().max()?;
+        Some(Timestamp::from_millis(base + self.elapsed_ms(Instant::now())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_best_reading_counts_until_it_is_old() {
+        let clock = Clock::new();
+        assert_eq!(clock.now(), None);
+        let arrival = Instant::now();
+        clock.read(Timestamp::from_millis(5_000_000), arrival);
+        // An answer that was five seconds on its way shows an old time.
+        clock.read(Timestamp::from_millis(5_000_000), arrival + Duration::from_secs(5));
+        let now = clock.now().unwrap().millis();
+        assert!((4_999_990..5_001_000).contains(&now), "{now}");
+        // The store's clock was set back by an hour.
+        for _ in 0..READINGS {
+            clock.read(Timestamp::from_millis(1_400_000), Instant::now());
+        }
+        assert!(clock.now().unwrap().millis() < 1_500_000);
+    }
+}

@@ -1,0 +1,274 @@
+//! Storing new jobs. Those without a key travel in one insert; those with one go through a transaction
+//! with the record of their key, so that a key never stands for a job that does not exist.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::TryStreamExt;
+use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use mongodb::error::ErrorKind;
+use mongodb::{ClientSession, Database};
+
+use super::client::{DUPLICATE_KEY, code, fault};
+use super::document::{Row, date, from_job};
+use super::{JOBS, KEYS, Mongo};
+use crate::job::record::KeyHold;
+use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
+use crate::store::{Pushed, Result, Store as _, StoreError};
+
+type Room = HashMap<QueueName, u64>;
+
+/// Stores jobs; each element stands for itself.
+pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+    let total = jobs.len();
+    let mut answers: Vec<Option<Result<Pushed>>> = vec![None; total];
+    let limited: HashSet<QueueName> =
+        jobs.iter().map(|job| &job.queue).filter(|queue| rules.max_jobs(queue).is_some()).cloned().collect();
+    let _gates = mongo.gates.enter(limited.iter().cloned()).await;
+    let limited: Vec<QueueName> = limited.into_iter().collect();
+    let mut room = match mongo.connection.within(mongo.room(&limited, rules)).await {
+        Ok(room) => room,
+        Err(error) => return vec![Err(error); total],
+    };
+    let (keyed, plain): (Vec<_>, Vec<_>) =
+        jobs.into_iter().enumerate().partition(|(_, job)| job.key.is_some());
+    if !keyed.is_empty() {
+        let outcome = mongo.connection.within(push_keyed(mongo, &keyed, &room)).await;
+        match outcome {
+            Ok((pushed, left)) => {
+                room = left;
+                keyed.iter().zip(pushed).for_each(|((n, _), pushed)| answers[*n] = Some(Ok(pushed)));
+            }
+            Err(error) => keyed.iter().for_each(|(n, _)| answers[*n] = Some(Err(error.clone()))),
+        }
+    }
+    let mut fitting = Vec::with_capacity(plain.len());
+    for (n, job) in plain {
+        if take_room(&mut room, &job.queue) {
+            fitting.push((n, job));
+        } else {
+            answers[n] = Some(Ok(Pushed::Full));
+        }
+    }
+    push_plain(mongo, fitting, &mut answers).await;
+    let unanswered = || Err(StoreError::internal("a push was left unanswered"));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// Takes one place in the queue, if it has a limit; false if there is none left.
+fn take_room(room: &mut Room, queue: &QueueName) -> bool {
+    match room.get_mut(queue) {
+        Some(0) => false,
+        Some(left) => {
+            *left -= 1;
+            true
+        }
+        None => true,
+    }
+}
+
+async fn push_plain(mongo: &Mongo, jobs: Vec<(usize, NewJob)>, answers: &mut [Option<Result<Pushed>>]) {
+    if jobs.is_empty() {
+        return;
+    }
+    let (places, jobs): (Vec<usize>, Vec<NewJob>) = jobs.into_iter().unzip();
+    let failed = match mongo.connection.within(insert(mongo, jobs)).await {
+        Ok(failed) => failed,
+        Err(error) => return places.iter().for_each(|n| answers[*n] = Some(Err(error.clone()))),
+    };
+    places.iter().for_each(|n| answers[*n] = Some(Ok(Pushed::Created)));
+    for (index, error) in failed {
+        if let Some(n) = places.get(index) {
+            answers[*n] = Some(Err(error));
+        }
+    }
+}
+
+/// Inserts the jobs and answers which of them failed, and why.
+async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
+    let now = mongo.now()?;
+    let documents: Vec<Document> = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
+    let collection = mongo.collection(JOBS).await?;
+    let Err(error) = collection.insert_many(documents).ordered(false).await else {
+        return Ok(Vec::new());
+    };
+    let ErrorKind::InsertMany(failure) = error.kind.as_ref() else {
+        return Err(fault(error));
+    };
+    if let Some(concern) = &failure.write_concern_error {
+        return Err(StoreError::unavailable(&concern.message));
+    }
+    // Ids are new: one that is there was put there by the driver's first try of this very insert.
+    let errors = failure.write_errors.iter().flatten().filter(|error| error.code != DUPLICATE_KEY);
+    Ok(errors.map(|error| (error.index, StoreError::internal(&error.message))).collect())
+}
+
+/// Jobs with keys, in one transaction that is repeated while others get in its way.
+async fn push_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &Room) -> Result<(Vec<Pushed>, Room)> {
+    loop {
+        let mut room = room.clone();
+        match try_keyed(mongo, jobs, &mut room).await {
+            Ok(Some(pushed)) => return Ok((pushed, room)),
+            Ok(None) => tokio::task::yield_now().await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What is known of a key that has a record.
+struct Holder {
+    job: JobId,
+    digest: Vec<u8>,
+    until: Timestamp,
+    run_at: Timestamp,
+    /// The state of its job, if the job is still there.
+    state: Option<Visible>,
+}
+
+impl Holder {
+    /// A key is taken until its time is over and its job has ended.
+    fn is_taken(&self, now: Timestamp) -> bool {
+        self.until > now || self.state.is_some_and(|state| state.stored().is_unfinished())
+    }
+}
+
+/// `None`: another transaction was in the way, and nothing was stored.
+async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
+    let now = mongo.now()?;
+    let database = mongo.connection.database().await?;
+    let mut session = mongo.transaction().await?;
+    let (known, states) = match read_holders(database, jobs, &mut session).await {
+        Ok(read) => read,
+        Err(error) => return conflict_is_none(error),
+    };
+    let mut holders = holders(&known, &states, now)?;
+    let mut pushed = Vec::with_capacity(jobs.len());
+    let mut documents = Vec::new();
+    let mut records = Vec::new();
+    for (_, job) in jobs {
+        let Some(hold) = &job.key else {
+            return Err(StoreError::internal("a push lost its key"));
+        };
+        let id = key_id(&job.queue, hold);
+        let digest = job.payload.digest();
+        if let Some(holder) = holders.get(&id).filter(|holder| holder.is_taken(now)) {
+            pushed.push(if holder.job == job.id {
+                Pushed::Created // the first try's commit was carried out after all
+            } else if holder.digest == digest {
+                let state = holder.state.unwrap_or(Visible::Done);
+                Pushed::Duplicate { id: holder.job.clone(), state, run_at: holder.run_at }
+            } else {
+                Pushed::KeyConflict { id: holder.job.clone() }
+            });
+            continue;
+        }
+        if !take_room(room, &job.queue) {
+            pushed.push(Pushed::Full);
+            continue;
+        }
+        records.push((id.clone(), record(job, hold)));
+        let state = Some(State::Ready.visible(job.run_at, now));
+        let (until, run_at) = (hold.until, job.run_at);
+        holders.insert(id, Holder { job: job.id.clone(), digest: digest.to_vec(), until, run_at, state });
+        documents.push(from_job(&job.clone().into_job(), now));
+        pushed.push(Pushed::Created);
+    }
+    match commit(database, documents, records, session).await {
+        Ok(()) => Ok(Some(pushed)),
+        Err(error) => conflict_is_none(error),
+    }
+}
+
+/// Errors that mean "again, from the start".
+fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
+    let again = error.contains_label("TransientTransactionError") || code(&error) == Some(DUPLICATE_KEY);
+    let no_server = matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. });
+    if again && !no_server { Ok(None) } else { Err(fault(error)) }
+}
+
+type Driver<T> = std::result::Result<T, mongodb::error::Error>;
+
+async fn commit(
+    database: &Database,
+    documents: Vec<Document>,
+    records: Vec<(String, Document)>,
+    mut session: ClientSession,
+) -> Driver<()> {
+    let keys = database.collection::<Document>(KEYS);
+    for (id, record) in records {
+        keys.replace_one(doc! { "_id": id }, record).upsert(true).session(&mut session).await?;
+    }
+    if !documents.is_empty() {
+        database.collection::<Document>(JOBS).insert_many(documents).session(&mut session).await?;
+    }
+    // Also where nothing was written: the commit waits until what was read is durable, so that a duplicate
+    // is never answered with a job that a failover could take back.
+    loop {
+        match session.commit_transaction().await {
+            Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
+                tokio::task::yield_now().await; // the verb's deadline ends this
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The records of the jobs' keys, and what there is of the jobs that have them.
+async fn read_holders(
+    database: &Database,
+    jobs: &[(usize, NewJob)],
+    session: &mut ClientSession,
+) -> Driver<(Vec<Document>, Vec<Document>)> {
+    let ids = jobs.iter().filter_map(|(_, job)| Some(key_id(&job.queue, job.key.as_ref()?)));
+    let ids: Vec<String> = ids.collect();
+    let keys = database.collection::<Document>(KEYS);
+    let mut cursor = keys.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
+    let records: Vec<Document> = cursor.stream(session).try_collect().await?;
+    let job_ids: Vec<&str> = records.iter().filter_map(|record| record.get_str("job").ok()).collect();
+    if job_ids.is_empty() {
+        return Ok((records, Vec::new()));
+    }
+    let jobs = database.collection::<Document>(JOBS);
+    let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(doc! { "state": 1, "run_at": 1 });
+    let mut cursor = find.session(&mut *session).await?;
+    let states = cursor.stream(session).try_collect().await?;
+    Ok((records, states))
+}
+
+fn holders(records: &[Document], states: &[Document], now: Timestamp) -> Result<HashMap<String, Holder>> {
+    let states: HashMap<&str, (State, Timestamp)> = states.iter().filter_map(state_of).collect();
+    let mut holders = HashMap::with_capacity(records.len());
+    for record in records {
+        let (id, mut holder) = holder(record)?;
+        if let Some((state, run_at)) = states.get(holder.job.as_str()) {
+            holder.run_at = *run_at;
+            holder.state = Some(state.visible(*run_at, now));
+        }
+        holders.insert(id, holder);
+    }
+    Ok(holders)
+}
+
+fn state_of(document: &Document) -> Option<(&str, (State, Timestamp))> {
+    let state = State::from_word(document.get_str("state").ok()?)?;
+    Some((document.get_str("_id").ok()?, (state, Row(document).time("run_at").ok()??)))
+}
+
+/// Queue names have no slash, so that no two pairs of queue and key share an id.
+fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
+    format!("{queue}/{}", hold.key)
+}
+
+fn record(job: &NewJob, hold: &KeyHold) -> Document {
+    let digest = Binary { subtype: BinarySubtype::Generic, bytes: job.payload.digest().to_vec() };
+    let until = date(hold.until);
+    doc! { "job": job.id.as_str(), "digest": digest, "until": until, "run_at": date(job.run_at), "check_at": until }
+}
+
+fn holder(record: &Document) -> Result<(String, Holder)> {
+    let row = Row(record);
+    let digest = record.get_binary_generic("digest").map_err(|_| row.fault("digest"))?.clone();
+    let until = row.time("until")?.ok_or_else(|| row.fault("until"))?;
+    let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
+    let holder = Holder { job: row.text("job")?, digest, until, run_at, state: None };
+    Ok((row.text("_id")?, holder))
+}

@@ -1,0 +1,221 @@
+//! Reading: jobs by id and by filter, what is overdue, what comes next, and the figures.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::client::{count, fault};
+use super::document::{Row, date, to_job, to_meta, without_contents};
+use super::{JOBS, Mongo};
+use crate::job::transition::Operation;
+use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
+use crate::store::{Change, Filter, Overdue, QueueCounts, Result, Store as _, StoreError};
+
+impl Mongo {
+    async fn all(
+        &self,
+        filter: Document,
+        sort: Document,
+        projection: Document,
+        limit: usize,
+    ) -> Result<Vec<Document>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let jobs = self.collection(JOBS).await?;
+        let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
+        cursor.try_collect().await.map_err(fault)
+    }
+
+    /// How many more unfinished jobs each of these limited queues takes.
+    pub async fn room(&self, queues: &[QueueName], rules: &Rules) -> Result<HashMap<QueueName, u64>> {
+        let jobs = self.collection(JOBS).await?;
+        let mut room = HashMap::new();
+        for queue in queues {
+            let Some(max_jobs) = rules.max_jobs(queue) else {
+                continue;
+            };
+            let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+            let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
+            let there = jobs.count_documents(filter).limit(max_jobs).await.map_err(fault)?;
+            room.insert(queue.clone(), max_jobs.saturating_sub(there));
+        }
+        Ok(room)
+    }
+}
+
+/// Jobs by their ids.
+pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+    let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut found: HashMap<JobId, Job> = HashMap::new();
+    for document in &documents {
+        let job = to_job(document)?;
+        found.insert(job.meta.id.clone(), job);
+    }
+    Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+}
+
+/// The jobs that the filter means, by id.
+pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+    let documents = mongo.all(condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
+    documents.iter().map(to_job).collect()
+}
+
+/// A filter as a condition that the indexes `browse`, `key` or `dead_lettered` serve.
+pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
+    let mut condition = doc! { "queue": filter.queue.as_str() };
+    if let Some(key) = &filter.key {
+        condition.insert("key", key.as_str());
+    }
+    if filter.dead_lettered {
+        condition.insert("origin", doc! { "$exists": true });
+    }
+    match filter.state {
+        Some(state) => condition.insert("state", state.stored().as_str()),
+        // Named one by one, the states let the index give the ids of all of them in order.
+        None if filter.key.is_none() && !filter.dead_lettered => {
+            let states: Vec<&str> = State::ALL.into_iter().map(State::as_str).collect();
+            condition.insert("state", doc! { "$in": states })
+        }
+        None => None,
+    };
+    match filter.state {
+        Some(Visible::Scheduled) => drop(condition.insert("$expr", doc! { "$gt": ["$run_at", "$$NOW"] })),
+        Some(Visible::Ready) => drop(condition.insert("$expr", doc! { "$lte": ["$run_at", "$$NOW"] })),
+        _ => {}
+    }
+    let finished = filter.state.is_some_and(|state| !state.stored().is_unfinished());
+    let mut range = Document::new();
+    range.extend(filter.from.map(|from| ("$gte".to_owned(), date(from).into())));
+    range.extend(filter.before.map(|before| ("$lt".to_owned(), date(before).into())));
+    if !range.is_empty() {
+        condition.insert(if finished { "finished_at" } else { "created_at" }, range);
+    }
+    if let Some(after) = after {
+        condition.insert("_id", doc! { "$gt": after.as_str() });
+    }
+    condition
+}
+
+/// What the reaper has to do.
+pub async fn overdue(mongo: &Mongo, limit: usize) -> Result<Overdue> {
+    let lapsed = doc! { "state": "reserved", "$expr": { "$lte": ["$reserved_until", "$$NOW"] } };
+    let lapsed = mongo.all(lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
+    let expired = doc! {
+        "expires_at": { "$exists": true },
+        "state": { "$in": ["ready", "blocked"] },
+        "$expr": { "$lte": ["$expires_at", "$$NOW"] },
+    };
+    let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let mut changes: Vec<(Timestamp, Change)> = Vec::new();
+    for document in lapsed.iter().chain(&expired) {
+        let meta = to_meta(document)?;
+        let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
+            (State::Reserved, Some(claim), Some(reserved_until), _) => {
+                (reserved_until, Operation::Lapse { claim, reserved_until })
+            }
+            (_, _, _, Some(expires_at)) => (expires_at, Operation::Expire { expires_at }),
+            _ => continue,
+        };
+        changes.push((at, Change { id: meta.id, operation }));
+    }
+    if changes.is_empty() {
+        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
+    }
+    changes.sort_by_key(|(at, _)| *at);
+    changes.truncate(limit);
+    Ok(Overdue { changes: changes.into_iter().map(|(_, change)| change).collect(), next_in_ms: None })
+}
+
+async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
+    let now = mongo.now()?;
+    let lease = doc! { "state": "reserved", "$expr": { "$gt": ["$reserved_until", "$$NOW"] } };
+    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": { "$gt": ["$expires_at", "$$NOW"] } };
+    let mut next: Option<Timestamp> = None;
+    for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
+        let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
+        let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
+        next = next.into_iter().chain(at).min();
+    }
+    // A millisecond more, so that the time has surely come when the reaper looks again.
+    Ok(next.map(|at| at.ms_since(now) + 1))
+}
+
+/// The scheduled jobs that are due next.
+pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+    let filter = doc! { "due": { "$exists": true }, "$expr": { "$gt": ["$due", "$$NOW"] } };
+    let projection = doc! { "_id": 1, "queue": 1, "due": 1 };
+    let documents = mongo.all(filter, doc! { "due": 1 }, projection, limit).await?;
+    documents
+        .iter()
+        .map(|document| {
+            let row = Row(document);
+            Ok((row.text("queue")?, row.time("due")?.ok_or_else(|| row.fault("due"))?))
+        })
+        .collect()
+}
+
+/// The queues that have jobs. Each is one seek in the index, however many jobs it has.
+pub async fn queues(
+    mongo: &Mongo,
+    prefix: &str,
+    after: Option<&QueueName>,
+    limit: usize,
+) -> Result<Vec<QueueName>> {
+    let mut names: Vec<QueueName> = Vec::new();
+    while names.len() < limit {
+        // DEL sorts behind every character of a name.
+        let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
+        if let Some(last) = names.last().or(after) {
+            range.insert("$gt", last.as_str());
+        }
+        let projection = doc! { "_id": 0, "queue": 1 };
+        let next = mongo.all(doc! { "queue": range }, doc! { "queue": 1, "state": 1 }, projection, 1).await?;
+        let Some(document) = next.first() else { break };
+        names.push(Row(document).text("queue")?);
+    }
+    Ok(names)
+}
+
+/// The figures of every queue that has jobs, from the entries of the index `head` alone.
+pub async fn counts(mongo: &Mongo) -> Result<HashMap<QueueName, QueueCounts>> {
+    let ready = doc! { "$eq": ["$state", "ready"] };
+    let later = doc! { "$and": [&ready, { "$gt": ["$run_at", "$$NOW"] }] };
+    let due = doc! { "$and": [&ready, { "$lte": ["$run_at", "$$NOW"] }] };
+    let group = doc! { "$group": {
+        "_id": { "queue": "$queue", "state": "$state" },
+        "count": { "$sum": 1 },
+        "later": { "$sum": { "$cond": [later, 1, 0] } },
+        "oldest": { "$min": { "$cond": [due, "$run_at", null_value()] } },
+    } };
+    let jobs = mongo.collection(JOBS).await?;
+    let hint = mongodb::options::Hint::Name("head".to_owned());
+    let cursor = jobs.aggregate([group]).hint(hint).await.map_err(fault)?;
+    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut figures: HashMap<QueueName, QueueCounts> = HashMap::new();
+    for row in &rows {
+        let id = row.get_document("_id").map_err(StoreError::internal)?;
+        let entry = figures.entry(Row(id).text("queue")?).or_default();
+        let (n, later) = (count(row, "count"), count(row, "later"));
+        match id.get_str("state").ok().and_then(State::from_word) {
+            Some(State::Ready) => {
+                entry.counts.ready = n - later;
+                entry.counts.scheduled = later;
+                entry.oldest_ready = Row(row).time("oldest")?;
+            }
+            Some(State::Reserved) => entry.counts.reserved = n,
+            Some(State::Blocked) => entry.counts.blocked = n,
+            Some(State::Done) => entry.counts.done = n,
+            Some(State::Dead) => entry.counts.dead = n,
+            None => {}
+        }
+    }
+    Ok(figures)
+}
+
+/// `$min` passes over null.
+fn null_value() -> Bson {
+    Bson::Null
+}

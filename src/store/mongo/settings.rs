@@ -1,0 +1,100 @@
+//! The settings of queues, with a revision that tells servers whether they have the newest.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::client::{DUPLICATE_KEY, code, fault};
+use super::document::Row;
+use super::{META, Mongo, QUEUES};
+use crate::job::{QueueName, QueueSettings};
+use crate::store::{Expected, Result, Saved, SettingsSnapshot, StoreError, StoredSettings};
+
+/// All settings, unless their revision is still `known`.
+pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+    // The revision first: settings that change in between are read again next time.
+    let meta = mongo.collection(META).await?.find_one(doc! { "_id": "settings" }).await.map_err(fault)?;
+    let revision = meta.map_or(Ok(0), |meta| Row(&meta).number("revision"))?;
+    if known == Some(revision) {
+        return Ok(None);
+    }
+    let cursor = mongo.collection(QUEUES).await?.find(Document::new()).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut queues = HashMap::with_capacity(documents.len());
+    for document in &documents {
+        let (queue, settings) = parse(document)?;
+        queues.insert(queue, settings);
+    }
+    Ok(Some(SettingsSnapshot { revision, queues }))
+}
+
+fn parse(document: &Document) -> Result<(QueueName, StoredSettings)> {
+    let row = Row(document);
+    let settings = document.get("settings").cloned().ok_or_else(|| row.fault("settings"))?;
+    let settings: QueueSettings =
+        mongodb::bson::deserialize_from_bson(settings).map_err(|_| row.fault("settings"))?;
+    Ok((row.text("_id")?, StoredSettings { settings, version: row.text("version")? }))
+}
+
+/// Replaces or removes a queue's settings if they are of the expected version.
+pub async fn save(
+    mongo: &Mongo,
+    queue: &QueueName,
+    to: Option<&StoredSettings>,
+    expected: &Expected,
+) -> Result<Saved> {
+    loop {
+        match try_save(mongo, queue, to, expected).await {
+            Ok(saved) => return Ok(saved),
+            Err(error) if error.contains_label("TransientTransactionError") => tokio::task::yield_now().await,
+            // Somebody else made them in this very moment.
+            Err(error) if code(&error) == Some(DUPLICATE_KEY) => return Ok(Saved::Changed),
+            Err(error) => return Err(fault(error)),
+        }
+    }
+}
+
+async fn try_save(
+    mongo: &Mongo,
+    queue: &QueueName,
+    to: Option<&StoredSettings>,
+    expected: &Expected,
+) -> std::result::Result<Saved, mongodb::error::Error> {
+    let custom = |error: StoreError| mongodb::error::Error::custom(error.to_string());
+    let queues = mongo.collection(QUEUES).await.map_err(custom)?;
+    let meta = mongo.collection(META).await.map_err(custom)?;
+    let mut session = mongo.transaction().await.map_err(custom)?;
+    let mut filter = doc! { "_id": queue.as_str() };
+    if let Expected::Version(version) = expected {
+        filter.insert("version", version);
+    }
+    let document = to.map(|to| {
+        let settings = mongodb::bson::serialize_to_bson(&to.settings).unwrap_or(Bson::Null);
+        doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version }
+    });
+    let matched = match (document, expected) {
+        (Some(document), Expected::Absent) => {
+            queues.insert_one(document).session(&mut session).await?;
+            1
+        }
+        (Some(document), _) => {
+            let any = *expected == Expected::Any;
+            let done = queues.replace_one(filter, document).upsert(any).session(&mut session).await?;
+            done.matched_count + u64::from(done.upserted_id.is_some())
+        }
+        (None, Expected::Absent) => u64::from(queues.find_one(filter).session(&mut session).await?.is_none()),
+        (None, _) => {
+            let deleted = queues.delete_one(filter).session(&mut session).await?.deleted_count;
+            deleted.max(u64::from(*expected == Expected::Any))
+        }
+    };
+    if matched == 0 {
+        session.abort_transaction().await?;
+        return Ok(Saved::Changed);
+    }
+    let next = doc! { "$inc": { "revision": 1_i64 } };
+    meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(&mut session).await?;
+    session.commit_transaction().await?;
+    Ok(Saved::Done)
+}

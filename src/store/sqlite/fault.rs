@@ -1,0 +1,59 @@
+//! What can go wrong inside SQLite, and what that means to a caller.
+
+use rusqlite::{ErrorCode, ffi};
+
+use crate::store::{Cause, StoreError};
+
+/// Why a piece of work on the database did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// SQLite refused or failed.
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
+    /// A row holds what this version never writes.
+    #[error("the stored {what} is not valid: {cause}")]
+    Stored {
+        /// Which column.
+        what: &'static str,
+        /// What is wrong with it.
+        cause: String,
+    },
+}
+
+impl Fault {
+    /// A [`Fault::Stored`].
+    pub fn stored(what: &'static str, cause: impl std::fmt::Display) -> Self {
+        Self::Stored { what, cause: cause.to_string() }
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Sql(error) => from_sql(&error),
+            stored @ Fault::Stored { .. } => Self::internal(stored),
+        }
+    }
+}
+
+/// What this error of SQLite means to a caller.
+pub fn from_sql(error: &rusqlite::Error) -> StoreError {
+    // The unix file layer answers FULL for ENOSPC, but the plain write error where a quota is used up, and
+    // a code of its own where the shared-memory file cannot grow.
+    let no_room = [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
+    match error.sqlite_error() {
+        Some(code) if code.code == ErrorCode::DiskFull || no_room.contains(&code.extended_code) => {
+            StoreError::Full(Cause(error.to_string().into()))
+        }
+        Some(code) => match code.code {
+            // After a failed fsync nobody knows what the disk holds: that is `Unavailable`, too.
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::OperationInterrupted
+            | ErrorCode::CannotOpen
+            | ErrorCode::SystemIoFailure => StoreError::unavailable(error),
+            _ => StoreError::internal(error),
+        },
+        None => StoreError::internal(error),
+    }
+}

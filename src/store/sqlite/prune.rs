@@ -1,0 +1,91 @@
+//! Forgetting what nobody can ask for any more, in small steps.
+
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use super::row;
+use crate::job::Timestamp;
+
+/// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a
+/// million such keys are not looked at in every round.
+const LOOK_AGAIN_MS: u64 = 60_000;
+
+/// Forgets up to `limit` records and answers how many. Wipes up to as many due marks as well, which
+/// nobody sees: it keeps the count of scheduled jobs cheap.
+pub(super) fn prune(db: &Connection, limit: usize, now: Timestamp) -> Result<u64, Fault> {
+    let mut forgotten = 0;
+    for forget in [forget_keys, forget_receipts, forget_requests, forget_history] {
+        forgotten += forget(db, limit - forgotten, now)?;
+    }
+    wipe_marks(db, limit, now)?;
+    Ok(forgotten as u64)
+}
+
+fn forget_keys(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    let past = {
+        let mut past = db.prepare_cached(
+            "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job \
+             AND state IN ('ready', 'reserved', 'blocked')) \
+             FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 ORDER BY look_at LIMIT ?2",
+        )?;
+        let rows = past.query_map([now.millis(), row::signed(limit)], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
+        })?;
+        rows.collect::<Result<Vec<_>, _>>()?
+    };
+    let mut forgotten = 0;
+    for (queue, key, taken) in past {
+        if taken {
+            db.prepare_cached("UPDATE keys SET look_at = ?3 WHERE queue = ?1 AND key = ?2")?
+                .execute(params![queue, key, now.plus_ms(LOOK_AGAIN_MS).millis()])?;
+        } else {
+            forgotten +=
+                db.prepare_cached("DELETE FROM keys WHERE queue = ?1 AND key = ?2")?.execute([queue, key])?;
+        }
+    }
+    Ok(forgotten)
+}
+
+fn forget_receipts(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    sweep(
+        db,
+        "DELETE FROM receipts WHERE (job, claim, verb) IN (SELECT job, claim, verb FROM receipts \
+         INDEXED BY receipts_until WHERE until <= ?1 ORDER BY until LIMIT ?2)",
+        limit,
+        now,
+    )
+}
+
+fn forget_requests(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    sweep(
+        db,
+        "DELETE FROM requests WHERE id IN (SELECT id FROM requests INDEXED BY requests_until \
+         WHERE until <= ?1 ORDER BY until LIMIT ?2)",
+        limit,
+        now,
+    )
+}
+
+fn forget_history(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    sweep(
+        db,
+        "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_purge_at \
+         WHERE purge_at <= ?1 AND state IN ('done', 'dead') ORDER BY purge_at LIMIT ?2)",
+        limit,
+        now,
+    )
+}
+
+fn wipe_marks(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    sweep(
+        db,
+        "UPDATE jobs SET due = NULL WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_due \
+         WHERE due <= ?1 ORDER BY due LIMIT ?2)",
+        limit,
+        now,
+    )
+}
+
+fn sweep(db: &Connection, sql: &str, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    Ok(db.prepare_cached(sql)?.execute([now.millis(), row::signed(limit)])?)
+}

@@ -1,0 +1,104 @@
+//! Storing new jobs: keys, limits, rows.
+
+use rusqlite::{Connection, ErrorCode, params};
+
+use super::fault::Fault;
+use super::row;
+use crate::job::record::KeyHold;
+use crate::job::{Job, JobId, NewJob, QueueName, Rules, Timestamp, Visible};
+use crate::store::{Pushed, StoreError};
+
+/// Stores the jobs, each for itself, so that later ones see the keys and the room of earlier ones.
+pub(super) fn push(
+    db: &Connection,
+    jobs: Vec<NewJob>,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Vec<Result<Pushed, StoreError>>, Fault> {
+    jobs.into_iter().map(|job| push_one(db, job, rules, now)).collect()
+}
+
+fn push_one(
+    db: &Connection,
+    new: NewJob,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Result<Pushed, StoreError>, Fault> {
+    let hold = new.key.clone();
+    if let Some(hold) = &hold
+        && let Some(taken) = taken(db, &new, hold, now)?
+    {
+        return Ok(Ok(taken));
+    }
+    if is_full(db, &new.queue, rules)? {
+        return Ok(Ok(Pushed::Full));
+    }
+    let job = new.into_job();
+    match row::insert(db, &job, now) {
+        Ok(()) => {}
+        // The statement alone was undone: the other jobs of the push are not affected.
+        Err(Fault::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
+            return Ok(Err(StoreError::internal(error)));
+        }
+        Err(fault) => return Err(fault),
+    }
+    if let Some(hold) = hold {
+        take(db, &job, &hold)?;
+    }
+    Ok(Ok(Pushed::Created))
+}
+
+/// Whether the queue has as many unfinished jobs as its settings allow.
+pub(super) fn is_full(db: &Connection, queue: &QueueName, rules: &Rules) -> Result<bool, Fault> {
+    let Some(max_jobs) = rules.max_jobs(queue) else {
+        return Ok(false);
+    };
+    let mut unfinished =
+        db.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
+    let mut rows = unfinished.query([queue.as_str()])?;
+    let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
+    Ok(unfinished >= row::signed(max_jobs))
+}
+
+/// What a push with this key meets, unless the key is free.
+fn taken(db: &Connection, new: &NewJob, hold: &KeyHold, now: Timestamp) -> Result<Option<Pushed>, Fault> {
+    let mut by_key =
+        db.prepare_cached("SELECT job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2")?;
+    let mut rows = by_key.query([new.queue.as_str(), hold.key.as_str()])?;
+    let Some(found) = rows.next()? else {
+        return Ok(None);
+    };
+    let id: JobId = row::parsed(found, 0, "job of a key")?;
+    let same = found.get::<_, [u8; 32]>(1)? == new.payload.digest();
+    let until = Timestamp::from_millis(found.get(2)?);
+    let holder = row::meta_of(db, &id)?;
+    // The job that took the key holds it wherever it has been moved to, until its end.
+    let unfinished = holder.as_ref().is_some_and(|meta| meta.state.is_unfinished());
+    if until <= now && !unfinished {
+        return Ok(None);
+    }
+    if !same {
+        return Ok(Some(Pushed::KeyConflict { id }));
+    }
+    let (state, run_at) = match &holder {
+        Some(meta) => (meta.visible(now), meta.run_at),
+        None => (Visible::Done, Timestamp::from_millis(found.get(3)?)),
+    };
+    Ok(Some(Pushed::Duplicate { id, state, run_at }))
+}
+
+fn take(db: &Connection, job: &Job, hold: &KeyHold) -> Result<(), Fault> {
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO keys (queue, key, job, digest, until, run_at, look_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
+    )?
+    .execute(params![
+        job.meta.queue.as_str(),
+        hold.key.as_str(),
+        job.meta.id.as_str(),
+        job.payload.digest(),
+        hold.until.millis(),
+        job.meta.run_at.millis(),
+    ])?;
+    Ok(())
+}

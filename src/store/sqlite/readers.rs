@@ -1,0 +1,78 @@
+//! Connections that only read, beside the thread that writes: in WAL mode neither waits for the other.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::Semaphore;
+
+use super::fault::Fault;
+use super::{DEADLINE, open};
+use crate::store::StoreError;
+
+/// How many reads run at the same time.
+const READERS: u32 = 4;
+
+/// The connections for reading. They are opened when they are needed first.
+pub struct Readers {
+    path: PathBuf,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Readers {
+    /// Readers of this file.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, idle: Arc::default(), turns: Arc::new(Semaphore::new(READERS as usize)) }
+    }
+
+    /// Runs a read on one snapshot of the database.
+    pub async fn run<T, R>(&self, read: R) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        R: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    {
+        let answer = tokio::time::timeout(DEADLINE, async {
+            let turn = Arc::clone(&self.turns)
+                .acquire_owned()
+                .await
+                .map_err(|_| StoreError::unavailable("the store is closed"))?;
+            let (idle, path) = (Arc::clone(&self.idle), self.path.clone());
+            let reading = tokio::task::spawn_blocking(move || {
+                let _turn = turn; // given back when the read has ended, also if nobody waits for it any more
+                let taken = idle.lock().unwrap_or_else(|p| p.into_inner()).pop();
+                let db = taken.map_or_else(|| reader(&path), Ok)?;
+                let answer = snapshot(&db, read);
+                idle.lock().unwrap_or_else(|p| p.into_inner()).push(db);
+                answer
+            });
+            let answer = reading.await.map_err(StoreError::internal)?;
+            answer.map_err(StoreError::from)
+        });
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::unavailable("the read did not end within its deadline")))
+    }
+
+    /// Waits for the reads that run, and closes the connections.
+    pub async fn close(&self) {
+        let last = self.turns.acquire_many(READERS).await;
+        self.turns.close();
+        self.idle.lock().unwrap_or_else(|p| p.into_inner()).clear();
+        drop(last);
+    }
+}
+
+fn reader(path: &std::path::Path) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    open::tune(&db)?;
+    Ok(db)
+}
+
+fn snapshot<T>(db: &Connection, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+    let all = db.unchecked_transaction()?; // nothing else uses this connection
+    let answer = read(db);
+    all.finish()?;
+    answer
+}

@@ -1,0 +1,82 @@
+//! Requests that carry an `Idempotency-Key`: who runs them, and what they have won.
+
+use rusqlite::{Connection, Row, params};
+
+use super::fault::Fault;
+use super::row;
+use crate::job::settings::LEASE_MAX_MS;
+use crate::job::{Claim, JobId, Timestamp};
+use crate::store::{Opened, Request};
+
+/// Announces a request, or says what is known of it.
+pub(super) fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
+    let opened = {
+        let mut by_id = db.prepare_cached(
+            "SELECT digest, claim, pending_until, won FROM requests WHERE id = ?1 AND until > ?2",
+        )?;
+        let mut rows = by_id.query(params![request.id, now.millis()])?;
+        match rows.next()? {
+            Some(found) => known(found, request, now)?,
+            None => Opened::New,
+        }
+    };
+    if !matches!(opened, Opened::New | Opened::TakenOver { .. }) {
+        return Ok(opened);
+    }
+    // Whoever runs it may die and have won jobs: known for as long as a lease of them can last.
+    let until = request.pending_until.plus_ms(LEASE_MAX_MS);
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO requests (id, digest, claim, pending_until, won, until) \
+         VALUES (?1, ?2, ?3, ?4, NULL, ?5)",
+    )?
+    .execute(params![
+        request.id,
+        request.digest,
+        request.claim.as_str(),
+        request.pending_until.millis(),
+        until.millis(),
+    ])?;
+    Ok(opened)
+}
+
+fn known(found: &Row<'_>, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
+    if found.get::<_, [u8; 32]>(0)? != request.digest {
+        return Ok(Opened::Different);
+    }
+    let claim = Claim::from_stored(&found.get::<_, String>(1)?);
+    if let Some(ids) = row::json::<Vec<JobId>>(found, 3, "jobs of a request")? {
+        return Ok(Opened::Finished { claim, ids });
+    }
+    Ok(if claim == request.claim {
+        Opened::New // announced before, by a call whose answer was lost
+    } else if Timestamp::from_millis(found.get(2)?) > now {
+        Opened::Pending
+    } else {
+        Opened::TakenOver { previous: claim }
+    })
+}
+
+/// Remembers what the request won, or forgets the request. Whoever was taken over changes nothing any more.
+pub(super) fn close(
+    db: &Connection,
+    request: &Request,
+    won: Option<(&Claim, &[JobId])>,
+    until: Timestamp,
+) -> Result<(), Fault> {
+    let Some((claim, ids)) = won else {
+        db.prepare_cached("DELETE FROM requests WHERE id = ?1 AND claim = ?2 AND won IS NULL")?
+            .execute([request.id.as_str(), request.claim.as_str()])?;
+        return Ok(());
+    };
+    db.prepare_cached(
+        "UPDATE requests SET claim = ?3, won = ?4, until = ?5 WHERE id = ?1 AND claim = ?2 AND won IS NULL",
+    )?
+    .execute(params![
+        request.id,
+        request.claim.as_str(),
+        claim.as_str(),
+        row::to_json(Some(&ids))?,
+        until.millis(),
+    ])?;
+    Ok(())
+}

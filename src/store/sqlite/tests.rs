@@ -1,0 +1,273 @@
+//! What is SQLite's alone: files, locks, full disks, indexes. The contract is tested by `tests/conformance.rs`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, StatementStatus, params};
+
+use super::{Location, OpenError, SqliteStore, claim, look};
+use crate::job::record::KeyHold;
+use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
+use crate::store::{Change, ClaimAsk, Pushed, Store, StoreError};
+
+fn at(path: &Path) -> Result<Arc<SqliteStore>, OpenError> {
+    SqliteStore::open(Location::Path(path.to_owned()))
+}
+
+async fn opened(path: &Path) -> Arc<SqliteStore> {
+    let store = at(path).unwrap();
+    store.migrate().await.unwrap();
+    store
+}
+
+fn job(store: &SqliteStore, ids: &IdSource, payload: &str) -> NewJob {
+    let now = store.now().unwrap();
+    NewJob {
+        id: ids.next(now),
+        queue: "q".parse().unwrap(),
+        payload: Payload::parse(payload).unwrap(),
+        headers: Default::default(),
+        priority: 0,
+        created_at: now,
+        run_at: now,
+        key: None,
+        max_attempts: None,
+        backoff: None,
+        expires_at: None,
+        replay_of: None,
+    }
+}
+
+async fn push_one(store: &SqliteStore, job: NewJob) -> Result<Pushed, StoreError> {
+    store.push(vec![job], &Rules::default()).await.remove(0)
+}
+
+fn ask(count: usize) -> ClaimAsk {
+    ClaimAsk { queue: "q".parse().unwrap(), count, claim: Claim::random(), lease_ms: 60_000, worker: None }
+}
+
+#[tokio::test]
+async fn jobs_and_reservations_survive_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, ids) = (home.path().join("t.db"), IdSource::default());
+    let store = opened(&path).await;
+    let mut keyed = job(&store, &ids, "[1.0]");
+    keyed.key = Some(KeyHold { key: "k".parse().unwrap(), until: store.now().unwrap().plus_ms(60_000) });
+    push_one(&store, keyed.clone()).await.unwrap();
+    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    store.close().await;
+    assert!(matches!(push_one(&store, keyed.clone()).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.counts().await, Err(StoreError::Unavailable(_))));
+
+    let store = opened(&path).await;
+    let again = store.get(std::slice::from_ref(&keyed.id)).await.unwrap().remove(0);
+    assert_eq!(again, Some(taken));
+    let repeat = NewJob { id: ids.next(keyed.created_at), ..keyed };
+    assert!(matches!(push_one(&store, repeat).await, Ok(Pushed::Duplicate { .. })));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_was_answered_is_on_the_disk_without_a_close() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, ids) = (home.path().join("t.db"), IdSource::default());
+    let store = opened(&path).await;
+    push_one(&store, job(&store, &ids, "1")).await.unwrap();
+    // As a crash leaves it: the file and its log, but nobody who closes them.
+    for suffix in ["", "-wal"] {
+        let from = format!("{}{suffix}", path.display());
+        std::fs::copy(from, home.path().join(format!("copy.db{suffix}"))).unwrap();
+    }
+    let copy = opened(&home.path().join("copy.db")).await;
+    assert_eq!(copy.claim(&[ask(5)]).await.remove(0).unwrap().len(), 1);
+    copy.close().await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_second_server_is_refused_until_the_first_is_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("t.db");
+    let first = opened(&path).await;
+    let link = home.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for same in [&path, &link] {
+        let refused = at(same).err().unwrap();
+        assert!(matches!(refused, OpenError::InUse(_)), "{refused}");
+    }
+    first.close().await;
+    opened(&path).await.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_ours_is_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let garbage = home.path().join("garbage.db");
+    std::fs::write(&garbage, "not a database, but the only copy of something ".repeat(100)).unwrap();
+    let foreign = home.path().join("foreign.db");
+    Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let cut = home.path().join("cut.db");
+    opened(&cut).await.close().await;
+    let whole = std::fs::read(&cut).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+
+    for (path, complaint) in [(&garbage, "damaged"), (&foreign, "another program"), (&cut, "damaged")] {
+        let before = std::fs::read(path).unwrap();
+        let refused = at(path).err().unwrap().to_string();
+        assert!(refused.contains(complaint), "{refused}");
+        assert_eq!(std::fs::read(path).unwrap(), before);
+    }
+    let nowhere = at(&home.path().join("no/such/directory/t.db")).err().unwrap();
+    assert!(matches!(nowhere, OpenError::Unusable { .. }), "{nowhere}");
+}
+
+#[tokio::test]
+async fn a_newer_file_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("t.db");
+    opened(&path).await.close().await;
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let refused = at(&path).err().unwrap().to_string();
+    assert!(refused.contains("newer version") && refused.contains("99"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_only_and_only_for_as_long_as_it_is_full() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, ids) = (home.path().join("t.db"), IdSource::default());
+    let store = opened(&path).await;
+    let first = job(&store, &ids, "1");
+    push_one(&store, first.clone()).await.unwrap();
+    let limit = |pages: i64| {
+        store.writer.run(move |db, _| {
+            Ok(db.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))?)
+        })
+    };
+    limit(1).await.unwrap(); // as many as there are
+    let long = format!("\"{}\"", "x".repeat(1_000_000));
+    let pushes = (0..4).map(|_| push_one(&store, job(&store, &ids, &long)));
+    for refused in futures::future::join_all(pushes).await {
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+    }
+    assert_eq!(store.get(&[first.id]).await.unwrap().iter().flatten().count(), 1);
+    limit(1_000_000).await.unwrap();
+    push_one(&store, job(&store, &ids, &long)).await.unwrap();
+    store.ping().await.unwrap();
+    let counts = store.counts().await.unwrap();
+    assert_eq!(counts.values().next().unwrap().counts.ready, 2);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn one_failing_caller_does_not_disturb_the_others_of_its_round() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let ids = IdSource::default();
+    let twin = job(&store, &ids, "0");
+    let calls = (0..20).map(|n| {
+        let job = if n % 2 == 0 { twin.clone() } else { job(&store, &ids, "1") };
+        push_one(&store, job)
+    });
+    let bad = store.writer.run(|db, _| {
+        db.execute("DELETE FROM jobs", [])?;
+        Ok(db.execute("nonsense", []).map(drop)?)
+    });
+    let (answers, bad) = futures::future::join(futures::future::join_all(calls), bad).await;
+    assert!(bad.is_err());
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 11, "{answers:?}");
+    assert_eq!(store.claim(&[ask(100)]).await.remove(0).unwrap().len(), 11);
+}
+
+#[tokio::test]
+async fn history_is_forgotten_after_its_time() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let settings = QueueSettings { retain_done_ms: Some(1), ..Default::default() };
+    let queue: QueueName = "q".parse().unwrap();
+    let rules = Rules::new(Arc::default(), [(queue, settings)].into());
+    let new = job(&store, &IdSource::default(), "0");
+    push_one(&store, new.clone()).await.unwrap();
+    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    let operation =
+        crate::job::transition::Operation::Commit { claim: taken.meta.claim.unwrap(), result: None };
+    let commit = Change { id: new.id.clone(), operation };
+    store.apply(vec![commit], &rules).await.remove(0).unwrap();
+    let done = store.get(std::slice::from_ref(&new.id)).await.unwrap().remove(0).unwrap();
+    while store.now().unwrap() <= done.meta.purge_at.unwrap() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.prune(10).await.unwrap(), 1);
+    assert_eq!(store.get(&[new.id]).await.unwrap(), [None]);
+}
+
+#[tokio::test]
+async fn hot_statements_are_served_by_one_index_without_sorting() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let plans = store.writer.run(|db, _| {
+        let statements = [
+            (claim::NEXT_PRIORITY, "jobs_head"),
+            (claim::DUE, "jobs_head"),
+            (look::OLDEST_READY, "jobs_head"),
+            (look::LAPSED, "jobs_reserved_until"),
+            (look::EXPIRED, "jobs_expires_at"),
+            (look::UPCOMING, "jobs_due"),
+        ];
+        let mut plans = Vec::new();
+        for (sql, index) in statements {
+            let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
+            let given = vec![1; explain.parameter_count()];
+            let lines =
+                explain.query_map(rusqlite::params_from_iter(given), |row| row.get::<_, String>(3))?;
+            plans.push((index, lines.collect::<Result<Vec<_>, _>>()?));
+        }
+        Ok(plans)
+    });
+    for (index, plan) in plans.await.unwrap() {
+        assert_eq!(plan.len(), 1, "{plan:?}");
+        assert!(plan[0].starts_with("SEARCH jobs USING") && plan[0].contains(index), "{plan:?}");
+    }
+}
+
+/// How many steps of SQLite's machine the statements of a claim take.
+fn steps(db: &Connection, sql: &str, params: impl rusqlite::Params) -> i32 {
+    let mut statement = db.prepare(sql).unwrap();
+    let rows = statement.query(params).unwrap().mapped(|_| Ok(()));
+    rows.for_each(drop);
+    statement.get_status(StatementStatus::VmStep)
+}
+
+#[tokio::test]
+async fn waiting_jobs_cost_a_claim_nothing() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let ids = IdSource::default();
+    let cost = async || {
+        let work = store.writer.run(|db, now: Timestamp| {
+            let next = steps(db, claim::NEXT_PRIORITY, params!["q", i64::MAX]);
+            Ok(next + steps(db, claim::DUE, params!["q", 0, now.millis(), 10]))
+        });
+        work.await.unwrap()
+    };
+    let before = cost().await;
+    let mut waiting = Vec::new();
+    for n in 0..5000 {
+        let mut job = job(&store, &ids, "0");
+        job.run_at = job.run_at.plus_ms(600_000 + n);
+        waiting.push(job);
+    }
+    store.push(waiting, &Rules::default()).await;
+    assert!(cost().await <= before + 40, "{} steps became {}", before, cost().await);
+}
+
+#[tokio::test]
+async fn ids_that_are_there_already_are_refused_each_for_itself() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let ids = IdSource::default();
+    let (one, two) = (job(&store, &ids, "1"), job(&store, &ids, "2"));
+    let answers = store.push(vec![one.clone(), one.clone(), two], &Rules::default()).await;
+    let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(good, [true, false, true]);
+    assert!(store.get(&[one.id]).await.unwrap()[0].is_some());
+}
