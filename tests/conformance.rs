@@ -1,0 +1,259 @@
+//! What every store keeps: the contract of [`tailback::store::Store`], case by case.
+//!
+//! A case is a plain function over `&dyn Store` and judges nothing but the trait. There is one list of
+//! them, which becomes a module of tests for each store at the end of this file; each case has a database
+//! of its own. A new store needs a function that opens an empty one, and a line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailback::store::Store as _;
+use tailback::store::mongo::{Mongo, MongoOptions};
+use tailback::store::sqlite::{Location, SqliteStore};
+
+use crate::conformance::support::Fixture;
+
+#[path = "common/mongod.rs"]
+mod common;
+
+mod conformance {
+    pub mod support;
+
+    pub mod claims;
+    pub mod deadlines;
+    pub mod editing;
+    pub mod failing;
+    pub mod keeping;
+    pub mod keys;
+    pub mod limits;
+    pub mod looking;
+    pub mod moving;
+    pub mod order;
+    pub mod payloads;
+    pub mod requests;
+    pub mod settings;
+    pub mod settling;
+}
+
+/// Every case: what a store must keep.
+macro_rules! every_case {
+    ($store:ident, $open:path) => {
+        suite! { $store, $open,
+            order {
+                a_higher_priority_comes_first
+                the_extreme_priorities_are_kept_and_ordered
+                an_earlier_run_at_comes_first
+                the_smaller_id_comes_first_at_one_run_at
+                a_big_mix_is_delivered_in_order_by_small_claims
+                a_scheduled_job_is_never_early
+                scheduled_jobs_are_left_where_they_are
+                scheduled_jobs_are_never_in_the_way
+                a_job_that_came_due_takes_its_rank
+                expired_jobs_are_passed_over
+                queues_do_not_mix
+            }
+            claims {
+                a_claim_takes_no_more_than_it_asks_for
+                a_queue_that_never_was_is_empty
+                a_claim_writes_the_reservation
+                the_answer_is_what_is_stored
+                each_delivery_counts_as_an_attempt
+                every_ask_has_its_answer_at_its_place
+                two_asks_for_one_queue_share_it
+                sixteen_claimers_never_win_the_same_job
+                pushes_and_claims_at_once_lose_nothing
+                held_answers_what_a_claim_holds
+                history_is_not_held
+            }
+            settling {
+                a_commit_takes_the_job_away
+                a_commit_becomes_history_where_it_is_kept
+                history_tells_the_repeat_of_a_commit
+                without_history_the_repeat_of_a_commit_is_lost
+                a_job_in_history_cannot_be_settled_otherwise
+                a_stale_claim_changes_nothing
+                a_claim_settles_its_own_jobs_only
+                unknown_jobs_are_told_by_what_was_asked
+                a_late_settle_succeeds_until_the_job_was_taken_back
+                a_release_is_not_counted
+                an_extend_moves_the_deadline
+                progress_reaches_the_next_attempt
+                one_id_twice_in_a_call_is_applied_in_order
+                every_change_has_its_answer_at_its_place
+                an_empty_call_answers_nothing
+                settles_at_once_happen_once
+            }
+            failing {
+                a_rollback_waits_as_long_as_it_says
+                a_rollback_without_delay_comes_back_at_once
+                the_backoff_of_the_queue_grows
+                the_backoff_of_the_job_comes_before_the_queues
+                used_up_attempts_end_dead
+                the_attempts_of_the_job_come_before_the_queues
+                dead_jobs_are_kept_as_long_as_the_queue_says
+                a_dead_letter_arrives_ready_elsewhere
+                a_failure_is_remembered_whole
+                the_last_ten_errors_are_kept
+                a_long_message_is_cut_between_characters
+                a_dead_job_gets_another_chance
+                a_dead_letter_goes_home
+                a_dead_letter_that_dies_again_stays_dead_there
+                only_the_dead_are_redriven
+            }
+            deadlines {
+                a_lapsed_reservation_comes_back
+                lapses_use_attempts_up
+                an_extend_in_time_keeps_the_job
+                a_lapse_yields_to_an_extend
+                a_lapse_yields_to_a_commit
+                two_reapers_let_a_job_lapse_once
+                nothing_is_overdue_before_its_time
+                the_longest_overdue_come_first
+                lapses_and_expiries_are_one_line
+                an_expired_job_is_removed
+                a_reserved_job_does_not_expire
+                an_expiry_is_guarded_by_its_moment
+                a_lapse_ends_what_was_asked_to_stop
+                the_next_due_moments_come_in_order
+                only_scheduled_jobs_are_upcoming
+            }
+            editing {
+                an_edit_changes_what_it_names
+                an_edit_reorders
+                an_edit_postpones_and_hurries
+                only_waiting_jobs_can_be_edited
+                a_cancel_removes_what_nobody_holds
+                the_holder_learns_of_a_cancel
+                a_cancelled_job_can_still_be_committed
+                force_removes_a_reserved_job
+                a_purge_takes_one_state_only
+            }
+            moving {
+                a_move_starts_again_elsewhere
+                a_move_takes_payload_delay_and_priority
+                a_move_forgets_progress
+                the_repeat_of_a_move_answers_the_same
+                a_receipt_answers_its_own_claim_and_verb_only
+                a_move_happens_once_within_one_call
+                a_move_leaves_the_key_behind
+                a_full_queue_refuses_a_move
+                the_room_of_a_queue_holds_within_one_call
+                a_move_within_a_full_queue_is_not_refused
+                a_move_ends_what_was_asked_to_stop
+            }
+            keys {
+                the_same_key_and_payload_is_a_duplicate
+                the_same_key_with_another_payload_is_a_conflict
+                keys_are_seen_within_one_call
+                keys_are_unique_within_a_queue_only
+                keys_are_any_text
+                a_key_is_not_freed_while_its_job_is_unfinished
+                a_key_outlives_its_job_for_its_time
+                a_key_is_free_after_its_time_and_its_jobs_end
+                dead_and_done_jobs_free_their_keys
+                an_edit_does_not_change_what_a_key_stands_for
+                pushes_at_once_share_a_key
+            }
+            limits {
+                a_queue_takes_exactly_as_many_as_it_may
+                unfinished_jobs_count_whatever_they_wait_for
+                a_duplicate_needs_no_room
+                pushes_at_once_never_pass_the_limit
+                dead_letters_find_room_in_a_full_queue
+            }
+            looking {
+                get_answers_each_id_at_its_place
+                a_new_job_is_shown_as_it_was_pushed
+                every_write_changes_the_revision
+                browsing_goes_by_id_whatever_the_state
+                browsing_by_state
+                browsing_by_key
+                browsing_the_dead_lettered
+                browsing_by_time
+                queues_are_listed_by_name
+                a_queue_without_jobs_has_no_figures
+                the_oldest_ready_job_is_known
+                the_figures_equal_a_count_after_a_random_mix
+                the_figures_follow_a_job_that_comes_due
+            }
+            settings {
+                settings_come_back_as_they_were_saved
+                the_revision_grows_with_every_change
+                a_change_needs_the_expected_version
+                settings_can_be_removed
+                of_two_changes_at_once_one_is_made
+            }
+            requests {
+                a_request_is_new_once
+                a_finished_request_answers_what_it_won
+                a_request_that_won_nothing_is_forgotten
+                a_request_is_forgotten_after_its_time
+                a_request_whose_runner_died_is_taken_over
+                a_key_stands_for_one_request
+                of_two_runners_at_once_one_runs
+            }
+            payloads {
+                numbers_keep_their_text
+                strings_stay_what_they_are
+                any_key_may_occur
+                keys_keep_their_order
+                any_value_is_a_payload
+                nesting_may_be_deep
+                a_payload_may_be_long
+                headers_come_back
+                results_and_progress_are_exact_as_well
+                a_result_of_null_is_a_result
+                arbitrary_values_survive
+            }
+            keeping {
+                a_migrated_store_needs_no_migration
+                the_clock_goes_on
+                an_immediate_job_is_due_for_the_very_next_claim
+                pruning_leaves_what_is_still_good
+                pruning_forgets_keys_whose_time_is_over
+                a_whole_life_leaves_nothing_behind
+            }
+        }
+    };
+}
+
+/// A module of tests for one store.
+macro_rules! suite {
+    ($store:ident, $open:path, $($group:ident { $($case:ident)* })*) => {
+        mod $store {
+            $(mod $group {
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let fixture = $open().await;
+                    crate::conformance::$group::$case(&*fixture.store).await;
+                    fixture.close().await;
+                })*
+            })*
+        }
+    };
+}
+
+async fn open_sqlite_memory() -> Fixture {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async {}) }
+}
+
+async fn open_sqlite_file() -> Fixture {
+    let home = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(Location::Path(home.path().join("tailback.db"))).unwrap();
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async move { home.close().unwrap() }) }
+}
+
+async fn open_mongo() -> Fixture {
+    let url = crate::common::mongodb_url();
+    let deadline = Duration::from_secs(20);
+    let store = Arc::new(Mongo::new(MongoOptions { url: url.clone(), deadline, pool_size: 16 }));
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async move { crate::common::drop_database(&url).await }) }
+}
+
+every_case!(mongo, crate::open_mongo);
+every_case!(sqlite_memory, crate::open_sqlite_memory);
+every_case!(sqlite_file, crate::open_sqlite_file);

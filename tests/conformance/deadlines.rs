@@ -1,0 +1,183 @@
+//! Reservations that run out, jobs that expire, and what is due next.
+
+use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::{Rules, State, Visible};
+use tailback::store::Store;
+
+use super::support::*;
+
+pub async fn a_lapsed_reservation_comes_back(store: &dyn Store) {
+    push_one(store, job("q").delay(-60_000)).await;
+    let taken = take_for(store, "q", 30).await;
+    let lapsed = reap(store, &Rules::default()).await.remove(0).unwrap();
+    let Outcome::Returned { run_at, .. } = lapsed.outcome else {
+        panic!("{lapsed:?}");
+    };
+    assert!(run_at >= taken.meta.reserved_until.unwrap(), "due at the moment of the lapse");
+    let again = take(store, "q").await;
+    assert_eq!((again.meta.attempts, again.meta.errors.len()), (2, 1));
+    assert_eq!(apply(store, commit(&taken)).await, Err(Refusal::Lost { gone: false }));
+    assert_eq!(apply(store, commit(&again)).await.unwrap().outcome, Outcome::Done);
+}
+
+pub async fn lapses_use_attempts_up(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.max_attempts = Some(2));
+    let id = push_one(store, job("q")).await;
+    for _ in 0..2 {
+        take_for(store, "q", 20).await;
+        reap(store, &rules).await;
+    }
+    assert_eq!(state_of(store, &id).await, Some(State::Dead));
+}
+
+pub async fn an_extend_in_time_keeps_the_job(store: &dyn Store) {
+    push_one(store, job("q")).await;
+    let taken = take_for(store, "q", 100).await;
+    apply(store, extend(&taken, Some(600_000))).await.unwrap();
+    until_past(store, taken.meta.reserved_until.unwrap()).await;
+    assert!(store.overdue(10).await.unwrap().changes.is_empty());
+    assert_eq!(state_of(store, &taken.meta.id).await, Some(State::Reserved));
+}
+
+pub async fn a_lapse_yields_to_an_extend(store: &dyn Store) {
+    push_one(store, job("q")).await;
+    let taken = take_for(store, "q", 20).await;
+    let lapse = overdue(store).await.remove(0);
+    apply(store, extend(&taken, Some(600_000))).await.unwrap();
+    assert_eq!(apply(store, lapse).await, Err(Refusal::Lost { gone: false }));
+    assert_eq!(apply(store, commit(&taken)).await.unwrap().outcome, Outcome::Done);
+}
+
+pub async fn a_lapse_yields_to_a_commit(store: &dyn Store) {
+    push_one(store, job("q")).await;
+    let taken = take_for(store, "q", 20).await;
+    let lapse = overdue(store).await.remove(0);
+    apply(store, commit(&taken)).await.unwrap();
+    assert_eq!(apply(store, lapse).await, Err(Refusal::Lost { gone: true }));
+}
+
+pub async fn two_reapers_let_a_job_lapse_once(store: &dyn Store) {
+    let id = push_one(store, job("q")).await;
+    take_for(store, "q", 20).await;
+    let lapse = overdue(store).await.remove(0);
+    apply(store, lapse.clone()).await.unwrap();
+    assert_eq!(apply(store, lapse).await, Err(Refusal::Lost { gone: false }));
+    assert_eq!(see(store, &id).await.meta.errors.len(), 1);
+}
+
+pub async fn nothing_is_overdue_before_its_time(store: &dyn Store) {
+    assert_eq!(store.overdue(10).await.unwrap().next_in_ms, None);
+    push_one(store, job("q")).await;
+    take_for(store, "q", 60_000).await;
+    let due = store.overdue(10).await.unwrap();
+    assert!(due.changes.is_empty());
+    let next_in_ms = due.next_in_ms.unwrap();
+    assert!((30_000..=60_000).contains(&next_in_ms), "{next_in_ms}");
+}
+
+pub async fn the_longest_overdue_come_first(store: &dyn Store) {
+    push_all(store, vec![job("q"); 3]).await;
+    let (a, b, c) =
+        (take_for(store, "q", 60).await, take_for(store, "q", 10).await, take_for(store, "q", 30).await);
+    for job in [&a, &b, &c] {
+        until_past(store, job.meta.reserved_until.unwrap()).await;
+    }
+    let order = until("all are overdue", async || {
+        let changes = store.overdue(10).await.unwrap().changes;
+        (changes.len() == 3).then_some(changes)
+    })
+    .await;
+    let order: Vec<_> = order.into_iter().map(|change| change.id).collect();
+    assert_eq!(order, [b.meta.id.clone(), c.meta.id, a.meta.id]);
+    let first = store.overdue(1).await.unwrap().changes;
+    assert_eq!(first.len(), 1);
+    assert_eq!(first[0].id, b.meta.id);
+}
+
+pub async fn lapses_and_expiries_are_one_line(store: &dyn Store) {
+    let soon = push_one(store, job("q").delay(600_000).expires(10)).await;
+    let late = push_one(store, job("q").delay(600_000).expires(90)).await;
+    let held = push_one(store, job("q")).await;
+    let taken = take_for(store, "q", 40).await;
+    let last = see(store, &late).await.meta.expires_at.unwrap();
+    for moment in [last, taken.meta.reserved_until.unwrap()] {
+        until_past(store, moment).await;
+    }
+    let order = until("all are overdue", async || {
+        let changes = store.overdue(10).await.unwrap().changes;
+        (changes.len() == 3).then_some(changes)
+    })
+    .await;
+    let mut expected = vec![soon.clone(), held, late];
+    if taken.meta.reserved_until.unwrap() > last {
+        expected.swap(1, 2); // the machine was slow
+    }
+    let order: Vec<_> = order.into_iter().map(|change| change.id).collect();
+    assert_eq!(order, expected);
+    assert_eq!(store.overdue(1).await.unwrap().changes[0].id, soon);
+}
+
+pub async fn an_expired_job_is_removed(store: &dyn Store) {
+    let id = push_one(store, job("q").delay(600_000).expires(20)).await;
+    let change = overdue(store).await.remove(0);
+    assert!(matches!(change.operation, Operation::Expire { .. }), "{change:?}");
+    let removed = apply(store, change).await.unwrap();
+    assert_eq!(removed.outcome, Outcome::Removed);
+    assert_eq!(look(store, &id).await, None);
+}
+
+pub async fn a_reserved_job_does_not_expire(store: &dyn Store) {
+    // Long enough to be taken before; the reaper must not see it while it is held.
+    push_one(store, job("q").expires(1000)).await;
+    push_one(store, job("q").expires(1000)).await;
+    let held = claim(store, ask("q", 2)).await;
+    assert_eq!(held.len(), 2);
+    let expires_at = held[1].meta.expires_at.unwrap();
+    until_past(store, expires_at).await;
+    assert!(store.overdue(10).await.unwrap().changes.is_empty());
+    let expire = change(&held[0].meta.id, Operation::Expire { expires_at: held[0].meta.expires_at.unwrap() });
+    assert_eq!(apply(store, expire).await, Err(Refusal::Conflict { state: Visible::Reserved }));
+    assert_eq!(apply(store, commit(&held[0])).await.unwrap().outcome, Outcome::Done);
+    let rolled_back = apply(store, rollback(&held[1], Some(0))).await.unwrap();
+    assert_eq!(rolled_back.outcome, Outcome::Removed);
+    assert_eq!(look(store, &held[1].meta.id).await, None);
+}
+
+pub async fn an_expiry_is_guarded_by_its_moment(store: &dyn Store) {
+    let id = push_one(store, job("q").expires(600_000)).await;
+    let stale = change(&id, Operation::Expire { expires_at: store.now().unwrap() });
+    assert_eq!(apply(store, stale).await, Err(Refusal::Conflict { state: Visible::Ready }));
+    assert!(look(store, &id).await.is_some());
+}
+
+pub async fn a_lapse_ends_what_was_asked_to_stop(store: &dyn Store) {
+    let id = push_one(store, job("q")).await;
+    take_for(store, "q", 30).await;
+    apply(store, cancel(&id, false)).await.unwrap();
+    let lapsed = reap(store, &Rules::default()).await.remove(0).unwrap();
+    assert_eq!(lapsed.outcome, Outcome::Removed);
+    assert_eq!(look(store, &id).await, None);
+}
+
+pub async fn the_next_due_moments_come_in_order(store: &dyn Store) {
+    let delays = [("c", 300_000), ("a", 100_000), ("b", 200_000), ("d", 400_000)];
+    push_all(store, delays.map(|(name, ms)| job(name).delay(ms)).to_vec()).await;
+    push_all(store, vec![job("a"), job("x").delay(-1000)]).await;
+    let all = store.upcoming(10).await.unwrap();
+    let names: Vec<_> = all.iter().map(|(queue, _)| queue.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d"]);
+    assert!(all.windows(2).all(|pair| pair[0].1 < pair[1].1));
+    assert!(all.iter().all(|(_, moment)| *moment > store.now().unwrap()));
+    assert_eq!(store.upcoming(2).await.unwrap(), all[..2]);
+}
+
+pub async fn only_scheduled_jobs_are_upcoming(store: &dyn Store) {
+    let id = push_one(store, job("q").delay(100_000)).await;
+    assert_eq!(store.upcoming(10).await.unwrap().len(), 1);
+    apply(store, cancel(&id, false)).await.unwrap();
+    assert!(store.upcoming(10).await.unwrap().is_empty());
+    let taken = push_and_take(store, job("q")).await;
+    apply(store, rollback(&taken, Some(50_000))).await.unwrap();
+    let run_at = see(store, &taken.meta.id).await.meta.run_at;
+    assert_eq!(store.upcoming(10).await.unwrap(), [(queue("q"), run_at)]);
+}

@@ -1,0 +1,128 @@
+//! What people do to jobs: edit, cancel, purge.
+
+use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::{JobId, Rules, State, Timestamp, Visible};
+use tailback::store::{Change, Store};
+
+use super::support::*;
+
+fn edit(id: &JobId, priority: Option<i32>, run_at: Option<Timestamp>, text: Option<&str>) -> Change {
+    let operation = Operation::Edit { priority, run_at, payload: text.map(payload) };
+    change(id, operation)
+}
+
+/// One job in each state that can be had.
+async fn one_of_each(store: &dyn Store) -> [(JobId, Visible); 5] {
+    let rules = rules_of("q", with_history);
+    let done = push_and_take(store, job("q")).await;
+    apply_under(store, commit(&done), &rules).await.unwrap();
+    let dead = push_and_take(store, job("q").max_attempts(1)).await;
+    apply_under(store, rollback(&dead, None), &rules).await.unwrap();
+    let reserved = push_and_take(store, job("q")).await;
+    let ready = push_one(store, job("q")).await;
+    let scheduled = push_one(store, job("q").delay(600_000)).await;
+    [
+        (done.meta.id, Visible::Done),
+        (dead.meta.id, Visible::Dead),
+        (reserved.meta.id, Visible::Reserved),
+        (ready, Visible::Ready),
+        (scheduled, Visible::Scheduled),
+    ]
+}
+
+pub async fn an_edit_changes_what_it_names(store: &dyn Store) {
+    let id = push_one(store, job("q").priority(1).header("h", "v")).await;
+    let before = see(store, &id).await;
+    apply(store, edit(&id, Some(-7), None, None)).await.unwrap();
+    apply(store, edit(&id, None, None, Some("[1.0]"))).await.unwrap();
+    let after = see(store, &id).await;
+    assert_eq!((after.meta.priority, &after.payload), (-7, &payload("[1.0]")));
+    assert_eq!((after.meta.run_at, &after.headers), (before.meta.run_at, &before.headers));
+}
+
+pub async fn an_edit_reorders(store: &dyn Store) {
+    let pushed = push_all(store, vec![job("q"), job("q"), job("q")]).await;
+    apply(store, edit(&pushed[2], Some(1), None, None)).await.unwrap();
+    let past = Timestamp::from_millis(store.now().unwrap().millis() - 60_000);
+    apply(store, edit(&pushed[1], None, Some(past), None)).await.unwrap();
+    let order = ids(&claim(store, ask("q", 3)).await);
+    assert_eq!(order, [pushed[2].clone(), pushed[1].clone(), pushed[0].clone()]);
+}
+
+pub async fn an_edit_postpones_and_hurries(store: &dyn Store) {
+    let id = push_one(store, job("q")).await;
+    let later = store.now().unwrap().plus_ms(600_000);
+    apply(store, edit(&id, None, Some(later), None)).await.unwrap();
+    assert!(claim(store, ask("q", 1)).await.is_empty());
+    assert_eq!(counts_of(store, "q").await.scheduled, 1);
+    assert_eq!(store.upcoming(5).await.unwrap(), [(queue("q"), later)]);
+    let now = store.now().unwrap();
+    apply(store, edit(&id, None, Some(now), None)).await.unwrap();
+    assert_eq!(counts_of(store, "q").await.scheduled, 0);
+    assert_eq!(take(store, "q").await.meta.id, id);
+}
+
+pub async fn only_waiting_jobs_can_be_edited(store: &dyn Store) {
+    for (id, state) in one_of_each(store).await {
+        let edited = apply(store, edit(&id, Some(3), None, None)).await;
+        match state {
+            Visible::Ready | Visible::Scheduled => assert!(edited.is_ok(), "{state:?}"),
+            _ => assert_eq!(edited, Err(Refusal::Conflict { state })),
+        }
+    }
+}
+
+pub async fn a_cancel_removes_what_nobody_holds(store: &dyn Store) {
+    for (id, state) in one_of_each(store).await {
+        let cancelled = outcome(store, cancel(&id, false), &Rules::default()).await;
+        if state == Visible::Reserved {
+            assert!(matches!(cancelled, Outcome::Held { cancel_requested: true, .. }));
+        } else {
+            assert_eq!((cancelled, look(store, &id).await), (Outcome::Removed, None), "{state:?}");
+        }
+    }
+    assert_eq!(store.find(&tailback::store::Filter::all(queue("q")), None, 10).await.unwrap().len(), 1);
+}
+
+pub async fn the_holder_learns_of_a_cancel(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    apply(store, cancel(&taken.meta.id, false)).await.unwrap();
+    let held = outcome(store, extend(&taken, None), &Rules::default()).await;
+    assert!(matches!(held, Outcome::Held { cancel_requested: true, .. }), "{held:?}");
+    let rolled_back = outcome(store, rollback(&taken, Some(0)), &Rules::default()).await;
+    assert_eq!(rolled_back, Outcome::Removed);
+    assert_eq!(look(store, &taken.meta.id).await, None);
+}
+
+pub async fn a_cancelled_job_can_still_be_committed(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    apply(store, cancel(&taken.meta.id, false)).await.unwrap();
+    let rules = rules_of("q", with_history);
+    assert_eq!(outcome(store, commit(&taken), &rules).await, Outcome::Done);
+    let done = see(store, &taken.meta.id).await.meta;
+    assert_eq!((done.state, done.cancel_requested), (State::Done, false));
+}
+
+pub async fn force_removes_a_reserved_job(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    let cancelled = outcome(store, cancel(&taken.meta.id, true), &Rules::default()).await;
+    assert_eq!(cancelled, Outcome::Removed);
+    assert_eq!(apply(store, commit(&taken)).await, Err(Refusal::Lost { gone: true }));
+}
+
+pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
+    let jobs = one_of_each(store).await;
+    for (id, actual) in &jobs {
+        for state in [Visible::Ready, Visible::Scheduled, Visible::Done, Visible::Dead] {
+            let refused = apply(store, change(id, Operation::Purge { state })).await;
+            if state != *actual {
+                assert_eq!(refused, Err(Refusal::Conflict { state: *actual }), "{state:?}");
+                continue;
+            }
+            assert_eq!(refused.unwrap().outcome, Outcome::Removed);
+            break;
+        }
+    }
+    let left = store.find(&tailback::store::Filter::all(queue("q")), None, 10).await.unwrap();
+    assert_eq!(ids(&left), [jobs[2].0.clone()], "the reserved one");
+}

@@ -1,0 +1,185 @@
+//! Rollbacks, backoff, used-up attempts, dead letters and second chances.
+
+use tailback::job::backoff::BackoffKind;
+use tailback::job::record::TrailReason;
+use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::{Backoff, JobId, QueueSettings, Rules, State, Visible};
+use tailback::store::{ClaimAsk, Store};
+
+use super::support::*;
+
+fn exactly(kind: BackoffKind, base_ms: u64) -> Backoff {
+    Backoff { kind, base_ms, jitter: 0.0, ..Backoff::default() }
+}
+
+/// Rolls the next job of the queue back and answers after how many milliseconds it is due.
+async fn waits_ms(store: &dyn Store, rules: &Rules, delay_ms: Option<u64>) -> u64 {
+    let taken = take(store, "q").await;
+    let Outcome::Returned { run_at, .. } = outcome(store, rollback(&taken, delay_ms), rules).await else {
+        panic!("it did not come back");
+    };
+    let failed = see(store, &taken.meta.id).await;
+    assert_eq!((failed.meta.state, failed.meta.run_at), (State::Ready, run_at));
+    assert_eq!((&failed.meta.claim, failed.meta.reserved_until), (&None, None));
+    run_at.ms_since(failed.meta.errors.last().unwrap().at)
+}
+
+/// Makes the job due again.
+async fn hurry(store: &dyn Store, id: &JobId) {
+    let edit = Operation::Edit { priority: None, run_at: Some(store.now().unwrap()), payload: None };
+    apply(store, change(id, edit)).await.unwrap();
+}
+
+/// Lets a new job of queue `q` use up its attempts.
+async fn dead(store: &dyn Store, rules: &Rules) -> JobId {
+    let taken = push_and_take(store, job("q").max_attempts(1)).await;
+    let died = outcome(store, rollback(&taken, None), rules).await;
+    assert!(matches!(died, Outcome::Dead { .. }), "{died:?}");
+    taken.meta.id
+}
+
+pub async fn a_rollback_waits_as_long_as_it_says(store: &dyn Store) {
+    push_one(store, job("q")).await;
+    assert_eq!(waits_ms(store, &Rules::default(), Some(77_000)).await, 77_000);
+    assert!(claim(store, ask("q", 1)).await.is_empty());
+}
+
+pub async fn a_rollback_without_delay_comes_back_at_once(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    apply(store, rollback(&taken, Some(0))).await.unwrap();
+    assert_eq!(take(store, "q").await.meta.id, taken.meta.id);
+}
+
+pub async fn the_backoff_of_the_queue_grows(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.backoff = Some(exactly(BackoffKind::Exponential, 60_000)));
+    let id = push_one(store, job("q")).await;
+    assert_eq!(waits_ms(store, &rules, None).await, 60_000);
+    hurry(store, &id).await;
+    assert_eq!(waits_ms(store, &rules, None).await, 120_000);
+}
+
+pub async fn the_backoff_of_the_job_comes_before_the_queues(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.backoff = Some(exactly(BackoffKind::Exponential, 60_000)));
+    push_one(store, job("q").backoff(exactly(BackoffKind::Fixed, 5000))).await;
+    assert_eq!(waits_ms(store, &rules, None).await, 5000);
+}
+
+pub async fn used_up_attempts_end_dead(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.max_attempts = Some(2));
+    let id = push_one(store, job("q").expires(600_000)).await;
+    waits_ms(store, &rules, Some(0)).await;
+    let last = take(store, "q").await;
+    let died = outcome(store, rollback(&last, Some(0)), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: None });
+    let meta = see(store, &id).await.meta;
+    assert_eq!((meta.state, meta.attempts, meta.errors.len()), (State::Dead, 2, 2));
+    assert!(meta.finished_at.is_some() && meta.purge_at.is_none() && meta.expires_at.is_none());
+    assert!(claim(store, ask("q", 1)).await.is_empty());
+}
+
+pub async fn the_attempts_of_the_job_come_before_the_queues(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.max_attempts = Some(1));
+    push_one(store, job("q").max_attempts(2)).await;
+    waits_ms(store, &rules, Some(0)).await;
+    let last = take(store, "q").await;
+    let died = outcome(store, rollback(&last, Some(0)), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: None });
+}
+
+pub async fn dead_jobs_are_kept_as_long_as_the_queue_says(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.retain_dead_ms = Some(60_000));
+    let meta = see(store, &dead(store, &rules).await).await.meta;
+    assert_eq!(meta.purge_at, Some(meta.finished_at.unwrap().plus_ms(60_000)));
+}
+
+pub async fn a_dead_letter_arrives_ready_elsewhere(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    let taken = push_and_take(store, job("q").max_attempts(1).key("k", 1000).expires(60_000)).await;
+    let died = outcome(store, rollback(&taken, None), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: Some(queue("graves")) });
+    let buried = take(store, "graves").await;
+    assert_eq!((&buried.meta.id, &buried.payload), (&taken.meta.id, &taken.payload));
+    assert_eq!((buried.meta.attempts, &buried.meta.key, buried.meta.expires_at), (1, &None, None));
+    let origin = buried.meta.origin.unwrap();
+    assert_eq!((origin.queue, origin.attempts), (queue("q"), 1));
+    assert_eq!(origin.error.as_deref(), Some("it broke"));
+    let step = buried.meta.trail.last().unwrap();
+    assert_eq!((&step.queue, step.reason), (&queue("q"), TrailReason::Dead));
+}
+
+pub async fn a_failure_is_remembered_whole(store: &dyn Store) {
+    push_one(store, job("q")).await;
+    let asked = ClaimAsk { worker: Some("w:7".parse().unwrap()), ..ask("q", 1) };
+    let taken = claim(store, asked).await.remove(0);
+    let operation = Operation::Rollback {
+        claim: held_by(&taken),
+        delay_ms: None,
+        error: Some("line 1\nline \"2\" \u{0} ü $ .".into()),
+    };
+    apply(store, change(&taken.meta.id, operation)).await.unwrap();
+    let failure = see(store, &taken.meta.id).await.meta.errors.remove(0);
+    assert_eq!(failure.message, "line 1\nline \"2\" \u{0} ü $ .");
+    assert_eq!((failure.attempt, failure.worker), (1, taken.meta.worker));
+    assert!(failure.at >= taken.meta.started_at.unwrap());
+}
+
+pub async fn the_last_ten_errors_are_kept(store: &dyn Store) {
+    let id = push_one(store, job("q").max_attempts(100)).await;
+    for _ in 0..13 {
+        waits_ms(store, &Rules::default(), Some(0)).await;
+    }
+    let attempts: Vec<u32> = see(store, &id).await.meta.errors.iter().map(|e| e.attempt).collect();
+    assert_eq!(attempts, (4..=13).collect::<Vec<_>>());
+}
+
+pub async fn a_long_message_is_cut_between_characters(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    let operation = Operation::Rollback {
+        claim: held_by(&taken),
+        delay_ms: None,
+        error: Some("a".to_owned() + &"ü".repeat(5000)),
+    };
+    apply(store, change(&taken.meta.id, operation)).await.unwrap();
+    let message = see(store, &taken.meta.id).await.meta.errors.remove(0).message;
+    assert_eq!(message, "a".to_owned() + &"ü".repeat(2047));
+}
+
+pub async fn a_dead_job_gets_another_chance(store: &dyn Store) {
+    let id = dead(store, &rules_of("q", |s| s.retain_dead_ms = Some(60_000))).await;
+    let back = outcome(store, redrive(&id, "q"), &Rules::default()).await;
+    assert!(matches!(back, Outcome::Returned { .. }), "{back:?}");
+    let revived = take(store, "q").await;
+    assert_eq!((&revived.meta.id, revived.meta.attempts), (&id, 1));
+    assert_eq!((revived.meta.finished_at, revived.meta.purge_at), (None, None));
+    assert_eq!(revived.meta.errors.len(), 1, "its past is still to be seen");
+}
+
+pub async fn a_dead_letter_goes_home(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    let id = dead(store, &rules).await;
+    let back = outcome(store, redrive(&id, "graves"), &rules).await;
+    assert!(matches!(back, Outcome::Returned { queue: home, .. } if home == queue("q")));
+    let home = take(store, "q").await;
+    assert_eq!((&home.meta.id, home.meta.attempts, &home.meta.origin), (&id, 1, &None));
+    let reasons: Vec<_> = home.meta.trail.iter().map(|step| step.reason).collect();
+    assert_eq!(reasons, [TrailReason::Dead, TrailReason::Redriven]);
+}
+
+pub async fn a_dead_letter_that_dies_again_stays_dead_there(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    let id = dead(store, &rules).await;
+    let taken = take(store, "graves").await;
+    let died = outcome(store, rollback(&taken, None), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: None });
+    outcome(store, redrive(&id, "graves"), &rules).await;
+    assert_eq!(take(store, "graves").await.meta.id, id);
+}
+
+pub async fn only_the_dead_are_redriven(store: &dyn Store) {
+    let ready = push_one(store, job("r")).await;
+    let refused = apply(store, redrive(&ready, "r")).await;
+    assert_eq!(refused, Err(Refusal::Conflict { state: Visible::Ready }));
+    let id = dead(store, &rules([("q", QueueSettings::default())])).await;
+    let refused = apply(store, redrive(&id, "r")).await;
+    assert_eq!(refused, Err(Refusal::Conflict { state: Visible::Dead }), "it is in another queue");
+}

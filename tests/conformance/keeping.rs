@@ -1,0 +1,69 @@
+//! Migrating, pinging, telling the time, and forgetting.
+
+use tailback::job::Rules;
+use tailback::store::Store;
+
+use super::support::*;
+
+pub async fn a_migrated_store_needs_no_migration(store: &dyn Store) {
+    let id = push_one(store, job("q")).await;
+    assert!(store.migrate().await.unwrap().is_empty());
+    assert!(look(store, &id).await.is_some());
+}
+
+pub async fn the_clock_goes_on(store: &dyn Store) {
+    store.ping().await.unwrap();
+    let before = store.now().unwrap();
+    until_past(store, before).await;
+}
+
+pub async fn an_immediate_job_is_due_for_the_very_next_claim(store: &dyn Store) {
+    for _ in 0..50 {
+        push_and_take(store, job("q")).await;
+    }
+}
+
+pub async fn pruning_leaves_what_is_still_good(store: &dyn Store) {
+    let history = rules_of("q", with_history);
+    let done = push_and_take(store, job("q").key("k", 600_000)).await;
+    apply_under(store, commit(&done), &history).await.unwrap();
+    let moved = push_and_take(store, job("q")).await;
+    apply(store, move_to(&moved, "r")).await.unwrap();
+    push_all(store, vec![job("q"), job("q").delay(600_000)]).await;
+    assert_eq!(store.prune(1000).await.unwrap(), 0);
+    assert!(look(store, &done.meta.id).await.is_some());
+    assert!(apply(store, move_to(&moved, "r")).await.unwrap().repeated);
+    assert_eq!(counts_of(store, "q").await.ready, 1);
+}
+
+pub async fn pruning_forgets_keys_whose_time_is_over(store: &dyn Store) {
+    let drafts = (0..5).map(|n| job("q").key(&format!("k{n}"), 1)).collect();
+    let pushed = push_all(store, drafts).await;
+    let last = see(store, &pushed[4]).await.meta.created_at;
+    for taken in claim(store, ask("q", 4)).await {
+        apply(store, commit(&taken)).await.unwrap();
+    }
+    until_past(store, last.plus_ms(1)).await;
+    let mut forgotten = 0;
+    until("four keys are forgotten", async || {
+        let now = store.prune(3).await.unwrap();
+        assert!(now <= 3);
+        forgotten += now;
+        (forgotten == 4).then_some(())
+    })
+    .await;
+    assert_eq!(store.prune(100).await.unwrap(), 0, "one key's job is unfinished");
+    let again = push(store, vec![job("q").key("k4", 1)]).await;
+    assert!(matches!(again[0], tailback::store::Pushed::Duplicate { .. }));
+}
+
+pub async fn a_whole_life_leaves_nothing_behind(store: &dyn Store) {
+    push_all(store, vec![job("q"); 100]).await;
+    let taken = claim(store, ask("q", 100)).await;
+    let commits = taken.iter().map(commit).collect();
+    let answers = apply_all(store, commits, &Rules::default()).await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert!(store.queues("", None, 10).await.unwrap().is_empty());
+    assert!(store.overdue(10).await.unwrap().next_in_ms.is_none());
+    assert!(store.upcoming(10).await.unwrap().is_empty());
+}

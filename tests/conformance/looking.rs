@@ -1,0 +1,250 @@
+//! Looking at jobs, queues and figures.
+
+use std::collections::HashMap;
+
+use tailback::job::{JobId, QueueName, QueueSettings, Rules, Visible};
+use tailback::store::{Counts, Filter, Store};
+
+use super::support::*;
+
+async fn found(store: &dyn Store, filter: &Filter) -> Vec<JobId> {
+    ids(&store.find(filter, None, 1000).await.unwrap())
+}
+
+pub async fn get_answers_each_id_at_its_place(store: &dyn Store) {
+    let pushed = push_all(store, vec![job("a"), job("b")]).await;
+    let asked = [pushed[1].clone(), id("nobody"), pushed[0].clone(), pushed[1].clone()];
+    let jobs = store.get(&asked).await.unwrap();
+    let got: Vec<_> = jobs.iter().map(|job| job.as_ref().map(|job| job.meta.id.clone())).collect();
+    assert_eq!(got, [Some(pushed[1].clone()), None, Some(pushed[0].clone()), Some(pushed[1].clone())]);
+}
+
+pub async fn a_new_job_is_shown_as_it_was_pushed(store: &dyn Store) {
+    let new = job("q").priority(-3).delay(5000).key("k", 1000).expires(9000).build(store);
+    store.push(vec![new.clone()], &Rules::default()).await;
+    let mut seen = see(store, &new.id).await;
+    seen.meta.rev = 0;
+    assert_eq!(seen, new.into_job());
+}
+
+pub async fn every_write_changes_the_revision(store: &dyn Store) {
+    let taken = push_and_take(store, job("q")).await;
+    apply(store, extend(&taken, None)).await.unwrap();
+    let extended = see(store, &taken.meta.id).await;
+    apply(store, release(&taken)).await.unwrap();
+    let released = see(store, &taken.meta.id).await;
+    assert_ne!(taken.meta.rev, extended.meta.rev);
+    assert_ne!(extended.meta.rev, released.meta.rev);
+}
+
+pub async fn browsing_goes_by_id_whatever_the_state(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let drafts = (0..25).map(|n| job("q").priority(n % 3).delay(i64::from(n % 2) * 600_000)).collect();
+    let pushed = push_all(store, drafts).await;
+    push_one(store, job("other")).await;
+    for (n, taken) in claim(store, ask("q", 8)).await.iter().enumerate() {
+        let settle = [commit(taken), rollback(taken, None), extend(taken, None)];
+        apply_under(store, settle[n % 3].clone(), &rules).await.unwrap();
+    }
+    let (mut pages, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.find(&Filter::all(queue("q")), after.as_ref(), 4).await.unwrap();
+        let Some(last) = page.last() else { break };
+        assert!(page.len() <= 4);
+        after = Some(last.meta.id.clone());
+        pages.extend(ids(&page));
+    }
+    assert_eq!(pages, pushed);
+}
+
+pub async fn browsing_by_state(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let done = push_and_take(store, job("q")).await;
+    apply_under(store, commit(&done), &rules).await.unwrap();
+    let dead = push_and_take(store, job("q").max_attempts(1)).await;
+    apply_under(store, rollback(&dead, None), &rules).await.unwrap();
+    let reserved = push_and_take(store, job("q")).await;
+    let ready = push_all(store, vec![job("q"); 3]).await;
+    let scheduled = push_all(store, vec![job("q").delay(600_000); 2]).await;
+    let expected = [
+        (Visible::Done, vec![done.meta.id]),
+        (Visible::Dead, vec![dead.meta.id]),
+        (Visible::Reserved, vec![reserved.meta.id]),
+        (Visible::Ready, ready.clone()),
+        (Visible::Scheduled, scheduled),
+        (Visible::Blocked, vec![]),
+    ];
+    for (state, jobs) in expected {
+        assert_eq!(found(store, &Filter::state(queue("q"), state)).await, jobs, "{state:?}");
+    }
+    let page = Filter::state(queue("q"), Visible::Ready);
+    assert_eq!(ids(&store.find(&page, Some(&ready[0]), 1).await.unwrap()), [ready[1].clone()]);
+}
+
+pub async fn browsing_by_key(store: &dyn Store) {
+    let pushed = push_all(
+        store,
+        vec![job("q").key("k", 60_000), job("q").key("l", 60_000), job("r").key("k", 60_000)],
+    )
+    .await;
+    let by_key = |name: &str| Filter { key: Some(name.parse().unwrap()), ..Filter::all(queue("q")) };
+    assert_eq!(found(store, &by_key("k")).await, pushed[..1]);
+    assert!(found(store, &by_key("m")).await.is_empty());
+    let scheduled = Filter { state: Some(Visible::Scheduled), ..by_key("k") };
+    assert!(found(store, &scheduled).await.is_empty());
+}
+
+pub async fn browsing_the_dead_lettered(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    push_one(store, job("graves")).await;
+    let mut buried = Vec::new();
+    for _ in 0..3 {
+        let taken = push_and_take(store, job("q").max_attempts(1)).await;
+        apply_under(store, rollback(&taken, None), &rules).await.unwrap();
+        buried.push(taken.meta.id);
+    }
+    let filter = Filter { dead_lettered: true, ..Filter::all(queue("graves")) };
+    assert_eq!(found(store, &filter).await, buried);
+    assert_eq!(ids(&store.find(&filter, Some(&buried[0]), 1).await.unwrap()), buried[1..2]);
+    apply_under(store, redrive(&buried[1], "graves"), &rules).await.unwrap();
+    assert_eq!(found(store, &filter).await, [buried[0].clone(), buried[2].clone()]);
+}
+
+pub async fn browsing_by_time(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let mut moments = Vec::new();
+    // All pushed before the first is finished: history goes by its end.
+    let done = push_all(store, vec![job("q"); 3]).await;
+    for id in &done {
+        let taken = take(store, "q").await;
+        assert_eq!(taken.meta.id, *id);
+        apply_under(store, commit(&taken), &rules).await.unwrap();
+        let finished_at = see(store, &taken.meta.id).await.meta.finished_at.unwrap();
+        until_past(store, finished_at.plus_ms(1)).await;
+        moments.push(finished_at);
+    }
+    let between = Filter {
+        from: Some(moments[1]),
+        before: Some(moments[2]),
+        ..Filter::state(queue("q"), Visible::Done)
+    };
+    assert_eq!(found(store, &between).await, done[1..2]);
+    let waiting = push_one(store, job("q")).await;
+    let created_at = see(store, &waiting).await.meta.created_at;
+    let from = Filter { from: Some(created_at), ..Filter::all(queue("q")) };
+    assert_eq!(found(store, &from).await, [waiting]);
+    let before = Filter { from: None, before: Some(created_at), ..from };
+    assert_eq!(found(store, &before).await, done);
+}
+
+pub async fn queues_are_listed_by_name(store: &dyn Store) {
+    let names = ["mail.out", "mail", "mail.in", "a", "Z", "mail-x", "mailer"];
+    push_all(store, names.map(job).to_vec()).await;
+    let list = async |prefix: &str, after: Option<&str>, limit: usize| -> Vec<String> {
+        let after = after.map(queue);
+        let queues: Vec<QueueName> = store.queues(prefix, after.as_ref(), limit).await.unwrap();
+        queues.iter().map(|name| name.as_str().to_owned()).collect()
+    };
+    assert_eq!(list("", None, 100).await, ["Z", "a", "mail", "mail-x", "mail.in", "mail.out", "mailer"]);
+    assert_eq!(list("mail.", None, 100).await, ["mail.in", "mail.out"]);
+    assert_eq!(list("mail", Some("mail"), 2).await, ["mail-x", "mail.in"]);
+    assert_eq!(list("mail", Some("mail.in"), 2).await, ["mail.out", "mailer"]);
+    assert!(list("nobody", None, 100).await.is_empty());
+    let taken = take(store, "a").await;
+    apply(store, commit(&taken)).await.unwrap();
+    assert_eq!(list("", None, 2).await, ["Z", "mail"]);
+}
+
+pub async fn a_queue_without_jobs_has_no_figures(store: &dyn Store) {
+    assert!(store.counts().await.unwrap().is_empty());
+    let taken = push_and_take(store, job("q")).await;
+    assert_eq!(store.counts().await.unwrap().len(), 1);
+    apply(store, commit(&taken)).await.unwrap();
+    assert_eq!(counts_of(store, "q").await, Counts::default());
+}
+
+pub async fn the_oldest_ready_job_is_known(store: &dyn Store) {
+    let oldest = async || store.counts().await.unwrap()[&queue("q")].oldest_ready;
+    push_one(store, job("q").priority(9).delay(600_000)).await;
+    assert_eq!(oldest().await, None);
+    push_one(store, job("q").priority(5)).await;
+    let id = push_one(store, job("q").priority(-5).delay(-90_000)).await;
+    assert_eq!(oldest().await, Some(see(store, &id).await.meta.run_at));
+    apply(store, cancel(&id, false)).await.unwrap();
+    assert!(oldest().await.is_some());
+    take(store, "q").await;
+    assert_eq!(oldest().await, None);
+}
+
+/// A small generator of numbers that are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+pub async fn the_figures_equal_a_count_after_a_random_mix(store: &dyn Store) {
+    let keeps_history = QueueSettings { retain_done_ms: Some(3_600_000), ..Default::default() };
+    let buries_elsewhere = QueueSettings { dead_letter: Some(queue("a")), ..Default::default() };
+    let rules = rules([("b", keeps_history), ("c", buries_elsewhere)]);
+    let names = ["a", "b", "c"];
+    let mut dice = Dice(42);
+    for _ in 0..120 {
+        let name = names[dice.roll(3) as usize];
+        if dice.roll(3) == 0 {
+            let drafts = (0..=dice.roll(4))
+                .map(|n| job(name).delay(if n == 2 { 600_000 } else { 0 }).max_attempts(1 + n as u32 % 2));
+            push_all(store, drafts.collect()).await;
+            continue;
+        }
+        for taken in claim(store, ask(name, 2)).await {
+            let next = names[dice.roll(3) as usize];
+            let delay_ms = Some(dice.roll(2) * 600_000);
+            let all = [
+                commit(&taken),
+                rollback(&taken, delay_ms),
+                move_to(&taken, next),
+                release(&taken),
+                extend(&taken, None),
+                cancel(&taken.meta.id, true),
+            ];
+            let settle = all[dice.roll(6) as usize].clone();
+            apply_under(store, settle, &rules).await.unwrap();
+        }
+    }
+    store.prune(1000).await.unwrap();
+    let figures = store.counts().await.unwrap();
+    for name in names {
+        assert_eq!(figures[&queue(name)].counts, counted(store, name).await, "{name}");
+    }
+}
+
+async fn counted(store: &dyn Store, name: &str) -> Counts {
+    let mut by_state: HashMap<Visible, u64> = HashMap::new();
+    for job in store.find(&Filter::all(queue(name)), None, 10_000).await.unwrap() {
+        *by_state.entry(job.meta.visible(store.now().unwrap())).or_default() += 1;
+    }
+    let count = |state| by_state.get(&state).copied().unwrap_or(0);
+    Counts {
+        ready: count(Visible::Ready),
+        scheduled: count(Visible::Scheduled),
+        reserved: count(Visible::Reserved),
+        blocked: count(Visible::Blocked),
+        dead: count(Visible::Dead),
+        done: count(Visible::Done),
+    }
+}
+
+pub async fn the_figures_follow_a_job_that_comes_due(store: &dyn Store) {
+    let id = push_one(store, job("q").delay(100)).await;
+    until_past(store, see(store, &id).await.meta.run_at).await;
+    let due = Counts { ready: 1, ..Counts::default() };
+    until("the figures follow", async || (counts_of(store, "q").await == due).then_some(())).await;
+    store.prune(10).await.unwrap();
+    assert_eq!(counts_of(store, "q").await, due);
+    take(store, "q").await;
+    assert_eq!(counts_of(store, "q").await.ready, 0);
+}

@@ -1,0 +1,78 @@
+//! The settings of queues, their versions and their revision.
+
+use tailback::job::{Backoff, QueueSettings};
+use tailback::store::{Expected, Saved, SettingsSnapshot, Store, StoredSettings};
+
+use super::support::*;
+
+fn stored(version: &str, settings: QueueSettings) -> StoredSettings {
+    StoredSettings { settings, version: version.to_owned() }
+}
+
+async fn all(store: &dyn Store) -> SettingsSnapshot {
+    store.settings(None).await.unwrap().unwrap()
+}
+
+async fn save(store: &dyn Store, version: Option<&str>, expected: Expected) -> Saved {
+    let to = version.map(|version| stored(version, QueueSettings::default()));
+    store.save_settings(&queue("q"), to.as_ref(), &expected).await.unwrap()
+}
+
+pub async fn settings_come_back_as_they_were_saved(store: &dyn Store) {
+    assert!(all(store).await.queues.is_empty());
+    let full = QueueSettings {
+        lease_ms: Some(86_400_000),
+        max_attempts: Some(1_000_000),
+        backoff: Some(Backoff { jitter: 0.25, factor: 1.5, ..Backoff::default() }),
+        dead_letter: Some(queue("graves")),
+        retain_done_ms: Some(0),
+        retain_dead_ms: Some(31_536_000_000),
+        max_jobs: Some(u64::from(u32::MAX) * 5),
+        paused: true,
+    };
+    let (one, two) = (stored("v1", full), stored("v2", QueueSettings::default()));
+    store.save_settings(&queue("q"), Some(&one), &Expected::Any).await.unwrap();
+    store.save_settings(&queue("r"), Some(&two), &Expected::Absent).await.unwrap();
+    let queues = all(store).await.queues;
+    assert_eq!((queues.len(), &queues[&queue("q")], &queues[&queue("r")]), (2, &one, &two));
+}
+
+pub async fn the_revision_grows_with_every_change(store: &dyn Store) {
+    let first = all(store).await.revision;
+    assert!(store.settings(Some(first)).await.unwrap().is_none());
+    save(store, Some("a"), Expected::Any).await;
+    let second = store.settings(Some(first)).await.unwrap().unwrap().revision;
+    assert!(second > first);
+    assert!(store.settings(Some(second)).await.unwrap().is_none());
+    save(store, None, Expected::Any).await;
+    assert!(store.settings(Some(second)).await.unwrap().unwrap().revision > second);
+}
+
+pub async fn a_change_needs_the_expected_version(store: &dyn Store) {
+    let version = |text: &str| Expected::Version(text.to_owned());
+    assert_eq!(save(store, Some("a"), version("a")).await, Saved::Changed);
+    assert_eq!(save(store, Some("a"), Expected::Absent).await, Saved::Done);
+    assert_eq!(save(store, Some("b"), Expected::Absent).await, Saved::Changed);
+    assert_eq!(save(store, Some("b"), version("x")).await, Saved::Changed);
+    let before = all(store).await;
+    assert_eq!(before.queues[&queue("q")].version, "a");
+    assert!(store.settings(Some(before.revision)).await.unwrap().is_none(), "a refused change is none");
+    assert_eq!(save(store, Some("b"), version("a")).await, Saved::Done);
+    assert_eq!(save(store, Some("c"), Expected::Any).await, Saved::Done);
+    assert_eq!(all(store).await.queues[&queue("q")].version, "c");
+}
+
+pub async fn settings_can_be_removed(store: &dyn Store) {
+    save(store, Some("a"), Expected::Any).await;
+    assert_eq!(save(store, None, Expected::Version("b".into())).await, Saved::Changed);
+    assert_eq!(save(store, None, Expected::Version("a".into())).await, Saved::Done);
+    assert!(all(store).await.queues.is_empty());
+    assert_eq!(save(store, None, Expected::Any).await, Saved::Done);
+    assert_eq!(save(store, Some("a"), Expected::Absent).await, Saved::Done);
+}
+
+pub async fn of_two_changes_at_once_one_is_made(store: &dyn Store) {
+    let tries = (0..8).map(|n| save(store, Some(["a", "b"][n % 2]), Expected::Absent));
+    let saved = futures::future::join_all(tries).await;
+    assert_eq!(saved.iter().filter(|saved| **saved == Saved::Done).count(), 1);
+}

@@ -1,0 +1,353 @@
+//! The words in which the cases are written.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use tailback::job::record::KeyHold;
+use tailback::job::settings::Defaults;
+use tailback::job::state::State;
+use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::{
+    Backoff, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp,
+};
+use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
+
+/// A store that holds nothing yet, and what must be done after it has been closed.
+pub struct Fixture {
+    pub store: Arc<dyn Store>,
+    pub tidy: BoxFuture<'static, ()>,
+}
+
+impl Fixture {
+    pub async fn close(self) {
+        self.store.close().await;
+        self.tidy.await;
+    }
+}
+
+static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
+
+pub fn queue(name: &str) -> QueueName {
+    name.parse().unwrap()
+}
+
+pub fn payload(text: &str) -> Payload {
+    Payload::parse(text).unwrap()
+}
+
+pub fn id(text: &str) -> JobId {
+    text.parse().unwrap()
+}
+
+/// A job that is about to be pushed: `job("mail").priority(3)`.
+#[derive(Clone)]
+pub struct Draft {
+    queue: QueueName,
+    payload: Payload,
+    priority: i32,
+    delay_ms: i64,
+    key: Option<(String, u64)>,
+    expires_in_ms: Option<u64>,
+    max_attempts: Option<u32>,
+    backoff: Option<Backoff>,
+    headers: Vec<(String, String)>,
+    replay_of: Option<JobId>,
+}
+
+pub fn job(name: &str) -> Draft {
+    Draft {
+        queue: queue(name),
+        payload: payload(r#"{"n":1}"#),
+        priority: 0,
+        delay_ms: 0,
+        key: None,
+        expires_in_ms: None,
+        max_attempts: None,
+        backoff: None,
+        headers: Vec::new(),
+        replay_of: None,
+    }
+}
+
+impl Draft {
+    pub fn payload(mut self, text: &str) -> Self {
+        self.payload = payload(text);
+        self
+    }
+
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Due this much after the push; before it where negative.
+    pub fn delay(mut self, delay_ms: i64) -> Self {
+        self.delay_ms = delay_ms;
+        self
+    }
+
+    pub fn key(mut self, key: &str, ttl_ms: u64) -> Self {
+        self.key = Some((key.to_owned(), ttl_ms));
+        self
+    }
+
+    pub fn expires(mut self, in_ms: u64) -> Self {
+        self.expires_in_ms = Some(in_ms);
+        self
+    }
+
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = Some(backoff);
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn replay_of(mut self, id: &JobId) -> Self {
+        self.replay_of = Some(id.clone());
+        self
+    }
+
+    /// The job, by the store's clock.
+    pub fn build(self, store: &dyn Store) -> NewJob {
+        let now = store.now().unwrap();
+        NewJob {
+            id: IDS.next(now),
+            queue: self.queue,
+            payload: self.payload,
+            headers: self.headers.into_iter().collect(),
+            priority: self.priority,
+            created_at: now,
+            run_at: Timestamp::from_millis(now.millis() + self.delay_ms),
+            key: self
+                .key
+                .map(|(key, ttl_ms)| KeyHold { key: key.parse().unwrap(), until: now.plus_ms(ttl_ms) }),
+            max_attempts: self.max_attempts,
+            backoff: self.backoff,
+            expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
+            replay_of: self.replay_of,
+        }
+    }
+}
+
+/// The rules of queues with these settings, over the usual defaults.
+pub fn rules<const N: usize>(queues: [(&str, QueueSettings); N]) -> Rules {
+    let queues: HashMap<QueueName, QueueSettings> =
+        queues.into_iter().map(|(name, settings)| (queue(name), settings)).collect();
+    Rules::new(Arc::new(Defaults::default()), queues)
+}
+
+/// The rules of one queue that is set like this.
+pub fn rules_of(name: &str, set: impl FnOnce(&mut QueueSettings)) -> Rules {
+    let mut settings = QueueSettings::default();
+    set(&mut settings);
+    rules([(name, settings)])
+}
+
+/// Settings that keep finished jobs for an hour.
+pub fn with_history(settings: &mut QueueSettings) {
+    settings.retain_done_ms = Some(3_600_000);
+}
+
+pub async fn push_under(store: &dyn Store, drafts: Vec<Draft>, rules: &Rules) -> Vec<Pushed> {
+    let jobs = drafts.into_iter().map(|draft| draft.build(store)).collect();
+    let pushed = store.push(jobs, rules).await;
+    pushed.into_iter().map(Result::unwrap).collect()
+}
+
+pub async fn push(store: &dyn Store, drafts: Vec<Draft>) -> Vec<Pushed> {
+    push_under(store, drafts, &Rules::default()).await
+}
+
+/// Pushes jobs that must be new, and answers their ids.
+pub async fn push_all(store: &dyn Store, drafts: Vec<Draft>) -> Vec<JobId> {
+    let jobs: Vec<NewJob> = drafts.into_iter().map(|draft| draft.build(store)).collect();
+    let ids = jobs.iter().map(|job| job.id.clone()).collect();
+    for pushed in store.push(jobs, &Rules::default()).await {
+        assert_eq!(pushed.unwrap(), Pushed::Created);
+    }
+    ids
+}
+
+pub async fn push_one(store: &dyn Store, draft: Draft) -> JobId {
+    push_all(store, vec![draft]).await.remove(0)
+}
+
+pub fn ask(name: &str, count: usize) -> ClaimAsk {
+    ClaimAsk { queue: queue(name), count, claim: Claim::random(), lease_ms: 30_000, worker: None }
+}
+
+pub fn ask_for(name: &str, count: usize, lease_ms: u64) -> ClaimAsk {
+    ClaimAsk { lease_ms, ..ask(name, count) }
+}
+
+pub async fn claim(store: &dyn Store, ask: ClaimAsk) -> Vec<Job> {
+    let mut answers = store.claim(&[ask]).await;
+    assert_eq!(answers.len(), 1);
+    answers.remove(0).unwrap()
+}
+
+/// Takes one job, which must be there.
+pub async fn take(store: &dyn Store, name: &str) -> Job {
+    let mut jobs = claim(store, ask(name, 1)).await;
+    assert_eq!(jobs.len(), 1, "nothing to take in {name}");
+    jobs.remove(0)
+}
+
+/// Takes one job and lets `lease_ms` run.
+pub async fn take_for(store: &dyn Store, name: &str, lease_ms: u64) -> Job {
+    claim(store, ask_for(name, 1, lease_ms)).await.remove(0)
+}
+
+/// Pushes one job and takes it.
+pub async fn push_and_take(store: &dyn Store, draft: Draft) -> Job {
+    let name = draft.queue.as_str().to_owned();
+    let id = push_one(store, draft).await;
+    let job = take(store, &name).await;
+    assert_eq!(job.meta.id, id);
+    job
+}
+
+pub fn ids(jobs: &[Job]) -> Vec<JobId> {
+    jobs.iter().map(|job| job.meta.id.clone()).collect()
+}
+
+pub fn held_by(job: &Job) -> Claim {
+    job.meta.claim.clone().unwrap()
+}
+
+pub fn change(id: &JobId, operation: Operation) -> Change {
+    Change { id: id.clone(), operation }
+}
+
+pub fn commit(job: &Job) -> Change {
+    let claim = held_by(job);
+    change(&job.meta.id, Operation::Commit { claim, result: None })
+}
+
+pub fn rollback(job: &Job, delay_ms: Option<u64>) -> Change {
+    let operation = Operation::Rollback { claim: held_by(job), delay_ms, error: Some("it broke".into()) };
+    change(&job.meta.id, operation)
+}
+
+pub fn extend(job: &Job, lease_ms: Option<u64>) -> Change {
+    let operation = Operation::Extend { claim: held_by(job), lease_ms, progress: None };
+    change(&job.meta.id, operation)
+}
+
+pub fn release(job: &Job) -> Change {
+    let claim = held_by(job);
+    change(&job.meta.id, Operation::Release { claim })
+}
+
+pub fn move_to(job: &Job, name: &str) -> Change {
+    let operation = Operation::Move {
+        claim: held_by(job),
+        queue: queue(name),
+        payload: None,
+        delay_ms: None,
+        priority: None,
+    };
+    change(&job.meta.id, operation)
+}
+
+pub fn redrive(id: &JobId, name: &str) -> Change {
+    change(id, Operation::Redrive { queue: queue(name) })
+}
+
+pub fn cancel(id: &JobId, force: bool) -> Change {
+    change(id, Operation::Cancel { force })
+}
+
+pub async fn apply_all(
+    store: &dyn Store,
+    changes: Vec<Change>,
+    rules: &Rules,
+) -> Vec<Result<Applied, Refusal>> {
+    let count = changes.len();
+    let applied = store.apply(changes, rules).await;
+    assert_eq!(applied.len(), count);
+    let answers = applied.into_iter().map(|answer| match answer {
+        Ok(applied) => Ok(applied),
+        Err(Denied::Refused(refusal)) => Err(refusal),
+        Err(Denied::Store(error)) => panic!("the store failed: {error:?}"),
+    });
+    answers.collect()
+}
+
+pub async fn apply_under(store: &dyn Store, change: Change, rules: &Rules) -> Result<Applied, Refusal> {
+    apply_all(store, vec![change], rules).await.remove(0)
+}
+
+pub async fn apply(store: &dyn Store, change: Change) -> Result<Applied, Refusal> {
+    apply_under(store, change, &Rules::default()).await
+}
+
+/// Applies what must succeed, and answers the outcome.
+pub async fn outcome(store: &dyn Store, change: Change, rules: &Rules) -> Outcome {
+    apply_under(store, change, rules).await.unwrap().outcome
+}
+
+pub async fn look(store: &dyn Store, id: &JobId) -> Option<Job> {
+    store.get(std::slice::from_ref(id)).await.unwrap().remove(0)
+}
+
+/// The job, which must be there.
+pub async fn see(store: &dyn Store, id: &JobId) -> Job {
+    look(store, id).await.expect("the job is gone")
+}
+
+pub async fn state_of(store: &dyn Store, id: &JobId) -> Option<State> {
+    look(store, id).await.map(|job| job.meta.state)
+}
+
+pub async fn counts_of(store: &dyn Store, name: &str) -> Counts {
+    let all = store.counts().await.unwrap();
+    all.get(&queue(name)).map(|figures| figures.counts).unwrap_or_default()
+}
+
+/// Asks again and again until there is an answer.
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the store's clock has passed this moment.
+pub async fn until_past(store: &dyn Store, moment: Timestamp) {
+    until("the moment has passed", async || {
+        store.ping().await.unwrap();
+        (store.now().unwrap() > moment).then_some(())
+    })
+    .await;
+}
+
+/// Waits until something is overdue, and answers it.
+pub async fn overdue(store: &dyn Store) -> Vec<Change> {
+    until("something is overdue", async || {
+        let changes = store.overdue(100).await.unwrap().changes;
+        (!changes.is_empty()).then_some(changes)
+    })
+    .await
+}
+
+/// Waits until something is overdue, and applies that.
+pub async fn reap(store: &dyn Store, rules: &Rules) -> Vec<Result<Applied, Refusal>> {
+    let changes = overdue(store).await;
+    apply_all(store, changes, rules).await
+}
