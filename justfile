@@ -1,0 +1,40 @@
+# Everyday commands. `just` lists them; each is one line that can be typed as well.
+
+_list:
+    @just --list
+
+# a server on SQLite at http://127.0.0.1:8321 (or what the arguments of `tailback serve` say)
+run *args:
+    cargo run -- serve {{ args }}
+
+# all tests, or those whose names contain the arguments
+test *args:
+    scripts/test {{ args }}
+
+# what the compiler and clippy say
+check:
+    cargo clippy --all-targets --all-features --locked -- -D warnings
+
+# format the code
+fmt:
+    cargo fmt
+
+# write openapi/tailback.json from the code
+openapi:
+    mkdir -p openapi target
+    cargo run -q --locked -- openapi > target/openapi.json
+    mv target/openapi.json openapi/tailback.json
+
+# the example pipeline, whose workers are killed, against a server of its own
+etl *args:
+    cargo build
+    scripts/mongod run -- scripts/with-server --store mongodb -- examples/etl/run --url '{url}' {{ args }}
+
+# the README's examples against a server of their own
+readme:
+    cargo build
+    scripts/readme-check
+
+# everything that CI checks
+ci:
+    bash .ci/run
