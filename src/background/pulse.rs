@@ -67,7 +67,7 @@ impl Task for Pulse {
 
     async fn run_once(&self) -> Result<Run, Error> {
         let pinged = self.store.ping().await;
-        self.readiness.set(pinged.as_ref().map(|()| ()).map_err(ToString::to_string));
+        self.readiness.set(pinged.clone().map_err(|error| error.to_string()));
         pinged?;
         Ok(Run { done: 1, again_in: None })
     }

@@ -31,8 +31,8 @@ fn each<T: serde::de::DeserializeOwned, U>(
     convert: impl Fn(T) -> Result<U, Problem>,
 ) -> (Vec<Result<(), Problem>>, Vec<U>) {
     let mut good = Vec::with_capacity(raw.len());
-    let read = |raw: &Box<RawValue>| parse(raw.get()).and_then(&convert).map(|element| good.push(element));
-    (raw.iter().map(read).collect(), good)
+    let read = |raw: &RawValue| parse(raw.get()).and_then(&convert).map(|element| good.push(element));
+    (raw.iter().map(|raw| &**raw).map(read).collect(), good)
 }
 
 /// Puts the answers to the elements that were in order back among those that were not.

@@ -48,6 +48,7 @@ impl Clock {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "here the machine's clock is the store's")]
 fn wall_ms() -> i64 {
     // A clock before 1970 is a broken one; it counts as 1970.
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

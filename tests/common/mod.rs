@@ -1,0 +1,5 @@
+//! What the black-box tests share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod mongod;
+pub mod server;

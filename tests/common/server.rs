@@ -1,0 +1,207 @@
+//! A real server process on a real port, and a client for it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::mongod;
+
+/// How long a test waits for something that must happen, on however busy a machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a test's jobs live: a database or a file of its own, gone with this value.
+pub struct Place {
+    /// The store's URL.
+    pub url: String,
+    directory: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    /// A new file.
+    pub async fn sqlite() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", directory.path().join("tailback.db").display());
+        Self { url, directory: Some(directory) }
+    }
+
+    /// A new database on the MongoDB of this run.
+    pub async fn mongo() -> Self {
+        Self { url: mongod::mongodb_url(), directory: None }
+    }
+
+    /// Removes what there is; to be called once the servers are gone.
+    pub async fn clear(self) {
+        match self.directory {
+            Some(directory) => directory.close().unwrap(),
+            None => mongod::drop_database(&self.url).await,
+        }
+    }
+}
+
+/// A running server. Dropping it kills it.
+pub struct Server {
+    /// Where it serves, without a slash at the end.
+    pub base: String,
+    /// Its process.
+    pub child: Child,
+    /// A client with connections of its own.
+    pub http: reqwest::Client,
+}
+
+impl Server {
+    /// Starts a server and waits until it is ready.
+    pub async fn start(store: &str) -> Self {
+        Self::start_with(store, &[]).await
+    }
+
+    /// The same with variables in its environment, such as `TAILBACK_WAIT__POLL_MS`.
+    pub async fn start_with(store: &str, environment: &[(&str, &str)]) -> Self {
+        let server = Self::launch(store, environment);
+        server.until_ready().await;
+        server
+    }
+
+    /// Starts a server and waits only until it listens.
+    pub fn launch(store: &str, environment: &[(&str, &str)]) -> Self {
+        let mut child = command(store, environment).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let base =
+            line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("first line: {line:?}"));
+        Self { base: base.to_owned(), child, http: client() }
+    }
+
+    /// Waits until `/readyz` answers 200.
+    pub async fn until_ready(&self) {
+        until("the server is ready", || async { self.get("/readyz").await.0 == 200 }).await;
+    }
+
+    /// A GET: status and JSON body (null where there is none).
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(reqwest::Method::GET, path, None).await
+    }
+
+    /// A POST with a JSON body.
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send(reqwest::Method::POST, path, Some(body)).await
+    }
+
+    /// Any method, with or without a JSON body.
+    pub async fn send(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        self.try_send(method, path, body).await.unwrap()
+    }
+
+    /// The same where the server may break off.
+    pub async fn try_send(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> reqwest::Result<(u16, Value)> {
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        let text = response.text().await?;
+        Ok((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
+    }
+
+    /// Pushes a job that must be stored, and answers its id.
+    pub async fn push(&self, queue: &str, job: Value) -> String {
+        let (status, answer) = self.post(&format!("/v1/queues/{queue}/jobs"), job).await;
+        assert_eq!(status, 201, "{answer}");
+        answer["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Reserves jobs and answers them.
+    pub async fn reserve(&self, queue: &str, ask: Value) -> Vec<Value> {
+        let (status, answer) = self.post(&format!("/v1/queues/{queue}/reserve"), ask).await;
+        assert_eq!(status, 200, "{answer}");
+        answer["jobs"].as_array().unwrap().clone()
+    }
+
+    /// Settles a job that a reserve answered: `call` is commit, rollback, extend or move.
+    pub async fn settle(&self, job: &Value, call: &str, mut body: Value) -> (u16, Value) {
+        body["reservation"] = job["reservation"].clone();
+        self.post(&format!("/v1/jobs/{}/{call}", job["id"].as_str().unwrap()), body).await
+    }
+
+    /// SIGKILL: the process is gone at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, and how the process ended.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGTERM).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the server does not stop");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The command that serves this store on a port that the system chooses.
+pub fn command(store: &str, environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", store]);
+    command.env("TAILBACK_LOG__FILTER", "warn").envs(environment.iter().copied());
+    command.stdout(Stdio::piped());
+    command
+}
+
+/// A client that opens as many connections as it needs.
+pub fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().timeout(PATIENCE).build().unwrap()
+}
+
+/// Waits until a condition holds; fails after [`PATIENCE`].
+pub async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// One list of cases, each an `async fn(&Place)`, as a module of tests for each store.
+#[macro_export]
+macro_rules! on_every_store {
+    ($($case:ident)*) => {
+        $crate::on_one_store! { mongo: $($case)* }
+        $crate::on_one_store! { sqlite: $($case)* }
+    };
+}
+
+/// The same for one store only; whoever uses it says why.
+#[macro_export]
+macro_rules! on_one_store {
+    ($store:ident: $($case:ident)*) => {
+        mod $store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let place = $crate::common::server::Place::$store().await;
+                super::$case(&place).await;
+                place.clear().await;
+            })*
+        }
+    };
+}
