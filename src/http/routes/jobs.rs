@@ -55,6 +55,7 @@ pub struct PushRequest {
     expires_in_ms: Option<u64>,
     /// Text that travels with the job.
     #[serde(default)]
+    #[schema(value_type = std::collections::HashMap<String, String>)]
     headers: Headers,
 }
 
@@ -115,7 +116,7 @@ impl PushResponse {
 ///
 /// Adds a job to a queue, for now or for later. The answer comes after the job is durable. A queue exists
 /// as soon as it is named.
-#[utoipa::path(post, path = "/v1/queues/{queue}/jobs", tag = "jobs",
+#[utoipa::path(post, path = "/v1/queues/{queue}/jobs", operation_id = "push_job", tag = "jobs",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PushRequest,
     responses(
@@ -145,13 +146,29 @@ pub struct PushBatchRequest {
     jobs: Vec<Box<RawValue>>,
 }
 
-/// What became of one job of a batch.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
+/// What became of one job of a batch: the fields of a push's answer, or a problem.
+#[derive(Debug, Default, Serialize, utoipa::ToSchema)]
 pub struct PushResult {
     /// The status that a push of this job alone would have had.
     status: u16,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    job: Option<PushResponse>,
+    /// The job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    id: Option<JobId>,
+    /// Its queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    queue: Option<QueueName>,
+    /// Its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<Visible>,
+    /// When it is, or was, due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    run_at: Option<Timestamp>,
+    /// Whether the key was taken by this job, and nothing was stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deduplicated: Option<bool>,
     /// Why the job was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
@@ -160,8 +177,16 @@ pub struct PushResult {
 impl From<Answer<PushResponse>> for PushResult {
     fn from(answer: Answer<PushResponse>) -> Self {
         match answer {
-            Ok(job) => Self { status: job.status().as_u16(), job: Some(job), problem: None },
-            Err(problem) => Self { status: problem.status(), job: None, problem: Some(problem) },
+            Ok(job) => Self {
+                status: job.status().as_u16(),
+                id: Some(job.id),
+                queue: Some(job.queue),
+                state: Some(job.state),
+                run_at: Some(job.run_at),
+                deduplicated: Some(job.deduplicated),
+                problem: None,
+            },
+            Err(problem) => Self { status: problem.status(), problem: Some(problem), ..Self::default() },
         }
     }
 }
@@ -177,7 +202,7 @@ pub struct PushBatchResponse {
 ///
 /// Each job stands for itself: one that is refused keeps no other from being stored. Pointers in problems
 /// are relative to the job.
-#[utoipa::path(post, path = "/v1/queues/{queue}/jobs/batch", tag = "jobs",
+#[utoipa::path(post, path = "/v1/queues/{queue}/jobs/batch", operation_id = "push_jobs", tag = "jobs",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PushBatchRequest,
     responses((status = 200, description = "One result for each job", body = PushBatchResponse)))]
@@ -199,7 +224,7 @@ pub async fn push_batch(
 }
 
 /// Look at a job
-#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
+#[utoipa::path(get, path = "/v1/jobs/{id}", operation_id = "get_job", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobView),
@@ -227,7 +252,7 @@ pub struct EditRequest {
 /// Change a job
 ///
 /// Changes priority, due time or payload of a job that is not reserved, done or dead.
-#[utoipa::path(patch, path = "/v1/jobs/{id}", tag = "jobs",
+#[utoipa::path(patch, path = "/v1/jobs/{id}", operation_id = "edit_job", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     request_body = EditRequest,
     responses(
@@ -257,7 +282,7 @@ pub struct CancelResponse {
 /// A job that nobody holds leaves at once. One that a worker holds is asked to stop: extends answer
 /// `cancel_requested`, and rolled back or expired, the job leaves. With `force` it is taken from its
 /// worker, whose settle is then refused.
-#[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs",
+#[utoipa::path(delete, path = "/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs",
     params(("id" = String, Path, description = "The job"),
         ("force" = Option<bool>, Query, description = "Take the job away from its worker")),
     responses(
@@ -285,7 +310,7 @@ pub struct JobsPage {
 }
 
 /// Browse a queue
-#[utoipa::path(get, path = "/v1/queues/{queue}/jobs", tag = "jobs",
+#[utoipa::path(get, path = "/v1/queues/{queue}/jobs", operation_id = "browse_jobs", tag = "jobs",
     params(("queue" = String, Path, description = "The queue"),
         ("state" = Option<Visible>, Query, description = "Only jobs in this state"),
         ("key" = Option<String>, Query, description = "Only jobs pushed with this key"),

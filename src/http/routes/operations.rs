@@ -23,7 +23,7 @@ pub struct HealthResponse {
 /// Liveness
 ///
 /// The process runs and answers. Says nothing about the store: restarting the server would not bring it back.
-#[utoipa::path(get, path = "/healthz", tag = "operations",
+#[utoipa::path(get, path = "/healthz", operation_id = "healthz", tag = "operations",
     responses((status = 200, description = "The server is alive", body = HealthResponse)))]
 pub async fn healthz() -> Json<HealthResponse> {
     Json(HealthResponse { status: "ok" })
@@ -32,7 +32,7 @@ pub async fn healthz() -> Json<HealthResponse> {
 /// Readiness
 ///
 /// Whether the server can serve: it has reached its store and is not shutting down.
-#[utoipa::path(get, path = "/readyz", tag = "operations",
+#[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations",
     responses((status = 200, description = "The server is ready", body = HealthResponse)))]
 pub async fn readyz(State(state): State<AppState>) -> Answer<Json<HealthResponse>> {
     if state.queues.is_draining() {
@@ -47,7 +47,7 @@ pub async fn readyz(State(state): State<AppState>) -> Answer<Json<HealthResponse
 /// Metrics
 ///
 /// In the text format of Prometheus. While the store is away, the figures of the queues are left out.
-#[utoipa::path(get, path = "/metrics", tag = "operations",
+#[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub async fn metrics(State(state): State<AppState>) -> Response {
     let mut text = match &state.server.metrics {

@@ -75,7 +75,7 @@ pub struct QueuesPage {
 }
 
 /// List the queues
-#[utoipa::path(get, path = "/v1/queues", tag = "queues",
+#[utoipa::path(get, path = "/v1/queues", operation_id = "list_queues", tag = "queues",
     params(("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
         ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
     responses((status = 200, description = "The queues that have settings or jobs", body = QueuesPage)))]
@@ -91,7 +91,7 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Que
 /// Look at a queue
 ///
 /// A queue exists as soon as it is named: one without settings has the defaults.
-#[utoipa::path(get, path = "/v1/queues/{queue}", tag = "queues",
+#[utoipa::path(get, path = "/v1/queues/{queue}", operation_id = "get_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = QueueResponse,
         headers(("ETag" = String, description = "The version of the settings, for If-Match")))))]
@@ -103,7 +103,7 @@ pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> Answe
 ///
 /// Replaces all settings: what is absent falls back on the defaults. Settings apply when they are used,
 /// also to jobs that were pushed before.
-#[utoipa::path(put, path = "/v1/queues/{queue}", tag = "queues",
+#[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
     request_body = QueueSettings,
@@ -123,7 +123,7 @@ pub async fn put(
 /// Change a queue's settings
 ///
 /// A JSON merge patch (RFC 7396): what is absent stays, and null falls back on the default.
-#[utoipa::path(patch, path = "/v1/queues/{queue}", tag = "queues",
+#[utoipa::path(patch, path = "/v1/queues/{queue}", operation_id = "change_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
     request_body = QueueSettings,
@@ -175,7 +175,7 @@ fn merge(target: &mut serde_json::Value, changes: &serde_json::Map<String, serde
 ///
 /// Removes a queue's settings. A queue that has jobs is only deleted with `force`, and its jobs with it,
 /// also those that workers hold.
-#[utoipa::path(delete, path = "/v1/queues/{queue}", tag = "queues",
+#[utoipa::path(delete, path = "/v1/queues/{queue}", operation_id = "delete_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("force" = Option<bool>, Query, description = "Delete the queue's jobs as well"),
         ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
@@ -202,7 +202,7 @@ pub struct Nothing {}
 /// Pause a queue
 ///
 /// Stops delivery from the queue; pushes go on, and whoever waits goes on waiting.
-#[utoipa::path(post, path = "/v1/queues/{queue}/pause", tag = "queues",
+#[utoipa::path(post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue as it is now", body = QueueResponse)))]
 pub async fn pause(
@@ -214,7 +214,7 @@ pub async fn pause(
 }
 
 /// Resume a queue
-#[utoipa::path(post, path = "/v1/queues/{queue}/resume", tag = "queues",
+#[utoipa::path(post, path = "/v1/queues/{queue}/resume", operation_id = "resume_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue as it is now", body = QueueResponse)))]
 pub async fn resume(
@@ -273,7 +273,7 @@ pub struct AffectedResponse {
 /// Purge a queue
 ///
 /// Takes away the jobs that are in one state.
-#[utoipa::path(post, path = "/v1/queues/{queue}/purge", tag = "queues",
+#[utoipa::path(post, path = "/v1/queues/{queue}/purge", operation_id = "purge_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = PurgeRequest,
     responses((status = 200, description = "How many jobs were taken away", body = AffectedResponse)))]
 pub async fn purge(
@@ -289,7 +289,7 @@ pub async fn purge(
 ///
 /// Gives the queue's dead jobs another chance, their attempts starting again, and returns those that were
 /// dead-lettered into it to the queues that they came from.
-#[utoipa::path(post, path = "/v1/queues/{queue}/redrive", tag = "queues",
+#[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = RedriveRequest,
     responses((status = 200, description = "How many jobs got another chance", body = AffectedResponse)))]
 pub async fn redrive(
@@ -307,7 +307,7 @@ pub async fn redrive(
 /// Replay finished jobs
 ///
 /// Pushes copies of finished jobs from the queue's history, which stays as it is.
-#[utoipa::path(post, path = "/v1/queues/{queue}/replay", tag = "queues",
+#[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = ReplayRequest,
     responses((status = 200, description = "How many jobs were pushed again", body = AffectedResponse)))]
 pub async fn replay(

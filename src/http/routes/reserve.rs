@@ -79,7 +79,7 @@ async fn answer(queues: &Queues, ask: ReserveAsk) -> Answer<Json<ReserveResponse
 ///
 /// Takes jobs for a limited time: the highest priority first, then the one that has been due for longest.
 /// Settle each with its `reservation` before `reserved_until`, or it is delivered again.
-#[utoipa::path(post, path = "/v1/queues/{queue}/reserve", tag = "work",
+#[utoipa::path(post, path = "/v1/queues/{queue}/reserve", operation_id = "reserve_jobs", tag = "work",
     params(("queue" = String, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header,
             description = "Makes the request safe to repeat: a repeat within the lease answers the same jobs")),
@@ -100,7 +100,7 @@ pub async fn reserve(
 ///
 /// The same as reserving from one queue, over several in the order given. A name that ends in `*` stands
 /// for every queue whose name begins so, by name.
-#[utoipa::path(post, path = "/v1/reserve", tag = "work",
+#[utoipa::path(post, path = "/v1/reserve", operation_id = "reserve_from_queues", tag = "work",
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Makes the request safe to repeat: a repeat within the lease answers the same jobs")),
     request_body = ReserveManyRequest,
@@ -139,7 +139,7 @@ pub struct PopResponse {
 /// Pop jobs
 ///
 /// Takes jobs away in one step. A job whose answer is lost is lost with it: reserve where that matters.
-#[utoipa::path(post, path = "/v1/queues/{queue}/pop", tag = "work",
+#[utoipa::path(post, path = "/v1/queues/{queue}/pop", operation_id = "pop_jobs", tag = "work",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PopRequest,
     responses((status = 200, description = "Jobs; empty when there was nothing in time", body = PopResponse)))]

@@ -185,7 +185,7 @@ async fn settle_one(queues: &Queues, id: JobId, ask: impl Ask) -> Answer<Json<Se
 /// Commit a job
 ///
 /// The work is done: the job leaves, or becomes history where its queue keeps some.
-#[utoipa::path(post, path = "/v1/jobs/{id}/commit", tag = "work",
+#[utoipa::path(post, path = "/v1/jobs/{id}/commit", operation_id = "commit_job", tag = "work",
     params(("id" = String, Path, description = "The job")), request_body = CommitRequest,
     responses(
         (status = 200, description = "The job is done", body = SettleResponse),
@@ -201,7 +201,7 @@ pub async fn commit(
 /// Roll a job back
 ///
 /// The work failed: the job comes back after a delay, or is dead when its attempts are used up.
-#[utoipa::path(post, path = "/v1/jobs/{id}/rollback", tag = "work",
+#[utoipa::path(post, path = "/v1/jobs/{id}/rollback", operation_id = "rollback_job", tag = "work",
     params(("id" = String, Path, description = "The job")), request_body = RollbackRequest,
     responses(
         (status = 200, description = "What has become of the job", body = SettleResponse),
@@ -217,7 +217,7 @@ pub async fn rollback(
 /// Extend a reservation
 ///
 /// The worker is alive and needs more time. Tells whether somebody asked for the job's end.
-#[utoipa::path(post, path = "/v1/jobs/{id}/extend", tag = "work",
+#[utoipa::path(post, path = "/v1/jobs/{id}/extend", operation_id = "extend_job", tag = "work",
     params(("id" = String, Path, description = "The job")), request_body = ExtendRequest,
     responses(
         (status = 200, description = "The reservation lasts longer", body = SettleResponse),
@@ -233,7 +233,7 @@ pub async fn extend(
 /// Move a job
 ///
 /// Puts a reserved job into another queue in one atomic step: a stage of a pipeline.
-#[utoipa::path(post, path = "/v1/jobs/{id}/move", tag = "work",
+#[utoipa::path(post, path = "/v1/jobs/{id}/move", operation_id = "move_job", tag = "work",
     params(("id" = String, Path, description = "The job")), request_body = MoveRequest,
     responses(
         (status = 200, description = "The job is in the other queue", body = SettleResponse),
@@ -361,7 +361,7 @@ pub struct SettleManyResponse {
 /// Settle many jobs
 ///
 /// Each element stands for itself. Pointers in problems are relative to the element.
-#[utoipa::path(post, path = "/v1/settle", tag = "work", request_body = SettleRequest,
+#[utoipa::path(post, path = "/v1/settle", operation_id = "settle_jobs", tag = "work", request_body = SettleRequest,
     responses((status = 200, description = "One result for each element", body = SettleManyResponse)))]
 pub async fn settle(
     State(queues): State<Queues>,

@@ -115,7 +115,7 @@ pub struct ServerStats {
 }
 
 /// Figures of all queues
-#[utoipa::path(get, path = "/stats", tag = "operations",
+#[utoipa::path(get, path = "/stats", operation_id = "server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
 pub async fn server(State(state): State<AppState>) -> Answer<Json<ServerStats>> {
     let figures = state.queues.total_figures().await?;
@@ -131,7 +131,7 @@ pub async fn server(State(state): State<AppState>) -> Answer<Json<ServerStats>> 
 }
 
 /// Figures of a queue
-#[utoipa::path(get, path = "/v1/queues/{queue}/stats", tag = "operations",
+#[utoipa::path(get, path = "/v1/queues/{queue}/stats", operation_id = "queue_stats", tag = "operations",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The figures", body = QueueStats)))]
 pub async fn queue(State(queues): State<Queues>, InQueue(queue): InQueue) -> Answer<Json<QueueStats>> {

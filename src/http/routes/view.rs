@@ -38,6 +38,7 @@ pub struct JobView {
     #[schema(value_type = serde_json::Value)]
     pub payload: Payload,
     /// What else its producer said.
+    #[schema(value_type = std::collections::HashMap<String, String>)]
     pub headers: Headers,
     /// The producer's own name for it, while it is in the queue that it was pushed to.
     #[serde(skip_serializing_if = "Option::is_none")]
