@@ -8,9 +8,11 @@
 //! - [`queue`]: the product, one method for each operation.
 //! - [`store`]: the contract of a database, and the databases that keep it.
 //! - [`job`]: the vocabulary, and what an operation does to a job.
+//! - [`bench`]: a load generator that measures a server from outside.
 //! - [`telemetry`]: metrics and logs, declared once.
 
 pub mod background;
+pub mod bench;
 pub mod config;
 pub mod http;
 pub mod job;

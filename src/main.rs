@@ -5,14 +5,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tailback::config::{self, Config, ConfigError, Flags};
-use tailback::{http, server, telemetry};
+use tailback::{bench, http, server, telemetry};
 
 /// A job queue server over HTTP/JSON.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
+    /// Without a command, the server serves with what is configured.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -25,9 +26,11 @@ enum Command {
     Openapi,
     /// Check the configuration and show what holds.
     CheckConfig(Options),
+    /// Measure a running server.
+    Bench(bench::Options),
 }
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 struct Options {
     /// A configuration file; see config.toml for every option and its default [env: TAILBACK_CONFIG]
     #[arg(long, value_name = "FILE")]
@@ -51,7 +54,7 @@ impl Options {
 
 /// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration.
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(Cli::parse().command.unwrap_or_else(|| Command::Serve(Options::default()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tailback: {error:#}");
@@ -84,6 +87,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{:#?}", options.load()?);
             Ok(())
         }
+        Command::Bench(options) => runtime()?.block_on(bench::run(options)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Wiring: builds the parts, starts them, and stops them in order. Read this first.
 //!
-//! Start: listen → say so → reach and migrate the store (again and again until it is there) → background
-//! tasks. Stop: readiness turns 503 → waiting calls answer empty → no new connections, running requests
+//! Start: listen → reach and migrate the store, read the settings (again and again until it is there; saying
+//! where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 → waiting calls answer empty → no new connections, running requests
 //! finish → background tasks end → the store is closed.
 
 use std::io::Write as _;
@@ -25,6 +25,8 @@ use crate::telemetry;
 
 /// How long to wait before the store is tried again at the start.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long the first line waits for the store.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The store that the configuration names, and the word for its kind. The one place that knows them all.
 pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
@@ -67,12 +69,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let serving =
         tokio::spawn(listen::serve(listener, service, config.connections, stop.clone(), config.shutdown));
-    announce(&format!("listening on http://{address}"))?;
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
-    let outcome = run(&store, &queues, &readiness, &mut driver, &config, &mut signals).await;
+    let hello = format!("listening on http://{address}");
+    let outcome = run(&hello, &store, &queues, &readiness, &mut driver, &config, &mut signals).await;
 
-    readiness.set(Err("the server is shutting down".to_owned()));
     queues.drain();
     stop.cancel();
     if let Err(error) = serving.await {
@@ -88,6 +89,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 
 /// Everything between the start and the end.
 async fn run(
+    hello: &str,
     store: &Arc<dyn Store>,
     queues: &Queues,
     readiness: &Readiness,
@@ -95,12 +97,18 @@ async fn run(
     config: &Config,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
-    tokio::select! {
-        signal = signals.next() => {
-            tracing::info!(signal, "stopping before the store was reached");
-            return Ok(());
+    let mut opening = std::pin::pin!(open(store, queues, readiness));
+    // Whoever waits for this line wants to use the server; a store that is away is not waited for.
+    let opened = tokio::time::timeout(PATIENCE, &mut opening).await.ok().transpose()?;
+    announce(hello)?;
+    if opened.is_none() {
+        tokio::select! {
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping before the store was reached");
+                return Ok(());
+            }
+            opened = opening => opened?,
         }
-        opened = open(store, readiness) => opened?,
     }
     background::start(driver, queues, store, readiness, config.background);
     tokio::select! {
@@ -112,15 +120,13 @@ async fn run(
     }
 }
 
-/// Reaches the store and brings its schema up to date, however long that takes.
-async fn open(store: &Arc<dyn Store>, readiness: &Readiness) -> anyhow::Result<()> {
+/// Reaches the store, brings its schema up to date and reads the settings, however long that takes.
+async fn open(store: &Arc<dyn Store>, queues: &Queues, readiness: &Readiness) -> anyhow::Result<()> {
     let mut silent = false;
     loop {
-        match store.migrate().await {
-            Ok(run) => {
-                for migration in run {
-                    tracing::info!(migration, "migrated");
-                }
+        match try_open(store, queues).await {
+            Ok(()) => {
+                readiness.set(Ok(()));
                 return Ok(());
             }
             Err(error @ StoreError::Unavailable(_)) => {
@@ -136,6 +142,13 @@ async fn open(store: &Arc<dyn Store>, readiness: &Readiness) -> anyhow::Result<(
         }
         tokio::time::sleep(RETRY).await;
     }
+}
+
+async fn try_open(store: &Arc<dyn Store>, queues: &Queues) -> Result<(), StoreError> {
+    for migration in store.migrate().await? {
+        tracing::info!(migration, "migrated");
+    }
+    queues.load_settings().await
 }
 
 /// Brings the store's schema up to date, once.

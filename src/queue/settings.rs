@@ -44,21 +44,30 @@ impl Queues {
         self.0.settings.read().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clone()
     }
 
-    /// Reads the settings if they have changed. Wakes waiters of queues that are not paused any more.
+    /// Reads the settings for the first time.
+    pub async fn load_settings(&self) -> Result<(), StoreError> {
+        if let Some(snapshot) = self.0.store.settings(None).await? {
+            self.adopt(snapshot);
+        }
+        Ok(())
+    }
+
+    /// Reads the settings if they have changed.
     pub async fn refresh_settings(&self) -> Result<()> {
+        let _one_by_one = self.0.refreshing.lock().await; // a slower read must not undo a newer one
         let known = self.snapshot().revision;
-        let never_read = self.snapshot().queues.is_empty() && known == 0;
-        let Some(snapshot) = self.0.store.settings((!never_read).then_some(known)).await? else {
-            return Ok(());
-        };
-        let queues =
-            snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone())).collect();
-        let rules = Rules::new(self.options().defaults.clone(), queues);
+        if let Some(snapshot) = self.0.store.settings(Some(known)).await? {
+            self.adopt(snapshot);
+        }
+        Ok(())
+    }
+
+    /// From now on these settings hold. Wakes waiters of queues that are not paused any more.
+    fn adopt(&self, snapshot: SettingsSnapshot) {
+        let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
+        let rules = Rules::new(self.options().defaults.clone(), queues.collect());
         let before = {
             let mut settings = self.0.settings.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if snapshot.revision < settings.0.revision {
-                return Ok(()); // a slower read must not undo a newer one
-            }
             std::mem::replace(&mut *settings, (Arc::new(snapshot), rules.clone())).1
         };
         for (queue, settings) in before.configured() {
@@ -66,7 +75,6 @@ impl Queues {
                 self.wake(queue, usize::MAX);
             }
         }
-        Ok(())
     }
 
     /// The queue's settings, those that are not set included.

@@ -1,5 +1,6 @@
-//! A store whose calls are measured, and which is closed until its schema is up to date: what would be
-//! written before would miss its validator and its indexes.
+//! A store whose calls are measured, and which is closed at first: until its schema is up to date, since
+//! what would be written before would miss its validator and its indexes, and until the settings have been
+//! read once, since without them no limit and no pause would hold.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +19,15 @@ use crate::telemetry;
 /// See the module's documentation.
 pub struct Metered {
     inner: Arc<dyn Store>,
+    migrated: AtomicBool,
     open: AtomicBool,
 }
 
 impl Metered {
-    /// Measures the calls of this store; closed until [`Store::migrate`] has succeeded.
+    /// Measures the calls of this store; closed until [`Store::migrate`] and then [`Store::settings`] have
+    /// succeeded.
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, open: AtomicBool::new(false) }
+        Self { inner, migrated: AtomicBool::new(false), open: AtomicBool::new(false) }
     }
 
     fn check_open(&self) -> Result<()> {
@@ -37,12 +40,16 @@ impl Metered {
 
     async fn one<T>(&self, call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_open()?;
-        let start = Instant::now();
-        let answer = work.await;
-        telemetry::store_call(call, start.elapsed(), 1);
-        note(call, answer.as_ref().err());
-        answer
+        measured(call, work).await
     }
+}
+
+async fn measured<T>(call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let start = Instant::now();
+    let answer = work.await;
+    telemetry::store_call(call, start.elapsed(), 1);
+    note(call, answer.as_ref().err());
+    answer
 }
 
 fn note(call: &'static str, error: Option<&StoreError>) {
@@ -63,7 +70,7 @@ fn note(call: &'static str, error: Option<&StoreError>) {
 impl Store for Metered {
     async fn migrate(&self) -> Result<Vec<String>> {
         let run = self.inner.migrate().await?;
-        self.open.store(true, Ordering::Release);
+        self.migrated.store(true, Ordering::Release);
         Ok(run)
     }
 
@@ -142,7 +149,12 @@ impl Store for Metered {
     }
 
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
-        self.one("settings", self.inner.settings(known)).await
+        if !self.migrated.load(Ordering::Acquire) {
+            self.check_open()?;
+        }
+        let settings = measured("settings", self.inner.settings(known)).await?;
+        self.open.store(true, Ordering::Release);
+        Ok(settings)
     }
 
     async fn save_settings(

@@ -11,7 +11,7 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 
 use super::client::{durable, fault, write};
-use super::document::{to_meta, update, without_contents};
+use super::document::{readable, to_meta, update, without_contents};
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
 use crate::job::state::Verb;
@@ -180,7 +180,7 @@ impl Round<'_> {
         let jobs = self.mongo.collection(JOBS).await?;
         let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
         let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
-        documents.iter().map(|document| to_meta(document).map(|meta| (meta.id.clone(), meta))).collect()
+        Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
     }
 
     /// A refusal, unless a receipt tells that this very call was carried out before.

@@ -11,7 +11,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::JOBS;
 use super::client::{fault, write};
-use super::document::to_job;
+use super::document::{readable, to_job};
 use crate::job::{Claim, Job, QueueName};
 use crate::store::{ClaimAsk, Result};
 
@@ -131,7 +131,7 @@ fn statement(queue: &QueueName, ask: &ClaimAsk, ids: &[String]) -> Document {
         "due": "$$REMOVE",
         "rev": rand::random::<i64>(),
     };
-    doc! { "q": filter, "u": [{ "$set": set }], "multi": true }
+    doc! { "q": filter, "u": [{ "$set": set }], "multi": true, "hint": { "_id": 1 } }
 }
 
 /// The jobs that a claim holds in these queues.
@@ -149,17 +149,8 @@ pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> R
 async fn read(database: &Database, filter: Document) -> Result<HashMap<String, Job>> {
     let cursor = database.collection::<Document>(JOBS).find(filter).await.map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut jobs = HashMap::with_capacity(documents.len());
-    for document in &documents {
-        // One document that another program spoiled must not make the rest of the queue undeliverable.
-        match to_job(document) {
-            Ok(job) => drop(jobs.insert(job.meta.id.to_string(), job)),
-            Err(error) => {
-                tracing::error!(error = %crate::store::chain(&error), "a claimed job cannot be read")
-            }
-        }
-    }
-    Ok(jobs)
+    let jobs = readable(&documents, to_job).into_iter();
+    Ok(jobs.map(|job| (job.meta.id.to_string(), job)).collect())
 }
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.

@@ -140,6 +140,19 @@ pub fn to_job(document: &Document) -> Result<Job> {
     })
 }
 
+/// What can be read of these documents. One that another program spoiled is logged and passed over: it
+/// must not make the others undeliverable, unreapable or invisible.
+pub fn readable<T>(documents: &[Document], read: impl Fn(&Document) -> Result<T>) -> Vec<T> {
+    let logged = |document| match read(document) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            tracing::error!(error = crate::store::chain(&error), "a job cannot be read");
+            None
+        }
+    };
+    documents.iter().filter_map(logged).collect()
+}
+
 /// The bookkeeping in a document.
 pub fn to_meta(document: &Document) -> Result<Meta> {
     let row = Row(document);

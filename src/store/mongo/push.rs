@@ -32,13 +32,13 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
     let (keyed, plain): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| job.key.is_some());
     if !keyed.is_empty() {
-        let outcome = mongo.connection.within(push_keyed(mongo, &keyed, &room)).await;
-        match outcome {
+        match mongo.connection.within(push_keyed(mongo, &keyed, &room)).await {
             Ok((pushed, left)) => {
                 room = left;
                 keyed.iter().zip(pushed).for_each(|((n, _), pushed)| answers[*n] = Some(Ok(pushed)));
             }
-            Err(error) => keyed.iter().for_each(|(n, _)| answers[*n] = Some(Err(error.clone()))),
+            // One deadline is as long as a caller should wait: the others are not tried.
+            Err(error) => return vec![Err(error); total],
         }
     }
     let mut fitting = Vec::with_capacity(plain.len());

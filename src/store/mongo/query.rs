@@ -6,7 +6,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::client::{count, fault};
-use super::document::{Row, date, to_job, to_meta, without_contents};
+use super::document::{Row, date, readable, to_job, to_meta, without_contents};
 use super::{JOBS, Mongo};
 use crate::job::transition::Operation;
 use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
@@ -49,18 +49,15 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut found: HashMap<JobId, Job> = HashMap::new();
-    for document in &documents {
-        let job = to_job(document)?;
-        found.insert(job.meta.id.clone(), job);
-    }
+    let found = readable(&documents, to_job).into_iter().map(|job| (job.meta.id.clone(), job));
+    let found: HashMap<JobId, Job> = found.collect();
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
 }
 
 /// The jobs that the filter means, by id.
 pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
     let documents = mongo.all(condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
-    documents.iter().map(to_job).collect()
+    Ok(readable(&documents, to_job))
 }
 
 /// A filter as a condition that the indexes `browse`, `key` or `dead_lettered` serve.
@@ -110,8 +107,7 @@ pub async fn overdue(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     };
     let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
-    for document in lapsed.iter().chain(&expired) {
-        let meta = to_meta(document)?;
+    for meta in readable(&[lapsed, expired].concat(), to_meta) {
         let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
             (State::Reserved, Some(claim), Some(reserved_until), _) => {
                 (reserved_until, Operation::Lapse { claim, reserved_until })
