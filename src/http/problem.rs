@@ -81,6 +81,8 @@ codes! {
     Internal = INTERNAL_SERVER_ERROR, false, "The server failed";
     /// The store cannot be reached. Whether the call was carried out is unknown.
     StoreUnavailable = SERVICE_UNAVAILABLE, true, "The store cannot be reached";
+    /// Too many requests are waiting for the store; nothing happened.
+    Overloaded = SERVICE_UNAVAILABLE, true, "Too many requests are waiting";
     /// The server is shutting down.
     Draining = SERVICE_UNAVAILABLE, true, "The server is shutting down";
     /// The store has no room left; nothing was stored.
@@ -219,6 +221,7 @@ impl From<Error> for Problem {
             Error::SettingsChanged(_) => Self::new(Code::SettingsChanged, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
+            Error::Overloaded => Self::new(Code::Overloaded, text),
             Error::Store(error) => error.into(),
         }
     }

@@ -10,6 +10,7 @@
 //! | `settings` | the queues and their settings |
 //! | `bulk` | purge, redrive, replay |
 //! | `stats`, `meter` | the figures |
+//! | `rounds` | what arrives together travels together |
 //! | `wakeups`, `outcomes` | who waits for jobs; how jobs were settled lately |
 
 mod bulk;
@@ -19,6 +20,7 @@ mod once;
 mod outcomes;
 mod push;
 mod reserve;
+mod rounds;
 mod settings;
 pub mod settle;
 mod stats;
@@ -36,9 +38,13 @@ pub use self::jobs::{Cancelled, Edit, Page};
 use self::meter::Meter;
 pub use self::once::IdempotencyKey;
 use self::outcomes::Outcomes;
+use self::push::PushRounds;
 pub use self::push::{NewPush, PushAnswer, When};
+use self::reserve::ClaimRounds;
 pub use self::reserve::{PopAsk, ReserveAsk};
+use self::rounds::Turned;
 pub use self::settings::{Precondition, QueueView};
+use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
@@ -96,9 +102,21 @@ pub enum Error {
     /// The first request with this idempotency key is still running.
     #[error("the first request with this Idempotency-Key is still running")]
     RequestPending,
+    /// Too much was waiting for the store already; nothing happened.
+    #[error("too many requests are waiting for the store; nothing happened")]
+    Overloaded,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<Turned> for Error {
+    fn from(turned: Turned) -> Self {
+        match turned {
+            Turned::Away => Self::Overloaded,
+            Turned::Lost => StoreError::internal("a round ended without an answer").into(),
+        }
+    }
 }
 
 impl Error {
@@ -142,6 +160,9 @@ pub struct Shared {
     store: Arc<dyn Store>,
     options: Options,
     ids: IdSource,
+    pushes: PushRounds,
+    claims: ClaimRounds,
+    settles: SettleRounds,
     wakeups: Wakeups,
     outcomes: Outcomes,
     meter: Meter,
@@ -157,10 +178,13 @@ impl Queues {
     /// Queues over this store. Settings are unknown until [`Queues::refresh_settings`] has read them.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
         let rules = Rules::new(options.defaults.clone(), Default::default());
-        Self(Arc::new(Shared {
+        Self(Arc::new_cyclic(|shared| Shared {
             store,
             options,
             ids: IdSource::default(),
+            pushes: push::rounds(shared),
+            claims: reserve::rounds(shared),
+            settles: settle::rounds(shared),
             wakeups: Wakeups::default(),
             outcomes: Outcomes::default(),
             meter: Meter::default(),

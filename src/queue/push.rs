@@ -1,7 +1,10 @@
 //! New jobs.
 
+use std::sync::{Arc, Weak};
+
 use super::meter::Event;
-use super::{Error, Queues, Result};
+use super::rounds::{Limits, Rounds};
+use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::record::{Headers, KeyHold};
 use crate::job::settings::ATTEMPTS_MAX;
@@ -133,6 +136,22 @@ fn is_header_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
 }
 
+/// Pushes on their way: the jobs of one call stay together.
+pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>>>;
+
+pub(super) fn rounds(shared: &Weak<Shared>) -> PushRounds {
+    let shared = shared.clone();
+    Rounds::new(Limits { round: 1000, overlap: 4, waiting: 100_000 }, move |(), items| {
+        let shared = shared.upgrade();
+        Box::pin(async move {
+            match shared {
+                Some(shared) => Queues(shared).push_round(items).await,
+                None => Vec::new(),
+            }
+        })
+    })
+}
+
 impl Queues {
     /// Adds jobs to a queue; each element stands for itself. Ids sort in the order of the elements.
     pub async fn push(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Vec<Result<PushAnswer>> {
@@ -164,29 +183,32 @@ impl Queues {
             .collect()
     }
 
-    /// Stores jobs that are in order, and wakes whoever waits for them.
+    /// Stores jobs that are in order, together with whatever else is being pushed.
     pub(super) async fn push_jobs(&self, jobs: Vec<NewJob>) -> Vec<Result<PushAnswer>> {
         if jobs.is_empty() {
             return Vec::new();
         }
         let count = jobs.len();
-        // A task of its own: a client that leaves must not stop a push half-way, nor its announcement.
-        let this = self.clone();
-        match tokio::spawn(async move { this.store_and_announce(jobs).await }).await {
+        match self.0.pushes.travel((), jobs).await {
             Ok(answers) => answers,
-            Err(error) => vec![Err(StoreError::internal(error).into()); count],
+            Err(turned) => vec![Err(turned.into()); count],
         }
     }
 
-    async fn store_and_announce(&self, jobs: Vec<NewJob>) -> Vec<Result<PushAnswer>> {
+    /// One round of pushes: stores them all, and wakes whoever waits for them.
+    async fn push_round(&self, items: Vec<Vec<NewJob>>) -> Vec<Vec<Result<PushAnswer>>> {
+        let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
+        let jobs: Vec<NewJob> = items.into_iter().flatten().collect();
         let fact = |job: &NewJob| (job.id.clone(), job.queue.clone(), job.created_at, job.run_at);
-        let first_expiry = jobs.iter().filter_map(|job| job.expires_at).min();
         let facts: Vec<_> = jobs.iter().map(fact).collect();
+        let first_expiry = jobs.iter().filter_map(|job| job.expires_at).min();
         let pushed = self.0.store.push(jobs, &self.rules()).await;
         if let Some(expires_at) = first_expiry {
             self.note_deadline(expires_at);
         }
-        pushed.into_iter().zip(facts).map(|(pushed, facts)| self.answer_push(pushed, facts)).collect()
+        let mut answers =
+            pushed.into_iter().zip(facts).map(|(pushed, facts)| self.answer_push(pushed, facts));
+        sizes.into_iter().map(|size| answers.by_ref().take(size).collect()).collect()
     }
 
     fn answer_push(

@@ -3,6 +3,7 @@
 //! A claim runs in a task of its own, so that a client which leaves cannot stop it half-way; what nobody is
 //! there to receive is given back at once, the attempt not counted.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -10,11 +11,12 @@ use tokio::time::Instant;
 
 use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
-use super::{Error, Queues, Result};
+use super::rounds::{Item, Limits, Rounds};
+use super::{Error, Queues, Result, Shared};
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
-use crate::store::{Change, ClaimAsk, StoreError};
+use crate::store::{self, Change, ClaimAsk, Denied, StoreError};
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
@@ -66,6 +68,29 @@ enum Purpose {
     ReserveOnce(Once),
     /// The jobs are done as soon as they are taken.
     Pop,
+}
+
+/// Claims on their way, a lane for each queue: those that wait for one queue share a round.
+pub(super) type ClaimRounds = Arc<Rounds<QueueName, ClaimAsk, store::Result<Vec<Job>>>>;
+
+impl Item for ClaimAsk {
+    fn weight(&self) -> usize {
+        self.count
+    }
+}
+
+pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
+    let shared = shared.clone();
+    // One at a time: two rounds of one queue would be after the same jobs.
+    Rounds::new(Limits { round: COUNT_MAX, overlap: 1, waiting: 1_000_000 }, move |_, asks: Vec<ClaimAsk>| {
+        let shared = shared.upgrade();
+        Box::pin(async move {
+            match shared {
+                Some(shared) => shared.store.claim(&asks).await,
+                None => Vec::new(),
+            }
+        })
+    })
 }
 
 fn check(count: usize, wait_ms: u64) -> Result<()> {
@@ -187,16 +212,18 @@ impl Queues {
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
             let (count, worker) = (ask.count - won.len(), ask.worker.clone());
             let one = ClaimAsk { queue: queue.clone(), count, claim: claim.clone(), lease_ms, worker };
-            match self.0.store.claim(&[one]).await.into_iter().next() {
-                Some(Ok(jobs)) => won.extend(jobs),
-                Some(Err(error)) => {
+            match self.0.claims.travel(queue.clone(), one).await {
+                Ok(Ok(jobs)) => won.extend(jobs),
+                // What other queues gave is not lost for the trouble with this one.
+                Err(turned) if won.is_empty() => return Err(turned.into()),
+                Err(_) => break,
+                Ok(Err(error)) => {
                     self.recover(queue, claim.clone());
                     if won.is_empty() {
                         return Err(error.into());
                     }
-                    break; // what other queues gave is not lost for the trouble with this one
+                    break;
                 }
-                None => return Err(StoreError::internal("a claim was left unanswered").into()),
             }
         }
         Ok(won)
@@ -229,19 +256,17 @@ impl Queues {
             Some(Change { id: job.meta.id.clone(), operation })
         };
         let changes: Vec<Change> = jobs.iter().filter_map(commit).collect();
-        let applied = self.0.store.apply(changes, &self.rules()).await;
         let mut popped = Vec::with_capacity(jobs.len());
         let mut trouble = None;
-        for (job, applied) in jobs.iter().zip(applied) {
-            match applied {
+        for (job, settled) in jobs.iter().zip(self.settle_changes(changes).await) {
+            match settled {
                 Ok(_) => {
-                    self.meter().count(&job.meta.queue, Event::Committed);
                     let mut job = job.clone();
                     (job.meta.state, job.meta.reserved_until) = (State::Done, None);
                     job.meta.finished_at = self.now().ok();
                     popped.push(job);
                 }
-                Err(denied) => trouble = Some(Error::denied(&job.meta.id, denied)),
+                Err(error) => trouble = Some(error),
             }
         }
         match trouble {
@@ -281,7 +306,7 @@ impl Queues {
                             self.announce(&queue, run_at);
                         }
                     }
-                    Err(crate::store::Denied::Store(StoreError::Unavailable(_))) => again.push(change),
+                    Err(Denied::Store(StoreError::Unavailable(_))) => again.push(change),
                     Err(_) => {} // settled or lapsed by now
                 }
             }
@@ -300,7 +325,7 @@ impl Queues {
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
                     Ok(jobs) => return this.give_back(jobs).await,
                     Err(error) => {
-                        tracing::debug!(error = %crate::store::chain(&error), "claim not recovered yet")
+                        tracing::debug!(error = %store::chain(&error), "claim not recovered yet")
                     }
                 }
             }

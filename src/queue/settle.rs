@@ -1,8 +1,11 @@
 //! Commit, rollback, extend, move.
 
+use std::sync::{Arc, Weak};
+
 use super::meter::Event;
 use super::push::check_size;
-use super::{Error, Queues, Result};
+use super::rounds::{Limits, Rounds};
+use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::state::Verb;
@@ -84,19 +87,25 @@ impl Settle {
     }
 }
 
+/// Settles on their way: those of one call stay together.
+pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>>;
+
+pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
+    let shared = shared.clone();
+    Rounds::new(Limits { round: SETTLE_MAX, overlap: 4, waiting: 100_000 }, move |(), items| {
+        let shared = shared.upgrade();
+        Box::pin(async move {
+            match shared {
+                Some(shared) => Queues(shared).settle_round(items).await,
+                None => Vec::new(),
+            }
+        })
+    })
+}
+
 impl Queues {
     /// Settles jobs; each element stands for itself, and answers at its place.
     pub async fn settle(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
-        let count = settles.len();
-        // A task of its own: a client that leaves must not keep the others from hearing of its jobs.
-        let this = self.clone();
-        match tokio::spawn(async move { this.settle_and_announce(settles).await }).await {
-            Ok(answers) => answers,
-            Err(error) => vec![Err(StoreError::internal(error).into()); count],
-        }
-    }
-
-    async fn settle_and_announce(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
         let now = match self.now() {
             Ok(now) => now,
             Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
@@ -115,18 +124,35 @@ impl Queues {
                 changes.push(change);
             }
         }
-        let applied = if changes.is_empty() {
-            Vec::new()
-        } else {
-            self.0.store.apply(changes.clone(), &self.rules()).await
-        };
-        let mut settled =
-            changes.into_iter().zip(applied).map(|(change, applied)| self.settled(&change, applied, now));
+        let mut settled = self.settle_changes(changes).await.into_iter();
         let lost = || Err(StoreError::internal("a settle was left unanswered").into());
         answers
             .into_iter()
             .map(|answer| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost)))
             .collect()
+    }
+
+    /// Settles jobs together with whatever else is being settled.
+    pub(super) async fn settle_changes(&self, changes: Vec<Change>) -> Vec<Result<Settled>> {
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        let count = changes.len();
+        match self.0.settles.travel((), changes).await {
+            Ok(answers) => answers,
+            Err(turned) => vec![Err(turned.into()); count],
+        }
+    }
+
+    /// One round of settles: applies them all, remembers how they ended, and tells who waits for what came back.
+    async fn settle_round(&self, items: Vec<Vec<Change>>) -> Vec<Vec<Result<Settled>>> {
+        let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
+        let changes: Vec<Change> = items.into_iter().flatten().collect();
+        let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
+        let now = self.0.store.now().unwrap_or_default();
+        let mut settled =
+            changes.iter().zip(applied).map(|(change, applied)| self.settled(change, applied, now));
+        sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
     }
 
     /// How the very same call ended before, if it is one that is not to happen twice.

@@ -55,9 +55,9 @@ impl Plan {
         Some(doc! { "q": self.guard(), "u": update(&next, payload.as_ref(), result.as_ref(), now) })
     }
 
-    /// The delete statement of this plan, if it is one.
-    fn delete(&self) -> Option<Document> {
-        (self.step.next == Next::Delete).then(|| doc! { "q": self.guard(), "limit": 1 })
+    /// Whether the job leaves.
+    fn deletes(&self) -> bool {
+        self.step.next == Next::Delete
     }
 }
 
@@ -164,7 +164,7 @@ impl Round<'_> {
     /// deletion's doing, or that of a duplicate of the same call, which means the same. The one other thing
     /// that deletes a job which is held is a forced cancel, and that leaves a receipt.
     async fn carried_out(&self, plan: &Plan, found: Option<&Meta>) -> Result<bool> {
-        let deletes = plan.step.next == Next::Delete;
+        let deletes = plan.deletes();
         match (found, &plan.meta.claim) {
             (Some(meta), _) => Ok(!deletes && meta.rev == plan.rev),
             (None, Some(claim)) if deletes => {
@@ -222,8 +222,8 @@ impl Round<'_> {
         let now = self.mongo.now()?;
         let database = self.mongo.connection.database().await?;
         let updates: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.update(now)).collect();
-        let deletes: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.delete()).collect();
-        let (update_count, delete_count) = (updates.len() as u64, deletes.len() as u64);
+        let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
+        let (update_count, delete_count) = (updates.len() as u64, leaving.len() as u64);
         let update = async {
             if updates.is_empty() {
                 return Ok(0);
@@ -231,10 +231,15 @@ impl Round<'_> {
             write(database, doc! { "update": JOBS, "updates": updates, "ordered": false }).await
         };
         let delete = async {
-            if deletes.is_empty() {
+            if leaving.is_empty() {
                 return Ok(0);
             }
-            write(database, doc! { "delete": JOBS, "deletes": deletes, "ordered": false }).await
+            // One statement for all: a job whose `rev` is among those that were read is as it was read.
+            let ids: Vec<&str> = leaving.iter().map(|plan| plan.meta.id.as_str()).collect();
+            let revs: Vec<i64> = leaving.iter().map(|plan| plan.meta.rev).collect();
+            let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
+            let statement = doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } };
+            write(database, doc! { "delete": JOBS, "deletes": [statement] }).await
         };
         let (updated, deleted) = tokio::join!(update, delete);
         for (n, plan) in plans {

@@ -1,9 +1,11 @@
-//! Reserving: read the head of the queue, take it with a token, read back what the token won.
+//! Reserving: read the jobs at the head of the queue, take them, answer what was read.
 //!
-//! The filter of the taking guards on the state, so that of two claims that read the same head only one
-//! wins each job. Requests for the same queue that come in one call share a round; each has its own token.
+//! The taking is guarded by the `rev` of each job that was read, a random number that every write replaces:
+//! a job that it finds is the job that was read, so that nothing needs to be read back. Only where it finds
+//! fewer, because others were quicker, or where its answer is lost, does the claim tell what it won.
+//! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use mongodb::Database;
@@ -11,8 +13,8 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::JOBS;
 use super::client::{fault, write};
-use super::document::{readable, to_job};
-use crate::job::{Claim, Job, QueueName};
+use super::document::{date, readable, to_job};
+use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
 use crate::store::{ClaimAsk, Result};
 
 /// How often a round that lost its jobs to others is tried again before the rest goes unserved.
@@ -32,129 +34,8 @@ fn deliverable(queue: &QueueName) -> Document {
     }
 }
 
-/// Serves requests for one queue, in order.
-pub async fn claim(database: &Database, queue: &QueueName, asks: &[&ClaimAsk]) -> Result<Vec<Vec<Job>>> {
-    let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
-    for _ in 0..ROUNDS {
-        let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
-        if wanted == 0 {
-            break;
-        }
-        let heads = heads(database, queue, wanted).await?;
-        if heads.is_empty() {
-            break;
-        }
-        let short = heads.len() < wanted;
-        let attempted = heads.len();
-        let taken = take(database, queue, asks, &won, heads).await?;
-        let taken_count: usize = taken.iter().map(Vec::len).sum();
-        for (jobs, more) in won.iter_mut().zip(taken) {
-            jobs.extend(more);
-        }
-        if short && taken_count == attempted {
-            break; // the queue had no more than that
-        }
-    }
-    Ok(won)
-}
-
-/// The ids at the head of the queue, in delivery order.
-async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<Vec<String>> {
-    let cursor = database
-        .collection::<Document>(JOBS)
-        .find(deliverable(queue))
-        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
-        .projection(doc! { "_id": 1 })
-        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
-        .await
-        .map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    Ok(documents.iter().filter_map(|head| head.get_str("_id").ok().map(str::to_owned)).collect())
-}
-
-async fn take(
-    database: &Database,
-    queue: &QueueName,
-    asks: &[&ClaimAsk],
-    won: &[Vec<Job>],
-    heads: Vec<String>,
-) -> Result<Vec<Vec<Job>>> {
-    let mut rest = heads.as_slice();
-    let mut statements = Vec::new();
-    for (ask, jobs) in asks.iter().zip(won) {
-        let (mine, others) = rest.split_at((ask.count - jobs.len()).min(rest.len()));
-        rest = others;
-        if !mine.is_empty() {
-            statements.push(statement(queue, ask, mine));
-        }
-    }
-    let update = doc! { "update": JOBS, "updates": statements, "ordered": false };
-    // After an error the update may have happened all the same: the token tells.
-    let updated = write(database, update).await;
-    let claims: Vec<&str> = asks.iter().map(|ask| ask.claim.as_str()).collect();
-    let filter = doc! { "_id": { "$in": &heads }, "state": "reserved", "claim": { "$in": claims } };
-    let mut found = read(database, filter).await?;
-    if let (Err(error), true) = (updated, found.is_empty()) {
-        return Err(error);
-    }
-    let mut jobs: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
-    for id in &heads {
-        let Some(job) = found.remove(id.as_str()) else {
-            continue;
-        };
-        let winner = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
-        if let Some(jobs) = winner.and_then(|n| jobs.get_mut(n)) {
-            jobs.push(job);
-        }
-    }
-    Ok(jobs)
-}
-
-fn statement(queue: &QueueName, ask: &ClaimAsk, ids: &[String]) -> Document {
-    let mut filter = deliverable(queue);
-    filter.insert("_id", doc! { "$in": ids });
-    let lease_ms = ask.lease_ms.cast_signed();
-    // A name is a text, which a pipeline would read as a field path if it began with a dollar sign.
-    let worker = match &ask.worker {
-        Some(worker) => doc! { "$literal": worker.as_str() }.into(),
-        None => Bson::from("$$REMOVE"),
-    };
-    let set = doc! {
-        "state": "reserved",
-        "claim": { "$literal": ask.claim.as_str() },
-        "worker": worker,
-        "lease_ms": lease_ms,
-        "reserved_until": { "$add": ["$$NOW", lease_ms] },
-        "started_at": "$$NOW",
-        "attempts": { "$toLong": { "$add": ["$attempts", 1] } },
-        "due": "$$REMOVE",
-        "rev": rand::random::<i64>(),
-    };
-    doc! { "q": filter, "u": [{ "$set": set }], "multi": true, "hint": { "_id": 1 } }
-}
-
-/// The jobs that a claim holds in these queues.
-pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
-    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
-    let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };
-    let mut jobs: Vec<Job> = read(database, filter).await?.into_values().collect();
-    jobs.sort_by(|a, b| {
-        let order = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);
-        order(a).cmp(&order(b)).then_with(|| a.meta.id.cmp(&b.meta.id))
-    });
-    Ok(jobs)
-}
-
-async fn read(database: &Database, filter: Document) -> Result<HashMap<String, Job>> {
-    let cursor = database.collection::<Document>(JOBS).find(filter).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let jobs = readable(&documents, to_job).into_iter();
-    Ok(jobs.map(|job| (job.meta.id.to_string(), job)).collect())
-}
-
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
-pub async fn claim_all(database: &Database, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
+pub async fn claim_all(database: &Database, asks: &[ClaimAsk], now: Timestamp) -> Vec<Result<Vec<Job>>> {
     let mut queues: Vec<(&QueueName, Vec<usize>)> = Vec::new();
     for (n, ask) in asks.iter().enumerate() {
         match queues.iter_mut().find(|(queue, _)| **queue == ask.queue) {
@@ -164,7 +45,7 @@ pub async fn claim_all(database: &Database, asks: &[ClaimAsk]) -> Vec<Result<Vec
     }
     let rounds = queues.iter().map(|(queue, members)| async move {
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
-        (members, claim(database, queue, &asks).await)
+        (members, claim(database, queue, &asks, now).await)
     });
     let mut answers: Vec<Result<Vec<Job>>> = asks.iter().map(|_| Ok(Vec::new())).collect();
     for (members, answer) in futures::future::join_all(rounds).await {
@@ -174,4 +55,168 @@ pub async fn claim_all(database: &Database, asks: &[ClaimAsk]) -> Vec<Result<Vec
         }
     }
     answers
+}
+
+/// Serves requests for one queue, in order.
+async fn claim(
+    database: &Database,
+    queue: &QueueName,
+    asks: &[&ClaimAsk],
+    now: Timestamp,
+) -> Result<Vec<Vec<Job>>> {
+    let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    for _ in 0..ROUNDS {
+        let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
+        if wanted == 0 {
+            break;
+        }
+        let (heads, read) = heads(database, queue, wanted).await?;
+        let attempted = heads.len();
+        let taken = take(database, asks, &won, heads, now).await?;
+        let all_taken = taken.len() == attempted;
+        for job in taken {
+            let winner = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
+            if let Some(jobs) = winner.and_then(|n| won.get_mut(n)) {
+                jobs.push(job);
+            }
+        }
+        if read < wanted && all_taken {
+            break; // the queue had no more than that
+        }
+    }
+    Ok(won)
+}
+
+/// The jobs at the head of the queue, in delivery order, and how many documents were read.
+async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<(Vec<Job>, usize)> {
+    let cursor = database
+        .collection::<Document>(JOBS)
+        .find(deliverable(queue))
+        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
+        .await
+        .map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let jobs = readable(&documents, to_job);
+    if jobs.len() < documents.len() {
+        bury_unreadable(database, &documents, &jobs).await?;
+    }
+    Ok((jobs, documents.len()))
+}
+
+/// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
+/// for people to look at in the database.
+async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<()> {
+    let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
+    let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
+    let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
+    tracing::error!(?spoiled, "jobs that cannot be read are dead now");
+    let statement = doc! {
+        "q": { "_id": { "$in": spoiled }, "state": "ready" },
+        "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
+        "multi": true,
+    };
+    write(database, doc! { "update": JOBS, "updates": [statement] }).await.map(drop)
+}
+
+/// Takes the jobs for the requests in order; answers those that it got, as they are now.
+async fn take(
+    database: &Database,
+    asks: &[&ClaimAsk],
+    won: &[Vec<Job>],
+    heads: Vec<Job>,
+    now: Timestamp,
+) -> Result<Vec<Job>> {
+    if heads.is_empty() {
+        return Ok(heads);
+    }
+    let wants =
+        asks.iter().zip(won).flat_map(|(ask, jobs)| std::iter::repeat_n(*ask, ask.count - jobs.len()));
+    let revs: Vec<i64> = heads.iter().map(|job| job.meta.rev).collect();
+    let rev: i64 = rand::random();
+    let taken: Vec<(Job, &ClaimAsk)> =
+        heads.into_iter().zip(wants).map(|(job, ask)| (reserved(job, ask, rev, now), ask)).collect();
+    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
+    let guard = doc! { "_id": { "$in": &ids }, "rev": { "$in": revs }, "state": "ready" };
+    let statement = doc! { "q": guard, "u": changes(&taken, rev, now), "multi": true, "hint": { "_id": 1 } };
+    let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
+        return Ok(taken.into_iter().map(|(job, _)| job).collect());
+    }
+    // Others were quicker, or the answer is lost: the new `rev` marks what was won.
+    let jobs = database.collection::<Document>(JOBS);
+    let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
+    let found = won.await.map_err(fault)?;
+    let found: Vec<Document> = found.try_collect().await.map_err(fault)?;
+    let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    if let (Err(error), true) = (written, found.is_empty()) {
+        return Err(error);
+    }
+    Ok(taken.into_iter().map(|(job, _)| job).filter(|job| found.contains(job.meta.id.as_str())).collect())
+}
+
+/// The job as it is once the request has it.
+fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
+    let meta = Meta {
+        state: State::Reserved,
+        attempts: job.meta.attempts.saturating_add(1),
+        started_at: Some(now),
+        reserved_until: Some(now.plus_ms(ask.lease_ms)),
+        lease_ms: Some(ask.lease_ms),
+        worker: ask.worker.clone(),
+        claim: Some(ask.claim.clone()),
+        rev,
+        ..job.meta
+    };
+    Job { meta, ..job }
+}
+
+/// One update for the jobs of one request, or of several at once.
+fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
+    let until = |ask: &ClaimAsk| date(now.plus_ms(ask.lease_ms));
+    let worker = |ask: &ClaimAsk| ask.worker.as_ref().map(|worker| worker.as_str().to_owned());
+    let mut set = doc! { "state": "reserved", "started_at": date(now), "rev": rev };
+    if let Some((_, one)) = taken.first()
+        && taken.iter().all(|(_, ask)| ask.claim == one.claim)
+    {
+        set.extend(doc! { "claim": one.claim.as_str(), "lease_ms": one.lease_ms.cast_signed() });
+        set.insert("reserved_until", until(one));
+        let mut unset = doc! { "due": "" };
+        match worker(one) {
+            Some(worker) => drop(set.insert("worker", worker)),
+            None => drop(unset.insert("worker", "")),
+        }
+        return Bson::Document(doc! { "$set": set, "$unset": unset, "$inc": { "attempts": 1_i64 } });
+    }
+    // Which request gets which job: the job's place among the ids is that of its values.
+    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
+    let at = |values: Vec<Bson>| doc! { "$arrayElemAt": [{ "$literal": values }, "$$place"] };
+    let pick = |value: &dyn Fn(&ClaimAsk) -> Bson| {
+        let values = taken.iter().map(|(_, ask)| value(ask)).collect();
+        let place = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
+        doc! { "$let": { "vars": { "place": place }, "in": at(values) } }
+    };
+    set.insert("claim", pick(&|ask| ask.claim.as_str().into()));
+    set.insert("lease_ms", pick(&|ask| ask.lease_ms.cast_signed().into()));
+    set.insert("reserved_until", pick(&|ask| until(ask).into()));
+    let workers = pick(&|ask| worker(ask).map_or(Bson::Null, Bson::String));
+    set.insert("worker", doc! { "$ifNull": [workers, "$$REMOVE"] });
+    set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", 1] } });
+    set.insert("due", "$$REMOVE");
+    Bson::Array(vec![Bson::Document(doc! { "$set": set })])
+}
+
+/// The jobs that a claim holds in these queues, in delivery order.
+pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };
+    let cursor = database.collection::<Document>(JOBS).find(filter).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut jobs = readable(&documents, to_job);
+    jobs.sort_by(|a, b| {
+        let order = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);
+        order(a).cmp(&order(b)).then_with(|| a.meta.id.cmp(&b.meta.id))
+    });
+    Ok(jobs)
 }

@@ -101,7 +101,10 @@ impl Store for Mongo {
     }
 
     async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
-        let claims = async { Ok(claim::claim_all(self.connection.database().await?, asks).await) };
+        let claims = async {
+            let now = self.now()?;
+            Ok(claim::claim_all(self.connection.database().await?, asks, now).await)
+        };
         match self.connection.within(claims).await {
             Ok(answers) => answers,
             Err(error) => asks.iter().map(|_| Err(error.clone())).collect(),

@@ -1,0 +1,224 @@
+//! Natural batching: what arrives while a round trip is under way travels together in the next one.
+//!
+//! There is no timer: an item that finds its lane idle goes at once, alone. While as many rounds of a lane
+//! are under way as may overlap, items wait in it, and the next round takes all that wait, up to a limit.
+//! Every item gets its own answer, after its own round. Items of one lane start in the order of their
+//! arrival; lanes do not wait for each other.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+
+/// How large rounds may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most weight in one round; an item that is heavier by itself travels alone.
+    pub round: usize,
+    /// How many rounds of one lane may be under way at once.
+    pub overlap: usize,
+    /// The most weight that may wait in one lane; what comes on top is turned away.
+    pub waiting: usize,
+}
+
+/// Something that travels in rounds.
+pub trait Item: Send + 'static {
+    /// How much of a round it takes up, such as the number of its jobs.
+    fn weight(&self) -> usize;
+}
+
+impl<T: Send + 'static> Item for Vec<T> {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+}
+
+type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync;
+
+/// See the module's documentation. `K` names the lanes.
+pub struct Rounds<K, I, O> {
+    limits: Limits,
+    run: Box<Run<K, I, O>>,
+    lanes: Mutex<HashMap<K, Lane<I, O>>>,
+}
+
+struct Lane<I, O> {
+    waiting: VecDeque<(I, oneshot::Sender<O>)>,
+    weight: usize,
+    running: usize,
+}
+
+/// Why an item had no round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// Too much was waiting already.
+    Away,
+    /// The round ended without an answer to it.
+    Lost,
+}
+
+impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K, I, O> {
+    /// Rounds that `run` carries out; it answers each item at its place.
+    pub fn new(
+        limits: Limits,
+        run: impl Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { limits, run: Box::new(run), lanes: Mutex::default() })
+    }
+
+    /// Sends an item on its way; it arrives whether or not anybody still waits for the answer.
+    pub async fn travel(self: &Arc<Self>, key: K, item: I) -> Result<O, Turned> {
+        let (answer, answered) = oneshot::channel();
+        self.enter(key, item, answer)?;
+        answered.await.map_err(|_| Turned::Lost)
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, HashMap<K, Lane<I, O>>> {
+        self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn enter(self: &Arc<Self>, key: K, item: I, answer: oneshot::Sender<O>) -> Result<(), Turned> {
+        let mut lanes = self.lanes();
+        let idle = || Lane { waiting: VecDeque::new(), weight: 0, running: 0 };
+        let lane = lanes.entry(key.clone()).or_insert_with(idle);
+        let weight = item.weight();
+        if lane.weight > 0 && lane.weight + weight > self.limits.waiting {
+            return Err(Turned::Away);
+        }
+        lane.weight += weight;
+        lane.waiting.push_back((item, answer));
+        if lane.running < self.limits.overlap {
+            lane.running += 1;
+            tokio::spawn(Driver { rounds: self.clone(), key, gone: false }.drive());
+        }
+        Ok(())
+    }
+
+    /// What the next round of a lane takes along. If nothing waits, the lane has one driver less in the
+    /// same moment, so that whatever comes next starts a new one.
+    fn next_round(&self, key: &K) -> Vec<(I, oneshot::Sender<O>)> {
+        let mut lanes = self.lanes();
+        let Some(lane) = lanes.get_mut(key) else { return Vec::new() };
+        if lane.waiting.is_empty() {
+            lane.running -= 1;
+            if lane.running == 0 {
+                lanes.remove(key);
+            }
+            return Vec::new();
+        }
+        let mut round = Vec::new();
+        let mut weight = 0;
+        while let Some((item, _)) = lane.waiting.front() {
+            if !round.is_empty() && weight + item.weight() > self.limits.round {
+                break;
+            }
+            weight += item.weight();
+            round.extend(lane.waiting.pop_front());
+        }
+        lane.weight -= weight;
+        round
+    }
+}
+
+/// Drives one lane until nothing waits in it. When a round panics, another driver takes its place.
+struct Driver<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> {
+    rounds: Arc<Rounds<K, I, O>>,
+    key: K,
+    gone: bool,
+}
+
+impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Driver<K, I, O> {
+    async fn drive(mut self) {
+        loop {
+            let round = self.rounds.next_round(&self.key);
+            if round.is_empty() {
+                self.gone = true;
+                return;
+            }
+            let (items, waiting): (Vec<I>, Vec<_>) = round.into_iter().unzip();
+            let answers = (self.rounds.run)(self.key.clone(), items).await;
+            for (answer, waiting) in answers.into_iter().zip(waiting) {
+                let _ = waiting.send(answer); // nobody may be waiting any more
+            }
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Drop for Driver<K, I, O> {
+    fn drop(&mut self) {
+        // Dropped otherwise, the process is at its end, and nobody waits any more.
+        if !self.gone && std::thread::panicking() {
+            let (rounds, key) = (self.rounds.clone(), self.key.clone());
+            tokio::spawn(Driver { rounds, key, gone: false }.drive());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    type Sizes = Arc<Mutex<Vec<usize>>>;
+
+    /// Rounds that end when the semaphore lets them, and a record of how many items each had.
+    fn rounds(limits: Limits) -> (Arc<Rounds<&'static str, Vec<u32>, u32>>, Arc<Semaphore>, Sizes) {
+        let (go, sizes) = (Arc::new(Semaphore::new(0)), Sizes::default());
+        let (gate, record) = (go.clone(), sizes.clone());
+        let rounds = Rounds::new(limits, move |_, items: Vec<Vec<u32>>| {
+            record.lock().unwrap().push(items.len());
+            let gate = gate.clone();
+            async move {
+                gate.acquire().await.unwrap().forget();
+                items.iter().map(|item| item.iter().sum()).collect()
+            }
+            .boxed()
+        });
+        (rounds, go, sizes)
+    }
+
+    async fn all(
+        rounds: &Arc<Rounds<&'static str, Vec<u32>, u32>>,
+        items: Vec<Vec<u32>>,
+    ) -> Vec<Result<u32, Turned>> {
+        futures::future::join_all(items.into_iter().map(|item| rounds.travel("lane", item))).await
+    }
+
+    #[tokio::test]
+    async fn what_waits_travels_together_and_gets_its_own_answer() {
+        let (rounds, go, sizes) = rounds(Limits { round: 100, overlap: 1, waiting: 1000 });
+        go.add_permits(2);
+        let answers = all(&rounds, (0..10).map(|n| vec![n, n]).collect()).await;
+        assert_eq!(answers, (0..10).map(|n| Ok(2 * n)).collect::<Vec<_>>());
+        // All ten were sent before the driver ran for the first time.
+        assert_eq!(*sizes.lock().unwrap(), [10]);
+        assert!(rounds.lanes().is_empty(), "an idle lane leaves nothing behind");
+    }
+
+    #[tokio::test]
+    async fn rounds_and_what_waits_are_bounded() {
+        let (rounds, go, sizes) = rounds(Limits { round: 4, overlap: 1, waiting: 10 });
+        go.add_permits(100);
+        let answers = all(&rounds, vec![vec![1; 3], vec![1; 3], vec![1; 4], vec![1; 2]]).await;
+        assert_eq!(answers, [Ok(3), Ok(3), Ok(4), Err(Turned::Away)]);
+        assert_eq!(*sizes.lock().unwrap(), [1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_loses_its_own_items_only() {
+        let limits = Limits { round: 1, overlap: 1, waiting: 10 };
+        let rounds = Rounds::new(limits, |(), items: Vec<Vec<u32>>| {
+            async move {
+                assert!(items[0][0] != 0, "as the test wants it");
+                vec![items[0][0]]
+            }
+            .boxed()
+        });
+        assert_eq!(rounds.travel((), vec![0]).await, Err(Turned::Lost));
+        assert_eq!(rounds.travel((), vec![7]).await, Ok(7));
+    }
+}
