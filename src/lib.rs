@@ -6,6 +6,7 @@
 //! - [`config`]: raw, then validated.
 //! - [`http`], [`background`]: the two ways in. They know [`queue`] and no store.
 //! - [`queue`]: the product, one method for each operation.
+//! - [`transfer`]: copies one store into another, beside all of the above.
 //! - [`store`]: the contract of a database, and the databases that keep it.
 //! - [`job`]: the vocabulary, and what an operation does to a job.
 //! - [`bench`]: a load generator that measures a server from outside.
@@ -20,3 +21,4 @@ pub mod queue;
 pub mod server;
 pub mod store;
 pub mod telemetry;
+pub mod transfer;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tailback::config::{self, Config, ConfigError, Flags};
+use tailback::config::{self, Config, ConfigError, Flags, StoreUrl};
 use tailback::{bench, http, server, telemetry};
 
 /// A job queue server over HTTP/JSON.
@@ -20,8 +20,20 @@ struct Cli {
 enum Command {
     /// Serve until SIGTERM or SIGINT.
     Serve(Options),
-    /// Bring the store's schema up to this version.
-    Migrate(Options),
+    /// Bring the store's schema up to this version, or copy one store into another (--from, --to).
+    ///
+    /// With --from and --to everything is copied: settings, keys, and the jobs in every state, with their
+    /// ids, reservations and history; then both stores are read back and compared, and the counts and
+    /// digests of both are printed. Exit code 1 where they differ.
+    ///
+    /// No server may run on either store, nor may other programs write to them, until this has ended: with
+    /// SQLite that is checked, with MongoDB it is not, and only the comparison may tell.
+    ///
+    /// It may be interrupted at any moment and run again. Nothing in the target is ever overwritten or
+    /// removed: what is there must be the source's, and equal. If the source was used after an interrupted
+    /// run, start with an empty target.
+    #[command(verbatim_doc_comment)]
+    Migrate(Migrate),
     /// Print the OpenAPI document.
     Openapi,
     /// Check the configuration and show what holds.
@@ -41,6 +53,26 @@ struct Options {
     /// Where the jobs live, such as mongodb://HOST/DATABASE [env: TAILBACK_STORE]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct Migrate {
+    #[command(flatten)]
+    options: Options,
+    /// The store to copy from
+    #[arg(long, value_name = "URL", requires = "to", conflicts_with = "store", value_parser = lasting)]
+    from: Option<StoreUrl>,
+    /// The store to copy into: an empty one, or one that an earlier run has filled from the same source
+    #[arg(long, value_name = "URL", requires = "from", conflicts_with = "store", value_parser = lasting)]
+    to: Option<StoreUrl>,
+}
+
+/// A store that is still there when this process has ended.
+fn lasting(url: &str) -> Result<StoreUrl, String> {
+    match url.parse()? {
+        StoreUrl::Sqlite(None) => Err("must be a store that outlives this command".to_owned()),
+        lasting => Ok(lasting),
+    }
 }
 
 impl Options {
@@ -72,12 +104,13 @@ fn run(command: Command) -> anyhow::Result<()> {
             telemetry::install_log(&config.log_filter, config.log_format)?;
             runtime()?.block_on(server::serve(config))
         }
-        Command::Migrate(options) => {
+        Command::Migrate(Migrate { options, from, to }) => {
             let config = options.load()?;
             telemetry::install_log(&config.log_filter, config.log_format)?;
-            let run = runtime()?.block_on(server::migrate(&config))?;
-            println!("{}", if run.is_empty() { "nothing to do".to_owned() } else { run.join("\n") });
-            Ok(())
+            match (from, to) {
+                (Some(from), Some(to)) => copy(&config, &from, &to),
+                _ => migrate(&config),
+            }
         }
         Command::Openapi => {
             println!("{}", http::openapi::document().to_pretty_json()?);
@@ -89,6 +122,22 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Bench(options) => runtime()?.block_on(bench::run(options)),
     }
+}
+
+fn migrate(config: &Config) -> anyhow::Result<()> {
+    let run = runtime()?.block_on(server::migrate(config))?;
+    println!("{}", if run.is_empty() { "nothing to do".to_owned() } else { run.join("\n") });
+    Ok(())
+}
+
+fn copy(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
+    let verdict = runtime()?.block_on(server::transfer(config, from, to))?;
+    print!("{verdict}");
+    if !verdict.is_equal() {
+        anyhow::bail!("the stores differ: was one of them used while it was copied?");
+    }
+    println!("verified: both stores hold the same");
+    Ok(())
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

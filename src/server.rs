@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{self, Driver, Readiness};
-use crate::config::{Config, StoreUrl};
+use crate::config::{Config, MongoTuning, StoreUrl};
 use crate::http::{self, AppState, ServerInfo, listen};
 use crate::queue::Queues;
 use crate::store::metered::Metered;
@@ -22,17 +22,26 @@ use crate::store::mongo::{Mongo, MongoOptions};
 use crate::store::sqlite::{Location, SqliteStore};
 use crate::store::{Store, StoreError, chain};
 use crate::telemetry;
+use crate::transfer::{self, Progress, Verdict};
 
 /// How long to wait before the store is tried again at the start.
 const RETRY: Duration = Duration::from_millis(500);
 /// How long the first line waits for the store.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long one call of MongoDB may take at least while everything is copied.
+const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
+/// How the name of the first migration begins: a store that lacks it has never been used.
+const FIRST_MIGRATION: &str = "0001_";
 
-/// The store that the configuration names, and the word for its kind. The one place that knows them all.
+/// The store that the configuration names, and the word for its kind.
 pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
-    let (store, kind): (Arc<dyn Store>, _) = match &config.store {
+    store_at(&config.store, config.mongodb)
+}
+
+/// The store at this URL, and the word for its kind. The one place that knows them all.
+fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
+    let (store, kind): (Arc<dyn Store>, _) = match url {
         StoreUrl::Mongo(url) => {
-            let tuning = config.mongodb;
             let options =
                 MongoOptions { url: url.clone(), deadline: tuning.deadline, pool_size: tuning.pool_size };
             (Arc::new(Mongo::new(options)), "mongodb")
@@ -157,6 +166,37 @@ pub async fn migrate(config: &Config) -> anyhow::Result<Vec<String>> {
     let run = store.migrate().await.map_err(|error| anyhow::anyhow!("{}", chain(&error)));
     store.close().await;
     run
+}
+
+/// Copies everything from one store into another and compares them. No server may run on either.
+pub async fn transfer(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<Verdict> {
+    if from == to {
+        anyhow::bail!("--from and --to name the same store");
+    }
+    if let StoreUrl::Sqlite(Some(path)) = from
+        && !path.exists()
+    {
+        anyhow::bail!("--from: there is no file {}", path.display());
+    }
+    // Pages are large and nobody waits for a single one.
+    let deadline = config.mongodb.deadline.max(TRANSFER_DEADLINE);
+    let tuning = MongoTuning { deadline, ..config.mongodb };
+    let (source, _) = store_at(from, tuning).context("--from")?;
+    let (target, _) = store_at(to, tuning).context("--to")?;
+    let outcome = copy(&*source, &*target).await;
+    source.close().await;
+    target.close().await;
+    outcome
+}
+
+async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict> {
+    let prepared = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
+    let made = source.migrate().await.map_err(prepared).context("--from")?;
+    if made.iter().any(|name| name.starts_with(FIRST_MIGRATION)) {
+        anyhow::bail!("--from: Tailback had no store there, so there is nothing to copy; is the URL right?");
+    }
+    target.migrate().await.map_err(prepared).context("--to")?;
+    transfer::copy(source, target, &mut Progress::new()).await
 }
 
 /// Says something on standard output at once, also where that is a pipe.

@@ -33,6 +33,7 @@ mod conformance {
     pub mod requests;
     pub mod settings;
     pub mod settling;
+    pub mod transfer;
 }
 
 /// Every case: what a store must keep.
@@ -212,6 +213,17 @@ macro_rules! every_case {
                 pruning_leaves_what_is_still_good
                 pruning_forgets_keys_whose_time_is_over
                 a_whole_life_leaves_nothing_behind
+            }
+            transfer {
+                every_job_comes_over_as_it_is
+                what_is_there_stays_as_it_is
+                jobs_of_all_queues_are_exported_by_id
+                long_jobs_make_short_pages
+                an_imported_reservation_is_held
+                imported_jobs_are_counted_and_delivered
+                imported_jobs_go_on
+                every_key_is_exported_once
+                an_imported_key_is_taken
             }
         }
     };

@@ -10,8 +10,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Opened, Overdue, Pushed, QueueCounts, Request,
-    Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
+    QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::telemetry;
@@ -41,6 +41,22 @@ impl Metered {
     async fn one<T>(&self, call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.check_open()?;
         measured(call, work).await
+    }
+
+    async fn each<T>(
+        &self,
+        call: &'static str,
+        count: usize,
+        work: impl Future<Output = Vec<Result<T>>>,
+    ) -> Vec<Result<T>> {
+        if let Err(error) = self.check_open() {
+            return (0..count).map(|_| Err(error.clone())).collect();
+        }
+        let start = Instant::now();
+        let answers = work.await;
+        telemetry::store_call(call, start.elapsed(), count);
+        note(call, answers.iter().find_map(|answer| answer.as_ref().err()));
+        answers
     }
 }
 
@@ -84,14 +100,8 @@ impl Store for Metered {
     }
 
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
-        if let Err(error) = self.check_open() {
-            return jobs.iter().map(|_| Err(error.clone())).collect();
-        }
-        let (start, count) = (Instant::now(), jobs.len());
-        let answers = self.inner.push(jobs, rules).await;
-        telemetry::store_call("push", start.elapsed(), count);
-        note("push", answers.iter().find_map(|answer| answer.as_ref().err()));
-        answers
+        let count = jobs.len();
+        self.each("push", count, self.inner.push(jobs, rules)).await
     }
 
     async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
@@ -181,6 +191,24 @@ impl Store for Metered {
 
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.one("prune", self.inner.prune(limit)).await
+    }
+
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.one("export", self.inner.export(after, limit)).await
+    }
+
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
+        let count = jobs.len();
+        self.each("import", count, self.inner.import(jobs)).await
+    }
+
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+        self.one("export_keys", self.inner.export_keys(after, limit)).await
+    }
+
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
+        let count = keys.len();
+        self.each("import_keys", count, self.inner.import_keys(keys)).await
     }
 
     async fn close(&self) {

@@ -15,9 +15,12 @@ use crate::job::{
     Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
 };
 
+pub mod copying;
 pub mod metered;
 pub mod mongo;
 pub mod sqlite;
+
+pub use copying::{HeldKey, Imported};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -353,6 +356,21 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets up to `limit` records whose time has passed: keys whose job has ended, receipts, requests and,
     /// where the database does not do it by itself, history. Answers how many.
     async fn prune(&self, limit: usize) -> Result<u64>;
+
+    /// Every job of every queue, by id, from the one behind `after` on: up to `limit`, fewer where they are
+    /// long, and none only where there are no more.
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+
+    /// Stores jobs of another store as they are, with their states, tokens, deadlines and history. What is
+    /// there already stays as it is. No limit is looked at and no key is taken; `rev` need not be kept.
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>>;
+
+    /// Every key that is remembered, in an order of the store's own, from the one behind `after` on; none
+    /// only where there are no more.
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
+
+    /// Remembers keys of another store, whether or not their jobs are here. What is there already stays.
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
 
     /// Lets go of the database.
     async fn close(&self);

@@ -9,11 +9,13 @@
 //! | `push`, `claim`, `apply` | the hot path |
 //! | `query` | jobs by filter, what is overdue, the figures |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
+//! | `copying` | all of it, from and to another store |
 
 mod apply;
 mod claim;
 mod client;
 mod clock;
+mod copying;
 mod document;
 mod gates;
 mod migrate;
@@ -36,8 +38,8 @@ use self::client::{Connection, fault};
 use self::clock::Clock;
 use self::gates::Gates;
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Opened, Overdue, Pushed, QueueCounts, Request,
-    Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
+    QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
@@ -179,6 +181,26 @@ impl Store for Mongo {
 
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.connection.within(requests::prune_keys(self, limit)).await
+    }
+
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.connection.within(copying::export(self, after, limit)).await
+    }
+
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
+        let count = jobs.len();
+        let imported = self.connection.within(copying::import(self, jobs)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+        self.connection.within(copying::export_keys(self, after, limit)).await
+    }
+
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
+        let count = keys.len();
+        let imported = self.connection.within(copying::import_keys(self, keys)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn close(&self) {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use futures::TryStreamExt;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use mongodb::error::ErrorKind;
-use mongodb::{ClientSession, Database};
+use mongodb::{ClientSession, Collection, Database};
 
 use super::client::{DUPLICATE_KEY, code, fault};
 use super::document::{Row, date, from_job};
@@ -86,8 +86,25 @@ async fn push_plain(mongo: &Mongo, jobs: Vec<(usize, NewJob)>, answers: &mut [Op
 /// Inserts the jobs and answers which of them failed, and why.
 async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
     let now = mongo.now()?;
-    let documents: Vec<Document> = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
-    let collection = mongo.collection(JOBS).await?;
+    let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
+    let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
+    // Ids are new: one that is there was put there by the driver's first try of this very insert.
+    let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
+    Ok(errors.map(|failed| (failed.index, StoreError::internal(failed.message))).collect())
+}
+
+/// A document that was not inserted.
+pub struct NotInserted {
+    pub index: usize,
+    pub code: i32,
+    pub message: String,
+}
+
+/// Inserts documents, each for itself, and answers which of them were refused.
+pub async fn insert_each(
+    collection: &Collection<Document>,
+    documents: Vec<Document>,
+) -> Result<Vec<NotInserted>> {
     let Err(error) = collection.insert_many(documents).ordered(false).await else {
         return Ok(Vec::new());
     };
@@ -97,9 +114,13 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     if let Some(concern) = &failure.write_concern_error {
         return Err(StoreError::unavailable(&concern.message));
     }
-    // Ids are new: one that is there was put there by the driver's first try of this very insert.
-    let errors = failure.write_errors.iter().flatten().filter(|error| error.code != DUPLICATE_KEY);
-    Ok(errors.map(|error| (error.index, StoreError::internal(&error.message))).collect())
+    let refused = failure.write_errors.iter().flatten();
+    let refused = refused.map(|error| NotInserted {
+        index: error.index,
+        code: error.code,
+        message: error.message.clone(),
+    });
+    Ok(refused.collect())
 }
 
 /// Jobs with keys, in one transaction that is repeated while others get in its way.

@@ -19,14 +19,15 @@ pub use self::open::OpenError;
 use self::readers::Readers;
 use self::writer::Writer;
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Opened, Overdue, Pushed, QueueCounts, Request,
-    Result, Saved, SettingsSnapshot, Store, StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
+    QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
 mod apply;
 mod claim;
 mod clock;
+mod copying;
 mod fault;
 mod look;
 mod open;
@@ -198,6 +199,33 @@ impl Store for SqliteStore {
 
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.writer.run(move |db, now| prune::prune(db, limit, now)).await
+    }
+
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        let after = after.cloned();
+        self.read(move |db, _| copying::export(db, after.as_ref(), limit)).await
+    }
+
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
+        let count = jobs.len();
+        let imported = self.writer.run(move |db, now| copying::import(db, &jobs, now)).await;
+        match imported {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+        let after = after.cloned();
+        self.read(move |db, _| copying::export_keys(db, after.as_ref(), limit)).await
+    }
+
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
+        let count = keys.len();
+        match self.writer.run(move |db, _| copying::import_keys(db, &keys)).await {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
     }
 
     async fn close(&self) {

@@ -1,0 +1,48 @@
+//! What it takes to copy a store into another: see [`Store::export`](super::Store::export).
+
+use crate::job::{Job, JobId, JobKey, Meta, QueueName, Timestamp};
+
+/// How many bytes of payloads and results end a page of exported jobs, so that long jobs fill no memory.
+pub const PAGE_BYTES: usize = 8 << 20;
+
+/// What became of something that was imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    /// It was not there; now it is.
+    New,
+    /// It was there, and equal.
+    Same,
+    /// Something else of that name was there, and still is: nothing is ever overwritten.
+    Different,
+}
+
+/// What a store remembers of a key: see [`KeyHold`](crate::job::record::KeyHold).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldKey {
+    /// The queue of the push.
+    pub queue: QueueName,
+    /// The key.
+    pub key: JobKey,
+    /// The job that took it, which may be gone by now.
+    pub job: JobId,
+    /// Tells whether another push with the key has an equal payload.
+    pub digest: [u8; 32],
+    /// Taken until this moment, and for as long as the job is unfinished.
+    pub until: Timestamp,
+    /// When the job was due at its push.
+    pub run_at: Timestamp,
+}
+
+/// Whether two jobs are equal in all that people and workers can see: all but the guard of their writes.
+pub fn same(one: &Job, other: &Job) -> bool {
+    let meta = Meta { rev: other.meta.rev, ..one.meta.clone() };
+    meta == other.meta
+        && one.payload == other.payload
+        && one.headers == other.headers
+        && one.result == other.result
+}
+
+/// How much a job adds to a page.
+pub(super) fn weight(job: &Job) -> usize {
+    job.payload.as_str().len() + job.result.as_ref().map_or(0, |result| result.as_str().len())
+}

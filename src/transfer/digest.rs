@@ -1,0 +1,148 @@
+//! Digests by which two stores are compared, and the fields in which two jobs differ.
+
+use std::fmt;
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::job::{Claim, Job, Meta, Payload};
+use crate::store::HeldKey;
+
+/// A digest over many things that does not depend on their order: the sum of their SHA-256 digests, in four
+/// lanes. It finds accidents, not forgers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Digest([u64; 4]);
+
+impl Digest {
+    /// Takes a job in, all but the guard of its writes.
+    pub fn add_job(&mut self, job: &Job) {
+        let mut sum = Sha256::new();
+        for (name, text) in fields(job) {
+            // With the lengths, no two lists of fields give the same bytes.
+            sum.update(format!("{name} {} ", text.len()));
+            sum.update(text);
+        }
+        self.add(sum.finalize().as_slice());
+    }
+
+    /// Takes a key in.
+    pub fn add_key(&mut self, key: &HeldKey) {
+        let HeldKey { queue, key, job, digest, until, run_at } = key;
+        self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at))).as_slice());
+    }
+
+    fn add(&mut self, digest: &[u8]) {
+        for (lane, part) in self.0.iter_mut().zip(digest.chunks_exact(8)) {
+            let part = part.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+            *lane = lane.wrapping_add(part);
+        }
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|lane| write!(f, "{lane:016x}"))
+    }
+}
+
+/// The names of the fields in which two jobs differ.
+pub fn differences(one: &Job, other: &Job) -> Vec<&'static str> {
+    let pairs = fields(one).into_iter().zip(fields(other));
+    pairs.filter(|(one, other)| one.1 != other.1).map(|(one, _)| one.0).collect()
+}
+
+/// A job's fields as JSON texts. Every field is named, so that the compiler asks for those to come.
+fn fields(job: &Job) -> [(&'static str, String); 27] {
+    let Job { meta, payload, headers, result } = job;
+    let Meta {
+        id,
+        queue,
+        state,
+        priority,
+        run_at,
+        attempts,
+        max_attempts,
+        backoff,
+        key,
+        created_at,
+        started_at,
+        finished_at,
+        expires_at,
+        purge_at,
+        worker,
+        claim,
+        reserved_until,
+        lease_ms,
+        progress,
+        cancel_requested,
+        errors,
+        trail,
+        origin,
+        replay_of,
+        rev: _,
+    } = meta;
+    [
+        ("id", text(id)),
+        ("queue", text(queue)),
+        ("state", text(state)),
+        ("priority", text(priority)),
+        ("run_at", text(run_at)),
+        ("attempts", text(attempts)),
+        ("max_attempts", text(max_attempts)),
+        ("backoff", text(backoff)),
+        ("key", text(key)),
+        ("created_at", text(created_at)),
+        ("started_at", text(started_at)),
+        ("finished_at", text(finished_at)),
+        ("expires_at", text(expires_at)),
+        ("purge_at", text(purge_at)),
+        ("worker", text(worker)),
+        ("reservation", text(&claim.as_ref().map(Claim::as_str))),
+        ("reserved_until", text(reserved_until)),
+        ("lease_ms", text(lease_ms)),
+        ("progress", json(progress.as_ref())),
+        ("cancel_requested", text(cancel_requested)),
+        ("errors", text(errors)),
+        ("trail", text(trail)),
+        ("origin", text(origin)),
+        ("replay_of", text(replay_of)),
+        ("payload", json(Some(payload))),
+        ("headers", text(headers)),
+        ("result", json(result.as_ref())),
+    ]
+}
+
+/// The canonical text; the empty one, which is no JSON, where there is none.
+fn json(payload: Option<&Payload>) -> String {
+    payload.map_or_else(String::new, |payload| payload.as_str().to_owned())
+}
+
+fn text(value: &impl Serialize) -> String {
+    // None of these values can fail to be written: they are numbers, texts and lists of such.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> HeldKey {
+        let (queue, job) = ("q".parse().unwrap(), "j".parse().unwrap());
+        let (until, run_at) = (crate::job::Timestamp::default(), crate::job::Timestamp::default());
+        HeldKey { queue, key: name.parse().unwrap(), job, digest: [7; 32], until, run_at }
+    }
+
+    #[test]
+    fn a_digest_depends_on_what_went_in_and_not_on_the_order() {
+        let of = |names: &[&str]| {
+            let mut digest = Digest::default();
+            names.iter().for_each(|name| digest.add_key(&key(name)));
+            digest
+        };
+        assert_eq!(of(&["a", "b", "c"]), of(&["c", "a", "b"]));
+        assert_ne!(of(&["a", "b"]), of(&["a", "c"]));
+        assert_ne!(of(&["a"]), of(&["a", "a"]));
+        assert_eq!(Digest::default().to_string(), "0".repeat(64));
+        assert_ne!(of(&["a"]).to_string(), of(&["b"]).to_string());
+    }
+}

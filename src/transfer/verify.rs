@@ -1,0 +1,233 @@
+//! Compares two stores by reading both back.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+use super::digest::{Digest, differences};
+use super::{PAGE, Progress, all_settings, forgotten, now, patiently};
+use crate::job::{Job, JobId, QueueName, State};
+use crate::store::copying::same;
+use crate::store::{HeldKey, Store};
+
+/// How many differences are told one by one.
+const TOLD: usize = 10;
+
+/// What one store holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Side {
+    /// How many jobs of each queue are in each stored state.
+    pub counts: BTreeMap<(QueueName, State), u64>,
+    /// Over all jobs.
+    pub jobs: Digest,
+    /// How many keys are remembered.
+    pub key_count: u64,
+    /// Over all keys.
+    pub keys: Digest,
+    /// How many queues have settings.
+    pub settings: usize,
+}
+
+impl Side {
+    /// How many jobs there are.
+    pub fn job_count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    fn add(&mut self, job: &Job) {
+        *self.counts.entry((job.meta.queue.clone(), job.meta.state)).or_default() += 1;
+        self.jobs.add_job(job);
+    }
+}
+
+/// What a comparison has found. Shown, it is a table of both sides.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict {
+    /// What the source holds.
+    pub source: Side,
+    /// What the target holds.
+    pub target: Side,
+    /// The first differences, in words.
+    pub differences: Vec<String>,
+    /// How many differences there are in all.
+    pub difference_count: u64,
+    /// History that one side forgot in the meantime, which is no difference.
+    pub forgotten: u64,
+}
+
+impl Verdict {
+    /// Whether both sides hold the same.
+    pub fn is_equal(&self) -> bool {
+        self.difference_count == 0 && self.source == self.target
+    }
+
+    fn differ(&mut self, what: impl FnOnce() -> String) {
+        self.difference_count += 1;
+        if self.differences.len() < TOLD {
+            self.differences.push(what());
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (source, target) = (&self.source, &self.target);
+        let rows: BTreeSet<_> = source.counts.keys().chain(target.counts.keys()).collect();
+        let width = rows.iter().map(|(queue, _)| queue.as_str().len()).max().unwrap_or(0).max(5);
+        writeln!(f, "{:width$}  {:8}  {:>12}  {:>12}", "queue", "state", "source", "target")?;
+        for row in rows {
+            let count = |side: &Side| side.counts.get(row).copied().unwrap_or(0);
+            let (ours, theirs) = (count(source), count(target));
+            let mark = if ours == theirs { "" } else { "  <- differs" };
+            writeln!(f, "{:width$}  {:8}  {ours:>12}  {theirs:>12}{mark}", row.0.as_str(), row.1.as_str())?;
+        }
+        for (name, side) in [("source", source), ("target", target)] {
+            writeln!(
+                f,
+                "{name}: {} jobs, digest {}; {} keys, digest {}; settings of {} queues",
+                side.job_count(),
+                side.jobs,
+                side.key_count,
+                side.keys,
+                side.settings
+            )?;
+        }
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "{} jobs of history were forgotten in the meantime: their time was over",
+                self.forgotten
+            )?;
+        }
+        for difference in &self.differences {
+            writeln!(f, "difference: {difference}")?;
+        }
+        let untold = self.difference_count - self.differences.len() as u64;
+        if untold > 0 {
+            writeln!(f, "… and {untold} more differences")?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads both stores whole and compares them; `total` is about how many jobs there are.
+pub async fn verify(
+    source: &dyn Store,
+    target: &dyn Store,
+    total: u64,
+    progress: &mut Progress,
+) -> anyhow::Result<Verdict> {
+    let mut verdict = Verdict::default();
+    compare_settings(source, target, &mut verdict).await?;
+    (verdict.source.key_count, verdict.source.keys) = read_keys(source).await?;
+    (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
+    if verdict.source.keys != verdict.target.keys {
+        verdict.differ(|| "the keys are not the same".to_owned());
+    }
+    let (mut ours, mut theirs) = (Walk::new(source), Walk::new(target));
+    let mut seen = 0;
+    loop {
+        tokio::try_join!(ours.fill(), theirs.fill())?;
+        let (one, other) = match ours.order(&theirs) {
+            None => return Ok(verdict),
+            Some(Ordering::Less) => (ours.next(), None),
+            Some(Ordering::Greater) => (None, theirs.next()),
+            Some(Ordering::Equal) => (ours.next(), theirs.next()),
+        };
+        match (one, other) {
+            (Some(one), Some(other)) => compare(&one, &other, &mut verdict),
+            (Some(one), None) if forgotten(&one, now(source, target)?) => verdict.forgotten += 1,
+            (None, Some(other)) if forgotten(&other, now(source, target)?) => verdict.forgotten += 1,
+            (Some(one), None) => {
+                verdict.source.add(&one);
+                verdict.differ(|| format!("the job {} is in the source only", one.meta.id));
+            }
+            (None, Some(other)) => {
+                verdict.target.add(&other);
+                verdict.differ(|| format!("the job {} is in the target only", other.meta.id));
+            }
+            (None, None) => return Ok(verdict),
+        }
+        seen += 1;
+        progress.report("comparing", seen, total);
+    }
+}
+
+fn compare(one: &Job, other: &Job, verdict: &mut Verdict) {
+    verdict.source.add(one);
+    verdict.target.add(other);
+    if !same(one, other) {
+        verdict.differ(|| {
+            format!("the job {} is not the same: {}", one.meta.id, differences(one, other).join(", "))
+        });
+    }
+}
+
+async fn compare_settings(
+    source: &dyn Store,
+    target: &dyn Store,
+    verdict: &mut Verdict,
+) -> anyhow::Result<()> {
+    let (ours, theirs) = (all_settings(source).await?, all_settings(target).await?);
+    (verdict.source.settings, verdict.target.settings) = (ours.len(), theirs.len());
+    let queues: BTreeSet<&QueueName> = ours.keys().chain(theirs.keys()).collect();
+    for queue in queues {
+        if ours.get(queue) != theirs.get(queue) {
+            verdict.differ(|| format!("the settings of the queue {queue} are not the same"));
+        }
+    }
+    Ok(())
+}
+
+async fn read_keys(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
+    let (mut after, mut count, mut digest): (Option<HeldKey>, u64, Digest) = Default::default();
+    loop {
+        let mut page = patiently(async || store.export_keys(after.as_ref(), PAGE).await).await?;
+        page.iter().for_each(|key| digest.add_key(key));
+        count += page.len() as u64;
+        match page.pop() {
+            Some(last) => after = Some(last),
+            None => return Ok((count, digest)),
+        }
+    }
+}
+
+/// All jobs of a store, by id.
+struct Walk<'a> {
+    store: &'a dyn Store,
+    page: VecDeque<Job>,
+    after: Option<JobId>,
+    over: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(store: &'a dyn Store) -> Self {
+        Self { store, page: VecDeque::new(), after: None, over: false }
+    }
+
+    /// Makes sure that the next job is at hand, if there is one.
+    async fn fill(&mut self) -> anyhow::Result<()> {
+        if !self.page.is_empty() || self.over {
+            return Ok(());
+        }
+        let page = patiently(async || self.store.export(self.after.as_ref(), PAGE).await).await?;
+        self.after = page.last().map(|job| job.meta.id.clone());
+        self.over = page.is_empty();
+        self.page = page.into();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        self.page.pop_front()
+    }
+
+    /// How the next job of this walk stands to that of the other; `None` where both are over.
+    fn order(&self, other: &Self) -> Option<Ordering> {
+        match (self.page.front(), other.page.front()) {
+            (Some(one), Some(other)) => Some(one.meta.id.cmp(&other.meta.id)),
+            (Some(_), None) => Some(Ordering::Less),
+            (None, Some(_)) => Some(Ordering::Greater),
+            (None, None) => None,
+        }
+    }
+}

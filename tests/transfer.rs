@@ -1,0 +1,246 @@
+//! `tailback migrate --from --to`: a store is copied into another while no server runs.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::server::{PATIENCE, Place, Server, until};
+use serde_json::{Value, json};
+
+/// A copy that runs or has run.
+fn migrate(from: &str, to: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    command.args(["migrate", "--from", from, "--to", to]).env("TAILBACK_LOG__FILTER", "warn");
+    command
+}
+
+async fn run(mut command: Command) -> Output {
+    let running = tokio::task::spawn_blocking(move || command.output().unwrap());
+    tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
+}
+
+/// A copy that must succeed.
+async fn copy(from: &Place, to: &Place) -> String {
+    let output = run(migrate(&from.url, &to.url)).await;
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}\n{errors}");
+    assert!(out.contains("verified"), "{out}");
+    out
+}
+
+/// A copy that must fail; answers what it says.
+async fn refused(from: &str, to: &str) -> (Option<i32>, String) {
+    let output = run(migrate(from, to)).await;
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const QUEUES: [&str; 6] = ["plain", "busy", "kept", "failing", "graves", "next"];
+
+/// All jobs, as the server shows them, and all settings.
+async fn everything(server: &Server) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for queue in QUEUES {
+        all.insert(queue.to_owned(), server.get(&format!("/v1/queues/{queue}")).await.1);
+        let (status, list) = server.get(&format!("/v1/queues/{queue}/jobs?limit=1000")).await;
+        assert_eq!(status, 200, "{list}");
+        for job in list["jobs"].as_array().unwrap() {
+            let id = job["id"].as_str().unwrap();
+            all.insert(id.to_owned(), server.get(&format!("/v1/jobs/{id}")).await.1);
+        }
+    }
+    all
+}
+
+async fn set(server: &Server, queue: &str, settings: Value) {
+    let path = format!("/v1/queues/{queue}");
+    let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(settings)).await;
+    assert!(status < 300, "{answer}");
+}
+
+/// Pushes a job and takes it for an hour.
+async fn taken(server: &Server, queue: &str, job: Value) -> Value {
+    server.push(queue, job).await;
+    server.reserve(queue, json!({"worker": "w-1", "lease_ms": 3_600_000})).await.remove(0)
+}
+
+/// Jobs in every state. Answers one that is reserved.
+async fn fill(server: &Server) -> Value {
+    set(server, "kept", json!({"retain_done_ms": 3_600_000, "retain_dead_ms": 3_600_000})).await;
+    set(server, "failing", json!({"dead_letter": "graves", "max_attempts": 1, "max_jobs": 2})).await;
+    set(server, "busy", json!({"backoff": {"kind": "fixed", "base_ms": 3_600_000, "jitter": 0.3}})).await;
+    for payload in [json!({"$a": [1.5, "ü😀\u{1}"]}), json!(null), json!({"b": 1, "a": {"c.d": []}})] {
+        let headers = json!({"trace": "t"});
+        server.push("plain", json!({"payload": payload, "priority": 3, "headers": headers})).await;
+    }
+    server.push("plain", json!({"payload": 1, "delay_ms": 3_600_000, "expires_in_ms": 7_200_000})).await;
+    server.push("plain", json!({"payload": {"k": 1}, "key": "a/key", "key_ttl_ms": 3_600_000})).await;
+    let kept = taken(server, "kept", json!({"payload": 2, "key": "k"})).await;
+    assert_eq!(server.settle(&kept, "commit", json!({"result": {"rows": 10}})).await.0, 200);
+    let dead = taken(server, "kept", json!({"payload": 3, "max_attempts": 1})).await;
+    assert_eq!(server.settle(&dead, "rollback", json!({"error": "no"})).await.0, 200);
+    let letter = taken(server, "failing", json!({"payload": 4})).await;
+    assert_eq!(server.settle(&letter, "rollback", json!({"error": "never"})).await.0, 200);
+    let waiting = taken(server, "busy", json!({"payload": 5})).await;
+    assert_eq!(server.settle(&waiting, "rollback", json!({"error": "later"})).await.0, 200);
+    let moved = taken(server, "busy", json!({"payload": 6})).await;
+    assert_eq!(server.settle(&moved, "move", json!({"queue": "next", "payload": [6.0]})).await.0, 200);
+    let held = taken(server, "busy", json!({"payload": 7})).await;
+    let progress = json!({"progress": {"at": 0.5}, "lease_ms": 3_600_000});
+    assert_eq!(server.settle(&held, "extend", progress).await.0, 200);
+    held
+}
+
+async fn everything_arrives(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    let held = fill(&server).await;
+    let before = everything(&server).await;
+    assert!(server.terminate().await.success());
+    let told = copy(from, to).await;
+    assert!(told.contains("11 jobs"), "{told}");
+    assert_eq!(copy(from, to).await, told, "a repeat changes nothing");
+
+    let mut server = Server::start(&to.url).await;
+    assert_eq!(everything(&server).await, before);
+    let repeat = json!({"payload": {"k": 1}, "key": "a/key"});
+    let (status, answer) = server.post("/v1/queues/plain/jobs", repeat).await;
+    assert_eq!((status, &answer["deduplicated"]), (200, &json!(true)), "{answer}");
+    let (status, answer) = server.post("/v1/queues/kept/jobs", json!({"payload": 0, "key": "k"})).await;
+    assert_eq!(status, 409, "{answer}");
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    assert_eq!(server.reserve("plain", json!({"count": 10})).await.len(), 4);
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1), "the target was used since: {told}");
+}
+
+/// Kills a copy as soon as it says that it has copied the first jobs, and looks that the target has some.
+async fn kill_in_the_middle(from: &Place, to: &Place) {
+    let mut child = migrate(&from.url, &to.url).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told: Vec<String> = lines.take_while(|line| !line.starts_with("copying jobs")).collect();
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "it was over too soon: {told:?}");
+    let server = Server::start(&to.url).await;
+    let counts = server.get("/v1/queues/plain/stats").await.1["counts"].clone();
+    let there = counts["ready"].as_u64().unwrap();
+    assert!((1..4000).contains(&there), "{counts}");
+}
+
+async fn an_interrupted_copy_is_completed(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    let filler = "x".repeat(1500);
+    for batch in 0..4 {
+        let jobs: Vec<Value> = (0..1000)
+            .map(|n| json!({"payload": {"n": n, "text": filler}, "key": format!("{batch}/{n}")}))
+            .collect();
+        let (status, _) = server.post("/v1/queues/plain/jobs/batch", json!({"jobs": jobs})).await;
+        assert_eq!(status, 200);
+    }
+    assert!(server.terminate().await.success());
+    let mut killed = 0;
+    kill_in_the_middle(from, to).await;
+    for delay_ms in [20, 50, 100, 150, 200, 300, 400, 600, 800, 1000] {
+        let mut command = migrate(&from.url, &to.url);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        let ended = child.try_wait().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        match ended {
+            Some(status) => assert!(status.success()),
+            None => killed += 1,
+        }
+    }
+    assert!(killed > 0);
+    let told = copy(from, to).await;
+    assert!(told.contains("4000 jobs") && told.contains("4000 keys"), "{told}");
+}
+
+async fn a_tampered_target_is_reported(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    let id = server.push("plain", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    server.push("plain", json!({"payload": 2})).await;
+    assert!(server.terminate().await.success());
+    copy(from, to).await;
+    let mut server = Server::start(&to.url).await;
+    let patch = Some(json!({"payload": 1.0}));
+    assert_eq!(server.send(reqwest::Method::PATCH, &format!("/v1/jobs/{id}"), patch).await.0, 200);
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    assert!(told.contains(&id) && told.contains("payload") && !told.contains("priority"), "{told}");
+}
+
+async fn a_target_with_other_jobs_is_refused(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    server.push("plain", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    let mut server = Server::start(&to.url).await;
+    let other = server.push("own", json!({"payload": 2})).await;
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    assert!(told.contains(&other) && told.contains("nothing was written"), "{told}");
+    let server = Server::start(&to.url).await;
+    assert!(server.get("/v1/queues/plain/jobs").await.1["jobs"].as_array().unwrap().is_empty());
+}
+
+async fn a_server_on_a_file_is_in_the_way(from: &Place, to: &Place) {
+    let server = Server::start(&from.url).await;
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    assert!(told.contains("--from") && told.contains("in use"), "{told}");
+    drop(server);
+    until("the lock is given back", || async { refused(&from.url, &to.url).await.0 == Some(0) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_usage_is_told() {
+    let place = Place::sqlite().await;
+    let nowhere = format!("{}-nowhere", place.url);
+    let (code, told) = refused(&nowhere, &place.url).await;
+    assert!(code == Some(1) && told.contains("there is no file"), "{told}");
+    assert!(!std::path::Path::new(nowhere.strip_prefix("sqlite:").unwrap()).exists());
+    let (code, told) = refused(&place.url, &place.url).await;
+    assert!(code == Some(1) && told.contains("same store"), "{told}");
+    for (from, to) in [("sqlite::memory:", &*place.url), ("redis://x", &place.url)] {
+        assert_eq!(refused(from, to).await.0, Some(2));
+    }
+    let mut alone = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    alone.args(["migrate", "--from", &place.url]);
+    assert_eq!(run(alone).await.status.code(), Some(2));
+    place.clear().await;
+}
+
+/// One list of cases, each an `async fn(&Place, &Place)`, as a module of tests for a pair of stores.
+macro_rules! from_to {
+    ($name:ident, $from:ident, $to:ident: $($case:ident)*) => {
+        mod $name {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let (from, to) = (super::Place::$from().await, super::Place::$to().await);
+                super::$case(&from, &to).await;
+                from.clear().await;
+                to.clear().await;
+            })*
+        }
+    };
+}
+
+from_to! { mongo_to_sqlite, mongo, sqlite:
+    everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
+    a_target_with_other_jobs_is_refused
+}
+from_to! { sqlite_to_mongo, sqlite, mongo:
+    everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
+    a_target_with_other_jobs_is_refused a_server_on_a_file_is_in_the_way
+}
+from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives }
+from_to! { mongo_to_mongo, mongo, mongo: everything_arrives }
