@@ -33,14 +33,15 @@ const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
 /// How the name of the first migration begins: a store that lacks it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
 
-/// The store that the configuration names, and the word for its kind.
+/// The store that the configuration names, measured and closed at first, and the word for its kind.
 pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
-    store_at(&config.store, config.mongodb)
+    let (store, kind) = store_at(&config.store, config.mongodb)?;
+    Ok((Arc::new(Metered::new(store)), kind))
 }
 
 /// The store at this URL, and the word for its kind. The one place that knows them all.
 fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
-    let (store, kind): (Arc<dyn Store>, _) = match url {
+    Ok(match url {
         StoreUrl::Mongo(url) => {
             let options =
                 MongoOptions { url: url.clone(), deadline: tuning.deadline, pool_size: tuning.pool_size };
@@ -50,8 +51,7 @@ fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Stor
             let location = path.clone().map_or(Location::Memory, Location::Path);
             (SqliteStore::open(location)?, "sqlite")
         }
-    };
-    Ok((Arc::new(Metered::new(store)), kind))
+    })
 }
 
 /// Serves until a signal says to stop.

@@ -1,21 +1,180 @@
-//! The HTTP contract, call by call, on every store.
+//! The HTTP contract, call by call, on every store: each case has a server process, a port and a database of
+//! its own. The cases are in `tests/http/`, by what they are about; this is the list of them.
 
 mod common;
 
-use common::server::{Place, Server};
-use serde_json::json;
-
-async fn a_whole_life(place: &Place) {
-    let server = Server::start(&place.url).await;
-    let id = server.push("mail", json!({"payload": {"to": "ada"}})).await;
-    let jobs = server.reserve("mail", json!({"worker": "w1"})).await;
-    assert_eq!(jobs.len(), 1);
-    assert_eq!((&jobs[0]["id"], &jobs[0]["payload"]["to"]), (&json!(id), &json!("ada")));
-    let (status, answer) = server.settle(&jobs[0], "commit", json!({})).await;
-    assert_eq!((status, &answer["state"]), (200, &json!("done")));
-    assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 404);
+mod http {
+    pub mod batch;
+    pub mod bulk;
+    pub mod document;
+    pub mod draining;
+    pub mod figures;
+    pub mod jobs;
+    pub mod limits;
+    pub mod many;
+    pub mod once;
+    pub mod payloads;
+    pub mod push;
+    pub mod queues;
+    pub mod reserve;
+    pub mod settle;
+    pub mod stale;
+    pub mod support;
+    pub mod waiting;
+    pub mod wire;
 }
 
+use http::{batch::*, bulk::*, draining::*, figures::*, jobs::*, limits::*, many::*, once::*, payloads::*};
+use http::{push::*, queues::*, reserve::*, settle::*, stale::*, waiting::*, wire::*};
+
 on_every_store! {
-    a_whole_life
+    a_push_keeps_every_field
+    what_a_push_leaves_out_falls_back
+    a_delayed_push_is_scheduled
+    a_taken_key_answers_the_first_job
+    a_taken_key_with_another_payload_conflicts
+    a_key_outlives_its_job_by_its_ttl_only
+    a_push_out_of_range_names_the_field
+    the_widest_values_are_accepted
+    a_name_that_is_none_is_refused
+
+    a_batch_answers_each_job_at_its_place
+    a_batch_takes_a_thousand_jobs
+    a_full_queue_takes_a_part_of_a_batch
+
+    a_full_queue_refuses_until_a_job_ends
+    a_full_queue_refuses_a_move
+    a_dead_letter_queue_is_never_full
+    an_expired_job_leaves
+    a_reserved_job_expires_once_it_is_given_back
+    payloads_and_bodies_have_limits
+
+    a_reserved_job_shows_what_a_worker_needs
+    a_reserve_takes_what_is_most_urgent_first
+    several_queues_are_taken_from_in_the_order_given
+    a_reserve_out_of_range_names_the_field
+    an_empty_body_asks_for_one_job
+    the_queues_lease_holds_when_the_reserve_does_not_say
+    a_pop_takes_a_job_once
+    a_popped_job_becomes_history_where_it_is_kept
+    many_workers_never_get_the_same_job
+
+    a_push_wakes_whoever_waits
+    a_batch_wakes_a_waiter_for_each_job
+    a_due_time_wakes_whoever_waits
+    an_earlier_run_at_wakes_whoever_waits
+    a_rollback_wakes_whoever_waits
+    a_move_and_a_death_wake_whoever_waits
+    an_expiry_wakes_whoever_waits
+    a_resume_wakes_whoever_waits
+    who_came_first_is_served_first
+    a_wait_ends_empty_in_time
+    a_poll_stays_underneath
+    a_client_that_leaves_gets_nothing
+
+    a_repeat_gets_the_same_jobs
+    a_repeat_shows_only_what_is_still_held
+    a_key_belongs_to_its_request
+    an_empty_answer_is_not_remembered
+    a_repeat_while_the_first_runs_waits_for_it
+    a_key_must_be_visible_ascii
+
+    a_commit_takes_the_job_away
+    a_commit_becomes_history_with_its_result
+    a_rollback_brings_the_job_back
+    a_rollback_waits_as_long_as_it_is_told
+    a_job_without_attempts_left_is_dead
+    a_dead_job_goes_to_the_dead_letter_queue
+    an_extend_gives_more_time
+    progress_is_handed_on
+    a_move_starts_the_next_stage
+    a_worker_learns_that_its_job_is_not_wanted
+    a_settle_out_of_range_names_the_field
+
+    a_token_of_the_past_settles_nothing
+    a_token_that_never_was_settles_nothing
+    a_repeat_of_a_settle_answers_the_same
+    a_repeat_is_recognised_after_the_job_went_on
+    a_repeat_of_a_death_answers_the_same
+    a_commit_can_be_repeated_while_history_lasts
+    a_forced_delete_takes_the_token
+    concurrent_repeats_answer_the_same
+    a_commit_whose_client_left_can_be_repeated
+
+    each_element_of_a_settle_stands_for_itself
+    a_settle_takes_a_thousand_jobs
+    a_settle_of_nothing_answers_nothing
+    the_same_job_twice_in_a_settle
+
+    a_job_that_is_not_there_is_unknown
+    a_waiting_job_can_be_changed
+    a_change_orders_the_job_anew
+    a_job_that_is_held_or_finished_stays_as_it_is
+    a_change_out_of_range_names_the_field
+    a_deleted_job_is_gone
+    a_queue_is_browsed_page_by_page
+    a_queue_is_browsed_by_state_and_key
+    a_wrong_query_names_the_parameter
+
+    a_queue_without_settings_has_the_defaults
+    settings_are_replaced_and_merged
+    a_patch_merges_within_the_backoff
+    settings_change_only_as_they_are_known
+    of_many_that_change_settings_at_once_one_succeeds
+    settings_out_of_range_name_the_field
+    dead_letter_queues_make_no_circle
+    queues_are_listed_by_name
+    a_queue_with_jobs_is_deleted_by_force_only
+    a_paused_queue_delivers_nothing_and_takes_pushes
+
+    a_purge_takes_one_state_away
+    a_purge_takes_what_is_older
+    a_purge_goes_on_until_nothing_is_left
+    a_redrive_revives_the_queues_own_dead
+    a_redrive_returns_dead_letters_to_where_they_died
+    a_replay_copies_history
+    a_replay_stops_at_a_full_queue
+
+    stats_count_what_is_there
+    stats_list_the_background_tasks
+    a_paused_queue_says_so
+    a_server_tells_how_it_is
+    metrics_can_be_read
+
+    an_unknown_path_is_not_found
+    a_method_that_a_path_has_not_is_refused
+    head_answers_like_get_without_a_body
+    only_json_is_read
+    every_answer_has_the_id_of_its_request
+    answers_say_what_they_are
+    a_big_answer_is_compressed_where_that_is_asked_for
+    the_document_and_its_page_are_served
+
+    odd_payloads_come_back_as_they_were
+    a_payload_may_be_as_big_as_the_limit
+    arbitrary_payloads_come_back_as_they_were
+    ambiguous_payloads_are_refused
+    results_and_progress_come_back_as_they_were
+    what_is_not_json_is_malformed
+
+    waiting_calls_are_answered_at_the_end
+    a_call_that_runs_is_finished
+    a_stop_does_not_wait_for_ever
+}
+
+/// Cases about several servers: only MongoDB has several, one SQLite file has one.
+mod several_servers {
+    use super::http::figures::a_store_that_is_away_is_told;
+    use super::http::once::{
+        a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
+    };
+    use super::http::stale::another_server_knows_a_commit_by_its_history_only;
+
+    crate::on_one_store! {
+        mongo:
+        a_repeat_at_another_server_gets_the_same_jobs
+        a_repeat_at_another_server_waits_for_the_first
+        another_server_knows_a_commit_by_its_history_only
+        a_store_that_is_away_is_told
+    }
 }

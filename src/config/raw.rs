@@ -87,7 +87,8 @@ pub struct Mongodb {
 }
 
 /// The variables that are configuration, each a source of its own so that a mistake names it:
-/// `TAILBACK_LISTEN`, `TAILBACK_STORE`, and `TAILBACK_` names with `__` between section and key.
+/// `TAILBACK_LISTEN`, `TAILBACK_STORE`, and names with `__` between section and key (`TAILBACK_REAPER__BATCH`) or
+/// before a key outside every section (`TAILBACK__SHUTDOWN_MS`).
 pub struct Environment(Vec<(String, String)>);
 
 const PREFIX: &str = "TAILBACK_";
@@ -104,6 +105,9 @@ impl Environment {
 /// The key that a variable sets.
 fn key(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
+    if let Some(name) = name.strip_prefix('_') {
+        return Some(name.replace("__", ".").to_ascii_lowercase()); // a key outside every section
+    }
     let is_key = matches!(name, "LISTEN" | "STORE") || name.contains("__");
     is_key.then(|| name.replace("__", ".").to_ascii_lowercase())
 }

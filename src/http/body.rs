@@ -56,8 +56,14 @@ fn is_timeout(rejection: &BytesRejection) -> bool {
     false
 }
 
-/// JSON text as a request.
+/// JSON text as a request, which is an object.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    // serde would read an array as the fields in the order in which they happen to be declared.
+    if text.trim_start().starts_with('[') {
+        let array: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
+        array.map_err(|error| refuse(String::new(), &error))?;
+        return Err(Problem::field("", "must be an object"));
+    }
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());

@@ -155,8 +155,10 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
         if text.trim() == "*" {
             return Ok(Self(Precondition::None)); // every queue exists as soon as it is named
         }
-        let tags =
-            text.split(',').map(|tag| tag.trim().strip_prefix('"')?.strip_suffix('"').map(str::to_owned));
+        let tags = text.split(',').map(|tag| {
+            let version = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+            (!version.contains('"')).then(|| version.to_owned())
+        });
         let invalid =
             || Problem::new(Code::Malformed, "If-Match must be a list of entity tags, such as \"abc\"");
         let versions = tags.collect::<Option<Vec<String>>>().ok_or_else(invalid)?;

@@ -1,6 +1,10 @@
 //! How long a job that failed waits before it is tried again.
 
-use serde::{Deserialize, Serialize};
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Whether the delay grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -34,6 +38,30 @@ pub struct Backoff {
     #[serde(default = "default_jitter")]
     #[schema(minimum = 0, maximum = 1, default = 0.2)]
     pub jitter: f64,
+}
+
+/// Reads an optional object as an object only: serde would also take an array, as the fields in the order in
+/// which they happen to be declared.
+pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    struct ObjectOnly<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectOnly<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_unit<E: serde::de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+
+    from.deserialize_any(ObjectOnly(PhantomData))
 }
 
 /// A year: the longest duration that any setting accepts.

@@ -136,6 +136,12 @@ impl Meta {
         self.state.visible(self.run_at, now)
     }
 
+    /// Whether the job is reserved and its reservation may be taken back by now. A little early, since `now`
+    /// is an estimate that lags behind the store's clock.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.reserved_until.is_some_and(|until| until <= now.plus_ms(1000))
+    }
+
     /// The future moment that a ready job waits for, if it does.
     pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
         (self.state == State::Ready && self.run_at > now).then_some(self.run_at)

@@ -29,7 +29,7 @@ pub struct QueueSettings {
     #[schema(minimum = 1, maximum = 1000000)]
     pub max_attempts: Option<u32>,
     /// How long a rolled back job waits, when the job does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
     pub backoff: Option<Backoff>,
     /// The queue that takes this queue's dead jobs. Without it they stay here as `dead`.
     #[serde(skip_serializing_if = "Option::is_none")]

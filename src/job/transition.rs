@@ -147,19 +147,24 @@ pub struct Surroundings<'a> {
     pub chance: f64,
 }
 
-/// What the operation does to the job.
-pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Step, Refusal> {
-    if let Some(claim) = operation.claim()
-        && meta.claim.as_ref() != Some(claim)
-    {
+/// Whether the job allows the operation: its token is the current one, and the state table knows it.
+fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refusal> {
+    let claim = operation.claim();
+    if claim.is_some() && meta.claim.as_ref() != claim {
         return Err(Refusal::Lost { gone: false });
     }
     if state::targets(meta.state, operation.verb()).is_none() {
-        return Err(match operation.claim() {
+        return Err(match claim {
             Some(_) => Refusal::Lost { gone: false },
-            None => Refusal::Conflict { state: meta.visible(around.now) },
+            None => Refusal::Conflict { state: meta.visible(now) },
         });
     }
+    Ok(())
+}
+
+/// What the operation does to the job.
+pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Step, Refusal> {
+    check(meta, operation, around.now)?;
     let now = around.now;
     match operation {
         Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),

@@ -163,10 +163,11 @@ mod tests {
 
     use super::*;
 
+    type Sums = Arc<Rounds<&'static str, Vec<u32>, u32>>;
     type Sizes = Arc<Mutex<Vec<usize>>>;
 
     /// Rounds that end when the semaphore lets them, and a record of how many items each had.
-    fn rounds(limits: Limits) -> (Arc<Rounds<&'static str, Vec<u32>, u32>>, Arc<Semaphore>, Sizes) {
+    fn rounds(limits: Limits) -> (Sums, Arc<Semaphore>, Sizes) {
         let (go, sizes) = (Arc::new(Semaphore::new(0)), Sizes::default());
         let (gate, record) = (go.clone(), sizes.clone());
         let rounds = Rounds::new(limits, move |_, items: Vec<Vec<u32>>| {
@@ -181,10 +182,7 @@ mod tests {
         (rounds, go, sizes)
     }
 
-    async fn all(
-        rounds: &Arc<Rounds<&'static str, Vec<u32>, u32>>,
-        items: Vec<Vec<u32>>,
-    ) -> Vec<Result<u32, Turned>> {
+    async fn all(rounds: &Sums, items: Vec<Vec<u32>>) -> Vec<Result<u32, Turned>> {
         futures::future::join_all(items.into_iter().map(|item| rounds.travel("lane", item))).await
     }
 

@@ -87,12 +87,16 @@ impl Settle {
     }
 }
 
-/// Settles on their way: those of one call stay together.
-pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>>;
+/// Settles on their way. What is settled of one job is always in the same lane, whose rounds go one after
+/// the other: a repeat never overtakes its first call, and finds its outcome remembered.
+pub(super) type SettleRounds = Arc<Rounds<usize, Vec<Change>, Vec<Result<Settled>>>>;
+
+/// How many rounds of settles may be under way at once.
+const LANES: usize = 4;
 
 pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: SETTLE_MAX, overlap: 4, waiting: 100_000 }, move |(), items| {
+    Rounds::new(Limits { round: SETTLE_MAX, overlap: 1, waiting: 100_000 }, move |_, items| {
         let shared = shared.upgrade();
         Box::pin(async move {
             match shared {
@@ -101,6 +105,11 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
             }
         })
     })
+}
+
+fn lane(change: &Change) -> usize {
+    // The last characters of an id differ most.
+    change.id.as_str().bytes().rev().take(2).fold(0, |sum, byte| sum + usize::from(byte)) % LANES
 }
 
 impl Queues {
@@ -134,14 +143,23 @@ impl Queues {
 
     /// Settles jobs together with whatever else is being settled.
     pub(super) async fn settle_changes(&self, changes: Vec<Change>) -> Vec<Result<Settled>> {
-        if changes.is_empty() {
-            return Vec::new();
+        let places: Vec<usize> = changes.iter().map(lane).collect();
+        let mut lanes: [Vec<Change>; LANES] = Default::default();
+        for (change, place) in changes.into_iter().zip(&places) {
+            lanes[*place].push(change);
         }
-        let count = changes.len();
-        match self.0.settles.travel((), changes).await {
-            Ok(answers) => answers,
-            Err(turned) => vec![Err(turned.into()); count],
-        }
+        let travels = lanes.into_iter().enumerate().map(async |(lane, changes)| {
+            let count = changes.len();
+            if count == 0 {
+                return Vec::new();
+            }
+            let answers = self.0.settles.travel(lane, changes).await;
+            answers.unwrap_or_else(|turned| vec![Err(turned.into()); count])
+        });
+        let answers = futures::future::join_all(travels).await;
+        let mut answers: Vec<_> = answers.into_iter().map(Vec::into_iter).collect();
+        let lost = || Err(StoreError::internal("a settle was left unanswered").into());
+        places.into_iter().map(|place| answers[place].next().unwrap_or_else(lost)).collect()
     }
 
     /// One round of settles: applies them all, remembers how they ended, and tells who waits for what came back.

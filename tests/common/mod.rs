@@ -1,5 +1,7 @@
 //! What the black-box tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod fleet;
 pub mod mongod;
+pub mod own_mongod;
 pub mod server;

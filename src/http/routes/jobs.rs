@@ -49,6 +49,7 @@ pub struct PushRequest {
     #[schema(minimum = 1, maximum = 1000000)]
     max_attempts: Option<u32>,
     /// How long the job waits after a rollback; absent: what the queue says.
+    #[serde(default, deserialize_with = "crate::job::backoff::object")]
     backoff: Option<Backoff>,
     /// Removed after so many milliseconds, unless it is reserved or finished then.
     #[schema(minimum = 1, maximum = 31536000000_u64)]

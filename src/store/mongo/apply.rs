@@ -214,8 +214,22 @@ impl Round<'_> {
         })
     }
 
-    /// One update and one delete command; what they certainly did is answered.
+    /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
+    /// only calls with the same token meet over its job, so that those may travel together; one that ran out
+    /// may be taken back and given to others at any moment, and so is deleted alone.
     async fn write_plain(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        let now = self.mongo.now()?;
+        let (late, prompt): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|(_, plan)| plan.deletes() && plan.meta.is_overdue(now));
+        let mut outcome = self.write_together(prompt).await;
+        for plan in late {
+            outcome = outcome.and(self.write_together(vec![plan]).await);
+        }
+        outcome
+    }
+
+    /// One update and one delete command; what they certainly did is answered.
+    async fn write_together(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         if plans.is_empty() {
             return Ok(());
         }
@@ -247,9 +261,14 @@ impl Round<'_> {
                 Next::Delete => deleted.as_ref().is_ok_and(|n| *n == delete_count),
                 _ => updated.as_ref().is_ok_and(|n| *n == update_count),
             };
+            // A command that found nothing did nothing: then the job's absence is the doing of somebody else.
+            let in_vain = match &plan.step.next {
+                Next::Delete => deleted.as_ref().is_ok_and(|n| *n == 0),
+                _ => updated.as_ref().is_ok_and(|n| *n == 0),
+            };
             if certain {
                 self.answer(n, Ok(plan.applied()));
-            } else {
+            } else if !in_vain {
                 self.sent.insert(plan.meta.id.clone(), plan);
             }
         }

@@ -1,0 +1,124 @@
+//! A MongoDB of a test's own, to be stopped, frozen and started again at will.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use mongodb::Client;
+use mongodb::bson::{Document, doc};
+use mongodb::options::ClientOptions;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::server::until;
+
+const SET: &str = "rs0";
+
+/// A mongod on a port and a directory that stay the same across its restarts; killed when dropped.
+pub struct OwnMongod {
+    port: u16,
+    directory: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl OwnMongod {
+    /// One that does not run yet.
+    pub fn idle() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { port, directory: tempfile::tempdir().unwrap(), child: None }
+    }
+
+    /// A running replica set of one member.
+    pub async fn start() -> Self {
+        let mut mongod = Self::idle();
+        mongod.run().await;
+        mongod
+    }
+
+    /// A running server without a replica set, which Tailback cannot use.
+    pub async fn standalone() -> Self {
+        let mut mongod = Self::idle();
+        mongod.spawn(&[]);
+        until("the standalone mongod answers", || async { mongod.hello().await.is_some() }).await;
+        mongod
+    }
+
+    /// The URL of a database on it.
+    pub fn url(&self) -> String {
+        format!("mongodb://127.0.0.1:{}/tailback?replicaSet={SET}", self.port)
+    }
+
+    /// Starts it, again or for the first time, and waits until it takes writes.
+    pub async fn run(&mut self) {
+        self.spawn(&["--replSet", SET]);
+        let host = format!("127.0.0.1:{}", self.port);
+        until("the mongod is the primary", || async {
+            let Some(hello) = self.hello().await else { return false };
+            if hello.get_bool("isreplicaset").unwrap_or(false) {
+                let members = vec![doc! { "_id": 0, "host": &host }];
+                let initiate = doc! { "replSetInitiate": { "_id": SET, "members": members } };
+                // A second try may find it under way; the next look tells.
+                let _ = self.command(initiate).await;
+            }
+            hello.get_bool("isWritablePrimary").unwrap_or(false)
+        })
+        .await;
+    }
+
+    /// kill -9, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// It stops to answer, but its connections stay open.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// It goes on where it was.
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().expect("the mongod does not run").id();
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+    }
+
+    fn spawn(&mut self, more: &[&str]) {
+        let binary = std::env::var("TAILBACK_TEST_MONGOD").expect(
+            "TAILBACK_TEST_MONGOD is not set: run the tests with scripts/test, which provides a MongoDB",
+        );
+        let mut command = Command::new(binary);
+        command.arg("--dbpath").arg(self.directory.path());
+        command.arg("--logpath").arg(self.directory.path().join("mongod.log")).arg("--logappend");
+        command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]);
+        command.args(["--port", &self.port.to_string()]).args(more);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    async fn hello(&self) -> Option<Document> {
+        self.command(doc! { "hello": 1 }).await
+    }
+
+    /// One command on a connection of its own, past all that a driver does to find a primary.
+    async fn command(&self, command: Document) -> Option<Document> {
+        let url = format!("mongodb://127.0.0.1:{}/?directConnection=true", self.port);
+        let mut options = ClientOptions::parse(url).await.unwrap();
+        options.server_selection_timeout = Some(Duration::from_millis(500));
+        let client = Client::with_options(options).unwrap();
+        let answer = client.database("admin").run_command(command).await.ok();
+        client.shutdown().immediate(true).await;
+        answer
+    }
+}
+
+impl Drop for OwnMongod {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

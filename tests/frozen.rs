@@ -1,0 +1,157 @@
+//! Documents of schema version 1, as other programs and servers of old have written them, load for ever; and
+//! malformed ones never get into the database. MongoDB only: an SQLite file is nobody else's to write.
+//!
+//! The files in `tests/frozen/` are never changed once they are released. A new version adds files.
+
+mod common;
+
+use common::server::{Place, Server};
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::{Client, Collection};
+use serde_json::{Value, json};
+
+/// MongoDB's `DocumentValidationFailure`.
+const REFUSED: i32 = 121;
+
+fn file(name: &str) -> Value {
+    let path = format!("{}/tests/frozen/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Extended JSON as the document that it means.
+fn document(json: &Value) -> Document {
+    match Bson::try_from(json.clone()).unwrap() {
+        Bson::Document(document) => document,
+        other => panic!("no document: {other}"),
+    }
+}
+
+async fn jobs(place: &Place) -> Collection<Document> {
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    client.default_database().unwrap().collection("jobs")
+}
+
+async fn loads(place: &Place, name: &str) {
+    let case = file(name);
+    let written = document(&case["document"]);
+    let id = written.get_str("_id").unwrap().to_owned();
+    let server = Server::start(&place.url).await;
+    let jobs = jobs(place).await;
+    jobs.insert_one(&written).await.unwrap_or_else(|error| panic!("{name} is refused: {error}"));
+    let response = server.http.get(format!("{}/v1/jobs/{id}", server.base)).send().await.unwrap();
+    let text = response.text().await.unwrap();
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    for (field, value) in case["shows"].as_object().unwrap() {
+        assert_eq!(&shown[field], value, "{name}, {field}: {text}");
+    }
+    if let Some(payload) = case["payload_text"].as_str() {
+        assert!(text.contains(&format!("\"payload\":{payload}")), "{name}: {text}");
+    }
+    let (status, page) = server.get("/v1/queues/frozen/jobs").await;
+    assert_eq!((status, &page["jobs"]), (200, &json!([shown])), "{name}");
+    assert_delivery(&server, &jobs, &case, &shown, &written).await;
+}
+
+/// What is ready is delivered, fails once, is delivered again and committed; what is not stays as it is.
+async fn assert_delivery(
+    server: &Server,
+    jobs: &Collection<Document>,
+    case: &Value,
+    shown: &Value,
+    written: &Document,
+) {
+    let by_id = || doc! { "_id": shown["id"].as_str().unwrap() };
+    let first = server.reserve("frozen", json!({})).await;
+    if case["delivered"] == false {
+        assert!(first.is_empty(), "{first:?}");
+        assert_eq!(jobs.find_one(by_id()).await.unwrap().as_ref(), Some(written));
+        return;
+    }
+    assert_eq!((&first[0]["id"], &first[0]["payload"]), (&shown["id"], &shown["payload"]));
+    assert_eq!(first[0]["attempt"], 1);
+    assert_eq!(server.settle(&first[0], "rollback", json!({"delay_ms": 0})).await.0, 200);
+    let stored = jobs.find_one(by_id()).await.unwrap().unwrap();
+    for field in case["keeps"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        assert_eq!(stored.get(field), written.get(field), "{field} was not let be");
+    }
+    let again = server.reserve("frozen", json!({})).await.remove(0);
+    assert_eq!((&again["attempt"], &again["payload"]), (&json!(2), &shown["payload"]));
+    assert_eq!(server.settle(&again, "commit", json!({})).await.0, 200);
+    assert_eq!(jobs.find_one(by_id()).await.unwrap(), None);
+}
+
+async fn a_minimal_one(place: &Place) {
+    loads(place, "minimal.json").await;
+}
+
+async fn one_with_every_field(place: &Place) {
+    loads(place, "every_field.json").await;
+}
+
+async fn one_whose_payload_is_a_text(place: &Place) {
+    loads(place, "payload_json.json").await;
+}
+
+async fn a_dead_lettered_one(place: &Place) {
+    loads(place, "dead_lettered.json").await;
+}
+
+async fn a_done_one(place: &Place) {
+    loads(place, "done.json").await;
+}
+
+async fn one_with_unknown_fields(place: &Place) {
+    loads(place, "unknown_fields.json").await;
+}
+
+async fn malformed_ones_are_refused(place: &Place) {
+    let cases = file("refused.json");
+    let _server = Server::start(&place.url).await;
+    let jobs = jobs(place).await;
+    jobs.insert_one(document(&cases["good"])).await.unwrap();
+    for (n, case) in cases["bad"].as_array().unwrap().iter().enumerate() {
+        let mut bad = document(&cases["good"]);
+        bad.insert("_id", format!("bad-{n}"));
+        for field in case["without"].as_array().into_iter().flatten() {
+            bad.remove(field.as_str().unwrap());
+        }
+        if !case["with"].is_null() {
+            bad.extend(document(&case["with"]));
+        }
+        let code = match jobs.insert_one(bad).await {
+            Ok(_) => panic!("{}: it was stored", case["why"]),
+            Err(error) => match *error.kind {
+                mongodb::error::ErrorKind::Write(mongodb::error::WriteFailure::WriteError(write)) => {
+                    write.code
+                }
+                other => panic!("{}: {other}", case["why"]),
+            },
+        };
+        assert_eq!(code, REFUSED, "{}", case["why"]);
+    }
+    assert_eq!(jobs.count_documents(doc! {}).await.unwrap(), 1);
+}
+
+/// Also by an update, such as somebody makes by hand.
+async fn a_job_cannot_be_made_malformed(place: &Place) {
+    let cases = file("refused.json");
+    let _server = Server::start(&place.url).await;
+    let jobs = jobs(place).await;
+    jobs.insert_one(document(&cases["good"])).await.unwrap();
+    for update in [doc! { "$set": { "state": "running" } }, doc! { "$unset": { "payload": "" } }] {
+        assert!(jobs.update_one(doc! { "_id": "good" }, update.clone()).await.is_err(), "{update}");
+    }
+    assert_eq!(jobs.find_one(doc! {}).await.unwrap(), Some(document(&cases["good"])));
+}
+
+on_one_store! { mongo:
+    a_minimal_one
+    one_with_every_field
+    one_whose_payload_is_a_text
+    a_dead_lettered_one
+    a_done_one
+    one_with_unknown_fields
+    malformed_ones_are_refused
+    a_job_cannot_be_made_malformed
+}

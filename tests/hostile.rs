@@ -1,0 +1,204 @@
+//! Clients that are slow, broken or malicious, byte by byte. The store has no part in this, so that one is
+//! enough.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::server::{PATIENCE, Place, Server, until};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+async fn connect(server: &Server) -> TcpStream {
+    TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap()
+}
+
+/// Sends these bytes and reads until the server closes the connection.
+async fn exchange(server: &Server, bytes: &[u8]) -> String {
+    let mut stream = connect(server).await;
+    // The server may refuse before it has read everything.
+    let _ = stream.write_all(bytes).await;
+    read_to_end(&mut stream).await
+}
+
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let read = async {
+        let mut part = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut part).await {
+            bytes.extend_from_slice(&part[..read]);
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("the server does not close the connection");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn still_serves(server: &Server) {
+    let id = server.push("after", json!({"payload": 1})).await;
+    let jobs = server.reserve("after", json!({})).await;
+    assert_eq!(jobs[0]["id"], id);
+    assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+}
+
+async fn half_a_head_is_closed(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__HEADER_WAIT_MS", "300")]).await;
+    for bytes in ["", "G", "GET /healthz HTTP/1.1\r\nhost: x\r\n", "GET /healthz HTTP/1.1\r\nhost: x\r\nx: "]
+    {
+        let since = Instant::now();
+        let answer = exchange(&server, bytes.as_bytes()).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+        assert!(since.elapsed() >= Duration::from_millis(250), "it had its time: {bytes:?}");
+    }
+    // Nor does a connection stay open that has said something once, and nothing since.
+    let answer = exchange(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    still_serves(&server).await;
+}
+
+async fn a_stalled_body_is_given_up(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_PAUSE_MS", "200")]).await;
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    for rest in ["content-length: 100\r\n\r\n{\"payl", "transfer-encoding: chunked\r\n\r\n5\r\n{\"pay\r\n"] {
+        let answer = exchange(&server, format!("{head}{rest}").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!(answer.contains("\"code\":\"request-timeout\""), "{answer}");
+    }
+    still_serves(&server).await;
+}
+
+async fn a_body_that_breaks_off_stores_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let whole = r#"{"payload":1}"#;
+    for rest in [
+        format!("content-length: 100\r\n\r\n{whole}"),
+        format!("transfer-encoding: chunked\r\n\r\nd\r\n{whole}\r\n"),
+    ] {
+        let mut stream = connect(&server).await;
+        let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\n";
+        stream.write_all(format!("{head}{rest}").as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    assert_eq!(server.get("/v1/queues/mail/jobs").await.1["jobs"], json!([]));
+    still_serves(&server).await;
+}
+
+async fn more_connections_than_allowed_wait(place: &Place) {
+    let server = Server::start_with(
+        &place.url,
+        &[("TAILBACK_LIMITS__CONNECTIONS", "2"), ("TAILBACK_LIMITS__HEADER_WAIT_MS", "60000")],
+    )
+    .await;
+    // The client of this test keeps one connection open.
+    let first = connect(&server).await;
+    let mut second = connect(&server).await;
+    second.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    let early = tokio::time::timeout(Duration::from_millis(200), second.read_exact(&mut answer)).await;
+    assert!(early.is_err(), "two connections are open already");
+    assert_eq!(server.get("/healthz").await.0, 200, "those that are in are served");
+    drop(first);
+    let read = tokio::time::timeout(PATIENCE, second.read_exact(&mut answer)).await;
+    read.expect("the place that became free is taken").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    drop(second);
+    still_serves(&server).await;
+}
+
+async fn garbage_is_refused(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__HEADER_WAIT_MS", "1000")]).await;
+    let random: Vec<u8> = (0..4096).map(|_| rand::random()).collect();
+    let tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec();
+    let h2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let many =
+        (0..500).fold("GET / HTTP/1.1\r\n".to_owned(), |text, n| text + &format!("h{n}: x\r\n")) + "\r\n";
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(1_000_000));
+    for bytes in [
+        random,
+        vec![0; 1000],
+        tls,
+        h2,
+        many.into_bytes(),
+        long.into_bytes(),
+        b"GET\r\n\r\n".to_vec(),
+        b"GET / HTTP/9.9\r\n\r\n".to_vec(),
+        b"GET /a b HTTP/1.1\r\n\r\n".to_vec(),
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n".to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n".to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec(),
+    ] {
+        let answer = exchange(&server, &bytes).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    still_serves(&server).await;
+}
+
+async fn too_much_is_refused_before_it_is_read(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_BYTES", "1024")]).await;
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let huge = format!("{head}content-length: 1000000000000\r\n\r\n{}", " ".repeat(4096));
+    let chunks = format!("{head}transfer-encoding: chunked\r\n\r\n1000\r\n{}\r\n", " ".repeat(4096));
+    for bytes in [huge, chunks] {
+        let answer = exchange(&server, bytes.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("\"code\":\"too-large\""), "{answer}");
+    }
+    still_serves(&server).await;
+}
+
+async fn old_and_hasty_clients_are_served(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let answer = exchange(&server, b"GET /healthz HTTP/1.0\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("{\"status\":\"ok\"}"), "{answer}");
+
+    // Three requests at once, the second of them wrong: three answers in that order.
+    let push = r#"{"payload":1}"#;
+    let bytes = format!(
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: {0}\r\n\r\n{push}\
+         GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n\
+         POST /v1/queues/mail/pop HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}",
+        push.len()
+    );
+    let answer = exchange(&server, bytes.as_bytes()).await;
+    let statuses: Vec<&str> = answer.split("HTTP/1.1 ").skip(1).map(|one| &one[..3]).collect();
+    assert_eq!(statuses, ["201", "404", "200"], "{answer}");
+    assert!(answer.ends_with("]}") && answer.contains("\"state\":\"done\""), "{answer}");
+
+    // A body in chunks of one byte each is a body.
+    let chunks: String = push.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let answer = exchange(&server, format!("{head}{chunks}0\r\n\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    still_serves(&server).await;
+}
+
+async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for n in 0..100 {
+        let mut stream = connect(&server).await;
+        let bytes = "POST /v1/queues/mail/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{\"wait_ms\":60000}";
+        stream.write_all(&bytes.as_bytes()[..n.min(bytes.len())]).await.unwrap();
+    }
+    until("their connections are closed", || async {
+        let text =
+            server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
+        text.lines().any(|line| line == "tailback_http_connections 1")
+    })
+    .await;
+    still_serves(&server).await;
+}
+
+on_one_store! {
+    sqlite:
+    half_a_head_is_closed
+    a_stalled_body_is_given_up
+    a_body_that_breaks_off_stores_nothing
+    more_connections_than_allowed_wait
+    garbage_is_refused
+    too_much_is_refused_before_it_is_read
+    old_and_hasty_clients_are_served
+    clients_that_leave_at_once_leave_nothing_behind
+}

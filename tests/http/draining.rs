@@ -1,0 +1,91 @@
+//! Stopping: whoever waits is answered, what runs is finished.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::support::*;
+
+pub async fn waiting_calls_are_answered_at_the_end(place: &Place) {
+    let mut server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    let since = Instant::now();
+    let kept = server.push("kept", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    let waiters = [
+        begin_reserve(&server, "mail"),
+        begin(&server, "/v1/queues/mail/pop", &[], json!({"wait_ms": LONG_MS})),
+        begin(&server, "/v1/reserve", &[], json!({"queues": ["a", "b*"], "wait_ms": LONG_MS})),
+        begin(&server, "/v1/queues/x/reserve", &[("idempotency-key", "k")], json!({"wait_ms": LONG_MS})),
+    ];
+    until_looked(&server, 4).await;
+    let status = server.terminate().await;
+    assert_eq!(status.code(), Some(0));
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap(), (200, json!({"jobs": []})));
+    }
+    assert!(since.elapsed() < WOKEN);
+    assert!(TcpStream::connect(server.base.trim_start_matches("http://")).await.is_err());
+    // And the next server goes on where this one ended.
+    let next = Server::start(&place.url).await;
+    assert_eq!(see(&next, &kept).await["state"], "scheduled");
+}
+
+pub async fn a_call_that_runs_is_finished(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let address = server.base.trim_start_matches("http://").to_owned();
+    let mut slow = TcpStream::connect(&address).await.unwrap();
+    let mut late = TcpStream::connect(&address).await.unwrap();
+    let body = r#"{"payload":"late"}"#;
+    // With this header the server asks for the body: then the call is surely under way.
+    let head = format!(
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 1024];
+    let read = slow.read(&mut answer).await.unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&answer[..read]));
+    late.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    server.get("/healthz").await;
+
+    let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    kill(process, Signal::SIGTERM).unwrap();
+    until("nobody new gets in", || async { TcpStream::connect(&address).await.is_err() }).await;
+    // A request that was begun before learns that the server is draining, unless its connection was closed
+    // before the server had read any of it.
+    let mut told = String::new();
+    let _ = late.write_all(b"\r\n").await;
+    let _ = late.read_to_string(&mut told).await;
+    if !told.is_empty() {
+        assert!(told.starts_with("HTTP/1.1 503"), "{told}");
+        assert!(
+            told.contains("\"code\":\"draining\"") && told.to_lowercase().contains("retry-after: "),
+            "{told}"
+        );
+    }
+    slow.write_all(body.as_bytes()).await.unwrap();
+    let mut pushed = String::new();
+    slow.read_to_string(&mut pushed).await.unwrap();
+    assert!(pushed.starts_with("HTTP/1.1 201"), "{pushed}");
+    assert_eq!(server.terminate().await.code(), Some(0));
+    let next = Server::start(&place.url).await;
+    assert_eq!(take(&next, "mail").await["payload"], "late");
+}
+
+pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
+    // No variable reaches this key, which is in no section.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "shutdown_ms = 200").unwrap();
+    let config = file.path().to_str().unwrap();
+    let mut server = Server::start_with(&place.url, &[("TAILBACK_CONFIG", config)]).await;
+    let mut stuck = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
+    let head =
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+    stuck.write_all(head.as_bytes()).await.unwrap();
+    assert!(stuck.read(&mut [0; 64]).await.unwrap() > 0, "the call is under way, and its body never comes");
+    let since = Instant::now();
+    assert_eq!(server.terminate().await.code(), Some(0));
+    assert!(since.elapsed() < Duration::from_secs(8), "the body alone would have had 10 seconds");
+}

@@ -1,0 +1,183 @@
+//! What operators look at: stats, health, metrics.
+
+use super::support::*;
+
+/// Makes a mix of jobs and answers what `counts` must say.
+async fn mix(server: &Server) -> Value {
+    configure(server, "mail", json!({"retain_done_ms": 600_000, "max_attempts": 1})).await;
+    for (count, end) in [(3, "commit"), (1, "rollback"), (2, "")] {
+        for _ in 0..count {
+            let taken = push_and_take(server, "mail").await;
+            if !end.is_empty() {
+                assert_eq!(server.settle(&taken, end, json!({})).await.0, 200);
+            }
+        }
+    }
+    for _ in 0..4 {
+        server.push("mail", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    }
+    for _ in 0..5 {
+        server.push("mail", json!({"payload": 1})).await;
+    }
+    json!({"ready": 5, "scheduled": 4, "reserved": 2, "blocked": 0, "dead": 1, "done": 3})
+}
+
+pub async fn stats_count_what_is_there(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let expected = mix(&server).await;
+    server.push("other", json!({"payload": 1, "run_at": "2000-01-01T00:00:00Z"})).await;
+    until("the counts are those of the queue", || async {
+        server.get("/v1/queues/mail/stats").await.1["counts"] == expected
+    })
+    .await;
+    let (status, stats) = server.get("/v1/queues/mail/stats").await;
+    assert_eq!((status, &stats["queue"], &stats["paused"]), (200, &json!("mail"), &json!(false)));
+    assert!(stats["oldest_ready_age_ms"].as_u64().is_some_and(|age| age < 600_000), "{stats}");
+    // 15 pushes within the last minute, of which this minute has not seen the end yet.
+    for (event, count) in
+        [("pushed", 15.0), ("reserved", 6.0), ("committed", 3.0), ("rolled_back", 1.0), ("dead", 1.0)]
+    {
+        let rate = stats["rates_per_s"][event].as_f64().unwrap();
+        assert!((rate * 60.0 - count).abs() < 0.5, "{event}: {stats}");
+    }
+    for times in ["queue_time_ms", "run_time_ms"] {
+        let at = |quantile: &str| stats[times][quantile].as_u64().unwrap();
+        assert!(at("p50") <= at("p95") && at("p95") <= at("p99"), "{stats}");
+    }
+    let oldest = server.get("/v1/queues/other/stats").await.1["oldest_ready_age_ms"].clone();
+    assert!(oldest.as_u64().unwrap() > 86_400_000, "it has been due since the year 2000");
+
+    let (status, all) = server.get("/stats").await;
+    assert_eq!(
+        (status, &all["queues"], &all["version"]),
+        (200, &json!(2), &json!(env!("CARGO_PKG_VERSION")))
+    );
+    assert_eq!((&all["counts"]["ready"], &all["counts"]["done"]), (&json!(6), &json!(3)));
+    assert_eq!(all["store"], if place.url.starts_with("sqlite") { "sqlite" } else { "mongodb" });
+    assert!(all["oldest_ready_age_ms"].as_u64() >= oldest.as_u64());
+    assert!(all["uptime_ms"].is_u64());
+    // What has gone is not counted any more.
+    server.send(reqwest::Method::DELETE, "/v1/queues/mail?force=true", None).await;
+    until("the queue is empty", || async {
+        let counts = server.get("/v1/queues/mail/stats").await.1["counts"].clone();
+        counts.as_object().unwrap().values().all(|count| *count == 0)
+    })
+    .await;
+    assert!(server.get("/v1/queues/mail/stats").await.1.get("oldest_ready_age_ms").is_none());
+}
+
+pub async fn stats_list_the_background_tasks(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (_, stats) = server.get("/stats").await;
+    let mut names: Vec<&str> =
+        stats["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["due", "pruner", "pulse", "reaper", "settings"], "{stats}");
+}
+
+pub async fn a_paused_queue_says_so(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (status, stats) = server.get("/v1/queues/never/stats").await;
+    assert_eq!((status, &stats["paused"], &stats["counts"]["ready"]), (200, &json!(false), &json!(0)));
+    server.post("/v1/queues/never/pause", json!({})).await;
+    assert_eq!(server.get("/v1/queues/never/stats").await.1["paused"], true);
+}
+
+pub async fn a_server_tells_how_it_is(place: &Place) {
+    let server = Server::start(&place.url).await;
+    assert_eq!(server.get("/healthz").await, (200, json!({"status": "ok"})));
+    assert_eq!(server.get("/readyz").await, (200, json!({"status": "ready"})));
+}
+
+/// A line of the text format: `name{label="value",…} number`.
+fn is_sample(line: &str) -> bool {
+    let Some((series, value)) = line.rsplit_once(' ') else { return false };
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    let is_name =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let Some(labels) = labels.strip_suffix('}') else { return false };
+    // No label of ours has a comma or an escape in its value.
+    let is_label = |label: &str| {
+        label.split_once('=').is_some_and(|(name, value)| {
+            is_name(name) && value.len() >= 2 && value.starts_with('"') && value.ends_with('"')
+        })
+    };
+    is_name(name) && (labels.is_empty() || labels.split(',').all(is_label)) && value.parse::<f64>().is_ok()
+}
+
+pub async fn metrics_can_be_read(place: &Place) {
+    let server = Server::start(&place.url).await;
+    mix(&server).await;
+    server.get("/nothing/here").await;
+    let wanted = "tailback_jobs{queue=\"mail\",state=\"scheduled\"}";
+    until("the counts have been read anew", || async { metric(&server, wanted).await == 4.0 }).await;
+    let reply = raw(&server, "GET", "/metrics", &[], "").await;
+    assert!(reply.header("content-type").starts_with("text/plain; version=0.0.4"));
+    for line in reply.text.lines().filter(|line| !line.is_empty()) {
+        let comment = line.starts_with("# HELP tailback_") || line.starts_with("# TYPE tailback_");
+        assert!(comment || (line.starts_with("tailback_") && is_sample(line)), "{line}");
+    }
+    for name in [
+        "tailback_http_requests_total",
+        "tailback_http_request_seconds_bucket",
+        "tailback_http_connections",
+        "tailback_job_events_total",
+        "tailback_job_queue_seconds_count",
+        "tailback_job_run_seconds_sum",
+        "tailback_jobs",
+        "tailback_oldest_ready_seconds",
+        "tailback_store_call_seconds_count",
+        "tailback_store_batch_size_count",
+        "tailback_task_runs_total",
+        "tailback_task_last_run_seconds",
+        "tailback_task_done_total",
+    ] {
+        let there = reply.text.lines().any(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
+        });
+        assert!(there, "{name} is missing");
+    }
+    for (series, value) in [
+        ("tailback_job_events_total{event=\"pushed\"}", 15.0),
+        ("tailback_job_events_total{event=\"committed\"}", 3.0),
+        ("tailback_job_events_total{event=\"rolled_back\"}", 1.0),
+        ("tailback_job_events_total{event=\"dead\"}", 1.0),
+        ("tailback_jobs{queue=\"mail\",state=\"done\"}", 3.0),
+        ("tailback_http_requests_total{method=\"GET\",route=\"none\",status=\"404\"}", 1.0),
+    ] {
+        assert_eq!(metric(&server, series).await, value, "{series}");
+    }
+}
+
+/// For MongoDB alone: an SQLite file is there or the server does not start.
+pub async fn a_store_that_is_away_is_told(_: &Place) {
+    let store = "mongodb://127.0.0.1:1/away?replicaSet=rs0&serverSelectionTimeoutMS=200";
+    let server =
+        Server::launch(store, &[("TAILBACK_MONGODB__DEADLINE_MS", "300"), ("TAILBACK_LOG__FILTER", "off")]);
+    assert_eq!(server.get("/healthz").await.0, 200, "it lives, only its store is away");
+    for (method, path, body) in [
+        ("GET", "/readyz", ""),
+        ("POST", "/v1/queues/mail/jobs", r#"{"payload":1}"#),
+        ("POST", "/v1/queues/mail/reserve", "{}"),
+        ("POST", "/v1/queues/mail/pop", "{}"),
+        ("POST", "/v1/queues/mail/purge", r#"{"state":"ready"}"#),
+        ("POST", "/v1/jobs/a/commit", r#"{"reservation":"x"}"#),
+        ("GET", "/v1/jobs/a", ""),
+        ("DELETE", "/v1/jobs/a", ""),
+        ("GET", "/v1/queues/mail/jobs", ""),
+        ("GET", "/v1/queues/mail", ""),
+        ("PUT", "/v1/queues/mail", "{}"),
+        ("GET", "/v1/queues", ""),
+        ("GET", "/stats", ""),
+    ] {
+        let reply = raw(&server, method, path, &[], body).await;
+        refused(&reply.answer(), 503, "store-unavailable");
+        assert_eq!(reply.json()["retryable"], true, "{path}");
+        assert!(!reply.header("retry-after").is_empty(), "{path}");
+    }
+    // What is wrong by itself is said without the store.
+    invalid(&server.post("/v1/queues/mail/jobs", json!({})).await, "/payload");
+    let (status, answer) = server.post("/v1/queues/mail/jobs/batch", json!({"jobs": [{"payload": 1}]})).await;
+    assert_eq!((status, &answer["results"][0]["problem"]["code"]), (200, &json!("store-unavailable")));
+    assert_eq!(raw(&server, "GET", "/metrics", &[], "").await.status, 200);
+}

@@ -1,0 +1,120 @@
+//! `max_jobs`, `expires_in_ms`, and the sizes of bodies and payloads.
+
+use super::support::*;
+
+pub async fn a_full_queue_refuses_until_a_job_ends(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_jobs": 2})).await;
+    server.push("mail", json!({"payload": 1, "key": "k"})).await;
+    server.push("mail", json!({"payload": 2, "delay_ms": 3_600_000})).await;
+    let reply = post_text(&server, "/v1/queues/mail/jobs", r#"{"payload":3}"#).await;
+    refused(&reply.answer(), 429, "queue-full");
+    assert_eq!(reply.json()["retryable"], true);
+    assert!(reply.header("retry-after").parse::<u32>().is_ok_and(|seconds| seconds >= 1));
+    // A reserved job is unfinished, too.
+    let taken = take(&server, "mail").await;
+    refused(&server.post("/v1/queues/mail/jobs", json!({"payload": 3})).await, 429, "queue-full");
+    server.settle(&taken, "commit", json!({})).await;
+    server.push("mail", json!({"payload": 3})).await;
+    refused(&server.post("/v1/queues/mail/jobs", json!({"payload": 4})).await, 429, "queue-full");
+    configure(&server, "mail", json!({"max_jobs": 3})).await;
+    server.push("mail", json!({"payload": 4})).await;
+}
+
+pub async fn a_full_queue_refuses_a_move(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "next", json!({"max_jobs": 1})).await;
+    server.push("next", json!({"payload": 1})).await;
+    let taken = push_and_take(&server, "mail").await;
+    refused(&server.settle(&taken, "move", json!({"queue": "next"})).await, 429, "queue-full");
+    let path = format!("/v1/jobs/{}/move", id(&taken));
+    let body = json!({"reservation": taken["reservation"], "queue": "next"}).to_string();
+    assert!(!post_text(&server, &path, &body).await.header("retry-after").is_empty());
+    // Nothing has happened: the job is held as before, and moves once there is room.
+    let seen = see(&server, &id(&taken)).await;
+    assert_eq!((&seen["queue"], &seen["state"]), (&json!("mail"), &json!("reserved")));
+    let other = take(&server, "next").await;
+    server.settle(&other, "commit", json!({})).await;
+    assert_eq!(server.settle(&taken, "move", json!({"queue": "next"})).await.0, 200);
+}
+
+pub async fn a_dead_letter_queue_is_never_full(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "dead", json!({"max_jobs": 1})).await;
+    configure(&server, "mail", json!({"dead_letter": "dead", "max_attempts": 1})).await;
+    server.push("dead", json!({"payload": 1})).await;
+    let taken = push_and_take(&server, "mail").await;
+    let (status, answer) = server.settle(&taken, "rollback", json!({})).await;
+    assert_eq!((status, &answer["state"], &answer["queue"]), (200, &json!("dead"), &json!("dead")));
+    assert_eq!(server.reserve("dead", json!({"count": 5})).await.len(), 2);
+}
+
+pub async fn an_expired_job_leaves(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let expired = server.push("mail", json!({"payload": 1, "expires_in_ms": 50})).await;
+    let delayed =
+        server.push("mail", json!({"payload": 1, "expires_in_ms": 50, "delay_ms": 3_600_000})).await;
+    let kept = server.push("mail", json!({"payload": 2, "expires_in_ms": 600_000})).await;
+    for id in [expired, delayed] {
+        until("the job has expired", || async { server.get(&format!("/v1/jobs/{id}")).await.0 == 404 }).await;
+    }
+    assert_eq!(ids(&server.reserve("mail", json!({"count": 9})).await), [kept]);
+}
+
+pub async fn a_reserved_job_expires_once_it_is_given_back(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for queue in ["commit", "rollback", "lapse"] {
+        let job = json!({"payload": 1, "expires_in_ms": 500});
+        let id = server.push(queue, job.clone()).await;
+        let lease_ms = if queue == "lapse" { 600 } else { 30_000 };
+        let mut reserved = server.reserve(queue, json!({"lease_ms": lease_ms})).await;
+        // On a machine that is very busy the job may have expired before anybody could reserve it.
+        let Some(taken) = reserved.pop() else { continue };
+        assert_eq!(taken["id"], id);
+        let expiry = taken["expires_at"].as_str().unwrap().to_owned();
+        until("the expiry has passed by the store's clock", || async {
+            let probe = see(&server, &server.push("clock", json!({"payload": 1})).await).await;
+            probe["created_at"].as_str().unwrap() > expiry.as_str()
+        })
+        .await;
+        match queue {
+            "commit" => assert_eq!(server.settle(&taken, "commit", json!({})).await.1["state"], "done"),
+            "rollback" => {
+                let (status, answer) = server.settle(&taken, "rollback", json!({"delay_ms": 0})).await;
+                assert_eq!((status, &answer["state"]), (200, &json!("removed")));
+            }
+            _ => {}
+        }
+        until("the job has left", || async { server.get(&format!("/v1/jobs/{id}")).await.0 == 404 }).await;
+    }
+}
+
+pub async fn payloads_and_bodies_have_limits(place: &Place) {
+    let limits = [("TAILBACK_LIMITS__PAYLOAD_BYTES", "100"), ("TAILBACK_LIMITS__BODY_BYTES", "4096")];
+    let server = Server::start_with(&place.url, &limits).await;
+    configure(&server, "mail", json!({"retain_done_ms": 60_000})).await;
+    let (fits, long) = ("x".repeat(98), "x".repeat(99)); // and two quotation marks
+    invalid(&server.post("/v1/queues/mail/jobs", json!({"payload": long})).await, "/payload");
+    let pushed = server.push("mail", json!({"payload": fits})).await;
+    // White space is not part of a payload.
+    let spacious = format!(r#"{{"payload":[{}1]}}"#, " ".repeat(500));
+    assert_eq!(post_text(&server, "/v1/queues/mail/jobs", &spacious).await.status, 201);
+    let (status, answer) =
+        server.post("/v1/queues/mail/jobs/batch", json!({"jobs": [{"payload": long}, {"payload": 1}]})).await;
+    assert_eq!((status, &answer["results"][1]["status"]), (200, &json!(201)));
+    invalid(&(422, answer["results"][0]["problem"].clone()), "/payload");
+    let path = format!("/v1/jobs/{pushed}");
+    invalid(&server.send(reqwest::Method::PATCH, &path, Some(json!({"payload": long}))).await, "/payload");
+
+    let taken = take(&server, "mail").await;
+    invalid(&server.settle(&taken, "commit", json!({"result": long})).await, "/result");
+    invalid(&server.settle(&taken, "extend", json!({"progress": long})).await, "/progress");
+    invalid(&server.settle(&taken, "move", json!({"queue": "q", "payload": long})).await, "/payload");
+    assert_eq!(server.settle(&taken, "commit", json!({"result": fits})).await.0, 200);
+    assert_eq!(see(&server, &pushed).await["result"], fits);
+
+    for path in ["/v1/queues/mail/jobs", "/v1/settle", "/v1/reserve"] {
+        let reply = post_text(&server, path, &format!("{{{}}}", " ".repeat(4096))).await;
+        refused(&reply.answer(), 413, "too-large");
+    }
+}

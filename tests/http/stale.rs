@@ -1,0 +1,185 @@
+//! Tokens that are not current, and calls that are repeated because their answer was lost.
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use super::support::*;
+
+/// Every call that settles, with the least that it needs.
+const CALLS: [&str; 4] = ["commit", "rollback", "extend", "move"];
+
+fn body(call: &str) -> Value {
+    if call == "move" { json!({"queue": "next"}) } else { json!({}) }
+}
+
+async fn all_lost(server: &Server, job: &Value, gone: bool) {
+    for call in CALLS {
+        lost(&server.settle(job, call, body(call)).await, gone);
+    }
+}
+
+pub async fn a_token_of_the_past_settles_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let stale = server.reserve("mail", json!({"lease_ms": 100})).await.remove(0);
+    let mut current = Value::Null;
+    until("the reservation was taken back", || async { see(&server, &id(&stale)).await["state"] == "ready" })
+        .await;
+    all_lost(&server, &stale, false).await;
+    current["job"] = take(&server, "mail").await;
+    all_lost(&server, &stale, false).await;
+    let seen = see(&server, &id(&stale)).await;
+    assert_eq!((&seen["state"], &seen["attempt"]), (&json!("reserved"), &json!(2)));
+    assert_eq!(server.settle(&current["job"], "commit", json!({})).await.0, 200);
+    all_lost(&server, &stale, true).await;
+}
+
+pub async fn a_token_that_never_was_settles_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    server.push("mail", json!({"payload": 1})).await;
+    server.push("mail", json!({"payload": 2})).await;
+    let jobs = server.reserve("mail", json!({"count": 2})).await;
+    for token in ["", "x", "not a token!", "ä", &"x".repeat(65), jobs[1]["reservation"].as_str().unwrap()] {
+        let mut job = jobs[0].clone();
+        job["reservation"] = json!(token);
+        all_lost(&server, &job, false).await;
+    }
+    for id in ["unknown", "a.b", "%20", "%FF", &"x".repeat(65)] {
+        let mut job = jobs[0].clone();
+        job["id"] = json!(id);
+        all_lost(&server, &job, true).await;
+    }
+    // A job that nobody holds has no token that would fit.
+    let idle = json!({"id": server.push("mail", json!({"payload": 3})).await, "reservation": jobs[0]["reservation"]});
+    all_lost(&server, &idle, false).await;
+    for job in &jobs {
+        assert_eq!(see(&server, &id(job)).await["state"], "reserved");
+        assert_eq!(server.settle(job, "commit", json!({})).await.0, 200);
+    }
+}
+
+pub async fn a_repeat_of_a_settle_answers_the_same(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for call in ["commit", "rollback", "move"] {
+        let taken = push_and_take(&server, "mail").await;
+        let body = match call {
+            "move" => json!({"queue": "next", "delay_ms": 3_600_000}),
+            "rollback" => json!({"delay_ms": 3_600_000, "error": "once"}),
+            _ => json!({}),
+        };
+        let first = server.settle(&taken, call, body.clone()).await;
+        assert_eq!(first.0, 200, "{call}: {}", first.1);
+        assert_eq!(server.settle(&taken, call, body).await, first, "{call}");
+        // Another call with the token comes too late, whatever the first one did.
+        for other in CALLS.into_iter().filter(|other| *other != call) {
+            lost(&server.settle(&taken, other, self::body(other)).await, call == "commit");
+        }
+        if call != "commit" {
+            let seen = see(&server, &id(&taken)).await;
+            assert_eq!(seen["errors"].as_array().unwrap().len(), usize::from(call == "rollback"));
+            assert_eq!(seen["run_at"], first.1["run_at"]);
+        }
+    }
+}
+
+pub async fn a_repeat_is_recognised_after_the_job_went_on(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "mail").await;
+    let first = server.settle(&taken, "rollback", json!({"delay_ms": 0})).await;
+    let again = take(&server, "mail").await;
+    assert_eq!(server.settle(&taken, "rollback", json!({"delay_ms": 0})).await, first);
+    assert_eq!(see(&server, &id(&taken)).await["state"], "reserved", "the repeat did nothing");
+    let moved = server.settle(&again, "move", json!({"queue": "next"})).await;
+    let next = take(&server, "next").await;
+    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, moved);
+    assert_eq!(server.settle(&next, "commit", json!({})).await.0, 200);
+    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, moved);
+    assert_eq!(server.settle(&next, "commit", json!({})).await.0, 200);
+    lost(&server.settle(&next, "extend", json!({})).await, true);
+}
+
+pub async fn a_repeat_of_a_death_answers_the_same(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_attempts": 1})).await;
+    configure(&server, "post", json!({"max_attempts": 1, "dead_letter": "dead"})).await;
+    for queue in ["mail", "post"] {
+        let taken = push_and_take(&server, queue).await;
+        let first = server.settle(&taken, "rollback", json!({})).await;
+        assert_eq!((first.0, &first.1["state"]), (200, &json!("dead")));
+        assert_eq!(server.settle(&taken, "rollback", json!({})).await, first);
+        lost(&server.settle(&taken, "commit", json!({})).await, false);
+    }
+    assert_eq!(server.reserve("dead", json!({"count": 5})).await.len(), 1);
+}
+
+pub async fn a_commit_can_be_repeated_while_history_lasts(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
+    let taken = push_and_take(&server, "mail").await;
+    let first = server.settle(&taken, "commit", json!({"result": 1})).await;
+    assert_eq!(server.settle(&taken, "commit", json!({"result": 2})).await, first);
+    assert_eq!(see(&server, &id(&taken)).await["result"], 1, "the first one counts");
+    for call in ["rollback", "extend", "move"] {
+        lost(&server.settle(&taken, call, body(call)).await, false);
+    }
+}
+
+pub async fn a_forced_delete_takes_the_token(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "mail").await;
+    let path = format!("/v1/jobs/{}?force=true", id(&taken));
+    assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.0, 204);
+    all_lost(&server, &taken, true).await;
+}
+
+pub async fn concurrent_repeats_answer_the_same(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for call in ["commit", "rollback", "move"] {
+        let taken = push_and_take(&server, "mail").await;
+        let mut whole = body(call);
+        whole["reservation"] = taken["reservation"].clone();
+        if call == "rollback" {
+            whole["delay_ms"] = json!(3_600_000);
+        }
+        let path = format!("/v1/jobs/{}/{call}", id(&taken));
+        let calls: Vec<_> = (0..8).map(|_| begin(&server, &path, &[], whole.clone())).collect();
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.unwrap());
+        }
+        assert_eq!(answers[0].0, 200, "{}", answers[0].1);
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{call}: {answers:?}");
+    }
+}
+
+pub async fn a_commit_whose_client_left_can_be_repeated(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for _ in 0..20 {
+        let taken = push_and_take(&server, "mail").await;
+        let body = json!({"reservation": taken["reservation"]}).to_string();
+        let head = format!("POST /v1/jobs/{}/commit HTTP/1.1\r\nhost: x\r\n", id(&taken));
+        let mut leaves = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        leaves.write_all(request.as_bytes()).await.unwrap();
+        drop(leaves);
+        // Whether the server carried it out, is about to, or never saw it: it is never wrong to ask again.
+        let (status, answer) = server.settle(&taken, "commit", json!({})).await;
+        assert_eq!((status, &answer["state"]), (200, &json!("done")), "{answer}");
+    }
+}
+
+/// For MongoDB alone: one SQLite file has one server.
+pub async fn another_server_knows_a_commit_by_its_history_only(place: &Place) {
+    let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
+    configure(&one, "kept", json!({"retain_done_ms": 600_000})).await;
+    for queue in ["kept", "gone"] {
+        let taken = push_and_take(&one, queue).await;
+        let first = one.settle(&taken, "commit", json!({})).await;
+        let again = two.settle(&taken, "commit", json!({})).await;
+        if queue == "kept" {
+            assert_eq!(again, first);
+        } else {
+            lost(&again, true);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What the cases of this suite share: raw requests, checks of problems, and waiting.
+
+use std::time::{Duration, Instant};
+
+use reqwest::header::HeaderMap;
+pub use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+pub use crate::common::server::{Place, Server, until};
+
+/// Makes waiters look by themselves only once a minute, so that nothing but a wake-up explains an answer.
+pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
+/// How long a waiter waits that is woken much earlier.
+pub const LONG_MS: u64 = 40_000;
+/// Well under [`LONG_MS`], and long enough for a machine that is busy.
+pub const WOKEN: Duration = Duration::from_secs(20);
+
+/// A whole answer.
+pub struct Reply {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or(Value::Null)
+    }
+
+    /// The header's text, empty where there is none.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// Status and body, as the checks below take them.
+    pub fn answer(&self) -> (u16, Value) {
+        (self.status, self.json())
+    }
+}
+
+/// Sends a request as it is; a body is declared as JSON unless the headers say otherwise.
+pub async fn raw(
+    server: &Server,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Vec<u8>>,
+) -> Reply {
+    let method = method.parse().unwrap();
+    let mut request = server.http.request(method, format!("{}{path}", server.base));
+    let body = body.into();
+    if !body.is_empty() {
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/json");
+        }
+        request = request.body(body);
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Reply { status, headers, text: response.text().await.unwrap() }
+}
+
+/// A POST of this text.
+pub async fn post_text(server: &Server, path: &str, body: &str) -> Reply {
+    raw(server, "POST", path, &[], body).await
+}
+
+/// A POST that goes on beside the case.
+pub fn begin(server: &Server, path: &str, headers: &[(&str, &str)], body: Value) -> JoinHandle<(u16, Value)> {
+    let mut request = server.http.post(format!("{}{path}", server.base)).json(&body);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    tokio::spawn(async move {
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    })
+}
+
+/// A reserve from this queue that waits until it is woken.
+pub fn begin_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
+    begin(server, &format!("/v1/queues/{queue}/reserve"), &[], json!({"wait_ms": LONG_MS}))
+}
+
+/// The ids of the jobs that a waiter got; it must have been woken.
+pub async fn woken(since: Instant, waiter: JoinHandle<(u16, Value)>) -> Vec<String> {
+    let (status, answer) = waiter.await.unwrap();
+    assert_eq!(status, 200, "{answer}");
+    assert!(since.elapsed() < WOKEN, "nobody woke the waiter: {answer}");
+    ids(answer["jobs"].as_array().unwrap())
+}
+
+/// A figure of `/metrics`; 0 where there is none.
+pub async fn metric(server: &Server, series: &str) -> f64 {
+    let text = raw(server, "GET", "/metrics", &[], "").await.text;
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// Waits until the store has been asked for so many jobs: waiters that ask for one each may share a call. A
+/// waiter takes its place before it looks, so
+/// that what is pushed afterwards finds it waiting.
+pub async fn until_looked(server: &Server, times: u32) {
+    until("the waiters have looked", || async {
+        metric(server, "tailback_store_batch_size_sum{call=\"claim\"}").await >= f64::from(times)
+    })
+    .await;
+}
+
+/// The ids of these jobs.
+pub fn ids(jobs: &[Value]) -> Vec<String> {
+    jobs.iter().map(id).collect()
+}
+
+/// The id of this job.
+pub fn id(job: &Value) -> String {
+    job["id"].as_str().unwrap().to_owned()
+}
+
+/// Reserves the one job that the queue has.
+pub async fn take(server: &Server, queue: &str) -> Value {
+    let jobs = server.reserve(queue, json!({"worker": "w1"})).await;
+    assert_eq!(jobs.len(), 1, "queue {queue} has no job to reserve");
+    jobs.into_iter().next().unwrap()
+}
+
+/// Pushes a job with nothing special about it, and reserves it.
+pub async fn push_and_take(server: &Server, queue: &str) -> Value {
+    server.push(queue, json!({"payload": {"n": 1}})).await;
+    take(server, queue).await
+}
+
+/// Sets a queue's settings.
+pub async fn configure(server: &Server, queue: &str, settings: Value) {
+    let path = format!("/v1/queues/{queue}");
+    let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(settings)).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// The job as it is now.
+pub async fn see(server: &Server, id: &str) -> Value {
+    let (status, job) = server.get(&format!("/v1/jobs/{id}")).await;
+    assert_eq!(status, 200, "{job}");
+    job
+}
+
+/// A problem of this kind, with everything that a problem must have.
+#[track_caller]
+pub fn refused((status, problem): &(u16, Value), expected: u16, code: &str) {
+    assert_eq!((*status, &problem["code"]), (expected, &json!(code)), "{problem}");
+    assert_eq!(problem["status"], expected, "{problem}");
+    assert_eq!(problem["type"], format!("urn:tailback:problem:{code}"), "{problem}");
+    for field in ["title", "detail", "request_id"] {
+        assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {problem}");
+    }
+    assert!(problem["retryable"].is_boolean(), "{problem}");
+}
+
+/// The field at this JSON pointer was refused.
+#[track_caller]
+pub fn invalid(answer: &(u16, Value), pointer: &str) {
+    refused(answer, 422, "invalid-field");
+    assert_eq!(answer.1["pointer"], pointer, "{}", answer.1);
+}
+
+/// This parameter was refused.
+#[track_caller]
+pub fn bad_parameter(answer: &(u16, Value), name: &str) {
+    refused(answer, 422, "invalid-field");
+    assert_eq!(answer.1["parameter"], name, "{}", answer.1);
+}
+
+/// The token was refused; `gone` tells whether the job does not exist either.
+#[track_caller]
+pub fn lost(answer: &(u16, Value), gone: bool) {
+    refused(answer, 409, "reservation-lost");
+    assert_eq!(answer.1["gone"], gone, "{}", answer.1);
+}

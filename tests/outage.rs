@@ -1,0 +1,227 @@
+//! MongoDB goes away, freezes, and comes back. MongoDB only: an embedded file cannot go away.
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use common::fleet::{Tally, browse, push_many, text};
+use common::own_mongod::OwnMongod;
+use common::server::{Server, command, until};
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Longer than any of these tests takes: nothing lapses by accident.
+const LONG_MS: u64 = 600_000;
+/// How soon a call must say that the store is away.
+const PROMPT: Duration = Duration::from_secs(2);
+
+/// The calls that people and programs rely on, with a job and a token that may or may not exist.
+fn calls() -> Vec<(Method, &'static str, Option<Value>)> {
+    let token = json!({"reservation": "AAAAAAAAAAAAAAAAAAAAAAAAAA"});
+    vec![
+        (Method::POST, "/v1/queues/work/jobs", Some(json!({"payload": 1}))),
+        (Method::POST, "/v1/queues/work/jobs", Some(json!({"payload": 1, "key": "k"}))),
+        (Method::POST, "/v1/queues/work/reserve", Some(json!({}))),
+        (Method::POST, "/v1/queues/work/reserve", Some(json!({"wait_ms": 30_000}))),
+        (Method::POST, "/v1/reserve", Some(json!({"queues": ["work", "other"], "wait_ms": 30_000}))),
+        (Method::POST, "/v1/queues/work/pop", Some(json!({"wait_ms": 30_000}))),
+        (Method::POST, "/v1/jobs/01AAAAAAAAAAAAAAAAAAAAAAAA/commit", Some(token.clone())),
+        (Method::POST, "/v1/jobs/01AAAAAAAAAAAAAAAAAAAAAAAA/rollback", Some(token.clone())),
+        (Method::POST, "/v1/jobs/01AAAAAAAAAAAAAAAAAAAAAAAA/extend", Some(token)),
+        (Method::GET, "/v1/jobs/01AAAAAAAAAAAAAAAAAAAAAAAA", None),
+        (Method::DELETE, "/v1/jobs/01AAAAAAAAAAAAAAAAAAAAAAAA", None),
+        (Method::GET, "/v1/queues", None),
+        (Method::GET, "/v1/queues/work/jobs", None),
+        (Method::PUT, "/v1/queues/work", Some(json!({"lease_ms": 5000}))),
+        (Method::GET, "/v1/queues/work/stats", None),
+        (Method::GET, "/stats", None),
+    ]
+}
+
+/// Every call answers 503, soon. One that is late has more chances: the machine may have been busy.
+async fn all_calls_say_that_the_store_is_away(server: &Server) {
+    let answers = calls().into_iter().map(|(method, path, body)| async move {
+        let mut took = Duration::MAX;
+        for _ in 0..4 {
+            let start = Instant::now();
+            let mut request = server.http.request(method.clone(), format!("{}{path}", server.base));
+            if let Some(body) = &body {
+                request = request.json(body);
+            }
+            let response = request.send().await.unwrap();
+            let (status, retry_after) = (response.status(), response.headers().get("retry-after").cloned());
+            let problem: Value = response.json().await.unwrap_or_default();
+            if status == 200 && path.ends_with("stats") {
+                tokio::time::sleep(Duration::from_secs(1)).await; // they may be a second old
+                continue;
+            }
+            assert_eq!(status, 503, "{method} {path}: {problem}");
+            assert_eq!(problem["code"], "store-unavailable", "{method} {path}: {problem}");
+            assert_eq!(problem["retryable"], true, "{method} {path}: {problem}");
+            assert!(retry_after.is_some(), "{method} {path}: no Retry-After");
+            took = took.min(start.elapsed());
+            if took < PROMPT {
+                break;
+            }
+        }
+        (took >= PROMPT).then(|| format!("{method} {path} took {took:?}"))
+    });
+    let late: Vec<String> = join_all(answers).await.into_iter().flatten().collect();
+    assert!(late.is_empty(), "{late:?}");
+}
+
+async fn is_alive_but_not_ready(server: &Server) {
+    assert_eq!(server.get("/healthz").await.0, 200);
+    until("it is not ready", || async { server.get("/readyz").await.0 == 503 }).await;
+}
+
+/// One whole life, tried again while the store is not yet back for everybody.
+async fn serves_again(server: &Server) {
+    server.until_ready().await;
+    until("a push works", || async {
+        server.post("/v1/queues/again/jobs", json!({"payload": 1})).await.0 == 201
+    })
+    .await;
+    until("the job is delivered", || async {
+        let (status, answer) = server.post("/v1/queues/again/reserve", json!({"lease_ms": LONG_MS})).await;
+        if status != 200 || answer["jobs"] == json!([]) {
+            return false;
+        }
+        server.settle(&answer["jobs"][0], "commit", json!({})).await.0 == 200
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_may_start_before_its_database() {
+    let mut mongod = OwnMongod::idle();
+    let server = Server::launch(&mongod.url(), &[]);
+    is_alive_but_not_ready(&server).await;
+    all_calls_say_that_the_store_is_away(&server).await;
+    mongod.run().await;
+    serves_again(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_killed_is_waited_for() {
+    let mut mongod = OwnMongod::start().await;
+    let server = Server::start(&mongod.url()).await;
+    let mut ids = push_many(&server, "work", 60, json!({})).await;
+    let held = server.reserve("work", json!({"count": 20, "lease_ms": LONG_MS})).await;
+    let ask = json!({"wait_ms": 60_000});
+    let waiting = async { server.post("/v1/queues/idle/reserve", ask).await };
+    let outage = async {
+        until("the other one waits", || async {
+            let metrics = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
+            metrics.text().await.unwrap().contains("store")
+        })
+        .await;
+        mongod.kill();
+        all_calls_say_that_the_store_is_away(&server).await;
+        is_alive_but_not_ready(&server).await;
+    };
+    let ((status, problem), ()) = tokio::join!(waiting, outage);
+    assert_eq!((status, &problem["code"]), (503, &json!("store-unavailable")), "{problem}");
+    mongod.run().await;
+    serves_again(&server).await;
+    for job in &held {
+        until("the job is committed", || async {
+            let (status, answer) = server.settle(job, "commit", json!({})).await;
+            assert!([200, 503].contains(&status), "{answer}");
+            status == 200
+        })
+        .await;
+        ids.retain(|id| job["id"] != json!(id));
+    }
+    ids.sort();
+    let left = browse(&server, "work").await.iter().map(|job| text(job, "id")).collect::<Vec<_>>();
+    assert_eq!(left.iter().filter(|id| ids.contains(id)).count(), ids.len(), "{ids:?} {left:?}");
+}
+
+/// Clients go on while the database stands still for some seconds. Some of their calls end without an answer
+/// from it, and must neither lose a job nor leave two workers with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_freezes_loses_nothing() {
+    let mongod = OwnMongod::start().await;
+    let server = Server::start(&mongod.url()).await;
+    let ids = push_many(&server, "work", 300, json!({"max_attempts": 1000})).await;
+    let tokens: std::sync::Mutex<HashMap<String, Vec<Value>>> = std::sync::Mutex::default();
+    let reserve = |_| async {
+        for _ in 0..40 {
+            let ask = json!({"count": 3, "lease_ms": LONG_MS});
+            let (status, answer) = server.post("/v1/queues/work/reserve", ask).await;
+            assert!([200, 503].contains(&status), "{answer}");
+            for job in answer["jobs"].as_array().into_iter().flatten() {
+                tokens.lock().unwrap().entry(text(job, "id")).or_default().push(job.clone());
+            }
+        }
+    };
+    let acknowledged = Tally::default();
+    let push = |_| async {
+        for _ in 0..20 {
+            let (status, answer) = server.post("/v1/queues/pushed/jobs", json!({"payload": 1})).await;
+            assert!([201, 503].contains(&status), "{answer}");
+            if status == 201 {
+                assert_eq!(acknowledged.note(&text(&answer, "id")), 1);
+            }
+        }
+    };
+    let freeze = async {
+        until("jobs are given out", || async { tokens.lock().unwrap().len() > 20 }).await;
+        mongod.freeze();
+        all_calls_say_that_the_store_is_away(&server).await;
+        is_alive_but_not_ready(&server).await;
+        mongod.thaw();
+    };
+    tokio::join!(join_all((0..8).map(reserve)), join_all((0..4).map(push)), freeze);
+    serves_again(&server).await;
+    collect_the_rest(&server, &tokens, ids.len()).await;
+    let tokens = tokens.into_inner().unwrap();
+    assert!(ids.iter().all(|id| tokens.contains_key(id)), "a job was lost");
+    for (id, jobs) in &tokens {
+        let mut valid = 0;
+        for job in jobs {
+            let (status, answer) = server.settle(job, "extend", json!({"lease_ms": LONG_MS})).await;
+            assert!([200, 409].contains(&status), "{answer}");
+            valid += usize::from(status == 200);
+        }
+        assert_eq!(valid, 1, "valid tokens of {id}: {jobs:?}");
+    }
+    let pushed: Vec<String> = browse(&server, "pushed").await.iter().map(|job| text(job, "id")).collect();
+    assert!(acknowledged.seen().keys().all(|id| pushed.contains(id)), "an acknowledged push was lost");
+}
+
+/// What calls without an answer may have won is given back by itself, long before its lease is over.
+async fn collect_the_rest(
+    server: &Server,
+    tokens: &std::sync::Mutex<HashMap<String, Vec<Value>>>,
+    count: usize,
+) {
+    until("every job has been delivered", || async {
+        let jobs = server.reserve("work", json!({"count": 100, "lease_ms": LONG_MS})).await;
+        let mut tokens = tokens.lock().unwrap();
+        for job in jobs {
+            tokens.entry(text(&job, "id")).or_default().push(job);
+        }
+        // The calls during the outage pushed some more.
+        tokens.len() >= count
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standalone_mongod_is_refused_with_the_command_that_mends_it() {
+    let mongod = OwnMongod::standalone().await;
+    let with_set = mongod.url();
+    let without_set = with_set.split('?').next().unwrap().to_owned();
+    for url in [with_set, without_set] {
+        let mut refused = command(&url, &[]);
+        refused.stderr(std::process::Stdio::piped());
+        let output = tokio::task::spawn_blocking(move || refused.output().unwrap()).await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--replSet") && said.contains("rs.initiate"), "{said}");
+    }
+}

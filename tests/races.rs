@@ -1,0 +1,253 @@
+//! Many clients at once: no job for two, no token beyond its time, no limit passed.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::fleet::{Tally, browse, fleet, push_many, text};
+use common::server::{Place, Server, until};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+/// Longer than any of these tests takes: nothing lapses by accident.
+const LONG_MS: u64 = 600_000;
+
+async fn every_job_goes_to_one_of_many_reservers(place: &Place) {
+    const JOBS: usize = 5000;
+    let servers = fleet(place).await;
+    push_many(&servers[0], "work", JOBS, json!({})).await;
+    let (delivered, committed) = (Tally::default(), Tally::default());
+    let mut reservers = JoinSet::new();
+    for n in 0..64 {
+        let (server, count) = (servers[n % servers.len()].clone(), [1, 7, 30, 100][n % 4]);
+        let (delivered, committed) = (delivered.clone(), committed.clone());
+        reservers.spawn(async move {
+            while delivered.len() < JOBS {
+                let jobs = take(&server, "reserve", json!({"count": count, "lease_ms": LONG_MS})).await;
+                assert!(jobs.len() <= count, "asked for {count}, given {}", jobs.len());
+                for job in &jobs {
+                    assert_eq!(delivered.note(&text(job, "id")), 1, "delivered twice: {job}");
+                    assert_eq!(job["attempt"], 1, "{job}");
+                }
+                commit_all(&server, &jobs, &committed).await;
+            }
+        });
+    }
+    reservers.join_all().await;
+    assert_eq!((delivered.len(), committed.len()), (JOBS, JOBS));
+    assert_eq!(browse(&servers[0], "work").await, Vec::<Value>::new());
+}
+
+/// Reserves or pops. On a busy machine a call may run into its deadline: what it won is given back.
+async fn take(server: &Server, call: &str, ask: Value) -> Vec<Value> {
+    let (status, answer) = server.post(&format!("/v1/queues/work/{call}"), ask).await;
+    assert!([200, 503].contains(&status), "{answer}");
+    answer["jobs"].as_array().cloned().unwrap_or_default()
+}
+
+/// Commits them, again where the outcome was not known; gone then means that the first try did it.
+async fn commit_all(server: &Server, jobs: &[Value], committed: &Tally) {
+    let mut left = jobs.to_vec();
+    let mut again = false;
+    while !left.is_empty() {
+        let commit = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"]});
+        let commits: Vec<Value> = left.iter().map(commit).collect();
+        let (status, answer) = server.post("/v1/settle", json!({"commit": commits})).await;
+        assert_eq!(status, 200, "{answer}");
+        let results = answer["commit"].as_array().unwrap().clone();
+        let mut unknown = Vec::new();
+        for (result, job) in results.iter().zip(left) {
+            match result["status"].as_u64() {
+                Some(503) => unknown.push(job),
+                Some(409) if again && result["problem"]["gone"] == true => {
+                    committed.note(&text(&job, "id"));
+                }
+                Some(200) => assert_eq!(committed.note(&text(&job, "id")), 1, "committed twice: {job}"),
+                _ => panic!("{result}"),
+            }
+        }
+        (left, again) = (unknown, true);
+    }
+}
+
+async fn every_job_is_popped_at_most_once(place: &Place) {
+    const JOBS: usize = 1000;
+    let servers = fleet(place).await;
+    let ids = push_many(&servers[0], "work", JOBS, json!({})).await;
+    let popped = Tally::default();
+    let mut poppers = JoinSet::new();
+    for n in 0..32 {
+        let (server, popped) = (servers[n % servers.len()].clone(), popped.clone());
+        poppers.spawn(async move {
+            while popped.len() < JOBS {
+                let count = [1, 5, 40][n % 3];
+                let ask = json!({"count": count});
+                let jobs = take(&server, "pop", ask).await;
+                // A pop whose answer was lost may have taken its jobs with it.
+                if jobs.is_empty() && browse(&server, "work").await.is_empty() {
+                    break;
+                }
+                for job in jobs {
+                    assert_eq!(popped.note(&text(&job, "id")), 1, "popped twice: {job}");
+                }
+            }
+        });
+    }
+    poppers.join_all().await;
+    assert!(popped.len() > JOBS * 9 / 10, "only {} were popped", popped.len());
+    assert!(popped.seen().keys().all(|id| ids.contains(id)));
+    assert_eq!(browse(&servers[0], "work").await, Vec::<Value>::new());
+}
+
+/// What a worker does that was too slow: each of its calls must change nothing.
+async fn a_token_whose_job_was_given_to_another_is_refused(place: &Place) {
+    let servers = fleet(place).await;
+    let (one, other) = (&servers[0], servers.last().unwrap());
+    let id = one.push("work", json!({"payload": 1})).await;
+    let stale = one.reserve("work", json!({"lease_ms": 100, "worker": "slow"})).await.remove(0);
+    let ask = json!({"lease_ms": LONG_MS, "wait_ms": 30_000, "worker": "quick"});
+    let current = other.reserve("work", ask).await.remove(0);
+    assert_eq!((&current["id"], &current["attempt"]), (&json!(id), &json!(2)));
+    assert_ne!(stale["reservation"], current["reservation"]);
+    let before = one.get(&format!("/v1/jobs/{id}")).await;
+    let calls = [
+        ("commit", json!({})),
+        ("rollback", json!({"error": "late"})),
+        ("extend", json!({"lease_ms": 1000, "progress": 9})),
+        ("move", json!({"queue": "elsewhere"})),
+    ];
+    for server in &servers {
+        let settles = calls.iter().map(|(call, body)| server.settle(&stale, call, body.clone()));
+        for (status, problem) in join_all(settles).await {
+            assert_eq!((status, &problem["code"]), (409, &json!("reservation-lost")), "{problem}");
+            assert_eq!(problem["gone"], false, "{problem}");
+        }
+    }
+    assert_eq!(one.get(&format!("/v1/jobs/{id}")).await, before);
+    assert_eq!(one.settle(&current, "commit", json!({})).await.0, 200);
+    for server in &servers {
+        for (call, body) in &calls {
+            let (status, problem) = server.settle(&stale, call, body.clone()).await;
+            assert_eq!((status, &problem["gone"]), (409, &json!(true)), "{call}: {problem}");
+        }
+    }
+    assert_eq!(browse(one, "elsewhere").await, Vec::<Value>::new());
+}
+
+/// While a third worker takes what comes back and commits it, which must not make the loser a winner.
+async fn of_a_commit_and_a_rollback_at_once_one_takes_effect(place: &Place) {
+    const JOBS: usize = 300;
+    let servers = fleet(place).await;
+    push_many(&servers[0], "work", JOBS, json!({})).await;
+    let held = servers[0].reserve("work", json!({"count": JOBS, "lease_ms": LONG_MS})).await;
+    assert_eq!(held.len(), JOBS);
+    let committed = Tally::default();
+    let vulture = tokio::spawn(take_what_comes_back(servers[0].clone(), committed.clone(), JOBS));
+    let mut rolled_back = 0;
+    for group in held.chunks(20) {
+        let both = group.iter().enumerate().map(|(n, job)| {
+            let (one, other) = (&servers[n % servers.len()], &servers[(n + 1) % servers.len()]);
+            let commit = one.settle(job, "commit", json!({}));
+            let rollback = other.settle(job, "rollback", json!({"delay_ms": 0}));
+            async move { tokio::join!(commit, rollback) }
+        });
+        for (((commit, a), (rollback, b)), job) in join_all(both).await.into_iter().zip(group) {
+            match (commit, rollback) {
+                (200, 409) => assert_eq!(committed.note(&text(job, "id")), 1, "committed twice: {job}"),
+                (409, 200) => {
+                    assert_eq!(b["state"], "ready", "{b}");
+                    rolled_back += 1;
+                }
+                _ => panic!("commit: {commit} {a}; rollback: {rollback} {b}"),
+            }
+        }
+    }
+    vulture.await.unwrap();
+    assert_eq!(committed.len(), JOBS);
+    assert!(committed.seen().values().all(|times| *times == 1), "{rolled_back} were rolled back");
+}
+
+async fn take_what_comes_back(server: Arc<Server>, committed: Tally, jobs: usize) {
+    until("all jobs are committed", || async {
+        let back = take(&server, "reserve", json!({"count": 50, "lease_ms": LONG_MS})).await;
+        commit_all(&server, &back, &committed).await;
+        committed.len() == jobs
+    })
+    .await;
+}
+
+async fn of_many_pushes_with_one_key_one_makes_a_job(place: &Place) {
+    let servers = fleet(place).await;
+    for round in 0..10 {
+        let key = format!("order-{round}");
+        let pushes = (0..16).map(|n| {
+            let job = json!({"payload": {"order": round}, "key": key});
+            servers[n % servers.len()].send(reqwest::Method::POST, "/v1/queues/orders/jobs", Some(job))
+        });
+        let answers = join_all(pushes).await;
+        let created = answers.iter().filter(|(status, _)| *status == 201).count();
+        assert_eq!(created, 1, "{answers:?}");
+        for (status, answer) in &answers {
+            assert!([200, 201].contains(status), "{answer}");
+            assert_eq!(answer["deduplicated"], json!(*status == 200), "{answer}");
+            assert_eq!(answer["id"], answers[0].1["id"], "{answer}");
+        }
+    }
+    assert_eq!(browse(&servers[0], "orders").await.len(), 10);
+}
+
+/// On one server, because only there it is promised to be exact.
+async fn max_jobs_is_exact(place: &Place) {
+    const LIMIT: usize = 50;
+    let server = Arc::new(Server::start(&place.url).await);
+    let settings = json!({"max_jobs": LIMIT});
+    let (status, answer) = server.send(reqwest::Method::PUT, "/v1/queues/small", Some(settings)).await;
+    assert!(status < 300, "{answer}");
+    let stored: usize = join_all((0..16).map(|n| push_some(&server, n))).await.into_iter().sum();
+    assert_eq!(stored, LIMIT);
+    assert_eq!(browse(&server, "small").await.len(), LIMIT);
+    let jobs = server.reserve("small", json!({"count": 7, "lease_ms": LONG_MS})).await;
+    assert_eq!(push_some(&server, 0).await, 0, "reserved jobs count as well");
+    commit_all(&server, &jobs, &Tally::default()).await;
+    let stored: usize = join_all((16..32).map(|n| push_some(&server, n))).await.into_iter().sum();
+    assert_eq!(stored, 7);
+}
+
+/// Pushes ten jobs in one of the three ways there are, and answers how many were stored.
+async fn push_some(server: &Server, n: usize) -> usize {
+    let (path, mut stored) = ("/v1/queues/small/jobs", 0);
+    if n.is_multiple_of(3) {
+        let jobs: Vec<Value> = (0..10).map(|k| json!({"payload": k})).collect();
+        let (status, answer) = server.post(&format!("{path}/batch"), json!({"jobs": jobs})).await;
+        assert_eq!(status, 200, "{answer}");
+        let results = answer["results"].as_array().unwrap();
+        return results.iter().filter(|result| is_stored(&result["status"], &result["problem"])).count();
+    }
+    for k in 0..10 {
+        let job = match n % 3 {
+            1 => json!({"payload": k}),
+            _ => json!({"payload": k, "key": format!("{n}-{k}")}),
+        };
+        let (status, answer) = server.post(path, job).await;
+        stored += usize::from(is_stored(&json!(status), &answer));
+    }
+    stored
+}
+
+fn is_stored(status: &Value, problem: &Value) -> bool {
+    if *status == 201 {
+        return true;
+    }
+    assert_eq!((status, &problem["code"]), (&json!(429), &json!("queue-full")), "{problem}");
+    false
+}
+
+on_every_store! {
+    every_job_goes_to_one_of_many_reservers
+    every_job_is_popped_at_most_once
+    a_token_whose_job_was_given_to_another_is_refused
+    of_a_commit_and_a_rollback_at_once_one_takes_effect
+    of_many_pushes_with_one_key_one_makes_a_job
+    max_jobs_is_exact
+}

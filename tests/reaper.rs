@@ -1,0 +1,202 @@
+//! Expired reservations and expired jobs, while servers die.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::fleet::{Tally, browse, fleet, kill_9, push_many, text};
+use common::server::{PATIENCE, Place, Server, until};
+use serde_json::{Value, json};
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
+
+/// Longer than any of these tests takes: nothing lapses by accident.
+const LONG_MS: u64 = 600_000;
+/// A safety net so far below that a test which passes was not caught by it.
+const NO_POLL: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
+/// How many jobs of each queue are given to workers that never settle.
+const JOBS: usize = 100;
+
+type Servers = Arc<RwLock<Vec<Arc<Server>>>>;
+
+/// Workers take every job twice and never settle; meanwhile most of the servers are killed. Where there is
+/// but one, it is killed and started again.
+async fn every_lost_reservation_comes_back_and_ends_dead_once(place: &Place) {
+    let servers = fleet(place).await;
+    let settings = json!({"dead_letter": "graveyard", "max_attempts": 2});
+    let (status, _) = servers[0].send(reqwest::Method::PUT, "/v1/queues/buried", Some(settings)).await;
+    assert!(status < 300);
+    let kept = push_many(&servers[0], "kept", JOBS, json!({"max_attempts": 2})).await;
+    let buried = push_many(&servers[0], "buried", JOBS, json!({})).await;
+    // The queue's settings must have reached every server before one of them buries a job.
+    for server in &servers {
+        until("the settings are known", || async {
+            server.get("/v1/queues/buried").await.1["effective"]["max_attempts"] == 2
+        })
+        .await;
+    }
+    let servers: Servers = Arc::new(RwLock::new(servers));
+    let delivered = Tally::default();
+    let mut workers = JoinSet::new();
+    for n in 0..6 {
+        workers.spawn(take_and_forget(servers.clone(), n, delivered.clone()));
+    }
+    kill_some(place, &servers, &delivered).await;
+    let last = servers.read().await[0].clone();
+    until("every job is dead", || async {
+        let dead = last.get("/v1/queues/kept/jobs?state=dead&limit=1000").await.1;
+        let buried = last.get("/v1/queues/graveyard/jobs?limit=1000").await.1;
+        [dead, buried].iter().all(|page| page["jobs"].as_array().is_some_and(|jobs| jobs.len() == JOBS))
+    })
+    .await;
+    workers.abort_all();
+    for id in &kept {
+        let job = last.get(&format!("/v1/jobs/{id}")).await.1;
+        assert_eq!((&job["state"], &job["attempt"]), (&json!("dead"), &json!(2)), "{job}");
+        assert_errors(&job);
+    }
+    assert!(browse(&last, "buried").await.is_empty());
+    let graves = browse(&last, "graveyard").await;
+    assert!(buried.iter().all(|id| graves.iter().any(|job| job["id"] == json!(id))));
+    for job in &graves {
+        assert_eq!((&job["state"], &job["attempt"]), (&json!("ready"), &json!(0)), "{job}");
+        assert_eq!(job["trail"].as_array().map(Vec::len), Some(1), "it died once: {job}");
+        assert_eq!(job["dead_lettered_from"]["attempts"], 2, "{job}");
+        assert_errors(job);
+    }
+}
+
+fn assert_errors(job: &Value) {
+    let errors = job["errors"].as_array().unwrap();
+    let attempts: Vec<&Value> = errors.iter().map(|error| &error["attempt"]).collect();
+    assert_eq!(attempts, [&json!(1), &json!(2)], "{job}");
+    for error in errors {
+        assert_eq!(error["message"], "the reservation ran out", "{job}");
+        assert_eq!(error["worker"], "forgetful", "{job}");
+    }
+}
+
+/// Reserves from whichever server it finds. An answer may be lost, but no delivery is made twice.
+async fn take_and_forget(servers: Servers, n: usize, delivered: Tally) {
+    let queue = ["kept", "buried"][n % 2];
+    loop {
+        let server = {
+            let servers = servers.read().await;
+            servers[rand::random_range(0..servers.len())].clone()
+        };
+        let ask = json!({"count": 9, "lease_ms": 300, "wait_ms": 500, "worker": "forgetful"});
+        let path = format!("/v1/queues/{queue}/reserve");
+        let Ok((200, answer)) = server.try_send(reqwest::Method::POST, &path, Some(ask)).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await; // the pace of trying again
+            continue;
+        };
+        for job in answer["jobs"].as_array().unwrap() {
+            let delivery = format!("{} {}", text(job, "id"), job["attempt"]);
+            assert_eq!(delivered.note(&delivery), 1, "delivered twice: {job}");
+        }
+    }
+}
+
+async fn kill_some(place: &Place, servers: &Servers, delivered: &Tally) {
+    for step in 1..=2 {
+        let reached = step * JOBS / 2;
+        until("some jobs are held", || async { delivered.len() >= reached }).await;
+        let mut servers = servers.write().await;
+        if servers.len() > 1 {
+            let victim = rand::random_range(0..servers.len());
+            kill_9(&servers.swap_remove(victim)).await;
+        } else {
+            kill_9(&servers[0]).await;
+            servers[0] = Arc::new(Server::start(&place.url).await);
+        }
+    }
+}
+
+/// The server that gave the reservation is dead; where there is but one, its successor takes it back.
+async fn a_reservation_outlives_the_server_that_gave_it_but_not_its_lease(place: &Place) {
+    let mut giver = Server::start(&place.url).await;
+    let id = giver.push("work", json!({"payload": 1})).await;
+    let first = giver.reserve("work", json!({"lease_ms": 1500})).await.remove(0);
+    let other = if place.url.starts_with("mongodb") {
+        let other = Server::start_with(&place.url, NO_POLL).await;
+        giver.kill();
+        other
+    } else {
+        giver.kill();
+        Server::start_with(&place.url, NO_POLL).await
+    };
+    let again = other.reserve("work", json!({"wait_ms": 50_000, "lease_ms": LONG_MS})).await.remove(0);
+    assert_eq!((&again["id"], &again["attempt"]), (&json!(id), &json!(2)));
+    assert!(text(&again, "started_at") >= text(&first, "reserved_until"), "{first} {again}");
+    assert_eq!(other.settle(&first, "commit", json!({})).await.0, 409);
+    assert_eq!(other.settle(&again, "commit", json!({})).await.0, 200);
+}
+
+async fn a_lapse_wakes_whoever_waits(place: &Place) {
+    let server = Server::start_with(&place.url, NO_POLL).await;
+    server.push("work", json!({"payload": 1})).await;
+    let first = server.reserve("work", json!({"lease_ms": 300})).await.remove(0);
+    let start = std::time::Instant::now();
+    let again = server.reserve("work", json!({"wait_ms": 55_000, "lease_ms": LONG_MS})).await;
+    assert_eq!((&again[0]["id"], &again[0]["attempt"]), (&first["id"], &json!(2)));
+    assert!(start.elapsed() < PATIENCE / 2, "only the safety net woke it: {:?}", start.elapsed());
+}
+
+async fn an_extended_reservation_is_left_alone(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (id, other) =
+        (server.push("work", json!({"payload": 1})).await, server.push("work", json!({"payload": 2})).await);
+    // Long enough to extend the first one in time on a machine that is busy.
+    let jobs = server.reserve("work", json!({"count": 2, "lease_ms": 2000})).await;
+    let (status, answer) = server.settle(&jobs[0], "extend", json!({"lease_ms": LONG_MS})).await;
+    assert_eq!(status, 200, "{answer}");
+    until("the other one has lapsed", || async {
+        server.get(&format!("/v1/jobs/{other}")).await.1["state"] == "ready"
+    })
+    .await;
+    let job = server.get(&format!("/v1/jobs/{id}")).await.1;
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("reserved"), &json!(1)), "{job}");
+    assert_eq!(job["reserved_until"], answer["reserved_until"]);
+    assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+}
+
+async fn is_gone(server: &Server, id: &str) -> bool {
+    server.get(&format!("/v1/jobs/{id}")).await.0 == 404
+}
+
+async fn a_job_past_its_expiry_leaves_unless_it_is_held(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let expiring = |ms: u64| json!({"payload": 1, "expires_in_ms": ms});
+    let mut held = Vec::new();
+    for queue in ["settled", "rolled-back", "lapsing"] {
+        server.push(queue, expiring(3000)).await;
+        let lease_ms = if queue == "lapsing" { 4000 } else { LONG_MS };
+        held.push(server.reserve(queue, json!({"lease_ms": lease_ms})).await.remove(0));
+    }
+    let ready = server.push("idle", expiring(100)).await;
+    let mut scheduled = expiring(3200);
+    scheduled["delay_ms"] = json!(LONG_MS);
+    let scheduled = server.push("idle", scheduled).await;
+    until("the ready one is gone", || is_gone(&server, &ready)).await;
+    until("the scheduled one is gone", || is_gone(&server, &scheduled)).await; // and so is the time of the held ones
+    for job in &held[..2] {
+        assert_eq!(server.get(&format!("/v1/jobs/{}", text(job, "id"))).await.1["state"], "reserved");
+    }
+    assert_eq!(server.settle(&held[0], "commit", json!({})).await.0, 200);
+    let (status, answer) = server.settle(&held[1], "rollback", json!({"delay_ms": 0})).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(is_gone(&server, &text(&held[1], "id")).await);
+    until("the lapsed one is gone", || is_gone(&server, held[2]["id"].as_str().unwrap())).await;
+    for queue in ["settled", "rolled-back", "lapsing", "idle"] {
+        assert!(browse(&server, queue).await.is_empty(), "{queue}");
+    }
+}
+
+on_every_store! {
+    every_lost_reservation_comes_back_and_ends_dead_once
+    a_reservation_outlives_the_server_that_gave_it_but_not_its_lease
+    a_lapse_wakes_whoever_waits
+    an_extended_reservation_is_left_alone
+    a_job_past_its_expiry_leaves_unless_it_is_held
+}
