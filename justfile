@@ -35,6 +35,10 @@ readme:
     cargo build
     scripts/readme-check
 
+# kill -9 a hundred times under load on each store, and look whether anything acknowledged is missing
+kills rounds="100":
+    TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
+
 # everything that CI checks
 ci:
     bash .ci/run
