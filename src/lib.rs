@@ -9,7 +9,7 @@
 //! - [`transfer`]: copies one store into another, beside all of the above.
 //! - [`store`]: the contract of a database, and the databases that keep it.
 //! - [`job`]: the vocabulary, and what an operation does to a job.
-//! - [`bench`]: a load generator that measures a server from outside.
+//! - [`mod@bench`]: a load generator that measures a server from outside.
 //! - [`telemetry`]: metrics and logs, declared once.
 
 pub mod background;

@@ -39,6 +39,8 @@ names! {
     TASK_RUNS = "tailback_task_runs_total";
     /// Seconds that the last run of a background task took, by `task`.
     TASK_SECONDS = "tailback_task_last_run_seconds";
+    /// When the last run of a background task ended, in seconds since 1970, by `task`.
+    TASK_LAST_RUN = "tailback_task_last_run_timestamp_seconds";
     /// What background tasks did, by `task`: jobs taken back, keys forgotten …
     TASK_DONE = "tailback_task_done_total";
 }
@@ -68,6 +70,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_histogram!(STORE_BATCH, "Elements that travelled together in one call of the store");
     describe_counter!(TASK_RUNS, "Runs of background tasks, by task and outcome");
     describe_gauge!(TASK_SECONDS, Unit::Seconds, "Time that the last run of a background task took");
+    describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "When the last run of a background task ended, since 1970");
     describe_counter!(TASK_DONE, "What background tasks did, by task");
     Ok(handle)
 }
@@ -110,11 +113,18 @@ pub fn store_error(call: &'static str, kind: &'static str) {
     counter!(STORE_ERRORS, "call" => call, "kind" => kind).increment(1);
 }
 
+#[expect(clippy::disallowed_methods, reason = "for people who watch this machine, not for deadlines")]
+fn unix_seconds() -> f64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    since_epoch.unwrap_or_default().as_secs_f64()
+}
+
 /// A background task ran.
 pub fn task_run(task: &'static str, took: Duration, done: Option<u64>) {
     let outcome = if done.is_some() { "ok" } else { "error" };
     counter!(TASK_RUNS, "task" => task, "outcome" => outcome).increment(1);
     gauge!(TASK_SECONDS, "task" => task).set(took.as_secs_f64());
+    gauge!(TASK_LAST_RUN, "task" => task).set(unix_seconds());
     counter!(TASK_DONE, "task" => task).increment(done.unwrap_or(0));
 }
 

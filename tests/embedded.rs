@@ -102,27 +102,24 @@ async fn the_database_of_another_program_is_left_alone() {
 struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn new(size: &str) -> Self {
+    /// `None` where the machine allows no mounting, which CI's does.
+    fn new(size: &str) -> Option<Self> {
         let disk = Self(tempfile::tempdir().unwrap());
-        disk.mount(&format!("size={size}"));
-        disk
+        let Err(refused) = disk.mount(&format!("size={size}")) else { return Some(disk) };
+        assert!(std::env::var_os("CI").is_none(), "CI must be allowed to mount a small disk: {refused}");
+        eprintln!("not tested, since this machine lets only root mount a small disk: {refused}");
+        None
     }
 
     fn resize(&self, size: &str) {
-        self.mount(&format!("remount,size={size}"));
+        self.mount(&format!("remount,size={size}")).unwrap();
     }
 
-    fn mount(&self, options: &str) {
-        let done = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tailback-test"])
-            .arg(self.0.path())
-            .output()
-            .expect("this test needs the command mount");
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(
-            done.status.success(),
-            "this test fills a small disk and must be allowed to mount one; run it as root: {said}"
-        );
+    fn mount(&self, options: &str) -> Result<(), String> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tailback-test"]).arg(self.0.path());
+        let done = mount.output().expect("this test needs the command mount");
+        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
     }
 }
 
@@ -135,7 +132,7 @@ impl Drop for Disk {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_writes_and_nothing_else() {
-    let disk = Disk::new("3m");
+    let Some(disk) = Disk::new("3m") else { return };
     let file = disk.0.path().join("tailback.db");
     let mut server = Server::start(&url(&file)).await;
     let text_of = |n: usize| format!("{n} {}", "x".repeat(20_000));

@@ -112,13 +112,13 @@ impl Bench {
             let (keys, docs) = (number("keysExamined").unwrap_or(0), number("docsExamined").unwrap_or(0));
             let seen =
                 format!("{what}: {plan} looked at {keys} keys and {docs} documents for {returned}: {entry}");
-            assert!(
-                plan.contains("IXSCAN") || plan.contains("IDHACK") || plan.contains("COUNT_SCAN"),
-                "{seen}"
-            );
+            let by_index = ["IXSCAN", "IDHACK", "COUNT_SCAN", "DISTINCT_SCAN"];
+            assert!(by_index.iter().any(|stage| plan.contains(stage)), "{seen}");
             assert!(keys <= 2 * returned + SLACK, "{seen}");
             assert!(docs <= 2 * returned + SLACK, "{seen}");
-            assert!(!entry.get_bool("hasSortStage").unwrap_or(false), "{seen}");
+            // A scan of distinct names answers these and no jobs: what is sorted is one name for each queue.
+            let sorts = entry.get_bool("hasSortStage").unwrap_or(false) && !plan.contains("DISTINCT_SCAN");
+            assert!(!sorts, "{seen}");
         }
         answer
     }
@@ -248,9 +248,9 @@ async fn looking(bench: &Bench) {
     assert!(found.iter().all(Option::is_some));
     // BUG: `scheduled` is not judged. It shares the state, and so the entries of `browse`, with `ready`; the two
     // are told apart only after the fetch, so that a page of the rarer one walks past the other.
-    let names = bench.judge("the queues", 1, store.queues("", None, 1000)).await.unwrap();
+    let names = bench.judge("the queues", QUEUES as usize, store.queues("", None, 1000)).await.unwrap();
     assert_eq!(names.len() as i64, QUEUES);
-    let names = bench.judge("the queues of a prefix", 1, store.queues("queue-1", None, 1000)).await.unwrap();
+    let names = bench.judge("the queues of a prefix", 10, store.queues("queue-1", None, 1000)).await.unwrap();
     assert_eq!(names.len(), 10);
     let coming = bench.judge("what comes next", 256, store.upcoming(256)).await.unwrap();
     assert_eq!(coming.len(), 256);

@@ -2,6 +2,7 @@
 //! rings. A run that fails is logged and repeated; a task that ends or panics ends the server, which is
 //! better than a server that has quietly stopped to take back reservations.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,8 @@ impl Statuses {
 /// Runs tasks until it is told to stop.
 #[derive(Default)]
 pub struct Driver {
-    tasks: JoinSet<&'static str>,
+    tasks: JoinSet<()>,
+    names: HashMap<tokio::task::Id, &'static str>,
     statuses: Statuses,
     stop: CancellationToken,
 }
@@ -113,20 +115,22 @@ impl Driver {
     pub fn start(&mut self, task: impl Task) {
         let place = self.statuses.add(task.name());
         let (statuses, stop) = (self.statuses.clone(), self.stop.clone());
-        self.tasks.spawn(async move {
+        let name = task.name();
+        let handle = self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = drive(&task, &statuses, place) => {}
             }
-            task.name()
         });
+        self.names.insert(handle.id(), name);
     }
 
     /// Returns when a task has ended although nobody told it to, with what is known of it.
     pub async fn failed(&mut self) -> String {
-        match self.tasks.join_next().await {
-            Some(Ok(name)) => format!("the background task {name} ended"),
-            Some(Err(error)) => format!("a background task failed: {error}"),
+        let name = |id| self.names.get(&id).copied().unwrap_or("?");
+        match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => format!("the background task {} ended", name(id)),
+            Some(Err(error)) => format!("the background task {} failed: {error}", name(error.id())),
             None => std::future::pending().await,
         }
     }
@@ -204,6 +208,10 @@ mod tests {
     async fn a_task_that_dies_is_noticed() {
         let mut driver = Driver::default();
         driver.start(Panics);
-        assert!(driver.failed().await.contains("panic"));
+        let failure = driver.failed().await;
+        assert!(
+            failure.contains("task panics failed") && failure.contains("as the test wants it"),
+            "{failure}"
+        );
     }
 }

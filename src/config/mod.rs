@@ -18,6 +18,9 @@ use crate::{background, http, queue, telemetry};
 /// The file in the repository that documents every option is itself the defaults.
 pub const DEFAULTS: &str = include_str!("../../config.toml");
 
+/// A slow disk is no reason to give up: nobody else could take over.
+const SQLITE_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What the configuration leaves to be built. Everything in it is in its range.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -53,12 +56,26 @@ pub struct MongoTuning {
 }
 
 /// Where the jobs live.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A MongoDB deployment and a database in it.
     Mongo(String),
     /// An SQLite file; `None`: in memory, gone with the process.
     Sqlite(Option<PathBuf>),
+}
+
+/// Shows no password.
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sqlite(None) => f.write_str("sqlite::memory:"),
+            Self::Sqlite(Some(path)) => write!(f, "sqlite:{}", path.display()),
+            Self::Mongo(url) => match (url.find("://"), url.rfind('@')) {
+                (Some(scheme), Some(at)) => write!(f, "{}***{}", &url[..scheme + 3], &url[at..]),
+                _ => f.write_str(url),
+            },
+        }
+    }
 }
 
 impl std::str::FromStr for StoreUrl {
@@ -120,34 +137,39 @@ pub fn load(
     validate(raw, &figment)
 }
 
-fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
-    let check = Check(figment);
-    let Raw { listen, store, shutdown_ms, log, limits, defaults, wait, reaper, mongodb } = raw;
-    check.range("shutdown_ms", shutdown_ms, 0, 3_600_000)?;
-    check.range("limits.payload_bytes", limits.payload_bytes, 1, 8 << 20)?;
-    check.range("limits.body_bytes", limits.body_bytes, 1024, 1 << 30)?;
-    check.range("limits.body_pause_ms", limits.body_pause_ms, 100, 3_600_000)?;
-    check.range("limits.header_wait_ms", limits.header_wait_ms, 100, 3_600_000)?;
-    check.range("limits.connections", limits.connections, 1, 1_000_000)?;
-    check.range("defaults.lease_ms", defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
-    check.range("defaults.max_attempts", defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
-    check.range("defaults.key_ttl_ms", defaults.key_ttl_ms, 0, YEAR_MS)?;
-    check.range("defaults.retain_done_ms", defaults.retain_done_ms, 0, YEAR_MS)?;
-    check.range("defaults.retain_dead_ms", defaults.retain_dead_ms, 0, YEAR_MS)?;
-    check.range("wait.poll_ms", wait.poll_ms, 10, 60_000)?;
-    check.range("reaper.interval_ms", reaper.interval_ms, 10, 60_000)?;
-    check.range("reaper.batch", reaper.batch, 1, 10_000)?;
-    check.range("mongodb.deadline_ms", mongodb.deadline_ms, 100, 60_000)?;
-    check.range("mongodb.pool_size", mongodb.pool_size.into(), 2, 10_000)?;
-    if let Some((field, what)) = defaults.backoff.fault() {
+fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
+    check.range("shutdown_ms", raw.shutdown_ms, 0, 3_600_000)?;
+    check.range("limits.payload_bytes", raw.limits.payload_bytes, 1, 8 << 20)?;
+    check.range("limits.body_bytes", raw.limits.body_bytes, 1024, 1 << 30)?;
+    check.range("limits.body_pause_ms", raw.limits.body_pause_ms, 100, 3_600_000)?;
+    check.range("limits.header_wait_ms", raw.limits.header_wait_ms, 100, 3_600_000)?;
+    check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
+    check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
+    check.range("defaults.max_attempts", raw.defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
+    check.range("defaults.key_ttl_ms", raw.defaults.key_ttl_ms, 0, YEAR_MS)?;
+    check.range("defaults.retain_done_ms", raw.defaults.retain_done_ms, 0, YEAR_MS)?;
+    check.range("defaults.retain_dead_ms", raw.defaults.retain_dead_ms, 0, YEAR_MS)?;
+    check.range("wait.poll_ms", raw.wait.poll_ms, 10, 60_000)?;
+    check.range("reaper.interval_ms", raw.reaper.interval_ms, 10, 60_000)?;
+    check.range("reaper.batch", raw.reaper.batch, 1, 10_000)?;
+    check.range("mongodb.deadline_ms", raw.mongodb.deadline_ms, 100, 60_000)?;
+    check.range("mongodb.pool_size", raw.mongodb.pool_size.into(), 2, 10_000)?;
+    if let Some((field, what)) = raw.defaults.backoff.fault() {
         return Err(check.fault(&format!("defaults.backoff.{field}"), what));
     }
+    Ok(())
+}
+
+fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
+    let check = Check(figment);
+    check_ranges(&raw, &check)?;
+    let Raw { listen, store, shutdown_ms, log, limits, defaults, wait, reaper, mongodb } = raw;
     let ms = Duration::from_millis;
+    let store: StoreUrl = store.parse().map_err(|what: String| check.fault("store", &what))?;
     Ok(Config {
         listen: listen
             .parse()
             .map_err(|_| check.fault("listen", "must be ADDRESS:PORT, such as 127.0.0.1:8321"))?,
-        store: store.parse().map_err(|what: String| check.fault("store", &what))?,
         shutdown: ms(shutdown_ms),
         log_filter: check.filter(log.filter)?,
         log_format: log.format.resolve(),
@@ -162,6 +184,11 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             }),
             payload_bytes: size(limits.payload_bytes),
             poll: ms(wait.poll_ms),
+            patience: match store {
+                // Long enough for a call to run into its own deadline, which says more.
+                StoreUrl::Mongo(_) => ms(mongodb.deadline_ms + 200),
+                StoreUrl::Sqlite(_) => SQLITE_PATIENCE,
+            },
         },
         background: background::Options {
             reaper_interval: ms(reaper.interval_ms),
@@ -172,6 +199,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             connections: size(limits.connections),
             header_wait: ms(limits.header_wait_ms),
         },
+        store,
         mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },
     })
 }
@@ -261,6 +289,12 @@ mod tests {
     }
 
     #[test]
+    fn passwords_are_not_shown() {
+        let url: StoreUrl = "mongodb://ada:secret@host/jobs?replicaSet=rs0".parse().unwrap();
+        assert_eq!(format!("{url:?}"), "mongodb://***@host/jobs?replicaSet=rs0");
+    }
+
+    #[test]
     fn mistakes_name_the_key_and_the_place() {
         let flags = Flags::default();
         for (key, value, says) in [
@@ -272,11 +306,12 @@ mod tests {
             ("TAILBACK_STORE", "mongodb://host", "store must name a database"),
             ("TAILBACK_STORE", "redis://host", "store must be"),
             ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
+            ("TAILBACK__SHUTDOWN_MS", "x", "shutdown_ms"),
             ("TAILBACK_DEFAULTS__BACKOFF__JITTER", "2", "defaults.backoff.jitter must be 0 to 1"),
         ] {
             let error = with(&[(key, value)], &flags).unwrap_err();
             assert!(error.contains(says), "{key}={value}: {error}");
-            let named = if key.contains("NOWHERE") { "TAILBACK_NOWHERE" } else { key };
+            let named = if key.contains("NOWHERE") { "TAILBACK__NOWHERE" } else { key };
             assert!(error.contains(named), "{key}={value} should be named: {error}");
         }
         let error = with(&[], &Flags { listen: None, store: Some("x".into()) }).unwrap_err();

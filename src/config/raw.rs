@@ -114,8 +114,11 @@ fn key(variable: &str) -> Option<String> {
 
 impl Provider for Environment {
     fn metadata(&self) -> Metadata {
-        Metadata::named("environment")
-            .interpolater(|_, keys| format!("{PREFIX}{}", keys.join("__").to_ascii_uppercase()))
+        Metadata::named("environment").interpolater(|_, keys| {
+            let name = keys.join("__").to_ascii_uppercase();
+            let outside = keys.len() == 1 && !matches!(name.as_str(), "LISTEN" | "STORE");
+            format!("{PREFIX}{}{name}", if outside { "_" } else { "" })
+        })
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, Error> {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -84,9 +85,21 @@ pub fn service(state: AppState, limits: Limits) -> Router {
         .layer(CatchPanicLayer::custom(|_| {
             Problem::new(Code::Internal, "the server failed in an unexpected way").into_response()
         }))
+        .layer(middleware::from_fn(same_site))
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn(request_id::assign))
         .with_state(state)
+}
+
+/// A page that somebody visits may make the browser post to a server on the same machine, without reading
+/// the answer. Browsers say where such a request comes from (Fetch Metadata, W3C); other clients say nothing.
+async fn same_site(request: Request, next: Next) -> Response {
+    let from = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if matches!(from, Some(b"cross-site")) && !request.method().is_safe() {
+        return Problem::new(Code::CrossSite, "web pages of other sites may not change anything here")
+            .into_response();
+    }
+    next.run(request).await
 }
 
 /// Compressing a small answer costs more than it saves.

@@ -65,38 +65,55 @@ pub fn document() -> OpenApi {
     finish(router().split_for_parts().1)
 }
 
-/// Adds to every operation the problems that any of them may answer.
+/// Adds to every operation the problems that any of them may answer, and to some what only they may.
 pub fn finish(mut api: OpenApi) -> OpenApi {
     api.info.version = env!("CARGO_PKG_VERSION").to_owned();
     for (path, item) in &mut api.paths.paths {
-        let versioned = path.starts_with("/v1/");
         let bodied = [&mut item.post, &mut item.put, &mut item.patch];
         for operation in bodied.into_iter().flatten() {
             add(operation, &[Code::Malformed, Code::RequestTimeout, Code::TooLarge]);
-            add(operation, &[Code::UnsupportedMediaType, Code::InvalidField]);
+            add(operation, &[Code::UnsupportedMediaType, Code::InvalidField, Code::CrossSite]);
+        }
+        if let Some(operation) = &mut item.delete {
+            add(operation, &[Code::CrossSite]);
         }
         let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in all.into_iter().flatten() {
-            if path == "/healthz" || path == "/metrics" {
-                continue;
+            let id = operation.operation_id.clone().unwrap_or_default();
+            OWN.iter().filter(|(own, _)| *own == id).for_each(|(_, codes)| add(operation, codes));
+            if path.starts_with("/v1/") {
+                add(operation, &[Code::InvalidField, Code::StoreFull, Code::Overloaded]);
             }
-            if versioned {
-                add(operation, &[Code::InvalidField, Code::StoreFull]);
+            if path != "/healthz" && path != "/metrics" {
+                add(operation, &[Code::Internal, Code::StoreUnavailable]);
             }
-            add(operation, &[Code::Internal, Code::StoreUnavailable]);
         }
     }
     api
 }
 
+/// What only some operations answer, by their ids, beside what their handlers say themselves.
+const OWN: &[(&str, &[Code])] = &[
+    ("reserve_jobs", &[Code::RequestPending, Code::IdempotencyKeyReused]),
+    ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused]),
+    ("replay_queue", &[Code::QueueFull]),
+    ("delete_queue", &[Code::Malformed]),
+    ("readyz", &[Code::Draining]),
+];
+
+/// Names the codes at their statuses; several may share one.
 fn add(operation: &mut Operation, codes: &[Code]) {
     for code in codes {
+        let word = format!("`{}`", code.word());
         let content = Content::new(Some(RefOr::Ref(Ref::from_schema_name("Problem"))));
-        let response = ResponseBuilder::new()
-            .description(format!("`{}`", code.word()))
-            .content("application/problem+json", content)
-            .build();
+        let response = ResponseBuilder::new().content("application/problem+json", content).build();
         let status = code.status().as_u16().to_string();
-        operation.responses.responses.entry(status).or_insert(RefOr::T(response));
+        let entry = operation.responses.responses.entry(status).or_insert(RefOr::T(response));
+        if let RefOr::T(response) = entry
+            && !response.description.contains(&word)
+        {
+            let comma = if response.description.is_empty() { "" } else { ", " };
+            response.description.push_str(&format!("{comma}{word}"));
+        }
     }
 }

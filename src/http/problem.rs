@@ -46,6 +46,8 @@ macro_rules! codes {
 codes! {
     /// The body is not JSON, or a header is not what it must be.
     Malformed = BAD_REQUEST, false, "The request is malformed";
+    /// A web page of another site asked a browser to send this.
+    CrossSite = FORBIDDEN, false, "Web pages of other sites may not do this";
     /// There is nothing at this path.
     NotFound = NOT_FOUND, false, "There is nothing at this path";
     /// There is no such job.

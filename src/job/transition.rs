@@ -60,6 +60,17 @@ impl Operation {
         }
     }
 
+    /// The JSON value that comes with it, if one does.
+    pub fn value(&self) -> Option<&Payload> {
+        match self {
+            Self::Commit { result: value, .. }
+            | Self::Extend { progress: value, .. }
+            | Self::Move { payload: value, .. }
+            | Self::Edit { payload: value, .. } => value.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The claim that must hold the job for this to happen.
     pub fn claim(&self) -> Option<&Claim> {
         match self {

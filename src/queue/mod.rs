@@ -149,6 +149,8 @@ pub struct Options {
     pub payload_bytes: usize,
     /// How often a waiting reserve looks by itself, whatever wakes it or not.
     pub poll: Duration,
+    /// How long a caller waits for the store, the rounds before its own included.
+    pub patience: Duration,
 }
 
 /// All queues, behind one store. Cheap to clone.
@@ -210,6 +212,13 @@ impl Queues {
     /// The configuration.
     pub fn options(&self) -> &Options {
         &self.0.options
+    }
+
+    /// The answer of work that goes on without its caller, if it comes in time; else whether it happened is
+    /// unknown.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let late = |_| StoreError::unavailable("the store's answer did not come in time").into();
+        tokio::time::timeout(self.options().patience, work).await.map_err(late)
     }
 
     /// Counts and times of what happened lately.

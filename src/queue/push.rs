@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::meter::Event;
-use super::rounds::{Limits, Rounds};
+use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::record::{Headers, KeyHold};
@@ -139,9 +139,15 @@ fn is_header_name(name: &str) -> bool {
 /// Pushes on their way: the jobs of one call stay together.
 pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>>>;
 
+impl Item for Vec<NewJob> {
+    fn weight(&self) -> usize {
+        self.iter().map(|job| rounds::weight(job.payload.as_str().len())).sum()
+    }
+}
+
 pub(super) fn rounds(shared: &Weak<Shared>) -> PushRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: 1000, overlap: 4, waiting: 100_000 }, move |(), items| {
+    Rounds::new(Limits { round: 1000, overlap: 4, waiting: 30_000 }, move |(), items| {
         let shared = shared.upgrade();
         Box::pin(async move {
             match shared {
@@ -189,9 +195,10 @@ impl Queues {
             return Vec::new();
         }
         let count = jobs.len();
-        match self.0.pushes.travel((), jobs).await {
-            Ok(answers) => answers,
-            Err(turned) => vec![Err(turned.into()); count],
+        match self.in_time(self.0.pushes.travel((), jobs)).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(turned)) => vec![Err(turned.into()); count],
+            Err(late) => vec![Err(late); count],
         }
     }
 

@@ -179,6 +179,9 @@ impl Queues {
             Purpose::ReserveOnce(once) => Some(once.claiming().await),
             _ => None,
         };
+        if answer.is_closed() {
+            return; // the client has left already
+        }
         let claim = match &purpose {
             Purpose::ReserveOnce(once) => once.claim().clone(),
             _ => Claim::random(),
@@ -187,14 +190,16 @@ impl Queues {
         if let (Ok(jobs), Some(guard)) = (&result, guard) {
             guard.won(jobs).await;
         }
+        // What a remembered request won waits for its repeat; what a pop took has been taken.
+        let mut kept = matches!(purpose, Purpose::ReserveOnce(_));
         if let (Ok(jobs), Purpose::Pop, false) = (&result, &purpose, answer.is_closed()) {
             result = self.finish_pop(jobs).await;
+            kept = true;
         }
         if let Ok(jobs) = &result {
             self.count_deliveries(jobs);
         }
-        // What a remembered request won waits for its repeat; what a pop took has been taken.
-        if let (Err(Ok(jobs)), Purpose::Reserve) = (answer.send(result), &purpose) {
+        if let (Err(Ok(jobs)), false) = (answer.send(result), kept) {
             self.give_back(jobs).await;
         }
     }
@@ -212,21 +217,39 @@ impl Queues {
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
             let (count, worker) = (ask.count - won.len(), ask.worker.clone());
             let one = ClaimAsk { queue: queue.clone(), count, claim: claim.clone(), lease_ms, worker };
-            match self.0.claims.travel(queue.clone(), one).await {
-                Ok(Ok(jobs)) => won.extend(jobs),
-                // What other queues gave is not lost for the trouble with this one.
-                Err(turned) if won.is_empty() => return Err(turned.into()),
-                Err(_) => break,
-                Ok(Err(error)) => {
-                    self.recover(queue, claim.clone());
-                    if won.is_empty() {
-                        return Err(error.into());
-                    }
-                    break;
-                }
+            match self.claim_one(one).await {
+                Ok(jobs) => won.extend(jobs),
+                Err(error) if won.is_empty() => return Err(error),
+                Err(_) => break, // what other queues gave is not lost for the trouble with this one
             }
         }
         Ok(won)
+    }
+
+    /// Claims from one queue. What the claim wins for a caller that does not wait for it any more is given back.
+    async fn claim_one(&self, ask: ClaimAsk) -> Result<Vec<Job>> {
+        let (queue, claim) = (ask.queue.clone(), ask.claim.clone());
+        let (claims, lane) = (self.0.claims.clone(), queue.clone());
+        let mut travel = tokio::spawn(async move { claims.travel(lane, ask).await });
+        match self.in_time(&mut travel).await {
+            Ok(Ok(Ok(Ok(jobs)))) => Ok(jobs),
+            Ok(Ok(Ok(Err(error)))) => {
+                self.recover(queue, claim);
+                Err(error.into())
+            }
+            Ok(Ok(Err(turned))) => Err(turned.into()),
+            Ok(Err(error)) => Err(StoreError::internal(error).into()),
+            Err(late) => {
+                let this = self.clone();
+                tokio::spawn(async move {
+                    match travel.await {
+                        Ok(Ok(Ok(jobs))) => this.give_back(jobs).await,
+                        _ => this.recover(queue, claim),
+                    }
+                });
+                Err(late)
+            }
+        }
     }
 
     /// The queues that the patterns mean now, each once, in their order.
@@ -257,7 +280,7 @@ impl Queues {
         };
         let changes: Vec<Change> = jobs.iter().filter_map(commit).collect();
         let mut popped = Vec::with_capacity(jobs.len());
-        let mut trouble = None;
+        let (mut unsure, mut trouble) = (Vec::new(), None);
         for (job, settled) in jobs.iter().zip(self.settle_changes(changes).await) {
             match settled {
                 Ok(_) => {
@@ -266,8 +289,16 @@ impl Queues {
                     job.meta.finished_at = self.now().ok();
                     popped.push(job);
                 }
-                Err(error) => trouble = Some(error),
+                Err(error) => {
+                    unsure.push(job.clone());
+                    trouble = Some(error);
+                }
             }
+        }
+        if !unsure.is_empty() {
+            // Those that were taken away after all are not there to be given back.
+            let this = self.clone();
+            tokio::spawn(async move { this.give_back(unsure).await });
         }
         match trouble {
             Some(error) if popped.is_empty() => Err(error),
@@ -319,11 +350,13 @@ impl Queues {
     fn recover(&self, queue: QueueName, claim: Claim) {
         let this = self.clone();
         tokio::spawn(async move {
+            let mut empty_looks = 0;
             for _ in 0..GIVE_BACK_TRIES {
                 // First the pause: a command that is still on its way must have arrived.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
-                    Ok(jobs) => return this.give_back(jobs).await,
+                    Ok(jobs) if !jobs.is_empty() || empty_looks == 2 => return this.give_back(jobs).await,
+                    Ok(_) => empty_looks += 1,
                     Err(error) => {
                         tracing::debug!(error = %store::chain(&error), "claim not recovered yet")
                     }

@@ -29,10 +29,12 @@ pub trait Item: Send + 'static {
     fn weight(&self) -> usize;
 }
 
-impl<T: Send + 'static> Item for Vec<T> {
-    fn weight(&self) -> usize {
-        self.len()
-    }
+/// So many bytes of JSON weigh as much as a job: a round of a thousand is about 16 MiB at most.
+const BYTES_PER_WEIGHT: usize = 16_384;
+
+/// The weight of something with so many bytes of JSON in it.
+pub fn weight(bytes: usize) -> usize {
+    1 + bytes / BYTES_PER_WEIGHT
 }
 
 type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync;
@@ -162,6 +164,12 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+
+    impl Item for Vec<u32> {
+        fn weight(&self) -> usize {
+            self.len()
+        }
+    }
 
     type Sums = Arc<Rounds<&'static str, Vec<u32>, u32>>;
     type Sizes = Arc<Mutex<Vec<usize>>>;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::meter::Event;
 use super::push::check_size;
-use super::rounds::{Limits, Rounds};
+use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
@@ -91,12 +91,19 @@ impl Settle {
 /// the other: a repeat never overtakes its first call, and finds its outcome remembered.
 pub(super) type SettleRounds = Arc<Rounds<usize, Vec<Change>, Vec<Result<Settled>>>>;
 
+impl Item for Vec<Change> {
+    fn weight(&self) -> usize {
+        let bytes = |change: &Change| change.operation.value().map_or(0, |value| value.as_str().len());
+        self.iter().map(|change| rounds::weight(bytes(change))).sum()
+    }
+}
+
 /// How many rounds of settles may be under way at once.
 const LANES: usize = 4;
 
 pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: SETTLE_MAX, overlap: 1, waiting: 100_000 }, move |_, items| {
+    Rounds::new(Limits { round: SETTLE_MAX, overlap: 1, waiting: 30_000 }, move |_, items| {
         let shared = shared.upgrade();
         Box::pin(async move {
             match shared {
@@ -153,8 +160,11 @@ impl Queues {
             if count == 0 {
                 return Vec::new();
             }
-            let answers = self.0.settles.travel(lane, changes).await;
-            answers.unwrap_or_else(|turned| vec![Err(turned.into()); count])
+            match self.in_time(self.0.settles.travel(lane, changes)).await {
+                Ok(Ok(answers)) => answers,
+                Ok(Err(turned)) => vec![Err(turned.into()); count],
+                Err(late) => vec![Err(late); count],
+            }
         });
         let answers = futures::future::join_all(travels).await;
         let mut answers: Vec<_> = answers.into_iter().map(Vec::into_iter).collect();

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use super::meter::Flow;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
-use crate::store::{Counts, QueueCounts};
+use crate::store::{Counts, QueueCounts, StoreError};
 
 /// How old the counts may be.
 const AGE_MAX: Duration = Duration::from_millis(900);
@@ -66,6 +66,13 @@ impl Stats {
 impl Queues {
     /// The counts of every queue, at most a second old.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
+        // In a task of its own: counting that takes longer than the caller waits serves the next one.
+        let this = self.clone();
+        let counting = tokio::spawn(async move { this.count().await });
+        self.in_time(counting).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
+    }
+
+    async fn count(&self) -> Result<Arc<Stats>> {
         let mut cached = self.0.stats.0.lock().await;
         if let Some((at, stats)) = &*cached
             && at.elapsed() < AGE_MAX

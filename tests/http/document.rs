@@ -27,9 +27,26 @@ fn every_code_is_documented() {
         assert!(listed.contains(&format!("\"{word}\"")), "{word} is not listed");
         // These belong to no call in particular.
         if ![Code::NotFound, Code::MethodNotAllowed].contains(code) {
-            let status = format!("\"{}\"", code.status().as_u16());
-            assert!(paths.contains(&status), "no call answers {status}");
+            assert!(paths.contains(&format!("`{word}`")), "no call answers {word}");
         }
+    }
+}
+
+#[test]
+fn calls_name_the_codes_of_their_own() {
+    let document = committed();
+    for (method, path, status, word) in [
+        ("post", "/v1/queues/{queue}/reserve", "409", "request-pending"),
+        ("post", "/v1/reserve", "422", "idempotency-key-reused"),
+        ("post", "/v1/queues/{queue}/replay", "429", "queue-full"),
+        ("delete", "/v1/queues/{queue}", "400", "malformed"),
+        ("delete", "/v1/queues/{queue}", "409", "queue-not-empty"),
+        ("get", "/readyz", "503", "draining"),
+        ("post", "/v1/queues/{queue}/jobs", "503", "overloaded"),
+        ("post", "/v1/queues/{queue}/jobs", "409", "key-conflict"),
+    ] {
+        let told = document["paths"][path][method]["responses"][status]["description"].as_str().unwrap();
+        assert!(told.contains(&format!("`{word}`")), "{method} {path} {status}: {told}");
     }
 }
 

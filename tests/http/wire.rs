@@ -2,6 +2,19 @@
 
 use super::support::*;
 
+pub async fn a_page_of_another_site_changes_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let foreign = [("sec-fetch-site", "cross-site")];
+    for (method, path) in
+        [("POST", "/v1/queues/mail/pop"), ("POST", "/v1/queues/mail/pause"), ("DELETE", "/v1/queues/mail")]
+    {
+        refused(&raw(&server, method, path, &foreign, "").await.answer(), 403, "cross-site");
+    }
+    assert_eq!(raw(&server, "GET", "/v1/queues/mail", &foreign, "").await.answer().0, 200);
+    let own = [("sec-fetch-site", "same-origin")];
+    assert_eq!(raw(&server, "POST", "/v1/queues/mail/pop", &own, "").await.answer().0, 200);
+}
+
 pub async fn an_unknown_path_is_not_found(place: &Place) {
     let server = Server::start(&place.url).await;
     for path in

@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 use futures::TryStreamExt;
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use tokio::time::Instant;
 
-use super::client::{durable, fault, write};
+use super::client::{barrier, durable, fault, parts, write, write_in};
 use super::document::{readable, to_meta, update, without_contents};
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
@@ -65,14 +66,17 @@ impl Plan {
 pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = changes.iter().map(|_| None).collect();
     let mut waiting: Vec<(usize, Change)> = changes.into_iter().enumerate().collect();
+    // One deadline for all of it: many changes of one job must not keep those of others waiting.
+    let end = Instant::now() + mongo.connection.deadline();
     while !waiting.is_empty() {
         let mut ids = HashSet::new();
         let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
         let mut round = Round { mongo, rules, pending: round, sent: HashMap::new(), answers: &mut answers };
-        if let Err(error) = mongo.connection.within(round.run()).await {
-            for (n, _) in round.pending {
-                answers[n] = Some(Err(error.clone().into()));
-            }
+        let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
+        if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
+            let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
+            left.iter().for_each(|(n, _)| answers[*n] = Some(Err(error.clone().into())));
+            break;
         }
         waiting = later;
     }
@@ -102,9 +106,9 @@ impl Round<'_> {
                 plans.into_iter().partition(|(n, plan)| self.receipt(*n, plan).is_some());
             let results = [self.write_plain(plain).await, self.write_with_receipts(atomic).await];
             for result in results {
-                match result {
-                    Err(error @ StoreError::Unavailable(_)) => trouble = error,
-                    other => other?,
+                // A refused statement leaves the others of its command as they should be: look again.
+                if let Err(error) = result {
+                    trouble = error;
                 }
             }
             if self.pending.is_empty() {
@@ -128,12 +132,13 @@ impl Round<'_> {
         let mut metas = self.read().await?;
         let now = self.mongo.now()?;
         let mut plans = Vec::new();
-        for (n, change) in std::mem::take(&mut self.pending) {
+        let mut proven = Vec::new();
+        for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
             if let Some(plan) = self.sent.remove(&change.id)
                 && self.carried_out(&plan, meta.as_ref()).await?
             {
-                self.answers[n] = Some(Ok(plan.applied()));
+                proven.push((n, plan.applied()));
                 continue;
             }
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
@@ -145,15 +150,19 @@ impl Round<'_> {
             match (planned, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
                     let plan = Plan { meta, step, rev: 0 };
-                    self.answers[n] = Some(Ok(Applied { repeated: true, ..plan.applied() }));
+                    proven.push((n, Applied { repeated: true, ..plan.applied() }));
                 }
-                (Ok(step), Some(meta)) => {
-                    plans.push((n, Plan { meta, step, rev: rand::random() }));
-                    self.pending.push((n, change));
-                }
-                (Ok(_), None) => self.answers[n] = Some(Err(Denied::Refused(Refusal::Unknown))),
-                (Err(refusal), _) => self.answers[n] = Some(self.refused(&change, refusal).await),
+                (Ok(step), Some(meta)) => plans.push((n, Plan { meta, step, rev: rand::random() })),
+                (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
+                (Err(refusal), _) => match self.receipt_of(&change, refusal).await? {
+                    Some(receipt) => proven.push((n, receipt.applied())),
+                    None => self.answer(n, Err(Denied::Refused(refusal))),
+                },
             }
+        }
+        if !proven.is_empty() {
+            barrier(self.mongo.connection.database().await?).await?;
+            proven.into_iter().for_each(|(n, applied)| self.answer(n, Ok(applied)));
         }
         Ok(plans)
     }
@@ -183,15 +192,13 @@ impl Round<'_> {
         Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
     }
 
-    /// A refusal, unless a receipt tells that this very call was carried out before.
-    async fn refused(&self, change: &Change, refusal: Refusal) -> Answer {
-        if let (Operation::Move { claim, .. }, Refusal::Lost { .. }) = (&change.operation, refusal)
-            && let Some(receipt) = receipts::find(self.mongo, &change.id, claim).await?
-            && receipt.verb == Verb::Move
-        {
-            return Ok(receipt.applied());
-        }
-        Err(Denied::Refused(refusal))
+    /// The receipt that tells that this very call, refused now, was carried out before.
+    async fn receipt_of(&self, change: &Change, refusal: Refusal) -> Result<Option<Receipt>> {
+        let (Operation::Move { claim, .. }, Refusal::Lost { .. }) = (&change.operation, refusal) else {
+            return Ok(None);
+        };
+        let receipt = receipts::find(self.mongo, &change.id, claim).await?;
+        Ok(receipt.filter(|receipt| receipt.verb == Verb::Move))
     }
 
     /// The receipt that must be written together with the plan, if one must.
@@ -242,7 +249,11 @@ impl Round<'_> {
             if updates.is_empty() {
                 return Ok(0);
             }
-            write(database, doc! { "update": JOBS, "updates": updates, "ordered": false }).await
+            let mut found = 0;
+            for part in parts(updates)? {
+                found += write(database, doc! { "update": JOBS, "updates": part, "ordered": false }).await?;
+            }
+            Ok(found)
         };
         let delete = async {
             if leaving.is_empty() {
@@ -317,25 +328,19 @@ impl Round<'_> {
         let database = self.mongo.connection.database().await?;
         let mut session = self.mongo.transaction().await?;
         let now = self.mongo.now()?;
-        let jobs = database.collection::<Document>(JOBS);
-        for (_, plan) in plans {
-            let written = match plan.update(now) {
-                Some(mut statement) => {
-                    let changes =
-                        std::mem::take(statement.get_document_mut("u").map_err(StoreError::internal)?);
-                    jobs.update_one(plan.guard(), changes)
-                        .session(&mut session)
-                        .await
-                        .map(|done| done.matched_count)
-                }
-                None => {
-                    jobs.delete_one(plan.guard()).session(&mut session).await.map(|done| done.deleted_count)
-                }
-            };
-            if written.map_err(fault)? == 0 {
-                abort(&mut session).await;
-                return Ok(false);
+        let updates: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.update(now)).collect();
+        let leaving = plans.iter().filter(|(_, plan)| plan.deletes());
+        let deletes = leaving.map(|(_, plan)| doc! { "q": plan.guard(), "limit": 1 }).collect();
+        let mut found = 0;
+        for (verb, field, statements) in [("update", "updates", updates), ("delete", "deletes", deletes)] {
+            for part in parts(statements)? {
+                let command = doc! { verb: JOBS, field: part };
+                found += write_in(database, command, &mut session).await.map_err(fault)?.unwrap_or(0);
             }
+        }
+        if found != plans.len() as u64 {
+            abort(&mut session).await;
+            return Ok(false);
         }
         receipts::insert(self.mongo, receipts, &mut session).await?;
         session.commit_transaction().await.map_err(fault)?;

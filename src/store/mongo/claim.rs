@@ -9,13 +9,13 @@ use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use mongodb::Database;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::JOBS;
-use super::client::{fault, write};
+use super::client::{barrier, fault, write};
 use super::document::{date, readable, to_job};
 use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
-use crate::store::{ClaimAsk, Result};
+use crate::store::{ClaimAsk, Result, StoreError};
 
 /// How often a round that lost its jobs to others is tried again before the rest goes unserved.
 const ROUNDS: usize = 8;
@@ -70,7 +70,7 @@ async fn claim(
         if wanted == 0 {
             break;
         }
-        let (heads, read) = heads(database, queue, wanted).await?;
+        let Heads { jobs: heads, read, large } = heads(database, queue, wanted).await?;
         let attempted = heads.len();
         let taken = take(database, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
@@ -80,29 +80,47 @@ async fn claim(
                 jobs.push(job);
             }
         }
-        if read < wanted && all_taken {
-            break; // the queue had no more than that
+        if large || (read < wanted && all_taken) {
+            break; // enough for one answer, or the queue had no more than that
         }
     }
     Ok(won)
 }
 
-/// The jobs at the head of the queue, in delivery order, and how many documents were read.
-async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<(Vec<Job>, usize)> {
-    let cursor = database
-        .collection::<Document>(JOBS)
+/// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
+const HEAD_BYTES: usize = 16 << 20;
+
+/// The head of a queue.
+struct Heads {
+    /// The jobs, in delivery order.
+    jobs: Vec<Job>,
+    /// How many documents were read.
+    read: usize,
+    /// Whether there may be more, which would be too much at once.
+    large: bool,
+}
+
+async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<Heads> {
+    let mut cursor = database
+        .collection::<RawDocumentBuf>(JOBS)
         .find(deliverable(queue))
         .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
         .limit(i64::try_from(limit).unwrap_or(i64::MAX))
         .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
         .await
         .map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let (mut documents, mut bytes) = (Vec::new(), 0);
+    while bytes < HEAD_BYTES
+        && let Some(raw) = cursor.try_next().await.map_err(fault)?
+    {
+        bytes += raw.as_bytes().len();
+        documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
+    }
     let jobs = readable(&documents, to_job);
     if jobs.len() < documents.len() {
         bury_unreadable(database, &documents, &jobs).await?;
     }
-    Ok((jobs, documents.len()))
+    Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
 }
 
 /// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
@@ -131,6 +149,8 @@ async fn take(
     if heads.is_empty() {
         return Ok(heads);
     }
+    // The estimate of the store's clock lags behind it, which has found all of these to be due.
+    let now = heads.iter().map(|job| job.meta.run_at).fold(now, Ord::max);
     let wants =
         asks.iter().zip(won).flat_map(|(ask, jobs)| std::iter::repeat_n(*ask, ask.count - jobs.len()));
     let revs: Vec<i64> = heads.iter().map(|job| job.meta.rev).collect();
@@ -153,6 +173,7 @@ async fn take(
     if let (Err(error), true) = (written, found.is_empty()) {
         return Err(error);
     }
+    barrier(database).await?;
     Ok(taken.into_iter().map(|(job, _)| job).filter(|job| found.contains(job.meta.id.as_str())).collect())
 }
 

@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
-use mongodb::{Client, Database};
+use mongodb::{Client, ClientSession, Database};
 use tokio::sync::OnceCell;
 
+use super::META;
 use crate::store::{Cause, Result, StoreError};
 
 /// How to reach the database.
@@ -192,6 +193,49 @@ pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
         return Err(write_error(errors.first().and_then(|error| error.as_document())));
     }
     Ok(count(&answer, "n"))
+}
+
+/// The same within a transaction. `None`: a unique key is taken.
+pub async fn write_in(
+    database: &Database,
+    command: Document,
+    session: &mut ClientSession,
+) -> std::result::Result<Option<u64>, Error> {
+    let answer = database.run_command(command).session(session).await?;
+    let errors = answer.get_array("writeErrors").ok();
+    match errors.and_then(|errors| errors.first()?.as_document()) {
+        Some(error) if error.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(None),
+        Some(error) => Err(Error::custom(format!("a write within a transaction failed: {error}"))),
+        None => Ok(Some(count(&answer, "n"))),
+    }
+}
+
+/// A command may be about 16 MiB long: statements in parts that fit, each with room for one large statement.
+const PART_BYTES: usize = 4 << 20;
+
+/// Splits statements into parts that fit into one command each.
+pub fn parts(statements: Vec<Document>) -> Result<Vec<Vec<Document>>> {
+    let mut parts: Vec<Vec<Document>> = Vec::new();
+    let mut size = PART_BYTES;
+    for statement in statements {
+        let raw = RawDocumentBuf::try_from(&statement).map_err(StoreError::internal)?;
+        if size + raw.as_bytes().len() > PART_BYTES {
+            parts.push(Vec::new());
+            size = 0;
+        }
+        size += raw.as_bytes().len();
+        if let Some(part) = parts.last_mut() {
+            part.push(statement);
+        }
+    }
+    Ok(parts)
+}
+
+/// Returns when everything that could be read before is durable: a write that changes nothing waits for a
+/// majority like any other. What a read proves must not be answered before, or a failover could take it back.
+pub async fn barrier(database: &Database) -> Result<()> {
+    let nothing = doc! { "q": { "_id": "barrier" }, "u": { "$unset": { "none": "" } } };
+    write(database, doc! { "update": META, "updates": [nothing] }).await.map(drop)
 }
 
 fn write_error(error: Option<&Document>) -> StoreError {

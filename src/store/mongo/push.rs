@@ -8,7 +8,7 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use mongodb::error::ErrorKind;
 use mongodb::{ClientSession, Collection, Database};
 
-use super::client::{DUPLICATE_KEY, code, fault};
+use super::client::{DUPLICATE_KEY, code, fault, parts, write_in};
 use super::document::{Row, date, from_job};
 use super::{JOBS, KEYS, Mongo};
 use crate::job::record::KeyHold;
@@ -17,41 +17,62 @@ use crate::store::{Pushed, Result, Store as _, StoreError};
 
 type Room = HashMap<QueueName, u64>;
 
-/// Stores jobs; each element stands for itself.
+/// Elements and their places in the call.
+type Placed<T> = Vec<(usize, T)>;
+
+/// Stores jobs; each element stands for itself. What needs more than an insert goes its own way, so that
+/// neither a slow transaction nor the counting of a limited queue keeps the others waiting.
 pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
-    let total = jobs.len();
-    let mut answers: Vec<Option<Result<Pushed>>> = vec![None; total];
-    let limited: HashSet<QueueName> =
-        jobs.iter().map(|job| &job.queue).filter(|queue| rules.max_jobs(queue).is_some()).cloned().collect();
-    let _gates = mongo.gates.enter(limited.iter().cloned()).await;
-    let limited: Vec<QueueName> = limited.into_iter().collect();
-    let mut room = match mongo.connection.within(mongo.room(&limited, rules)).await {
-        Ok(room) => room,
-        Err(error) => return vec![Err(error); total],
-    };
-    let (keyed, plain): (Vec<_>, Vec<_>) =
-        jobs.into_iter().enumerate().partition(|(_, job)| job.key.is_some());
-    if !keyed.is_empty() {
-        match mongo.connection.within(push_keyed(mongo, &keyed, &room)).await {
-            Ok((pushed, left)) => {
-                room = left;
-                keyed.iter().zip(pushed).for_each(|((n, _), pushed)| answers[*n] = Some(Ok(pushed)));
-            }
-            // One deadline is as long as a caller should wait: the others are not tried.
-            Err(error) => return vec![Err(error); total],
-        }
+    let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
+    let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
+    let (limited, free): (Placed<_>, Placed<_>) =
+        jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
+    let (keyed, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(|(_, job)| job.key.is_some());
+    let (limited, keyed, plain) = tokio::join!(
+        push_limited(mongo, limited, rules),
+        async {
+            let pushed = push_keyed(mongo, &keyed, Room::new()).await;
+            pushed.map_or_else(|error| all_failed(&keyed, &error), |(answers, _)| answers)
+        },
+        push_plain(mongo, plain)
+    );
+    for (n, answer) in [limited, keyed, plain].into_iter().flatten() {
+        answers[n] = Some(answer);
     }
-    let mut fitting = Vec::with_capacity(plain.len());
-    for (n, job) in plain {
-        if take_room(&mut room, &job.queue) {
-            fitting.push((n, job));
-        } else {
-            answers[n] = Some(Ok(Pushed::Full));
-        }
-    }
-    push_plain(mongo, fitting, &mut answers).await;
     let unanswered = || Err(StoreError::internal("a push was left unanswered"));
     answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Placed<Result<Pushed>> {
+    jobs.iter().map(|(n, _)| (*n, Err(error.clone()))).collect()
+}
+
+/// Jobs of queues with a limit: counted and stored by one caller at a time for each queue.
+async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Placed<Result<Pushed>> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let queues: HashSet<QueueName> = jobs.iter().map(|(_, job)| job.queue.clone()).collect();
+    let queues: Vec<QueueName> = queues.into_iter().collect();
+    let counted = mongo.connection.within(async {
+        let gates = mongo.gates.enter(queues.iter().cloned()).await;
+        Ok((gates, mongo.room(&queues, rules).await?))
+    });
+    let (_gates, room) = match counted.await {
+        Ok(counted) => counted,
+        Err(error) => return all_failed(&jobs, &error),
+    };
+    let (keyed, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(|(_, job)| job.key.is_some());
+    let (mut answers, mut room) = match push_keyed(mongo, &keyed, room).await {
+        Ok(pushed) => pushed,
+        // Whether they were stored is unknown, and so is the room that is left for the others.
+        Err(error) => return [all_failed(&keyed, &error), all_failed(&plain, &error)].concat(),
+    };
+    let (fitting, full): (Placed<_>, Placed<_>) =
+        plain.into_iter().partition(|(_, job)| take_room(&mut room, &job.queue));
+    answers.extend(full.into_iter().map(|(n, _)| (n, Ok(Pushed::Full))));
+    answers.extend(push_plain(mongo, fitting).await);
+    answers
 }
 
 /// Takes one place in the queue, if it has a limit; false if there is none left.
@@ -66,21 +87,19 @@ fn take_room(room: &mut Room, queue: &QueueName) -> bool {
     }
 }
 
-async fn push_plain(mongo: &Mongo, jobs: Vec<(usize, NewJob)>, answers: &mut [Option<Result<Pushed>>]) {
+async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed>> {
     if jobs.is_empty() {
-        return;
+        return Vec::new();
     }
     let (places, jobs): (Vec<usize>, Vec<NewJob>) = jobs.into_iter().unzip();
     let failed = match mongo.connection.within(insert(mongo, jobs)).await {
         Ok(failed) => failed,
-        Err(error) => return places.iter().for_each(|n| answers[*n] = Some(Err(error.clone()))),
+        Err(error) => return places.into_iter().map(|n| (n, Err(error.clone()))).collect(),
     };
-    places.iter().for_each(|n| answers[*n] = Some(Ok(Pushed::Created)));
-    for (index, error) in failed {
-        if let Some(n) = places.get(index) {
-            answers[*n] = Some(Err(error));
-        }
-    }
+    let mut failed: HashMap<usize, StoreError> = failed.into_iter().collect();
+    let answer = |index: usize| failed.remove(&index).map_or(Ok(Pushed::Created), Err);
+    let mut answer = answer;
+    places.into_iter().enumerate().map(|(index, n)| (n, answer(index))).collect()
 }
 
 /// Inserts the jobs and answers which of them failed, and why.
@@ -123,16 +142,26 @@ pub async fn insert_each(
     Ok(refused.collect())
 }
 
-/// Jobs with keys, in one transaction that is repeated while others get in its way.
-async fn push_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &Room) -> Result<(Vec<Pushed>, Room)> {
-    loop {
-        let mut room = room.clone();
-        match try_keyed(mongo, jobs, &mut room).await {
-            Ok(Some(pushed)) => return Ok((pushed, room)),
-            Ok(None) => tokio::task::yield_now().await,
-            Err(error) => return Err(error),
-        }
+/// Jobs with keys, in one transaction that is repeated while others get in its way. Answers what room is left.
+async fn push_keyed(
+    mongo: &Mongo,
+    jobs: &Placed<NewJob>,
+    room: Room,
+) -> Result<(Placed<Result<Pushed>>, Room)> {
+    if jobs.is_empty() {
+        return Ok((Vec::new(), room));
     }
+    let pushing = mongo.connection.within(async {
+        loop {
+            let mut left = room.clone();
+            match try_keyed(mongo, jobs, &mut left).await? {
+                Some(pushed) => return Ok((pushed, left)),
+                None => tokio::task::yield_now().await,
+            }
+        }
+    });
+    let (pushed, left) = pushing.await?;
+    Ok((jobs.iter().map(|(n, _)| *n).zip(pushed.into_iter().map(Ok)).collect(), left))
 }
 
 /// What is known of a key that has a record.
@@ -186,15 +215,16 @@ async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> 
             pushed.push(Pushed::Full);
             continue;
         }
-        records.push((id.clone(), record(job, hold)));
+        records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
         let state = Some(State::Ready.visible(job.run_at, now));
         let (until, run_at) = (hold.until, job.run_at);
         holders.insert(id, Holder { job: job.id.clone(), digest: digest.to_vec(), until, run_at, state });
         documents.push(from_job(&job.clone().into_job(), now));
         pushed.push(Pushed::Created);
     }
-    match commit(database, documents, records, session).await {
-        Ok(()) => Ok(Some(pushed)),
+    match commit(database, documents, parts(records)?, session).await {
+        Ok(true) => Ok(Some(pushed)),
+        Ok(false) => Ok(None),
         Err(error) => conflict_is_none(error),
     }
 }
@@ -208,15 +238,18 @@ fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
 
 type Driver<T> = std::result::Result<T, mongodb::error::Error>;
 
+/// False if a key was taken in the meantime.
 async fn commit(
     database: &Database,
     documents: Vec<Document>,
-    records: Vec<(String, Document)>,
+    records: Vec<Vec<Document>>,
     mut session: ClientSession,
-) -> Driver<()> {
-    let keys = database.collection::<Document>(KEYS);
-    for (id, record) in records {
-        keys.replace_one(doc! { "_id": id }, record).upsert(true).session(&mut session).await?;
+) -> Driver<bool> {
+    for part in records {
+        let command = doc! { "update": KEYS, "updates": part };
+        if write_in(database, command, &mut session).await?.is_none() {
+            return Ok(false);
+        }
     }
     if !documents.is_empty() {
         database.collection::<Document>(JOBS).insert_many(documents).session(&mut session).await?;
@@ -228,7 +261,7 @@ async fn commit(
             Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
                 tokio::task::yield_now().await; // the verb's deadline ends this
             }
-            other => return other,
+            other => return other.map(|()| true),
         }
     }
 }

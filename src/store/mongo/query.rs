@@ -153,26 +153,29 @@ pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Tim
         .collect()
 }
 
-/// The queues that have jobs. Each is one seek in the index, however many jobs it has.
+/// The queues that have jobs: one seek in the index for each, however many jobs it has.
 pub async fn queues(
     mongo: &Mongo,
     prefix: &str,
     after: Option<&QueueName>,
     limit: usize,
 ) -> Result<Vec<QueueName>> {
-    let mut names: Vec<QueueName> = Vec::new();
-    while names.len() < limit {
-        // DEL sorts behind every character of a name.
-        let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
-        if let Some(last) = names.last().or(after) {
-            range.insert("$gt", last.as_str());
-        }
-        let projection = doc! { "_id": 0, "queue": 1 };
-        let next = mongo.all(doc! { "queue": range }, doc! { "queue": 1, "state": 1 }, projection, 1).await?;
-        let Some(document) = next.first() else { break };
-        names.push(Row(document).text("queue")?);
+    // DEL sorts behind every character of a name.
+    let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
+    if let Some(after) = after {
+        range.insert("$gt", after.as_str());
     }
-    Ok(names)
+    let pipeline = [
+        doc! { "$match": { "queue": range } },
+        doc! { "$sort": { "queue": 1 } },
+        doc! { "$group": { "_id": "$queue" } },
+        doc! { "$sort": { "_id": 1 } },
+        doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
+    ];
+    let hint = mongodb::options::Hint::Name("head".to_owned());
+    let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).hint(hint).await.map_err(fault)?;
+    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    rows.iter().map(|row| Row(row).text("_id")).collect()
 }
 
 /// The figures of every queue that has jobs, from the entries of the index `head` alone.

@@ -16,17 +16,35 @@ pub struct Clock {
     started: Instant,
     /// The machine's clock less the time since `started`, at the last look: constant unless somebody sets it.
     ahead_ms: Mutex<i64>,
+    /// What a test adds to the machine's clock.
+    #[cfg(test)]
+    pub(super) shift_ms: std::sync::atomic::AtomicI64,
 }
 
 impl Clock {
     /// Starts to watch the machine's clock.
     pub fn new() -> Self {
-        Self { started: Instant::now(), ahead_ms: Mutex::new(wall_ms()) }
+        Self {
+            started: Instant::now(),
+            ahead_ms: Mutex::new(wall_ms()),
+            #[cfg(test)]
+            shift_ms: Default::default(),
+        }
+    }
+
+    #[cfg(not(test))]
+    fn wall_ms(&self) -> i64 {
+        wall_ms()
+    }
+
+    #[cfg(test)]
+    fn wall_ms(&self) -> i64 {
+        wall_ms() + self.shift_ms.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// The time by the machine's clock.
     pub fn now(&self) -> Timestamp {
-        let now_ms = wall_ms();
+        let now_ms = self.wall_ms();
         let passed_ms = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(0);
         let back_ms = self.set_back_ms(now_ms, passed_ms);
         if back_ms >= STEP_MS {

@@ -7,6 +7,7 @@ use rusqlite::{Connection, StatementStatus, params};
 
 use super::{Location, OpenError, SqliteStore, claim, look};
 use crate::job::record::KeyHold;
+use crate::job::transition::Operation;
 use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
 use crate::store::{Change, ClaimAsk, Pushed, Store, StoreError};
 
@@ -270,4 +271,34 @@ async fn ids_that_are_there_already_are_refused_each_for_itself() {
     let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(good, [true, false, true]);
     assert!(store.get(&[one.id]).await.unwrap()[0].is_some());
+}
+
+#[tokio::test]
+async fn a_clock_set_back_loses_and_doubles_nothing() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let ids = IdSource::default();
+    let rules = Rules::default();
+    push_one(&store, job(&store, &ids, "1")).await.unwrap();
+    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    push_one(&store, job(&store, &ids, "2")).await.unwrap();
+
+    let hour = 3_600_000;
+    store.clock.shift_ms.store(-hour, std::sync::atomic::Ordering::Relaxed);
+    let later = job(&store, &ids, "3");
+    push_one(&store, later.clone()).await.unwrap();
+    // What was due before waits as much longer as the clock jumped; what is pushed now does not.
+    let jobs = store.claim(&[ask(10)]).await.remove(0).unwrap();
+    assert_eq!(jobs.iter().map(|job| &job.meta.id).collect::<Vec<_>>(), [&later.id]);
+    assert!(store.overdue(10).await.unwrap().changes.is_empty(), "the reservation only lasts longer");
+    let stale = Operation::Commit { claim: Claim::random(), result: None };
+    let commit = Operation::Commit { claim: taken.meta.claim.clone().unwrap(), result: None };
+    let changes = [stale, commit].map(|operation| Change { id: taken.meta.id.clone(), operation });
+    let applied = store.apply(changes.to_vec(), &rules).await;
+    assert!(applied[0].is_err() && applied[1].is_ok(), "the token decides, whatever the clock says");
+
+    store.clock.shift_ms.store(0, std::sync::atomic::Ordering::Relaxed);
+    let jobs = store.claim(&[ask(10)]).await.remove(0).unwrap();
+    assert_eq!(jobs.len(), 1, "the one that waited, once");
+    assert_eq!(jobs[0].payload.as_str(), "2");
 }
