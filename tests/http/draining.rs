@@ -75,7 +75,7 @@ pub async fn a_call_that_runs_is_finished(place: &Place) {
 }
 
 pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
-    // No variable reaches this key, which is in no section.
+    // By file, the way that no other case of a running server goes.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "shutdown_ms = 200").unwrap();
     let config = file.path().to_str().unwrap();
