@@ -7,6 +7,11 @@ use clap::{Parser, Subcommand};
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl};
 use tailback::{bench, http, server, telemetry};
 
+/// A request makes a few hundred small allocations on several threads, and SQLite as many; the `override`
+/// feature gives SQLite this allocator, too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A job queue server over HTTP/JSON.
 #[derive(Parser)]
 #[command(version, about)]

@@ -73,8 +73,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         started: Instant::now(),
         store: kind,
     };
-    let state = AppState { queues: queues.clone(), server: Arc::new(server) };
-    let service = http::service(state, config.limits);
+    let state = AppState { queues: queues.clone(), server: Arc::new(server), limits: config.limits };
+    let service = http::service(state);
     let stop = CancellationToken::new();
     let serving =
         tokio::spawn(listen::serve(listener, service, config.connections, stop.clone(), config.shutdown));

@@ -75,9 +75,9 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Something happened to a job.
-pub fn count_event(event: &'static str) {
-    counter!(JOB_EVENTS, "event" => event).increment(1);
+/// Something happened to so many jobs.
+pub fn count_events(event: &'static str, jobs: u64) {
+    counter!(JOB_EVENTS, "event" => event).increment(jobs);
 }
 
 /// A job was delivered so many milliseconds after it was due.
@@ -91,7 +91,8 @@ pub fn run_time(ms: u64) {
 }
 
 /// A request was answered.
-pub fn http_request(method: &'static str, route: String, status: u16, took: Duration) {
+pub fn http_request(method: &'static str, route: &str, status: u16, took: Duration) {
+    let route = route.to_owned();
     counter!(HTTP_REQUESTS, "method" => method, "route" => route.clone(), "status" => status.to_string())
         .increment(1);
     histogram!(HTTP_SECONDS, "method" => method, "route" => route).record(took);

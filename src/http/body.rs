@@ -1,24 +1,30 @@
 //! Bodies: JSON that becomes a request, or a problem that says where it is wrong and what would be right.
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, Request};
+use axum::body::{Bytes, HttpBody as _};
+use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::header;
+use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::Limits;
 use super::problem::{Code, Problem};
 use crate::job::Payload;
 
 /// A request body that is valid. An empty body is taken as `{}`.
 pub struct Body<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T, S> FromRequest<S> for Body<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    Limits: FromRef<S>,
+{
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
-        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        let bytes = read(request.into_body(), Limits::from_ref(state)).await?;
         if bytes.is_empty() {
             return parse("{}").map(Self);
         }
@@ -32,28 +38,33 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
+/// All of a body. Most come in one piece, which is not copied.
+async fn read(mut body: axum::body::Body, limits: Limits) -> Result<Bytes, Problem> {
+    let mut first = Bytes::new();
+    let mut all = Vec::new();
+    while !body.is_end_stream() {
+        let late = |_| Problem::new(Code::RequestTimeout, "the body did not arrive in time");
+        let Some(frame) = tokio::time::timeout(limits.body_pause, body.frame()).await.map_err(late)? else {
+            break;
+        };
+        let broken = |_| Problem::new(Code::Malformed, "the body could not be read to its end");
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        if first.len() + all.len() + data.len() > limits.body_bytes {
+            return Err(Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes allows"));
+        }
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok(if all.is_empty() { first } else { all.into() })
+}
+
 fn is_json(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence == "application/json" || essence.ends_with("+json")
-}
-
-fn unreadable(rejection: BytesRejection) -> Problem {
-    match rejection.status().as_u16() {
-        413 => Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes allows"),
-        _ if is_timeout(&rejection) => Problem::new(Code::RequestTimeout, "the body did not arrive in time"),
-        _ => Problem::new(Code::Malformed, "the body could not be read to its end"),
-    }
-}
-
-fn is_timeout(rejection: &BytesRejection) -> bool {
-    let mut behind: Option<&dyn std::error::Error> = Some(rejection);
-    while let Some(error) = behind {
-        if error.is::<tower_http::timeout::TimeoutError>() {
-            return true;
-        }
-        behind = error.source();
-    }
-    false
 }
 
 /// JSON text as a request, which is an object.

@@ -4,12 +4,12 @@
 //! driven by hand has.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::Request;
+use axum::body::{Body, HttpBody};
+use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,7 +17,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
+use tower::Service;
 
 use crate::telemetry;
 
@@ -31,13 +31,16 @@ pub struct Options {
 }
 
 /// Serves until `stop`, then lets what is running finish, for at most `patience`.
-pub async fn serve(
+pub async fn serve<S, B>(
     listener: TcpListener,
-    service: Router,
+    service: S,
     options: Options,
     stop: CancellationToken,
     patience: Duration,
-) {
+) where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(options.connections));
     loop {
@@ -48,8 +51,7 @@ pub async fn serve(
         let Some((stream, place)) = accepted else { continue };
         let service = service.clone();
         let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let service = service.clone();
-            async move { Ok::<_, Infallible>(answer(service, request).await) }
+            service.clone().call(request.map(Body::new))
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -69,13 +71,6 @@ pub async fn serve(
     drop(listener); // from here on nobody new gets in
     if tokio::time::timeout(patience, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests that were still running after shutdown_ms were broken off");
-    }
-}
-
-async fn answer(service: Router, request: Request<Incoming>) -> axum::response::Response {
-    match service.oneshot(request.map(Body::new)).await {
-        Ok(response) => response,
-        Err(never) => match never {},
     }
 }
 

@@ -8,19 +8,22 @@ pub mod problem;
 pub mod request_id;
 pub mod routes;
 
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::body::Body;
+use axum::extract::{FromRef, MatchedPath, Request};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use futures::FutureExt as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::compression::CompressionLayer;
+use tower::{Layer as _, Service};
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, SizeAbove};
-use tower_http::timeout::RequestBodyTimeoutLayer;
+use tower_http::compression::{CompressionBody, CompressionLayer};
 
 use self::problem::{Code, Problem};
 use crate::background::Readiness;
@@ -35,6 +38,8 @@ pub struct AppState {
     pub queues: Queues,
     /// What only the operators' pages need.
     pub server: Arc<ServerInfo>,
+    /// What bodies may be like.
+    pub limits: Limits,
 }
 
 /// What the operators' pages show of the server itself.
@@ -51,9 +56,15 @@ pub struct ServerInfo {
     pub store: &'static str,
 }
 
-impl axum::extract::FromRef<AppState> for Queues {
+impl FromRef<AppState> for Queues {
     fn from_ref(state: &AppState) -> Self {
         state.queues.clone()
+    }
+}
+
+impl FromRef<AppState> for Limits {
+    fn from_ref(state: &AppState) -> Self {
+        state.limits
     }
 }
 
@@ -66,11 +77,17 @@ pub struct Limits {
     pub body_pause: Duration,
 }
 
-/// The whole service.
-pub fn service(state: AppState, limits: Limits) -> Router {
+/// An answer, compressed where that is worth it.
+pub type Compressed = axum::http::Response<CompressionBody<Body>>;
+
+/// The whole service. What holds for every request is done once, around the router and not around each of
+/// its routes: axum would copy every layer for every request.
+pub fn service(
+    state: AppState,
+) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
-    router
+    let router: Router = router
         .merge(routes::docs(api))
         .fallback(|| async { Problem::new(Code::NotFound, "there is nothing at this path; see /docs") })
         .method_not_allowed_fallback(|| async {
@@ -79,51 +96,61 @@ pub fn service(state: AppState, limits: Limits) -> Router {
                 "this path has other methods; see the Allow header, or /docs",
             )
         })
-        .layer(DefaultBodyLimit::max(limits.body_bytes))
-        .layer(RequestBodyTimeoutLayer::new(limits.body_pause))
-        .layer(CompressionLayer::new().compress_when(compressible()))
-        .layer(CatchPanicLayer::custom(|_| {
-            Problem::new(Code::Internal, "the server failed in an unexpected way").into_response()
-        }))
-        .layer(middleware::from_fn(same_site))
-        .layer(middleware::from_fn(observe))
-        .layer(middleware::from_fn(request_id::assign))
-        .with_state(state)
+        .layer(middleware::from_fn(tell_route))
+        .with_state(state);
+    let answer = move |request| answer(router.clone(), request);
+    CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(answer))
+}
+
+/// Gives the request an id, answers it whatever happens, and counts and logs it.
+async fn answer(router: Router, request: Request) -> Result<Response, Infallible> {
+    let start = Instant::now();
+    let (method, uri) = (method_name(request.method()), request.uri().clone());
+    let id = request_id::of(&request);
+    let guarded = AssertUnwindSafe(route(router, request)).catch_unwind();
+    let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
+        Problem::new(Code::Internal, "the server failed in an unexpected way").into_response()
+    });
+    request_id::show(&id, &mut response);
+    let route = response.extensions_mut().remove::<MatchedPath>();
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let (status, took) = (response.status().as_u16(), start.elapsed());
+    let (path, took_ms) = (uri.path(), took.as_secs_f64() * 1e3);
+    if status >= 500 {
+        tracing::warn!(request_id = id, method, path, status, took_ms, "request failed");
+    } else {
+        tracing::debug!(request_id = id, method, path, status, took_ms, "request");
+    }
+    telemetry::http_request(method, route, status, took);
+    Ok(response)
 }
 
 /// A page that somebody visits may make the browser post to a server on the same machine, without reading
 /// the answer. Browsers say where such a request comes from (Fetch Metadata, W3C); other clients say nothing.
-async fn same_site(request: Request, next: Next) -> Response {
+async fn route(mut router: Router, request: Request) -> Response {
     let from = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
     if matches!(from, Some(b"cross-site")) && !request.method().is_safe() {
         return Problem::new(Code::CrossSite, "web pages of other sites may not change anything here")
             .into_response();
     }
-    next.run(request).await
+    match router.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Only the router knows which of its routes an answer comes from.
+async fn tell_route(route: Option<MatchedPath>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(route) = route {
+        response.extensions_mut().insert(route);
+    }
+    response
 }
 
 /// Compressing a small answer costs more than it saves.
 fn compressible() -> And<DefaultPredicate, SizeAbove> {
     DefaultPredicate::new().and(SizeAbove::new(4096))
-}
-
-/// Counts and logs a request.
-async fn observe(request: Request, next: Next) -> Response {
-    let start = Instant::now();
-    let method = method_name(request.method());
-    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    let path = request.uri().path().to_owned();
-    let response = next.run(request).await;
-    let (status, took) = (response.status().as_u16(), start.elapsed());
-    let request_id = request_id::current();
-    let took_ms = took.as_secs_f64() * 1e3;
-    if status >= 500 {
-        tracing::warn!(request_id, method, path, status, took_ms, "request failed");
-    } else {
-        tracing::debug!(request_id, method, path, status, took_ms, "request");
-    }
-    telemetry::http_request(method, route, status, took);
-    response
 }
 
 /// A client may send any word as a method; a label must not grow without bounds.

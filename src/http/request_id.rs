@@ -2,7 +2,6 @@
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::Next;
 use axum::response::Response;
 
 const HEADER: HeaderName = HeaderName::from_static("x-request-id");
@@ -16,16 +15,23 @@ pub fn current() -> String {
     CURRENT.try_with(String::clone).unwrap_or_default()
 }
 
-/// Gives the request its id, and the answer the same.
-pub async fn assign(request: Request, next: Next) -> Response {
+/// The id of this request: its own, or a new one.
+pub fn of(request: &Request) -> String {
     let given =
         request.headers().get(HEADER).and_then(|value| value.to_str().ok()).filter(|id| is_usable(id));
-    let id = given.map_or_else(|| ulid::Ulid::new().to_string(), str::to_owned);
-    let mut response = CURRENT.scope(id.clone(), next.run(request)).await;
-    if let Ok(value) = HeaderValue::from_str(&id) {
+    given.map_or_else(|| ulid::Ulid::new().to_string(), str::to_owned)
+}
+
+/// What is done for the request with this id.
+pub async fn scope<T>(id: String, work: impl Future<Output = T>) -> T {
+    CURRENT.scope(id, work).await
+}
+
+/// Puts the id into the answer.
+pub fn show(id: &str, response: &mut Response) {
+    if let Ok(value) = HeaderValue::from_str(id) {
         response.headers_mut().insert(HEADER, value);
     }
-    response
 }
 
 /// What a client sends ends up in logs: short and visible only.

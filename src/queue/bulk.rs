@@ -73,11 +73,13 @@ impl Queues {
                 .collect();
             let verb = changes.first().map(|change| change.operation.verb());
             let now = self.now()?;
-            for applied in self.0.store.apply(changes, &self.rules()).await {
+            let applied = self.0.store.apply(changes, &self.rules()).await;
+            let mut notes = self.meter().notes();
+            for applied in applied {
                 match (applied, verb) {
                     (Ok(applied), Some(verb)) => {
                         affected += 1;
-                        self.note(verb, &applied, now);
+                        self.note(verb, &applied, now, &mut notes);
                     }
                     (Err(Denied::Store(error)), _) => return Err(error.into()),
                     _ => {}

@@ -78,7 +78,8 @@ impl Queues {
         let lost = || Err(StoreError::internal("a change was left unanswered").into());
         let applied =
             applied.into_iter().next().unwrap_or_else(lost).map_err(|denied| Error::denied(id, denied))?;
-        self.note(verb, &applied, self.now()?);
+        let now = self.now()?;
+        self.note(verb, &applied, now, &mut self.meter().notes());
         Ok(applied)
     }
 

@@ -2,7 +2,7 @@
 //! use and of all together; and the totals since the start, for Prometheus.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -172,39 +172,64 @@ impl Default for Meter {
     }
 }
 
-impl Meter {
-    fn each(&self, queue: &QueueName, change: impl Fn(&mut Window)) {
-        let now = Instant::now();
-        let mut guard = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (all, queues) = &mut *guard;
-        if queues.len() >= QUEUES_MAX && !queues.contains_key(queue) {
+/// What is being noted of many jobs at once: held briefly, never while waiting for anything.
+pub struct Notes<'a> {
+    now: Instant,
+    meter: MutexGuard<'a, (Windows, HashMap<QueueName, Windows>)>,
+    events: [u64; 8],
+}
+
+impl Notes<'_> {
+    fn each(&mut self, queue: &QueueName, change: impl Fn(&mut Window)) {
+        let now = self.now;
+        let (all, queues) = &mut *self.meter;
+        change(&mut all.now);
+        if let Some(windows) = queues.get_mut(queue) {
+            windows.turn(now);
+            return change(&mut windows.now);
+        }
+        if queues.len() >= QUEUES_MAX {
             queues.retain(|_, windows| !windows.is_idle(now));
         }
-        all.turn(now);
-        change(&mut all.now);
-        if queues.len() < QUEUES_MAX || queues.contains_key(queue) {
-            let windows = queues.entry(queue.clone()).or_insert_with(|| Windows::new(now));
-            windows.turn(now);
-            change(&mut windows.now);
+        if queues.len() < QUEUES_MAX {
+            change(&mut queues.entry(queue.clone()).or_insert_with(|| Windows::new(now)).now);
         }
     }
 
     /// Something happened to a job of this queue.
-    pub fn count(&self, queue: &QueueName, event: Event) {
-        telemetry::count_event(event.as_str());
+    pub fn count(&mut self, queue: &QueueName, event: Event) {
+        self.events[event as usize] += 1;
         self.each(queue, |window| window.counts[event as usize] += 1);
     }
 
     /// A job of this queue was delivered so many milliseconds after it was due.
-    pub fn queue_time(&self, queue: &QueueName, ms: u64) {
+    pub fn queue_time(&mut self, queue: &QueueName, ms: u64) {
         telemetry::queue_time(ms);
         self.each(queue, |window| record(&mut window.queue_time, ms));
     }
 
     /// A job of this queue was done so many milliseconds after it was delivered.
-    pub fn run_time(&self, queue: &QueueName, ms: u64) {
+    pub fn run_time(&mut self, queue: &QueueName, ms: u64) {
         telemetry::run_time(ms);
         self.each(queue, |window| record(&mut window.run_time, ms));
+    }
+}
+
+impl Drop for Notes<'_> {
+    fn drop(&mut self) {
+        for (event, count) in Event::ALL.into_iter().zip(self.events).filter(|(_, count)| *count > 0) {
+            telemetry::count_events(event.as_str(), count);
+        }
+    }
+}
+
+impl Meter {
+    /// Begins to note what happened.
+    pub fn notes(&self) -> Notes<'_> {
+        let now = Instant::now();
+        let mut meter = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        meter.0.turn(now);
+        Notes { now, meter, events: [0; 8] }
     }
 
     /// What happened during about the last minute: to the jobs of one queue, or of all.
@@ -227,13 +252,15 @@ mod tests {
     fn events_count_for_their_queue_and_for_all() {
         let meter = Meter::default();
         let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let mut notes = meter.notes();
         for _ in 0..60 {
-            meter.count(&a, Event::Pushed);
+            notes.count(&a, Event::Pushed);
         }
-        meter.count(&b, Event::Dead);
+        notes.count(&b, Event::Dead);
         for ms in 1..=100 {
-            meter.run_time(&a, ms);
+            notes.run_time(&a, ms);
         }
+        drop(notes);
         let rate = |queue, event: Event| meter.flow(queue).rates[event as usize];
         assert_eq!(rate(Some(&a), Event::Pushed), 1.0);
         assert_eq!(rate(Some(&a), Event::Dead), 0.0);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::meter::Event;
+use super::meter::{Event, Notes};
 use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
@@ -213,8 +213,9 @@ impl Queues {
         if let Some(expires_at) = first_expiry {
             self.note_deadline(expires_at);
         }
+        let mut notes = self.meter().notes();
         let mut answers =
-            pushed.into_iter().zip(facts).map(|(pushed, facts)| self.answer_push(pushed, facts));
+            pushed.into_iter().zip(facts).map(|(pushed, facts)| self.answer_push(pushed, facts, &mut notes));
         sizes.into_iter().map(|size| answers.by_ref().take(size).collect()).collect()
     }
 
@@ -222,10 +223,11 @@ impl Queues {
         &self,
         pushed: store::Result<Pushed>,
         (id, queue, created_at, run_at): (JobId, QueueName, Timestamp, Timestamp),
+        notes: &mut Notes<'_>,
     ) -> Result<PushAnswer> {
         match pushed? {
             Pushed::Created => {
-                self.meter().count(&queue, Event::Pushed);
+                notes.count(&queue, Event::Pushed);
                 self.announce(&queue, run_at);
                 let state = State::Ready.visible(run_at, created_at);
                 Ok(PushAnswer { id, state, run_at, deduplicated: false })

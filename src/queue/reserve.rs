@@ -1,7 +1,7 @@
 //! Reserve and pop: claim jobs, or wait for some.
 //!
-//! A claim runs in a task of its own, so that a client which leaves cannot stop it half-way; what nobody is
-//! there to receive is given back at once, the attempt not counted.
+//! A claim goes on without the client that asked for it; what it wins for somebody who has left, or who does
+//! not wait any more, is given back at once, the attempt not counted.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
-use super::rounds::{Item, Limits, Rounds};
+use super::rounds::{Item, Limits, Rounds, Turned};
 use super::{Error, Queues, Result, Shared};
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
@@ -93,6 +93,63 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
     })
 }
 
+/// Jobs on their way to somebody who may leave at any moment. Dropped before it is handed over, it gives back
+/// what it has, and what is still coming.
+struct Delivery {
+    queues: Queues,
+    won: Vec<Job>,
+    coming: Option<Coming>,
+}
+
+/// A claim whose answer is still to come.
+struct Coming {
+    queue: QueueName,
+    claim: Claim,
+    answer: oneshot::Receiver<store::Result<Vec<Job>>>,
+}
+
+impl Delivery {
+    /// Claims from one queue.
+    async fn claim(&mut self, ask: ClaimAsk) -> Result<()> {
+        let (queue, claim) = (ask.queue.clone(), ask.claim.clone());
+        let answer = self.queues.0.claims.send(queue.clone(), ask)?;
+        let coming = self.coming.insert(Coming { queue, claim, answer });
+        let answer = self.queues.in_time(&mut coming.answer).await?;
+        let came = self.coming.take();
+        match answer {
+            Ok(Ok(jobs)) => self.won.extend(jobs),
+            failed => {
+                came.into_iter().for_each(|Coming { queue, claim, .. }| self.queues.recover(queue, claim));
+                failed.map_err(|_| Turned::Lost)??;
+            }
+        }
+        Ok(())
+    }
+
+    /// The client is here and gets them.
+    fn hand_over(mut self) -> Vec<Job> {
+        std::mem::take(&mut self.won)
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let queues = &self.queues;
+        if !self.won.is_empty() {
+            tokio::spawn(queues.clone().give_back(std::mem::take(&mut self.won)));
+        }
+        if let Some(Coming { queue, claim, answer }) = self.coming.take() {
+            let queues = queues.clone();
+            tokio::spawn(async move {
+                match answer.await {
+                    Ok(Ok(jobs)) => queues.give_back(jobs).await,
+                    _ => queues.recover(queue, claim),
+                }
+            });
+        }
+    }
+}
+
 fn check(count: usize, wait_ms: u64) -> Result<()> {
     if !(1..=COUNT_MAX).contains(&count) {
         return Err(Error::invalid("/count", "must be 1 to 1000"));
@@ -161,95 +218,52 @@ impl Queues {
         }
     }
 
-    /// One look, in a task that outlives the client.
+    /// One look.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
-        let (answer, answered) = oneshot::channel();
+        let jobs = match purpose {
+            Purpose::Reserve => self.claim_from_queues(ask, &Claim::random()).await?.hand_over(),
+            Purpose::Pop => {
+                let jobs = self.claim_from_queues(ask, &Claim::random()).await?.hand_over();
+                self.finish_pop(&jobs).await?
+            }
+            Purpose::ReserveOnce(once) => return self.claim_once(ask, once).await,
+        };
+        self.count_deliveries(&jobs);
+        Ok(jobs)
+    }
+
+    /// One look for a remembered request, in a task that outlives the client: what it wins waits for a repeat.
+    async fn claim_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
         let (this, ask) = (self.clone(), ask.clone());
-        tokio::spawn(async move { this.claim_and_hand_over(&ask, purpose, answer).await });
-        answered.await.unwrap_or_else(|_| Err(StoreError::internal("a claim ended without an answer").into()))
+        let claiming = tokio::spawn(async move {
+            let guard = once.claiming().await;
+            let jobs = this.claim_from_queues(&ask, once.claim()).await?.hand_over();
+            guard.won(&jobs).await;
+            this.count_deliveries(&jobs);
+            Ok(jobs)
+        });
+        claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    async fn claim_and_hand_over(
-        &self,
-        ask: &ReserveAsk,
-        purpose: Purpose,
-        answer: oneshot::Sender<Result<Vec<Job>>>,
-    ) {
-        let guard = match &purpose {
-            Purpose::ReserveOnce(once) => Some(once.claiming().await),
-            _ => None,
-        };
-        if answer.is_closed() {
-            return; // the client has left already
-        }
-        let claim = match &purpose {
-            Purpose::ReserveOnce(once) => once.claim().clone(),
-            _ => Claim::random(),
-        };
-        let mut result = self.claim_from_queues(ask, &claim).await;
-        if let (Ok(jobs), Some(guard)) = (&result, guard) {
-            guard.won(jobs).await;
-        }
-        // What a remembered request won waits for its repeat; what a pop took has been taken.
-        let mut kept = matches!(purpose, Purpose::ReserveOnce(_));
-        if let (Ok(jobs), Purpose::Pop, false) = (&result, &purpose, answer.is_closed()) {
-            result = self.finish_pop(jobs).await;
-            kept = true;
-        }
-        if let Ok(jobs) = &result {
-            self.count_deliveries(jobs);
-        }
-        if let (Err(Ok(jobs)), false) = (answer.send(result), kept) {
-            self.give_back(jobs).await;
-        }
-    }
-
-    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Vec<Job>> {
+    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
         let rules = self.rules();
-        let mut won = Vec::new();
+        let mut delivery = Delivery { queues: self.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
-            if won.len() >= ask.count {
+            if delivery.won.len() >= ask.count {
                 break;
             }
             if rules.paused(&queue) {
                 continue;
             }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
-            let (count, worker) = (ask.count - won.len(), ask.worker.clone());
-            let one = ClaimAsk { queue: queue.clone(), count, claim: claim.clone(), lease_ms, worker };
-            match self.claim_one(one).await {
-                Ok(jobs) => won.extend(jobs),
-                Err(error) if won.is_empty() => return Err(error),
+            let (count, worker) = (ask.count - delivery.won.len(), ask.worker.clone());
+            match delivery.claim(ClaimAsk { queue, count, claim: claim.clone(), lease_ms, worker }).await {
+                Ok(()) => {}
+                Err(error) if delivery.won.is_empty() => return Err(error),
                 Err(_) => break, // what other queues gave is not lost for the trouble with this one
             }
         }
-        Ok(won)
-    }
-
-    /// Claims from one queue. What the claim wins for a caller that does not wait for it any more is given back.
-    async fn claim_one(&self, ask: ClaimAsk) -> Result<Vec<Job>> {
-        let (queue, claim) = (ask.queue.clone(), ask.claim.clone());
-        let (claims, lane) = (self.0.claims.clone(), queue.clone());
-        let mut travel = tokio::spawn(async move { claims.travel(lane, ask).await });
-        match self.in_time(&mut travel).await {
-            Ok(Ok(Ok(Ok(jobs)))) => Ok(jobs),
-            Ok(Ok(Ok(Err(error)))) => {
-                self.recover(queue, claim);
-                Err(error.into())
-            }
-            Ok(Ok(Err(turned))) => Err(turned.into()),
-            Ok(Err(error)) => Err(StoreError::internal(error).into()),
-            Err(late) => {
-                let this = self.clone();
-                tokio::spawn(async move {
-                    match travel.await {
-                        Ok(Ok(Ok(jobs))) => this.give_back(jobs).await,
-                        _ => this.recover(queue, claim),
-                    }
-                });
-                Err(late)
-            }
-        }
+        Ok(delivery)
     }
 
     /// The queues that the patterns mean now, each once, in their order.
@@ -297,8 +311,7 @@ impl Queues {
         }
         if !unsure.is_empty() {
             // Those that were taken away after all are not there to be given back.
-            let this = self.clone();
-            tokio::spawn(async move { this.give_back(unsure).await });
+            tokio::spawn(self.clone().give_back(unsure));
         }
         match trouble {
             Some(error) if popped.is_empty() => Err(error),
@@ -307,19 +320,21 @@ impl Queues {
     }
 
     fn count_deliveries(&self, jobs: &[Job]) {
-        for job in jobs {
-            self.meter().count(&job.meta.queue, Event::Reserved);
-            if let Some(started_at) = job.meta.started_at {
-                self.meter().queue_time(&job.meta.queue, started_at.ms_since(job.meta.run_at));
+        let mut notes = self.meter().notes();
+        for Job { meta, .. } in jobs {
+            notes.count(&meta.queue, Event::Reserved);
+            if let Some(started_at) = meta.started_at {
+                notes.queue_time(&meta.queue, started_at.ms_since(meta.run_at));
             }
-            if let Some(reserved_until) = job.meta.reserved_until {
-                self.note_deadline(reserved_until);
-            }
+        }
+        drop(notes);
+        if let Some(first) = jobs.iter().filter_map(|job| job.meta.reserved_until).min() {
+            self.note_deadline(first);
         }
     }
 
     /// Jobs that nobody received go back as if they had not been delivered.
-    async fn give_back(&self, jobs: Vec<Job>) {
+    async fn give_back(self, jobs: Vec<Job>) {
         let release = |job: Job| {
             Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
         };

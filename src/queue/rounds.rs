@@ -70,11 +70,17 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         Arc::new(Self { limits, run: Box::new(run), lanes: Mutex::default() })
     }
 
-    /// Sends an item on its way; it arrives whether or not anybody still waits for the answer.
+    /// Sends an item on its way, and waits for its answer.
     pub async fn travel(self: &Arc<Self>, key: K, item: I) -> Result<O, Turned> {
+        self.send(key, item)?.await.map_err(|_| Turned::Lost)
+    }
+
+    /// Sends an item on its way; it arrives whether or not anybody still waits for the answer. One that never
+    /// comes means that its round was lost.
+    pub fn send(self: &Arc<Self>, key: K, item: I) -> Result<oneshot::Receiver<O>, Turned> {
         let (answer, answered) = oneshot::channel();
         self.enter(key, item, answer)?;
-        answered.await.map_err(|_| Turned::Lost)
+        Ok(answered)
     }
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<K, Lane<I, O>>> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::meter::Event;
+use super::meter::{Event, Notes};
 use super::push::check_size;
 use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
@@ -150,26 +150,31 @@ impl Queues {
 
     /// Settles jobs together with whatever else is being settled.
     pub(super) async fn settle_changes(&self, changes: Vec<Change>) -> Vec<Result<Settled>> {
+        if let [change] = changes.as_slice() {
+            return self.settle_lane(lane(change), changes).await;
+        }
         let places: Vec<usize> = changes.iter().map(lane).collect();
         let mut lanes: [Vec<Change>; LANES] = Default::default();
         for (change, place) in changes.into_iter().zip(&places) {
             lanes[*place].push(change);
         }
-        let travels = lanes.into_iter().enumerate().map(async |(lane, changes)| {
-            let count = changes.len();
-            if count == 0 {
-                return Vec::new();
-            }
-            match self.in_time(self.0.settles.travel(lane, changes)).await {
-                Ok(Ok(answers)) => answers,
-                Ok(Err(turned)) => vec![Err(turned.into()); count],
-                Err(late) => vec![Err(late); count],
-            }
-        });
+        let travels = lanes.into_iter().enumerate().map(|(lane, changes)| self.settle_lane(lane, changes));
         let answers = futures::future::join_all(travels).await;
         let mut answers: Vec<_> = answers.into_iter().map(Vec::into_iter).collect();
         let lost = || Err(StoreError::internal("a settle was left unanswered").into());
         places.into_iter().map(|place| answers[place].next().unwrap_or_else(lost)).collect()
+    }
+
+    async fn settle_lane(&self, lane: usize, changes: Vec<Change>) -> Vec<Result<Settled>> {
+        let count = changes.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        match self.in_time(self.0.settles.travel(lane, changes)).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(turned)) => vec![Err(turned.into()); count],
+            Err(late) => vec![Err(late); count],
+        }
     }
 
     /// One round of settles: applies them all, remembers how they ended, and tells who waits for what came back.
@@ -178,8 +183,9 @@ impl Queues {
         let changes: Vec<Change> = items.into_iter().flatten().collect();
         let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
         let now = self.0.store.now().unwrap_or_default();
+        let mut notes = self.meter().notes();
         let mut settled =
-            changes.iter().zip(applied).map(|(change, applied)| self.settled(change, applied, now));
+            changes.iter().zip(applied).map(|(change, applied)| self.settled(change, applied, now, &mut notes));
         sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
     }
 
@@ -189,7 +195,13 @@ impl Queues {
         self.0.outcomes.recall(&change.id, claim, change.operation.verb())
     }
 
-    fn settled(&self, change: &Change, applied: Result<Applied, Denied>, now: Timestamp) -> Result<Settled> {
+    fn settled(
+        &self,
+        change: &Change,
+        applied: Result<Applied, Denied>,
+        now: Timestamp,
+        notes: &mut Notes<'_>,
+    ) -> Result<Settled> {
         let id = change.id.clone();
         let applied = match (applied, &change.operation) {
             (Ok(applied), _) => applied,
@@ -211,14 +223,13 @@ impl Queues {
             self.0.outcomes.remember(&id, claim, verb, &applied.outcome);
         }
         if !applied.repeated {
-            self.note(verb, &applied, now);
+            self.note(verb, &applied, now, notes);
         }
         Ok(Settled { id, outcome: applied.outcome, now })
     }
 
     /// Counts what happened, and wakes whoever waits for what came back.
-    pub(super) fn note(&self, verb: Verb, applied: &Applied, now: Timestamp) {
-        let meter = self.meter();
+    pub(super) fn note(&self, verb: Verb, applied: &Applied, now: Timestamp, notes: &mut Notes<'_>) {
         let event = match verb {
             Verb::Commit => Some(Event::Committed),
             Verb::Rollback => Some(Event::RolledBack),
@@ -228,15 +239,15 @@ impl Queues {
             _ => None,
         };
         if let Some(event) = event {
-            meter.count(&applied.queue, event);
+            notes.count(&applied.queue, event);
         }
         if let (Some(started_at), true) = (applied.started_at, matches!(verb, Verb::Commit | Verb::Move)) {
-            meter.run_time(&applied.queue, now.ms_since(started_at));
+            notes.run_time(&applied.queue, now.ms_since(started_at));
         }
         match &applied.outcome {
             Outcome::Returned { queue, run_at } => self.announce(queue, *run_at),
             Outcome::Dead { moved_to } => {
-                meter.count(&applied.queue, Event::Dead);
+                notes.count(&applied.queue, Event::Dead);
                 if let Some(queue) = moved_to {
                     self.announce(queue, now);
                 }
@@ -250,12 +261,13 @@ impl Queues {
     pub async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
-        let mut done = 0;
-        for (verb, applied) in verbs.into_iter().zip(self.0.store.apply(changes, &self.rules()).await) {
+        let applied = self.0.store.apply(changes, &self.rules()).await;
+        let (mut done, mut notes) = (0, self.meter().notes());
+        for (verb, applied) in verbs.into_iter().zip(applied) {
             match applied {
                 Ok(applied) => {
                     done += 1;
-                    self.note(verb, &applied, now);
+                    self.note(verb, &applied, now, &mut notes);
                 }
                 Err(Denied::Refused(_)) => {} // extended, settled, or done by another server
                 Err(Denied::Store(error)) => return Err(error.into()),

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
+use super::tx::Tx;
 use super::{push, row};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Refusal, Surroundings, step};
@@ -14,14 +15,14 @@ const RECEIPT_MS: u64 = 600_000;
 
 /// Applies the changes in order, each for itself.
 pub(super) fn apply(
-    db: &Connection,
+    tx: &Tx<'_>,
     changes: &[Change],
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Vec<Result<Applied, Denied>>, Fault> {
     let mut applied = Vec::with_capacity(changes.len());
     for change in changes {
-        applied.push(match apply_one(db, change, rules, now) {
+        applied.push(match apply_one(tx, change, rules, now) {
             Ok(answer) => answer.map_err(Denied::Refused),
             // Met while reading, before anything was written: no reason to undo the others.
             Err(fault @ Fault::Stored { .. }) => Err(Denied::Store(fault.into())),
@@ -32,38 +33,39 @@ pub(super) fn apply(
 }
 
 fn apply_one(
-    db: &Connection,
+    tx: &Tx<'_>,
     change: &Change,
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Applied, Refusal>, Fault> {
     let Change { id, operation } = change;
-    let Some(meta) = row::meta_of(db, id)? else {
+    let Some(found) = row::meta_of(tx, id)? else {
         return Ok(match operation.claim() {
-            Some(claim) => receipt(db, id, claim, operation.verb())?.ok_or(Refusal::Lost { gone: true }),
+            Some(claim) => receipt(tx, id, claim, operation.verb())?.ok_or(Refusal::Lost { gone: true }),
             None => Err(Refusal::Unknown),
         });
     };
+    let meta = &found.job;
     let around = Surroundings { now, rules, chance: rand::random() };
-    let done = match (step(&meta, operation, around), operation.claim()) {
+    let done = match (step(meta, operation, around), operation.claim()) {
         (Ok(done), _) => done,
         (Err(lost @ Refusal::Lost { .. }), Some(claim)) => {
-            return Ok(receipt(db, id, claim, operation.verb())?.ok_or(lost));
+            return Ok(receipt(tx, id, claim, operation.verb())?.ok_or(lost));
         }
         (Err(refusal), _) => return Ok(Err(refusal)),
     };
     if let (Operation::Move { queue, .. }, Next::Write { .. }) = (operation, &done.next)
         && *queue != meta.queue
-        && push::is_full(db, queue, rules)?
+        && push::is_full(tx, queue, rules)?
     {
         return Ok(Err(Refusal::Full));
     }
     match &done.next {
         Next::Keep => {}
         Next::Write { meta, payload, result } => {
-            row::update(db, meta, payload.as_ref(), result.as_ref(), now)?
+            row::update(tx, &found, meta, payload.as_ref(), result.as_ref(), now)?
         }
-        Next::Delete => delete(db, id)?,
+        Next::Delete => row::delete(tx, &found)?,
     }
     let applied = Applied {
         outcome: done.outcome,
@@ -73,14 +75,9 @@ fn apply_one(
         repeated: done.next == Next::Keep,
     };
     if let Operation::Move { claim, .. } = operation {
-        write_receipt(db, &meta, claim, Verb::Move, &applied, now)?;
+        write_receipt(tx, meta, claim, Verb::Move, &applied, now)?;
     }
     Ok(Ok(applied))
-}
-
-fn delete(db: &Connection, id: &JobId) -> Result<(), Fault> {
-    db.prepare_cached("DELETE FROM jobs WHERE id = ?1")?.execute([id.as_str()])?;
-    Ok(())
 }
 
 /// The words by which receipts tell verbs apart.

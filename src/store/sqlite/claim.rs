@@ -9,25 +9,58 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
-use super::row::{self, job_columns};
+use super::row::{self, Found, found_columns, job_columns};
+use super::tx::Tx;
 use crate::job::{Claim, Job, QueueName, State, Timestamp};
 use crate::store::ClaimAsk;
 
-/// Reserves what this request asks for, in the order of delivery.
-pub(super) fn claim(db: &Connection, ask: &ClaimAsk, now: Timestamp) -> Result<Vec<Job>, Fault> {
-    let mut jobs = Vec::new();
-    let mut above = i64::MAX;
-    while jobs.len() < ask.count
-        && let Some(priority) = next_priority(db, &ask.queue, above)?
-    {
-        let want = ask.count - jobs.len();
-        for mut job in due(db, &ask.queue, priority, want, now)? {
-            reserve(db, &mut job, ask, now)?;
-            jobs.push(job);
+/// Reserves what each of the requests asks for, in the order of delivery. Those for one queue share its head.
+pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], now: Timestamp) -> Result<Vec<Vec<Job>>, Fault> {
+    let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    for (n, first) in asks.iter().enumerate() {
+        if asks[..n].iter().any(|earlier| earlier.queue == first.queue) {
+            continue; // served with the earlier one
         }
+        let for_queue = |ask: &&(usize, &ClaimAsk)| ask.1.queue == first.queue;
+        let sharing: Vec<(usize, &ClaimAsk)> =
+            asks.iter().enumerate().skip(n).collect::<Vec<_>>().iter().filter(for_queue).copied().collect();
+        let wanted = sharing.iter().map(|(_, ask)| ask.count).sum();
+        let mut heads = heads(tx, &first.queue, wanted, now)?.into_iter();
+        for (place, ask) in sharing {
+            for mut found in heads.by_ref().take(ask.count) {
+                grant(&mut found.job, ask, now);
+                row::reserve(tx, &found)?;
+                won[place].push(found.job);
+            }
+        }
+    }
+    Ok(won)
+}
+
+/// The first jobs of a queue in the order of delivery.
+fn heads(db: &Connection, queue: &QueueName, wanted: usize, now: Timestamp) -> Result<Vec<Found<Job>>, Fault> {
+    let mut heads = Vec::new();
+    let mut above = i64::MAX;
+    while heads.len() < wanted
+        && let Some(priority) = next_priority(db, queue, above)?
+    {
+        heads.extend(due(db, queue, priority, wanted - heads.len(), now)?);
         above = priority;
     }
-    Ok(jobs)
+    Ok(heads)
+}
+
+/// The job is the request's.
+fn grant(job: &mut Job, ask: &ClaimAsk, now: Timestamp) {
+    let meta = &mut job.meta;
+    meta.state = State::Reserved;
+    meta.attempts = meta.attempts.saturating_add(1);
+    meta.started_at = Some(now);
+    meta.reserved_until = Some(now.plus_ms(ask.lease_ms));
+    meta.lease_ms = Some(ask.lease_ms);
+    meta.worker.clone_from(&ask.worker);
+    meta.claim = Some(ask.claim.clone());
+    meta.rev = rand::random();
 }
 
 /// The highest priority below this one that a ready job of the queue has.
@@ -47,44 +80,18 @@ fn due(
     priority: i64,
     limit: usize,
     now: Timestamp,
-) -> Result<Vec<Job>, Fault> {
+) -> Result<Vec<Found<Job>>, Fault> {
     let mut due = db.prepare_cached(DUE)?;
-    row::jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)])
+    row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)])
 }
 
 pub(super) const DUE: &str = concat!(
     "SELECT ",
     job_columns!(),
+    found_columns!(),
     " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
      AND (expires_at IS NULL OR expires_at > ?3) ORDER BY run_at, id LIMIT ?4"
 );
-
-fn reserve(db: &Connection, job: &mut Job, ask: &ClaimAsk, now: Timestamp) -> Result<(), Fault> {
-    let meta = &mut job.meta;
-    meta.state = State::Reserved;
-    meta.attempts = meta.attempts.saturating_add(1);
-    meta.started_at = Some(now);
-    meta.reserved_until = Some(now.plus_ms(ask.lease_ms));
-    meta.lease_ms = Some(ask.lease_ms);
-    meta.worker = ask.worker.clone();
-    meta.claim = Some(ask.claim.clone());
-    meta.rev = rand::random();
-    db.prepare_cached(
-        "UPDATE jobs SET state = 'reserved', due = NULL, attempts = ?2, started_at = ?3, reserved_until = ?4, \
-         lease_ms = ?5, worker = ?6, claim = ?7, rev = ?8 WHERE id = ?1",
-    )?
-    .execute(params![
-        meta.id.as_str(),
-        meta.attempts,
-        now.millis(),
-        meta.reserved_until.map(Timestamp::millis),
-        row::signed(ask.lease_ms),
-        ask.worker.as_ref().map(|worker| worker.as_str()),
-        ask.claim.as_str(),
-        meta.rev,
-    ])?;
-    Ok(())
-}
 
 /// The jobs of these queues that the claim holds, in the order of delivery within each queue.
 pub(super) fn held(db: &Connection, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>, Fault> {

@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::row::{self, job_columns};
+use super::tx::Tx;
 use crate::job::{Job, JobId, Timestamp};
 use crate::store::copying::{PAGE_BYTES, same, weight};
 use crate::store::{HeldKey, Imported};
@@ -28,17 +29,19 @@ pub(super) fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Re
 }
 
 /// Stores the jobs as they are, unless their ids are there.
-pub(super) fn import(db: &Connection, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>, Fault> {
+pub(super) fn import(tx: &Tx<'_>, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>, Fault> {
     let mut imported = Vec::with_capacity(jobs.len());
     for job in jobs {
-        imported.push(match row::job_of(db, &job.meta.id)? {
+        imported.push(match row::job_of(tx, &job.meta.id)? {
             Some(there) if same(&there, job) => Imported::Same,
             Some(_) => Imported::Different,
             None => {
-                // The first statement writes what never changes and what the triggers count by, the second
-                // one the rest: so there is one list of what a push writes, and one of what a change does.
-                row::insert(db, job, now)?;
-                row::update(db, &job.meta, None, job.result.as_ref(), now)?;
+                // The first statement writes what never changes, the second one the rest: so there is one
+                // list of what a push writes, and one of what a change does.
+                row::insert(tx, job, now)?;
+                if let Some(found) = row::meta_of(tx, &job.meta.id)? {
+                    row::update(tx, &found, &job.meta, None, job.result.as_ref(), now)?;
+                }
                 Imported::New
             }
         });

@@ -17,6 +17,7 @@ use self::clock::Clock;
 use self::fault::Fault;
 pub use self::open::OpenError;
 use self::readers::Readers;
+use self::tx::Tx;
 use self::writer::Writer;
 use super::{
     Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
@@ -39,6 +40,7 @@ mod row;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tx;
 mod writer;
 
 /// How long any verb may take. It ends as `Unavailable` then; what was not begun is not done any more.
@@ -83,14 +85,20 @@ impl SqliteStore {
     async fn read<T, R>(&self, read: R) -> Result<T>
     where
         T: Send + 'static,
-        R: FnOnce(&Connection, Timestamp) -> Result<T, Fault> + Send + 'static,
+        R: Fn(&Connection, Timestamp) -> Result<T, Fault> + Send + 'static,
     {
         match &self.readers {
             Some(readers) => {
                 let clock = Arc::clone(&self.clock);
                 readers.run(move |db| read(db, clock.now())).await
             }
-            None => self.writer.run(read).await,
+            None => {
+                let read = move |tx: &Tx<'_>, now| {
+                    tx.flush()?; // what others of the round did counts as well
+                    read(tx, now)
+                };
+                self.writer.run(read).await
+            }
         }
     }
 }
@@ -111,16 +119,14 @@ impl Store for SqliteStore {
 
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
         let (count, rules) = (jobs.len(), rules.clone());
-        let pushed = self.writer.run(move |db, now| push::push(db, jobs, &rules, now)).await;
+        let jobs: Vec<push::New> = jobs.into_iter().map(push::New::from).collect();
+        let pushed = self.writer.run(move |tx, now| push::push(tx, &jobs, &rules, now)).await;
         pushed.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
         let own = asks.to_vec();
-        let won = self.writer.run(move |db, now| {
-            own.iter().map(|ask| claim::claim(db, ask, now)).collect::<Result<Vec<_>, _>>()
-        });
-        match won.await {
+        match self.writer.run(move |tx, now| claim::claim(tx, &own, now)).await {
             Ok(won) => won.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); asks.len()],
         }
@@ -133,7 +139,7 @@ impl Store for SqliteStore {
 
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
         let (count, rules) = (changes.len(), rules.clone());
-        let applied = self.writer.run(move |db, now| apply::apply(db, &changes, &rules, now)).await;
+        let applied = self.writer.run(move |tx, now| apply::apply(tx, &changes, &rules, now)).await;
         applied.unwrap_or_else(|error| vec![Err(Denied::Store(error)); count])
     }
 
@@ -190,7 +196,7 @@ impl Store for SqliteStore {
         keep_until: Timestamp,
     ) -> Result<()> {
         let (request, won) = (request.clone(), won.map(|(claim, ids)| (claim.clone(), ids.to_vec())));
-        let close = move |db: &Connection, _| {
+        let close = move |db: &Tx<'_>, _| {
             let won = won.as_ref().map(|(claim, ids)| (claim, ids.as_slice()));
             requests::close(db, &request, won, keep_until)
         };
@@ -198,7 +204,7 @@ impl Store for SqliteStore {
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {
-        self.writer.run(move |db, now| prune::prune(db, limit, now)).await
+        self.writer.run(move |tx, now| prune::prune(tx, limit, now)).await
     }
 
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
@@ -208,7 +214,7 @@ impl Store for SqliteStore {
 
     async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
         let count = jobs.len();
-        let imported = self.writer.run(move |db, now| copying::import(db, &jobs, now)).await;
+        let imported = self.writer.run(move |tx, now| copying::import(tx, &jobs, now)).await;
         match imported {
             Ok(imported) => imported.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],

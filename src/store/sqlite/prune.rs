@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::row;
+use super::tx::Tx;
 use crate::job::Timestamp;
 
 /// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a
@@ -12,16 +13,16 @@ const LOOK_AGAIN_MS: u64 = 60_000;
 
 /// Forgets up to `limit` records and answers how many. Wipes up to as many due marks as well, which
 /// nobody sees: it keeps the count of scheduled jobs cheap.
-pub(super) fn prune(db: &Connection, limit: usize, now: Timestamp) -> Result<u64, Fault> {
+pub(super) fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
     for forget in [forget_keys, forget_receipts, forget_requests, forget_history] {
-        forgotten += forget(db, limit - forgotten, now)?;
+        forgotten += forget(tx, limit - forgotten, now)?;
     }
-    wipe_marks(db, limit, now)?;
+    wipe_marks(tx, limit, now)?;
     Ok(forgotten as u64)
 }
 
-fn forget_keys(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
     let past = {
         let mut past = db.prepare_cached(
             "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job \
@@ -46,7 +47,7 @@ fn forget_keys(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, F
     Ok(forgotten)
 }
 
-fn forget_receipts(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+fn forget_receipts(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
     sweep(
         db,
         "DELETE FROM receipts WHERE (job, claim, verb) IN (SELECT job, claim, verb FROM receipts \
@@ -56,7 +57,7 @@ fn forget_receipts(db: &Connection, limit: usize, now: Timestamp) -> Result<usiz
     )
 }
 
-fn forget_requests(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+fn forget_requests(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
     sweep(
         db,
         "DELETE FROM requests WHERE id IN (SELECT id FROM requests INDEXED BY requests_until \
@@ -66,24 +67,30 @@ fn forget_requests(db: &Connection, limit: usize, now: Timestamp) -> Result<usiz
     )
 }
 
-fn forget_history(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    sweep(
-        db,
+fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    let mut forget = tx.prepare_cached(
         "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_purge_at \
-         WHERE purge_at <= ?1 AND state IN ('done', 'dead') ORDER BY purge_at LIMIT ?2)",
-        limit,
-        now,
-    )
+         WHERE purge_at <= ?1 AND state IN ('done', 'dead') ORDER BY purge_at LIMIT ?2) RETURNING queue, state",
+    )?;
+    let mut rows = forget.query([now.millis(), row::signed(limit)])?;
+    let mut forgotten = 0;
+    while let Some(found) = rows.next()? {
+        tx.leaves(&row::parsed(found, 0, "queue")?, row::state(found, 1)?, false);
+        forgotten += 1;
+    }
+    Ok(forgotten)
 }
 
-fn wipe_marks(db: &Connection, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    sweep(
-        db,
+fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<(), Fault> {
+    let mut wipe = tx.prepare_cached(
         "UPDATE jobs SET due = NULL WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_due \
-         WHERE due <= ?1 ORDER BY due LIMIT ?2)",
-        limit,
-        now,
-    )
+         WHERE due <= ?1 ORDER BY due LIMIT ?2) RETURNING queue",
+    )?;
+    let mut rows = wipe.query([now.millis(), row::signed(limit)])?;
+    while let Some(found) = rows.next()? {
+        tx.unmarks(&row::parsed(found, 0, "queue")?);
+    }
+    Ok(())
 }
 
 fn sweep(db: &Connection, sql: &str, limit: usize, now: Timestamp) -> Result<usize, Fault> {

@@ -4,37 +4,48 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use super::fault::Fault;
 use super::row;
+use super::tx::Tx;
 use crate::job::record::KeyHold;
 use crate::job::{Job, JobId, NewJob, QueueName, Rules, Timestamp, Visible};
 use crate::store::{Pushed, StoreError};
 
+/// A job that is about to be stored, and what its key asks for.
+pub(super) struct New {
+    job: Job,
+    hold: Option<KeyHold>,
+}
+
+impl From<NewJob> for New {
+    fn from(new: NewJob) -> Self {
+        Self { hold: new.key.clone(), job: new.into_job() }
+    }
+}
+
 /// Stores the jobs, each for itself, so that later ones see the keys and the room of earlier ones.
 pub(super) fn push(
-    db: &Connection,
-    jobs: Vec<NewJob>,
+    tx: &Tx<'_>,
+    jobs: &[New],
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Vec<Result<Pushed, StoreError>>, Fault> {
-    jobs.into_iter().map(|job| push_one(db, job, rules, now)).collect()
+    jobs.iter().map(|job| push_one(tx, job, rules, now)).collect()
 }
 
 fn push_one(
-    db: &Connection,
-    new: NewJob,
+    tx: &Tx<'_>,
+    New { job, hold }: &New,
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Pushed, StoreError>, Fault> {
-    let hold = new.key.clone();
-    if let Some(hold) = &hold
-        && let Some(taken) = taken(db, &new, hold, now)?
+    if let Some(hold) = hold
+        && let Some(taken) = taken(tx, job, hold, now)?
     {
         return Ok(Ok(taken));
     }
-    if is_full(db, &new.queue, rules)? {
+    if is_full(tx, &job.meta.queue, rules)? {
         return Ok(Ok(Pushed::Full));
     }
-    let job = new.into_job();
-    match row::insert(db, &job, now) {
+    match row::insert(tx, job, now) {
         Ok(()) => {}
         // The statement alone was undone: the other jobs of the push are not affected.
         Err(Fault::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
@@ -43,28 +54,29 @@ fn push_one(
         Err(fault) => return Err(fault),
     }
     if let Some(hold) = hold {
-        take(db, &job, &hold)?;
+        take(tx, job, hold)?;
     }
     Ok(Ok(Pushed::Created))
 }
 
 /// Whether the queue has as many unfinished jobs as its settings allow.
-pub(super) fn is_full(db: &Connection, queue: &QueueName, rules: &Rules) -> Result<bool, Fault> {
+pub(super) fn is_full(tx: &Tx<'_>, queue: &QueueName, rules: &Rules) -> Result<bool, Fault> {
     let Some(max_jobs) = rules.max_jobs(queue) else {
         return Ok(false);
     };
+    tx.flush()?;
     let mut unfinished =
-        db.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
+        tx.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
     let mut rows = unfinished.query([queue.as_str()])?;
     let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
     Ok(unfinished >= row::signed(max_jobs))
 }
 
 /// What a push with this key meets, unless the key is free.
-fn taken(db: &Connection, new: &NewJob, hold: &KeyHold, now: Timestamp) -> Result<Option<Pushed>, Fault> {
+fn taken(db: &Connection, new: &Job, hold: &KeyHold, now: Timestamp) -> Result<Option<Pushed>, Fault> {
     let mut by_key =
         db.prepare_cached("SELECT job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2")?;
-    let mut rows = by_key.query([new.queue.as_str(), hold.key.as_str()])?;
+    let mut rows = by_key.query([new.meta.queue.as_str(), hold.key.as_str()])?;
     let Some(found) = rows.next()? else {
         return Ok(None);
     };
@@ -73,7 +85,7 @@ fn taken(db: &Connection, new: &NewJob, hold: &KeyHold, now: Timestamp) -> Resul
     let until = Timestamp::from_millis(found.get(2)?);
     let holder = row::meta_of(db, &id)?;
     // The job that took the key holds it wherever it has been moved to, until its end.
-    let unfinished = holder.as_ref().is_some_and(|meta| meta.state.is_unfinished());
+    let unfinished = holder.as_ref().is_some_and(|found| found.job.state.is_unfinished());
     if until <= now && !unfinished {
         return Ok(None);
     }
@@ -81,7 +93,7 @@ fn taken(db: &Connection, new: &NewJob, hold: &KeyHold, now: Timestamp) -> Resul
         return Ok(Some(Pushed::KeyConflict { id }));
     }
     let (state, run_at) = match &holder {
-        Some(meta) => (meta.visible(now), meta.run_at),
+        Some(row::Found { job: meta, .. }) => (meta.visible(now), meta.run_at),
         None => (Visible::Done, Timestamp::from_millis(found.get(3)?)),
     };
     Ok(Some(Pushed::Duplicate { id, state, run_at }))

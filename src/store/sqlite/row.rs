@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::fault::Fault;
+use super::tx::Tx;
 use crate::job::{Claim, Job, JobId, Meta, Payload, State, Timestamp};
 
 /// The columns of the bookkeeping, in the order in which [`meta`] reads them. A macro, so that statements
@@ -27,13 +28,46 @@ macro_rules! job_columns {
 }
 pub(super) use {job_columns, meta_columns};
 
+/// A row of the table `jobs`, and what only this store knows of it.
+pub struct Found<T> {
+    /// Its place in the table: the fastest way back to it within one transaction.
+    pub rowid: i64,
+    /// Whether it has a due mark.
+    pub marked: bool,
+    /// The job, or its bookkeeping.
+    pub job: T,
+}
+
+/// The columns of a [`Found`], behind those of its job.
+macro_rules! found_columns {
+    () => {
+        ", rowid, due IS NOT NULL"
+    };
+}
+pub(super) use found_columns;
+
+impl<T> Found<T> {
+    /// What the row holds, whose job has so many columns.
+    fn read(
+        row: &Row<'_>,
+        columns: usize,
+        job: impl FnOnce(&Row<'_>) -> Result<T, Fault>,
+    ) -> Result<Self, Fault> {
+        Ok(Self { rowid: row.get(columns)?, marked: row.get(columns + 1)?, job: job(row)? })
+    }
+}
+
+/// How many columns the bookkeeping has.
+const META_COLUMNS: usize = 25;
+/// How many columns a job has.
+const JOB_COLUMNS: usize = 28;
+
 /// The bookkeeping in a row of the columns `meta_columns!`.
 pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
     Ok(Meta {
         id: parsed(row, 0, "id")?,
         queue: parsed(row, 1, "queue")?,
-        state: State::from_word(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)
-            .ok_or_else(|| Fault::stored("state", "no such state"))?,
+        state: state(row, 2)?,
         priority: row.get(3)?,
         run_at: Timestamp::from_millis(row.get(4)?),
         attempts: row.get(5)?,
@@ -70,10 +104,15 @@ pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
 }
 
 /// The bookkeeping of the job with this id.
-pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Meta>, Fault> {
-    let mut by_id = db.prepare_cached(concat!("SELECT ", meta_columns!(), " FROM jobs WHERE id = ?1"))?;
+pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
+    let mut by_id = db.prepare_cached(concat!(
+        "SELECT ",
+        meta_columns!(),
+        found_columns!(),
+        " FROM jobs WHERE id = ?1"
+    ))?;
     let mut rows = by_id.query([id.as_str()])?;
-    rows.next()?.map(meta).transpose()
+    rows.next()?.map(|row| Found::read(row, META_COLUMNS, meta)).transpose()
 }
 
 /// The job with this id.
@@ -93,11 +132,25 @@ pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Res
     Ok(jobs)
 }
 
+/// Every row of this query as a job that is about to be changed.
+pub fn found_jobs(
+    statement: &mut Statement<'_>,
+    params: impl rusqlite::Params,
+) -> Result<Vec<Found<Job>>, Fault> {
+    let mut rows = statement.query(params)?;
+    let mut jobs = Vec::new();
+    while let Some(row) = rows.next()? {
+        jobs.push(Found::read(row, JOB_COLUMNS, job)?);
+    }
+    Ok(jobs)
+}
+
 /// Stores a job that is new. An id that is there already is refused with a constraint error, which
 /// changes nothing.
-pub fn insert(db: &Connection, job: &Job, now: Timestamp) -> Result<(), Fault> {
+pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     let meta = &job.meta;
-    db.prepare_cached(
+    let due = meta.due(now).map(Timestamp::millis);
+    tx.prepare_cached(
         "INSERT INTO jobs (id, queue, state, priority, run_at, due, attempts, max_attempts, backoff, key, \
          created_at, expires_at, cancel_requested, replay_of, rev, headers, payload) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15)",
@@ -108,7 +161,7 @@ pub fn insert(db: &Connection, job: &Job, now: Timestamp) -> Result<(), Fault> {
         meta.state.as_str(),
         meta.priority,
         meta.run_at.millis(),
-        meta.due(now).map(Timestamp::millis),
+        due,
         meta.max_attempts,
         to_json(meta.backoff.as_ref())?,
         meta.key.as_ref().map(|key| key.as_str()),
@@ -119,32 +172,57 @@ pub fn insert(db: &Connection, job: &Job, now: Timestamp) -> Result<(), Fault> {
         to_json(Some(&job.headers).filter(|headers| !headers.is_empty()))?,
         job.payload.as_str(),
     ])?;
+    tx.enters(&meta.queue, meta.state, due.is_some());
     Ok(())
 }
 
-/// Writes a job's bookkeeping and, where given, a new payload and a result.
+/// Reserves a job that is ready: what [`update`] would write, and nothing else.
+pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
+    let meta = &found.job.meta;
+    tx.prepare_cached(
+        "UPDATE jobs SET state = 'reserved', due = NULL, attempts = ?2, started_at = ?3, reserved_until = ?4, \
+         lease_ms = ?5, worker = ?6, claim = ?7, rev = ?8 WHERE rowid = ?1",
+    )?
+    .execute(params![
+        found.rowid,
+        meta.attempts,
+        meta.started_at.map(Timestamp::millis),
+        meta.reserved_until.map(Timestamp::millis),
+        meta.lease_ms.map(signed),
+        meta.worker.as_ref().map(|worker| worker.as_str()),
+        meta.claim.as_ref().map(Claim::as_str),
+        meta.rev,
+    ])?;
+    tx.leaves(&meta.queue, State::Ready, found.marked);
+    tx.enters(&meta.queue, State::Reserved, false);
+    Ok(())
+}
+
+/// Writes a job's new bookkeeping and, where given, a new payload and a result.
 pub fn update(
-    db: &Connection,
+    tx: &Tx<'_>,
+    found: &Found<Meta>,
     meta: &Meta,
     payload: Option<&Payload>,
     result: Option<&Payload>,
     now: Timestamp,
 ) -> Result<(), Fault> {
     let at = |time: Option<Timestamp>| time.map(Timestamp::millis);
-    db.prepare_cached(
+    let due = at(meta.due(now));
+    tx.prepare_cached(
         "UPDATE jobs SET queue = ?2, state = ?3, priority = ?4, run_at = ?5, due = ?6, attempts = ?7, \
          max_attempts = ?8, backoff = ?9, key = ?10, started_at = ?11, finished_at = ?12, expires_at = ?13, \
          purge_at = ?14, worker = ?15, claim = ?16, reserved_until = ?17, lease_ms = ?18, \
          cancel_requested = ?19, rev = ?20, progress = ?21, errors = ?22, trail = ?23, origin = ?24, \
-         result = coalesce(?25, result), payload = coalesce(?26, payload) WHERE id = ?1",
+         result = coalesce(?25, result), payload = coalesce(?26, payload) WHERE rowid = ?1",
     )?
     .execute(params![
-        meta.id.as_str(),
+        found.rowid,
         meta.queue.as_str(),
         meta.state.as_str(),
         meta.priority,
         meta.run_at.millis(),
-        at(meta.due(now)),
+        due,
         meta.attempts,
         meta.max_attempts,
         to_json(meta.backoff.as_ref())?,
@@ -166,6 +244,15 @@ pub fn update(
         result.map(Payload::as_str),
         payload.map(Payload::as_str),
     ])?;
+    tx.leaves(&found.job.queue, found.job.state, found.marked);
+    tx.enters(&meta.queue, meta.state, due.is_some());
+    Ok(())
+}
+
+/// Takes a job away.
+pub fn delete(tx: &Tx<'_>, found: &Found<Meta>) -> Result<(), Fault> {
+    tx.prepare_cached("DELETE FROM jobs WHERE rowid = ?1")?.execute([found.rowid])?;
+    tx.leaves(&found.job.queue, found.job.state, found.marked);
     Ok(())
 }
 
@@ -213,6 +300,12 @@ fn payload(row: &Row<'_>, at: usize, what: &'static str) -> Result<Option<Payloa
 fn text<'a>(row: &'a Row<'_>, at: usize) -> Result<Option<&'a str>, Fault> {
     let value = row.get_ref(at)?.as_str_or_null();
     value.map_err(|error| Fault::Sql(error.into()))
+}
+
+/// A state.
+pub fn state(row: &Row<'_>, at: usize) -> Result<State, Fault> {
+    let word = text(row, at)?.unwrap_or_default();
+    State::from_word(word).ok_or_else(|| Fault::stored("state", "no such state"))
 }
 
 /// A moment; nothing for NULL.

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::DEADLINE;
 use super::clock::Clock;
 use super::fault::{self, Fault};
+use super::tx::Tx;
 use crate::job::Timestamp;
 use crate::store::StoreError;
 
@@ -22,53 +23,40 @@ const ROUND_MAX: usize = 512;
 /// How many pieces of work may wait; further callers wait to get into the line.
 const WAITING_MAX: usize = 1024;
 
-/// A piece of work that is all done or not at all.
+/// A piece of work that is all done or not at all. It may be run more than once; only the last time counts.
 trait Unit: Send {
-    /// Does the work, within a transaction.
-    fn run(self: Box<Self>, db: &Connection, now: Timestamp) -> Ran;
-    /// Answers without having done it.
-    fn fail(self: Box<Self>, error: StoreError);
+    /// Does the work, within a transaction. An error means that its changes must not be kept.
+    fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError>;
+    /// Tells the caller, who is waiting for the commit, how that went.
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
 }
-
-/// What has become of a [`Unit`].
-struct Ran {
-    /// Why its changes must not be kept.
-    failed: Option<StoreError>,
-    answer: Answer,
-}
-
-/// Tells the caller, who is waiting for the commit, how that went.
-type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 struct Ask<T, W> {
     work: W,
+    value: Option<T>,
     tell: oneshot::Sender<Result<T, StoreError>>,
 }
 
 impl<T, W> Unit for Ask<T, W>
 where
     T: Send + 'static,
-    W: FnOnce(&Connection, Timestamp) -> Result<T, Fault> + Send,
+    W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send,
 {
-    fn run(self: Box<Self>, db: &Connection, now: Timestamp) -> Ran {
-        let Self { work, tell } = *self;
+    fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError> {
         // Whoever asked has gone away or ran into its deadline: nobody would know of the outcome.
-        if tell.is_closed() {
-            return Ran { failed: None, answer: Box::new(drop) };
+        if !self.tell.is_closed() {
+            self.value = Some((self.work)(tx, now)?);
         }
-        match work(db, now).map_err(StoreError::from) {
-            Ok(value) => Ran {
-                failed: None,
-                answer: Box::new(move |committed| drop(tell.send(committed.map(|()| value)))),
-            },
-            Err(error) => {
-                Ran { failed: Some(error.clone()), answer: Box::new(move |_| drop(tell.send(Err(error)))) }
-            }
-        }
+        Ok(())
     }
 
-    fn fail(self: Box<Self>, error: StoreError) {
-        drop(self.tell.send(Err(error)));
+    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
+        let answer = match (committed, self.value) {
+            (Ok(()), Some(value)) => Ok(value),
+            (Ok(()), None) => return, // nobody waits
+            (Err(error), _) => Err(error),
+        };
+        drop(self.tell.send(answer));
     }
 }
 
@@ -94,14 +82,14 @@ impl Writer {
     pub async fn run<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        W: FnOnce(&Connection, Timestamp) -> Result<T, Fault> + Send + 'static,
+        W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send + 'static,
     {
         let line = held(&self.line).clone();
         let Some(line) = line else {
             return Err(StoreError::unavailable("the store is closed"));
         };
         let (tell, told) = oneshot::channel();
-        let unit: Box<dyn Unit> = Box::new(Ask { work, tell });
+        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, tell });
         let answer = tokio::time::timeout(DEADLINE, async {
             line.send(unit).await.ok()?;
             told.await.ok()
@@ -136,67 +124,59 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Cl
         {
             round.push(unit);
         }
-        let mut left = round.into_iter().peekable();
-        while left.peek().is_some() {
-            transact(db, &mut left, clock);
+        transact(db, round, clock);
+    }
+}
+
+/// Why a transaction was not committed.
+enum Trouble {
+    /// It was lost as a whole: a full disk may cost more than the statement that met it.
+    Whole(StoreError),
+    /// One of its units failed; the others may succeed without it.
+    One(StoreError),
+}
+
+/// Runs units in one transaction and answers them after its commit. Where one of them fails, all are run
+/// again, each in a transaction of its own: units rarely fail, and so need no savepoints, whose journals cost
+/// more than all else that a unit does.
+fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, clock: &Clock) {
+    match commit(db, &mut units, clock) {
+        Ok(()) => units.into_iter().for_each(|unit| unit.answer(Ok(()))),
+        Err(Trouble::One(_)) if units.len() > 1 => {
+            units.into_iter().for_each(|unit| transact(db, vec![unit], clock));
+        }
+        Err(Trouble::One(error) | Trouble::Whole(error)) => {
+            units.into_iter().for_each(|unit| unit.answer(Err(error.clone())));
         }
     }
 }
 
-/// Runs units in one transaction and answers them after its commit. Leaves over what comes behind an
-/// error that cost the whole transaction.
-fn transact(db: &Connection, units: &mut dyn Iterator<Item = Box<dyn Unit>>, clock: &Clock) {
-    if let Err(error) = execute(db, "BEGIN IMMEDIATE") {
-        let error = fault::from_sql(&error);
-        units.for_each(|unit| unit.fail(error.clone()));
-        return;
-    }
-    let mut answers: Vec<Answer> = Vec::new();
-    for unit in units {
-        let ended = match execute(db, "SAVEPOINT unit") {
-            Ok(()) => unit_ended(db, unit, clock, &mut answers),
-            Err(error) => {
-                let error = fault::from_sql(&error);
-                unit.fail(error.clone());
-                Err(error)
-            }
-        };
-        if let Err(error) = ended {
-            return abandon(db, answers, &error);
+fn commit(db: &Connection, units: &mut [Box<dyn Unit>], clock: &Clock) -> Result<(), Trouble> {
+    let whole = |error: rusqlite::Error| Trouble::Whole(fault::from_sql(&error));
+    execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
+    let tx = Tx::new(db);
+    let run = || -> Result<(), Trouble> {
+        for unit in units {
+            unit.run(&tx, clock.now()).map_err(Trouble::One)?;
         }
-    }
-    match execute(db, "COMMIT") {
-        Ok(()) => answers.into_iter().for_each(|answer| answer(Ok(()))),
-        Err(error) => abandon(db, answers, &fault::from_sql(&error)),
-    }
+        tx.flush().map_err(|fault| Trouble::Whole(fault.into()))?;
+        execute(db, "COMMIT").map_err(whole)
+    };
+    run().map_err(|trouble| match trouble {
+        Trouble::One(error) if db.is_autocommit() => Trouble::Whole(error),
+        trouble => {
+            roll_back(db);
+            trouble
+        }
+    })
 }
 
-/// Runs one unit within its savepoint. An error means that the whole transaction is lost: where the disk
-/// is full, SQLite may have rolled back more than the savepoint.
-fn unit_ended(
-    db: &Connection,
-    unit: Box<dyn Unit>,
-    clock: &Clock,
-    answers: &mut Vec<Answer>,
-) -> Result<(), StoreError> {
-    let ran = unit.run(db, clock.now());
-    answers.push(ran.answer);
-    if let Some(error) = ran.failed {
-        if db.is_autocommit() {
-            return Err(error);
-        }
-        execute(db, "ROLLBACK TO unit").map_err(|error| fault::from_sql(&error))?;
-    }
-    execute(db, "RELEASE unit").map_err(|error| fault::from_sql(&error))
-}
-
-fn abandon(db: &Connection, answers: Vec<Answer>, error: &StoreError) {
+fn roll_back(db: &Connection) {
     if !db.is_autocommit()
         && let Err(error) = execute(db, "ROLLBACK")
     {
         tracing::error!(%error, "a transaction could not be rolled back");
     }
-    answers.into_iter().for_each(|answer| answer(Err(error.clone())));
 }
 
 fn execute(db: &Connection, sql: &str) -> rusqlite::Result<()> {

@@ -1,0 +1,95 @@
+//! A transaction under way: the connection, and how it changes the number of jobs in each state.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Deref;
+
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use crate::job::{QueueName, State};
+
+/// See the module's documentation. Whatever writes to the table `jobs` says here what it did; the table
+/// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
+pub struct Tx<'c> {
+    db: &'c Connection,
+    changes: RefCell<HashMap<QueueName, Change>>,
+}
+
+/// By how much the counts of a queue change, in the order of the columns.
+#[derive(Default)]
+struct Change {
+    by_state: [i64; 5],
+    marked: i64,
+}
+
+impl Deref for Tx<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.db
+    }
+}
+
+impl<'c> Tx<'c> {
+    /// The transaction that has just begun on this connection.
+    pub fn new(db: &'c Connection) -> Self {
+        Self { db, changes: RefCell::default() }
+    }
+
+    /// A job is in this state now; `marked`: it has a due mark.
+    pub fn enters(&self, queue: &QueueName, state: State, marked: bool) {
+        self.count(queue, state, marked, 1);
+    }
+
+    /// A job is in this state no longer.
+    pub fn leaves(&self, queue: &QueueName, state: State, marked: bool) {
+        self.count(queue, state, marked, -1);
+    }
+
+    /// The due mark of a ready job was wiped.
+    pub fn unmarks(&self, queue: &QueueName) {
+        self.changes.borrow_mut().entry(queue.clone()).or_default().marked -= 1;
+    }
+
+    fn count(&self, queue: &QueueName, state: State, marked: bool, by: i64) {
+        let mut changes = self.changes.borrow_mut();
+        if !changes.contains_key(queue) {
+            changes.insert(queue.clone(), Change::default());
+        }
+        let Some(change) = changes.get_mut(queue) else { return };
+        change.by_state[state as usize] += by;
+        change.marked += if marked { by } else { 0 };
+    }
+
+    /// Brings the table `counters` up to date. A queue without jobs has no row there.
+    pub fn flush(&self) -> Result<(), Fault> {
+        for (queue, Change { by_state, marked }) in self.changes.take() {
+            let by = |state: State| by_state[state as usize];
+            self.prepare_cached(
+                "INSERT INTO counters (queue, ready, marked, reserved, blocked, done, dead) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (queue) DO UPDATE SET \
+                 ready = ready + excluded.ready, marked = marked + excluded.marked, \
+                 reserved = reserved + excluded.reserved, blocked = blocked + excluded.blocked, \
+                 done = done + excluded.done, dead = dead + excluded.dead",
+            )?
+            .execute(params![
+                queue.as_str(),
+                by(State::Ready),
+                marked,
+                by(State::Reserved),
+                by(State::Blocked),
+                by(State::Done),
+                by(State::Dead),
+            ])?;
+            if by_state.iter().sum::<i64>() <= 0 {
+                self.prepare_cached(
+                    "DELETE FROM counters WHERE queue = ?1 AND ready = 0 AND reserved = 0 AND blocked = 0 \
+                     AND done = 0 AND dead = 0",
+                )?
+                .execute([queue.as_str()])?;
+            }
+        }
+        Ok(())
+    }
+}
