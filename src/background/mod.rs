@@ -7,6 +7,7 @@
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `pruner` | forgets records whose time has passed |
+//! | `upkeep` | keeps the metrics small |
 
 pub mod driver;
 mod due;
@@ -14,12 +15,14 @@ mod pruner;
 mod pulse;
 mod reaper;
 mod settings;
+mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::driver::{Driver, TaskStatus};
 pub use self::pulse::{Pulse, Readiness};
+pub use self::upkeep::Upkeep;
 use crate::queue::Queues;
 use crate::store::Store;
 
@@ -32,7 +35,7 @@ pub struct Options {
     pub reaper_batch: usize,
 }
 
-/// Starts every task.
+/// Starts every task that needs the store.
 pub fn start(
     driver: &mut Driver,
     queues: &Queues,

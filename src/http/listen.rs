@@ -38,7 +38,10 @@ pub async fn serve<S, B>(
     stop: CancellationToken,
     patience: Duration,
 ) where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
     B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();

@@ -147,7 +147,7 @@ impl Item for Vec<NewJob> {
 
 pub(super) fn rounds(shared: &Weak<Shared>) -> PushRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: 1000, overlap: 4, waiting: 30_000 }, move |(), items| {
+    Rounds::new(Limits { round: 1000, overlap: 4, large: 128, waiting: 30_000 }, move |(), items| {
         let shared = shared.upgrade();
         Box::pin(async move {
             match shared {

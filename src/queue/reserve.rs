@@ -82,15 +82,18 @@ impl Item for ClaimAsk {
 pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
     let shared = shared.clone();
     // One at a time: two rounds of one queue would be after the same jobs.
-    Rounds::new(Limits { round: COUNT_MAX, overlap: 1, waiting: 1_000_000 }, move |_, asks: Vec<ClaimAsk>| {
-        let shared = shared.upgrade();
-        Box::pin(async move {
-            match shared {
-                Some(shared) => shared.store.claim(&asks).await,
-                None => Vec::new(),
-            }
-        })
-    })
+    Rounds::new(
+        Limits { round: COUNT_MAX, overlap: 1, large: COUNT_MAX, waiting: 1_000_000 },
+        move |_, asks: Vec<ClaimAsk>| {
+            let shared = shared.upgrade();
+            Box::pin(async move {
+                match shared {
+                    Some(shared) => shared.store.claim(&asks).await,
+                    None => Vec::new(),
+                }
+            })
+        },
+    )
 }
 
 /// Jobs on their way to somebody who may leave at any moment. Dropped before it is handed over, it gives back

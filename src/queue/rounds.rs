@@ -1,9 +1,11 @@
 //! Natural batching: what arrives while a round trip is under way travels together in the next one.
 //!
-//! There is no timer: an item that finds its lane idle goes at once, alone. While as many rounds of a lane
-//! are under way as may overlap, items wait in it, and the next round takes all that wait, up to a limit.
-//! Every item gets its own answer, after its own round. Items of one lane start in the order of their
-//! arrival; lanes do not wait for each other.
+//! There is no timer: an item that finds its lane idle goes at once, together with those that are as ready as
+//! it is. While a round is under way items wait, and the next round takes all that wait, up to a limit; only
+//! where enough for a large round waits does it begin beside the one that is under way. Large rounds are what
+//! makes a store fast: most of what one costs does not depend on how much it carries. Every item gets its own
+//! answer, after its own round. Items of one lane start in the order of their arrival; lanes do not wait for
+//! each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -19,6 +21,8 @@ pub struct Limits {
     pub round: usize,
     /// How many rounds of one lane may be under way at once.
     pub overlap: usize,
+    /// The weight from which on a round begins beside others.
+    pub large: usize,
     /// The most weight that may wait in one lane; what comes on top is turned away.
     pub waiting: usize,
 }
@@ -36,6 +40,10 @@ const BYTES_PER_WEIGHT: usize = 16_384;
 pub fn weight(bytes: usize) -> usize {
     1 + bytes / BYTES_PER_WEIGHT
 }
+
+/// How often a round lets others go first before it begins: once for requests to be read, once more for those
+/// that had to be handed to another thread.
+const GATHERING: usize = 2;
 
 type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync;
 
@@ -97,19 +105,19 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         }
         lane.weight += weight;
         lane.waiting.push_back((item, answer));
-        if lane.running < self.limits.overlap {
+        if lane.running == 0 || (lane.running < self.limits.overlap && lane.weight >= self.limits.large) {
             lane.running += 1;
             tokio::spawn(Driver { rounds: self.clone(), key, gone: false }.drive());
         }
         Ok(())
     }
 
-    /// What the next round of a lane takes along. If nothing waits, the lane has one driver less in the
-    /// same moment, so that whatever comes next starts a new one.
+    /// What the next round of a lane takes along. If nothing waits, or what waits is not worth a round beside
+    /// those under way, the lane has one driver less in the same moment.
     fn next_round(&self, key: &K) -> Vec<(I, oneshot::Sender<O>)> {
         let mut lanes = self.lanes();
         let Some(lane) = lanes.get_mut(key) else { return Vec::new() };
-        if lane.waiting.is_empty() {
+        if lane.waiting.is_empty() || (lane.running > 1 && lane.weight < self.limits.large) {
             lane.running -= 1;
             if lane.running == 0 {
                 lanes.remove(key);
@@ -140,6 +148,10 @@ struct Driver<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static>
 impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Driver<K, I, O> {
     async fn drive(mut self) {
         loop {
+            // Whoever is ready to run, and whose request has arrived, comes along; an idle server loses nothing.
+            for _ in 0..GATHERING {
+                tokio::task::yield_now().await;
+            }
             let round = self.rounds.next_round(&self.key);
             if round.is_empty() {
                 self.gone = true;
@@ -202,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_travels_together_and_gets_its_own_answer() {
-        let (rounds, go, sizes) = rounds(Limits { round: 100, overlap: 1, waiting: 1000 });
+        let (rounds, go, sizes) = rounds(Limits { round: 100, overlap: 1, large: 1, waiting: 1000 });
         go.add_permits(2);
         let answers = all(&rounds, (0..10).map(|n| vec![n, n]).collect()).await;
         assert_eq!(answers, (0..10).map(|n| Ok(2 * n)).collect::<Vec<_>>());
@@ -213,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn rounds_and_what_waits_are_bounded() {
-        let (rounds, go, sizes) = rounds(Limits { round: 4, overlap: 1, waiting: 10 });
+        let (rounds, go, sizes) = rounds(Limits { round: 4, overlap: 1, large: 1, waiting: 10 });
         go.add_permits(100);
         let answers = all(&rounds, vec![vec![1; 3], vec![1; 3], vec![1; 4], vec![1; 2]]).await;
         assert_eq!(answers, [Ok(3), Ok(3), Ok(4), Err(Turned::Away)]);
@@ -221,8 +233,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_large_rounds_begin_beside_others() {
+        let (rounds, go, sizes) = rounds(Limits { round: 100, overlap: 2, large: 3, waiting: 1000 });
+        let sizes = || sizes.lock().unwrap().clone();
+        let until = async |wanted: &[usize]| {
+            while sizes() != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let send = |count| (0..count).map(|_| rounds.send("lane", vec![1]).unwrap()).collect::<Vec<_>>();
+        let first = send(1);
+        until(&[1]).await;
+        let (second, third) = (send(2), send(1));
+        until(&[1, 3]).await;
+        let fourth = send(1);
+        go.add_permits(1);
+        for answer in first.into_iter().chain(second).chain(third).take(1) {
+            assert_eq!(answer.await, Ok(1));
+        }
+        assert_eq!(sizes(), [1, 3], "what is left waits for the other round");
+        go.add_permits(2);
+        for answer in fourth {
+            assert_eq!(answer.await, Ok(1));
+        }
+        assert_eq!(sizes(), [1, 3, 1]);
+    }
+
+    #[tokio::test]
     async fn a_round_that_panics_loses_its_own_items_only() {
-        let limits = Limits { round: 1, overlap: 1, waiting: 10 };
+        let limits = Limits { round: 1, overlap: 1, large: 1, waiting: 10 };
         let rounds = Rounds::new(limits, |(), items: Vec<Vec<u32>>| {
             async move {
                 assert!(items[0][0] != 0, "as the test wants it");

@@ -87,9 +87,9 @@ impl Settle {
     }
 }
 
-/// Settles on their way. What is settled of one job is always in the same lane, whose rounds go one after
-/// the other: a repeat never overtakes its first call, and finds its outcome remembered.
-pub(super) type SettleRounds = Arc<Rounds<usize, Vec<Change>, Vec<Result<Settled>>>>;
+/// Settles on their way. Their rounds go one after the other: a repeat never overtakes its first call, and
+/// finds its outcome remembered.
+pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>>;
 
 impl Item for Vec<Change> {
     fn weight(&self) -> usize {
@@ -98,25 +98,20 @@ impl Item for Vec<Change> {
     }
 }
 
-/// How many rounds of settles may be under way at once.
-const LANES: usize = 4;
-
 pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: SETTLE_MAX, overlap: 1, waiting: 30_000 }, move |_, items| {
-        let shared = shared.upgrade();
-        Box::pin(async move {
-            match shared {
-                Some(shared) => Queues(shared).settle_round(items).await,
-                None => Vec::new(),
-            }
-        })
-    })
-}
-
-fn lane(change: &Change) -> usize {
-    // The last characters of an id differ most.
-    change.id.as_str().bytes().rev().take(2).fold(0, |sum, byte| sum + usize::from(byte)) % LANES
+    Rounds::new(
+        Limits { round: SETTLE_MAX, overlap: 1, large: SETTLE_MAX, waiting: 30_000 },
+        move |(), items| {
+            let shared = shared.upgrade();
+            Box::pin(async move {
+                match shared {
+                    Some(shared) => Queues(shared).settle_round(items).await,
+                    None => Vec::new(),
+                }
+            })
+        },
+    )
 }
 
 impl Queues {
@@ -150,27 +145,11 @@ impl Queues {
 
     /// Settles jobs together with whatever else is being settled.
     pub(super) async fn settle_changes(&self, changes: Vec<Change>) -> Vec<Result<Settled>> {
-        if let [change] = changes.as_slice() {
-            return self.settle_lane(lane(change), changes).await;
-        }
-        let places: Vec<usize> = changes.iter().map(lane).collect();
-        let mut lanes: [Vec<Change>; LANES] = Default::default();
-        for (change, place) in changes.into_iter().zip(&places) {
-            lanes[*place].push(change);
-        }
-        let travels = lanes.into_iter().enumerate().map(|(lane, changes)| self.settle_lane(lane, changes));
-        let answers = futures::future::join_all(travels).await;
-        let mut answers: Vec<_> = answers.into_iter().map(Vec::into_iter).collect();
-        let lost = || Err(StoreError::internal("a settle was left unanswered").into());
-        places.into_iter().map(|place| answers[place].next().unwrap_or_else(lost)).collect()
-    }
-
-    async fn settle_lane(&self, lane: usize, changes: Vec<Change>) -> Vec<Result<Settled>> {
         let count = changes.len();
         if count == 0 {
             return Vec::new();
         }
-        match self.in_time(self.0.settles.travel(lane, changes)).await {
+        match self.in_time(self.0.settles.travel((), changes)).await {
             Ok(Ok(answers)) => answers,
             Ok(Err(turned)) => vec![Err(turned.into()); count],
             Err(late) => vec![Err(late); count],
@@ -184,8 +163,10 @@ impl Queues {
         let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
         let now = self.0.store.now().unwrap_or_default();
         let mut notes = self.meter().notes();
-        let mut settled =
-            changes.iter().zip(applied).map(|(change, applied)| self.settled(change, applied, now, &mut notes));
+        let mut settled = changes
+            .iter()
+            .zip(applied)
+            .map(|(change, applied)| self.settled(change, applied, now, &mut notes));
         sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
     }
 

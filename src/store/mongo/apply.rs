@@ -56,6 +56,16 @@ impl Plan {
         Some(doc! { "q": self.guard(), "u": update(&next, payload.as_ref(), result.as_ref(), now) })
     }
 
+    /// The job as it is once the plan is carried out, if somebody still holds it then.
+    fn held(&self) -> Option<Meta> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Reserved => {
+                Some(Meta { rev: self.rev, ..(**meta).clone() })
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the job leaves.
     fn deletes(&self) -> bool {
         self.step.next == Next::Delete
@@ -97,8 +107,9 @@ struct Round<'a> {
 impl Round<'_> {
     async fn run(&mut self) -> Result<()> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
-        for _ in 0..ATTEMPTS {
-            let plans = self.plan().await?;
+        for attempt in 0..ATTEMPTS {
+            let metas = if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
+            let plans = self.plan(metas).await?;
             if self.pending.is_empty() {
                 return Ok(());
             }
@@ -127,9 +138,8 @@ impl Round<'_> {
         self.pending.iter().find(|(m, _)| *m == n).map(|(_, change)| change)
     }
 
-    /// Reads the jobs, answers what needs no write, and plans the rest.
-    async fn plan(&mut self) -> Result<Vec<(usize, Plan)>> {
-        let mut metas = self.read().await?;
+    /// Answers what needs no write, and plans the rest.
+    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<Vec<(usize, Plan)>> {
         let now = self.mongo.now()?;
         let mut plans = Vec::new();
         let mut proven = Vec::new();
@@ -184,8 +194,31 @@ impl Round<'_> {
         }
     }
 
-    async fn read(&self) -> Result<HashMap<JobId, Meta>> {
-        let ids: Vec<&str> = self.pending.iter().map(|(_, change)| change.id.as_str()).collect();
+    fn ids(&self) -> Vec<&JobId> {
+        self.pending.iter().map(|(_, change)| &change.id).collect()
+    }
+
+    /// The jobs as this server has handed them out; those that it does not remember are read. What may have
+    /// been taken back by now is read as well.
+    async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
+        let now = self.mongo.now()?;
+        let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
+        for (_, Change { id, operation }) in &self.pending {
+            let known = operation.claim().and_then(|claim| self.mongo.handed.take(id, claim));
+            match known.filter(|meta| !meta.is_overdue(now)) {
+                Some(meta) => drop(metas.insert(id.clone(), meta)),
+                None => unknown.push(id),
+            }
+        }
+        metas.extend(self.read(&unknown).await?);
+        Ok(metas)
+    }
+
+    async fn read(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Meta>> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
         let jobs = self.mongo.collection(JOBS).await?;
         let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
         let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
@@ -278,6 +311,7 @@ impl Round<'_> {
                 _ => updated.as_ref().is_ok_and(|n| *n == 0),
             };
             if certain {
+                self.mongo.handed.remember(plan.held().iter());
                 self.answer(n, Ok(plan.applied()));
             } else if !in_vain {
                 self.sent.insert(plan.meta.id.clone(), plan);

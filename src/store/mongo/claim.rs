@@ -11,11 +11,11 @@ use futures::TryStreamExt;
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
-use super::JOBS;
 use super::client::{barrier, fault, write};
 use super::document::{date, readable, to_job};
+use super::{JOBS, Mongo};
 use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
-use crate::store::{ClaimAsk, Result, StoreError};
+use crate::store::{ClaimAsk, Result, Store as _, StoreError};
 
 /// How often a round that lost its jobs to others is tried again before the rest goes unserved.
 const ROUNDS: usize = 8;
@@ -35,7 +35,8 @@ fn deliverable(queue: &QueueName) -> Document {
 }
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
-pub async fn claim_all(database: &Database, asks: &[ClaimAsk], now: Timestamp) -> Vec<Result<Vec<Job>>> {
+pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk]) -> Result<Vec<Result<Vec<Job>>>> {
+    let (database, now) = (mongo.connection.database().await?, mongo.now()?);
     let mut queues: Vec<(&QueueName, Vec<usize>)> = Vec::new();
     for (n, ask) in asks.iter().enumerate() {
         match queues.iter_mut().find(|(queue, _)| **queue == ask.queue) {
@@ -45,7 +46,11 @@ pub async fn claim_all(database: &Database, asks: &[ClaimAsk], now: Timestamp) -
     }
     let rounds = queues.iter().map(|(queue, members)| async move {
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
-        (members, claim(database, queue, &asks, now).await)
+        let won = claim(database, queue, &asks, now).await;
+        if let Ok(won) = &won {
+            mongo.handed.remember(won.iter().flatten().map(|job| &job.meta));
+        }
+        (members, won)
     });
     let mut answers: Vec<Result<Vec<Job>>> = asks.iter().map(|_| Ok(Vec::new())).collect();
     for (members, answer) in futures::future::join_all(rounds).await {
@@ -54,7 +59,7 @@ pub async fn claim_all(database: &Database, asks: &[ClaimAsk], now: Timestamp) -
             Err(error) => members.iter().for_each(|n| answers[*n] = Err(error.clone())),
         }
     }
-    answers
+    Ok(answers)
 }
 
 /// Serves requests for one queue, in order.
@@ -196,33 +201,45 @@ fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
 /// One update for the jobs of one request, or of several at once.
 fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
     let until = |ask: &ClaimAsk| date(now.plus_ms(ask.lease_ms));
-    let worker = |ask: &ClaimAsk| ask.worker.as_ref().map(|worker| worker.as_str().to_owned());
+    let lease = |ask: &ClaimAsk| Bson::from(ask.lease_ms.cast_signed());
+    let worker = |ask: &ClaimAsk| ask.worker.as_ref().map_or(Bson::Null, |worker| worker.as_str().into());
+    let all_ask_alike = |value: &dyn Fn(&ClaimAsk) -> Bson| {
+        let first = taken.first().map(|(_, ask)| value(ask))?;
+        taken.iter().all(|(_, ask)| value(ask) == first).then_some(first)
+    };
+    let claim = |ask: &ClaimAsk| Bson::from(ask.claim.as_str());
+    let fields: [(&str, &dyn Fn(&ClaimAsk) -> Bson); 4] = [
+        ("claim", &claim),
+        ("lease_ms", &lease),
+        ("reserved_until", &|ask| until(ask).into()),
+        ("worker", &worker),
+    ];
     let mut set = doc! { "state": "reserved", "started_at": date(now), "rev": rev };
-    if let Some((_, one)) = taken.first()
-        && taken.iter().all(|(_, ask)| ask.claim == one.claim)
-    {
-        set.extend(doc! { "claim": one.claim.as_str(), "lease_ms": one.lease_ms.cast_signed() });
-        set.insert("reserved_until", until(one));
+    if all_ask_alike(&claim).is_some() {
         let mut unset = doc! { "due": "" };
-        match worker(one) {
-            Some(worker) => drop(set.insert("worker", worker)),
-            None => drop(unset.insert("worker", "")),
+        for (name, value) in fields {
+            match all_ask_alike(value) {
+                None | Some(Bson::Null) => drop(unset.insert(name, "")),
+                Some(value) => drop(set.insert(name, value)),
+            }
         }
         return Bson::Document(doc! { "$set": set, "$unset": unset, "$inc": { "attempts": 1_i64 } });
     }
     // Which request gets which job: the job's place among the ids is that of its values.
     let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
-    let at = |values: Vec<Bson>| doc! { "$arrayElemAt": [{ "$literal": values }, "$$place"] };
-    let pick = |value: &dyn Fn(&ClaimAsk) -> Bson| {
-        let values = taken.iter().map(|(_, ask)| value(ask)).collect();
-        let place = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
-        doc! { "$let": { "vars": { "place": place }, "in": at(values) } }
-    };
-    set.insert("claim", pick(&|ask| ask.claim.as_str().into()));
-    set.insert("lease_ms", pick(&|ask| ask.lease_ms.cast_signed().into()));
-    set.insert("reserved_until", pick(&|ask| until(ask).into()));
-    let workers = pick(&|ask| worker(ask).map_or(Bson::Null, Bson::String));
-    set.insert("worker", doc! { "$ifNull": [workers, "$$REMOVE"] });
+    let place = doc! { "$indexOfArray": [{ "$literal": ids }, "$_id"] };
+    for (name, value) in fields {
+        let value = match all_ask_alike(value) {
+            Some(Bson::Null) => "$$REMOVE".into(),
+            Some(value) => Bson::from(doc! { "$literal": value }),
+            None => {
+                let values: Vec<Bson> = taken.iter().map(|(_, ask)| value(ask)).collect();
+                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &place] };
+                Bson::from(doc! { "$ifNull": [picked, "$$REMOVE"] })
+            }
+        };
+        set.insert(name, value);
+    }
     set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", 1] } });
     set.insert("due", "$$REMOVE");
     Bson::Array(vec![Bson::Document(doc! { "$set": set })])

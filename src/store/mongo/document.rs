@@ -24,8 +24,10 @@ pub fn date(at: Timestamp) -> DateTime {
 
 /// A whole job as a document.
 pub fn from_job(job: &Job, now: Timestamp) -> Document {
-    let mut document = doc! { "_id": job.meta.id.as_str(), "v": VERSION };
-    document.extend(fields(&job.meta, now).0);
+    let document = doc! { "_id": job.meta.id.as_str(), "v": VERSION };
+    let mut fields = Fields { set: document, unset: None };
+    fields.put_meta(&job.meta, now);
+    let mut document = fields.set;
     put_json(&mut document, "payload", &job.payload);
     if !job.headers.is_empty() {
         let headers: Document = job.headers.iter().map(|(name, text)| (name.clone(), text.into())).collect();
@@ -45,7 +47,9 @@ pub fn update(
     result: Option<&Payload>,
     now: Timestamp,
 ) -> Document {
-    let (mut set, mut unset) = fields(meta, now);
+    let mut fields = Fields { set: Document::new(), unset: Some(Document::new()) };
+    fields.put_meta(meta, now);
+    let (mut set, mut unset) = (fields.set, fields.unset.unwrap_or_default());
     for (name, value) in [("payload", new_payload), ("result", result)] {
         if let Some(value) = value {
             put_json(&mut set, name, value);
@@ -61,45 +65,10 @@ pub fn update(
     update
 }
 
-/// The bookkeeping as the fields that are there and the fields that are not.
-fn fields(meta: &Meta, now: Timestamp) -> (Document, Document) {
-    let mut fields = Fields::default();
-    fields.put("queue", meta.queue.as_str());
-    fields.put("state", meta.state.as_str());
-    fields.put("priority", meta.priority);
-    fields.put("run_at", date(meta.run_at));
-    fields.maybe("due", meta.due(now).map(date));
-    fields.put("attempts", i64::from(meta.attempts));
-    fields.maybe("max_attempts", meta.max_attempts.map(i64::from));
-    fields.maybe("backoff", meta.backoff.as_ref().map(serialized));
-    fields.maybe("key", meta.key.as_ref().map(|key| key.as_str()));
-    fields.put("created_at", date(meta.created_at));
-    fields.maybe("started_at", meta.started_at.map(date));
-    fields.maybe("finished_at", meta.finished_at.map(date));
-    fields.maybe("expires_at", meta.expires_at.map(date));
-    fields.maybe("purge_at", meta.purge_at.map(date));
-    fields.maybe("worker", meta.worker.as_ref().map(|worker| worker.as_str()));
-    fields.maybe("claim", meta.claim.as_ref().map(Claim::as_str));
-    fields.maybe("reserved_until", meta.reserved_until.map(date));
-    fields.maybe("lease_ms", meta.lease_ms.map(u64::cast_signed));
-    let progress = meta.progress.as_ref();
-    let progress_bson = progress.and_then(payload::to_bson);
-    let progress_text = if progress_bson.is_none() { progress.map(Payload::as_str) } else { None };
-    fields.maybe("progress", progress_bson);
-    fields.maybe("progress_json", progress_text);
-    fields.maybe("cancel_requested", meta.cancel_requested.then_some(true));
-    fields.maybe("errors", (!meta.errors.is_empty()).then(|| serialized(&meta.errors)));
-    fields.maybe("trail", (!meta.trail.is_empty()).then(|| serialized(&meta.trail)));
-    fields.maybe("origin", meta.origin.as_ref().map(serialized));
-    fields.maybe("replay_of", meta.replay_of.as_ref().map(|id| id.as_str()));
-    fields.put("rev", meta.rev);
-    (fields.set, fields.unset)
-}
-
-#[derive(Default)]
+/// The fields that a document is to have and, where it is there already, those that it is not to have.
 struct Fields {
     set: Document,
-    unset: Document,
+    unset: Option<Document>,
 }
 
 impl Fields {
@@ -108,10 +77,44 @@ impl Fields {
     }
 
     fn maybe(&mut self, name: &str, value: Option<impl Into<Bson>>) {
-        match value {
-            Some(value) => self.put(name, value),
-            None => drop(self.unset.insert(name, "")),
+        match (value, &mut self.unset) {
+            (Some(value), _) => self.put(name, value),
+            (None, Some(unset)) => drop(unset.insert(name, "")),
+            (None, None) => {}
         }
+    }
+
+    /// The bookkeeping.
+    fn put_meta(&mut self, meta: &Meta, now: Timestamp) {
+        self.put("queue", meta.queue.as_str());
+        self.put("state", meta.state.as_str());
+        self.put("priority", meta.priority);
+        self.put("run_at", date(meta.run_at));
+        self.maybe("due", meta.due(now).map(date));
+        self.put("attempts", i64::from(meta.attempts));
+        self.maybe("max_attempts", meta.max_attempts.map(i64::from));
+        self.maybe("backoff", meta.backoff.as_ref().map(serialized));
+        self.maybe("key", meta.key.as_ref().map(|key| key.as_str()));
+        self.put("created_at", date(meta.created_at));
+        self.maybe("started_at", meta.started_at.map(date));
+        self.maybe("finished_at", meta.finished_at.map(date));
+        self.maybe("expires_at", meta.expires_at.map(date));
+        self.maybe("purge_at", meta.purge_at.map(date));
+        self.maybe("worker", meta.worker.as_ref().map(|worker| worker.as_str()));
+        self.maybe("claim", meta.claim.as_ref().map(Claim::as_str));
+        self.maybe("reserved_until", meta.reserved_until.map(date));
+        self.maybe("lease_ms", meta.lease_ms.map(u64::cast_signed));
+        let progress = meta.progress.as_ref();
+        let progress_bson = progress.and_then(payload::to_bson);
+        let progress_text = if progress_bson.is_none() { progress.map(Payload::as_str) } else { None };
+        self.maybe("progress", progress_bson);
+        self.maybe("progress_json", progress_text);
+        self.maybe("cancel_requested", meta.cancel_requested.then_some(true));
+        self.maybe("errors", (!meta.errors.is_empty()).then(|| serialized(&meta.errors)));
+        self.maybe("trail", (!meta.trail.is_empty()).then(|| serialized(&meta.trail)));
+        self.maybe("origin", meta.origin.as_ref().map(serialized));
+        self.maybe("replay_of", meta.replay_of.as_ref().map(|id| id.as_str()));
+        self.put("rev", meta.rev);
     }
 }
 

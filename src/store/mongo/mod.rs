@@ -7,6 +7,7 @@
 //! | `migrate` | brings the schema up to date |
 //! | `document`, `payload` | jobs and payloads as BSON |
 //! | `push`, `claim`, `apply` | the hot path |
+//! | `handed` | jobs as this server delivered them |
 //! | `query` | jobs by filter, what is overdue, the figures |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
@@ -18,6 +19,7 @@ mod clock;
 mod copying;
 mod document;
 mod gates;
+mod handed;
 mod migrate;
 mod payload;
 mod push;
@@ -37,6 +39,7 @@ pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
 use self::clock::Clock;
 use self::gates::Gates;
+use self::handed::Handed;
 use super::{
     Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
     QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
@@ -58,12 +61,18 @@ pub struct Mongo {
     connection: Connection,
     clock: Clock,
     gates: Gates,
+    handed: Handed,
 }
 
 impl Mongo {
     /// Connects when it is first used, so that a server can start while its database is away.
     pub fn new(options: MongoOptions) -> Self {
-        Self { connection: Connection::new(options), clock: Clock::new(), gates: Gates::default() }
+        Self {
+            connection: Connection::new(options),
+            clock: Clock::new(),
+            gates: Gates::default(),
+            handed: Handed::default(),
+        }
     }
 
     async fn collection(&self, name: &str) -> Result<Collection<Document>> {
@@ -103,11 +112,7 @@ impl Store for Mongo {
     }
 
     async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
-        let claims = async {
-            let now = self.now()?;
-            Ok(claim::claim_all(self.connection.database().await?, asks, now).await)
-        };
-        match self.connection.within(claims).await {
+        match self.connection.within(claim::claim_all(self, asks)).await {
             Ok(answers) => answers,
             Err(error) => asks.iter().map(|_| Err(error.clone())).collect(),
         }

@@ -18,19 +18,17 @@ use crate::store::ClaimAsk;
 pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], now: Timestamp) -> Result<Vec<Vec<Job>>, Fault> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     for (n, first) in asks.iter().enumerate() {
-        if asks[..n].iter().any(|earlier| earlier.queue == first.queue) {
+        let shares = |ask: &ClaimAsk| ask.queue == first.queue;
+        if asks[..n].iter().any(shares) {
             continue; // served with the earlier one
         }
-        let for_queue = |ask: &&(usize, &ClaimAsk)| ask.1.queue == first.queue;
-        let sharing: Vec<(usize, &ClaimAsk)> =
-            asks.iter().enumerate().skip(n).collect::<Vec<_>>().iter().filter(for_queue).copied().collect();
-        let wanted = sharing.iter().map(|(_, ask)| ask.count).sum();
+        let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
         let mut heads = heads(tx, &first.queue, wanted, now)?.into_iter();
-        for (place, ask) in sharing {
+        for (ask, won) in asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask)) {
             for mut found in heads.by_ref().take(ask.count) {
                 grant(&mut found.job, ask, now);
                 row::reserve(tx, &found)?;
-                won[place].push(found.job);
+                won.push(found.job);
             }
         }
     }
@@ -38,7 +36,12 @@ pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], now: Timestamp) -> Result<Ve
 }
 
 /// The first jobs of a queue in the order of delivery.
-fn heads(db: &Connection, queue: &QueueName, wanted: usize, now: Timestamp) -> Result<Vec<Found<Job>>, Fault> {
+fn heads(
+    db: &Connection,
+    queue: &QueueName,
+    wanted: usize,
+    now: Timestamp,
+) -> Result<Vec<Found<Job>>, Fault> {
     let mut heads = Vec::new();
     let mut above = i64::MAX;
     while heads.len() < wanted

@@ -105,12 +105,8 @@ pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
 
 /// The bookkeeping of the job with this id.
 pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
-    let mut by_id = db.prepare_cached(concat!(
-        "SELECT ",
-        meta_columns!(),
-        found_columns!(),
-        " FROM jobs WHERE id = ?1"
-    ))?;
+    let mut by_id =
+        db.prepare_cached(concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1"))?;
     let mut rows = by_id.query([id.as_str()])?;
     rows.next()?.map(|row| Found::read(row, META_COLUMNS, meta)).transpose()
 }
