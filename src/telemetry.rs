@@ -43,6 +43,8 @@ names! {
     TASK_LAST_RUN = "tailback_task_last_run_timestamp_seconds";
     /// What background tasks did, by `task`: jobs taken back, keys forgotten …
     TASK_DONE = "tailback_task_done_total";
+    /// By how many jobs counters were found to be off, and corrected.
+    COUNTS_CORRECTED = "tailback_counts_corrected_total";
 }
 
 /// Makes this process keep metrics. Answers what renders them.
@@ -72,6 +74,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(TASK_SECONDS, Unit::Seconds, "Time that the last run of a background task took");
     describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "When the last run of a background task ended, since 1970");
     describe_counter!(TASK_DONE, "What background tasks did, by task");
+    describe_counter!(COUNTS_CORRECTED, "By how many jobs counters were found to be off, and corrected");
     Ok(handle)
 }
 
@@ -127,6 +130,11 @@ pub fn task_run(task: &'static str, took: Duration, done: Option<u64>) {
     gauge!(TASK_SECONDS, "task" => task).set(took.as_secs_f64());
     gauge!(TASK_LAST_RUN, "task" => task).set(unix_seconds());
     counter!(TASK_DONE, "task" => task).increment(done.unwrap_or(0));
+}
+
+/// Counters were off by so many jobs.
+pub fn counts_corrected(jobs: u64) {
+    counter!(COUNTS_CORRECTED).increment(jobs);
 }
 
 /// How the log looks.

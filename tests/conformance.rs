@@ -212,6 +212,7 @@ macro_rules! every_case {
                 an_immediate_job_is_due_for_the_very_next_claim
                 pruning_leaves_what_is_still_good
                 pruning_forgets_keys_whose_time_is_over
+                pruning_forgets_history_whose_time_is_over
                 a_whole_life_leaves_nothing_behind
             }
             transfer {

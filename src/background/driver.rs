@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::queue::Error;
 use crate::telemetry;
 
+/// The longest sleep after a run that failed.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// Work that is done again and again. A run is idempotent, and safe beside runs on other servers.
 #[async_trait]
 pub trait Task: Send + Sync + 'static {
@@ -167,7 +170,7 @@ async fn drive(task: &impl Task, statuses: &Statuses, place: usize) {
                         "a run of the background task failed; it goes on trying"
                     );
                 }
-                task.interval()
+                task.interval().min(RETRY)
             }
         };
         let bell = async {

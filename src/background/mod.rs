@@ -7,6 +7,7 @@
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `pruner` | forgets records whose time has passed |
+//! | `reconciler` | compares the figures with what is there |
 //! | `upkeep` | keeps the metrics small |
 
 pub mod driver;
@@ -14,6 +15,7 @@ mod due;
 mod pruner;
 mod pulse;
 mod reaper;
+mod reconciler;
 mod settings;
 mod upkeep;
 
@@ -48,4 +50,5 @@ pub fn start(
     driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
     driver.start(due::Due::new(queues.clone(), store.clone()));
     driver.start(pruner::Pruner::new(store.clone()));
+    driver.start(reconciler::Reconcile::new(store.clone()));
 }

@@ -1,10 +1,9 @@
-//! The figures that operators watch. They are read at most once a second, whoever asks.
+//! The figures that operators watch. They are read about once a second while somebody keeps asking, by a task
+//! of its own, so that nobody but the first one waits for them; not at all while nobody does.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-use tokio::sync::Mutex;
 
 use super::meter::Flow;
 use super::{Queues, Result};
@@ -13,10 +12,54 @@ use crate::store::{Counts, QueueCounts, StoreError};
 
 /// How old the counts may be.
 const AGE_MAX: Duration = Duration::from_millis(900);
+/// How old they are when they are read again.
+const REFRESHED_AT: Duration = Duration::from_millis(600);
+/// Who asks again within this keeps asking.
+const KEEPS_ASKING: Duration = Duration::from_millis(2500);
 
-/// The last counts that were read. Whoever comes while they are being read waits for them.
+/// The last counts that were read.
 #[derive(Default)]
-pub(super) struct StatsCache(Mutex<Option<(Instant, Arc<Stats>)>>);
+pub(super) struct StatsCache {
+    seen: Mutex<Seen>,
+    /// Held while they are read. Whoever needs them waits for it.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// When the question was asked that this is the answer to.
+    last: Option<(Instant, Arc<Stats>)>,
+    wanted: Option<Instant>,
+    is_refreshed: bool,
+}
+
+impl StatsCache {
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The last counts, if they are younger than this.
+    fn younger_than(&self, age: Duration) -> Option<Arc<Stats>> {
+        let seen = self.seen();
+        let (at, stats) = seen.last.as_ref()?;
+        (at.elapsed() < age).then(|| stats.clone())
+    }
+
+    /// Somebody asks. Whether a task must begin to refresh the counts, since this somebody keeps asking.
+    fn want(&self) -> bool {
+        let mut seen = self.seen();
+        let keeps_asking = seen.wanted.is_some_and(|wanted| wanted.elapsed() < KEEPS_ASKING);
+        seen.wanted = Some(Instant::now());
+        keeps_asking && !std::mem::replace(&mut seen.is_refreshed, true)
+    }
+
+    /// Whether the counts are still to be refreshed; if not, somebody else may begin to.
+    fn is_wanted(&self) -> bool {
+        let mut seen = self.seen();
+        seen.is_refreshed = seen.wanted.is_some_and(|wanted| wanted.elapsed() < KEEPS_ASKING);
+        seen.is_refreshed
+    }
+}
 
 /// The counts of every queue, and the moment they are of.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +68,8 @@ pub struct Stats {
     pub at: Timestamp,
     /// Each queue that has jobs.
     pub queues: HashMap<QueueName, QueueCounts>,
+    /// All of them together.
+    total: QueueCounts,
 }
 
 /// The figures of one queue, or of all.
@@ -32,6 +77,8 @@ pub struct Stats {
 pub struct Figures {
     /// How many jobs are in each state.
     pub counts: Counts,
+    /// Whether the split of `ready` and `scheduled` is of a moment ago.
+    pub split_is_approximate: bool,
     /// For how long the job that has been ready for longest has been so, in milliseconds.
     pub oldest_ready_age_ms: Option<u64>,
     /// What happened lately on this server.
@@ -39,6 +86,22 @@ pub struct Figures {
 }
 
 impl Stats {
+    fn new(at: Timestamp, queues: HashMap<QueueName, QueueCounts>) -> Self {
+        let mut all = QueueCounts::default();
+        let total = &mut all.counts;
+        for QueueCounts { counts, .. } in queues.values() {
+            total.ready += counts.ready;
+            total.scheduled += counts.scheduled;
+            total.reserved += counts.reserved;
+            total.blocked += counts.blocked;
+            total.dead += counts.dead;
+            total.done += counts.done;
+        }
+        all.oldest_ready = queues.values().filter_map(|counts| counts.oldest_ready).min();
+        all.split_is_approximate = queues.values().any(|counts| counts.split_is_approximate);
+        Self { at, queues, total: all }
+    }
+
     fn age_ms(&self, counts: &QueueCounts) -> Option<u64> {
         counts.oldest_ready.map(|oldest| self.at.ms_since(oldest))
     }
@@ -48,53 +111,65 @@ impl Stats {
         self.queues.get(queue).map(|counts| (counts.counts, self.age_ms(counts))).unwrap_or_default()
     }
 
-    /// The counts of all queues together, and the age of the oldest ready job.
-    pub fn total(&self) -> (Counts, Option<u64>) {
-        let mut total = Counts::default();
-        for QueueCounts { counts, .. } in self.queues.values() {
-            total.ready += counts.ready;
-            total.scheduled += counts.scheduled;
-            total.reserved += counts.reserved;
-            total.blocked += counts.blocked;
-            total.dead += counts.dead;
-            total.done += counts.done;
+    fn figures(&self, counts: &QueueCounts, flow: Flow) -> Figures {
+        Figures {
+            counts: counts.counts,
+            split_is_approximate: counts.split_is_approximate,
+            oldest_ready_age_ms: self.age_ms(counts),
+            flow,
         }
-        (total, self.queues.values().filter_map(|counts| self.age_ms(counts)).max())
     }
 }
 
 impl Queues {
     /// The counts of every queue, at most a second old.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
-        // In a task of its own: counting that takes longer than the caller waits serves the next one.
+        if self.0.stats.want() {
+            tokio::spawn(self.clone().refresh_stats());
+        }
+        if let Some(stats) = self.0.stats.younger_than(AGE_MAX) {
+            return Ok(stats);
+        }
+        // In a task of its own: reading that takes longer than the caller waits serves the next one.
         let this = self.clone();
-        let counting = tokio::spawn(async move { this.count().await });
-        self.in_time(counting).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
+        let reading = tokio::spawn(async move { this.read_stats(AGE_MAX).await });
+        self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    async fn count(&self) -> Result<Arc<Stats>> {
-        let mut cached = self.0.stats.0.lock().await;
-        if let Some((at, stats)) = &*cached
-            && at.elapsed() < AGE_MAX
-        {
-            return Ok(stats.clone());
+    /// Reads the counts, unless there are some that are younger than this.
+    async fn read_stats(&self, age: Duration) -> Result<Arc<Stats>> {
+        let _reading = self.0.stats.reading.lock().await;
+        if let Some(stats) = self.0.stats.younger_than(age) {
+            return Ok(stats);
         }
         // The age counts from the moment the question was asked: the answer is about then.
         let asked = Instant::now();
-        let stats = Arc::new(Stats { at: self.now()?, queues: self.0.store.counts().await? });
-        *cached = Some((asked, stats.clone()));
+        let stats = Arc::new(Stats::new(self.now()?, self.0.store.counts().await?));
+        self.0.stats.seen().last = Some((asked, stats.clone()));
         Ok(stats)
+    }
+
+    /// Reads the counts again and again, before they are too old, for as long as somebody keeps asking.
+    async fn refresh_stats(self) {
+        while self.0.stats.is_wanted() && !self.is_draining() {
+            // Whoever asks is told of an error; here the next round tries again.
+            let read = self.read_stats(REFRESHED_AT).await;
+            let age = self.0.stats.seen().last.as_ref().map(|(at, _)| at.elapsed());
+            let rest = REFRESHED_AT.saturating_sub(age.filter(|_| read.is_ok()).unwrap_or_default());
+            tokio::time::sleep(rest).await;
+        }
     }
 
     /// The figures of a queue.
     pub async fn figures(&self, queue: &QueueName) -> Result<Figures> {
-        let (counts, oldest_ready_age_ms) = self.stats().await?.of(queue);
-        Ok(Figures { counts, oldest_ready_age_ms, flow: self.meter().flow(Some(queue)) })
+        let stats = self.stats().await?;
+        let counts = stats.queues.get(queue).cloned().unwrap_or_default();
+        Ok(stats.figures(&counts, self.meter().flow(Some(queue))))
     }
 
-    /// The figures of all queues together.
-    pub async fn total_figures(&self) -> Result<Figures> {
-        let (counts, oldest_ready_age_ms) = self.stats().await?.total();
-        Ok(Figures { counts, oldest_ready_age_ms, flow: self.meter().flow(None) })
+    /// The figures of all queues together, and how many queues have jobs.
+    pub async fn total_figures(&self) -> Result<(Figures, usize)> {
+        let stats = self.stats().await?;
+        Ok((stats.figures(&stats.total, self.meter().flow(None)), stats.queues.len()))
     }
 }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use super::{
     Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::telemetry;
@@ -156,6 +156,10 @@ impl Store for Metered {
 
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         self.one("counts", self.inner.counts()).await
+    }
+
+    async fn reconcile(&self) -> Result<Reconciled> {
+        self.one("reconcile", self.inner.reconcile()).await
     }
 
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {

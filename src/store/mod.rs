@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -203,8 +204,22 @@ pub struct Counts {
 pub struct QueueCounts {
     /// How many jobs are in each state.
     pub counts: Counts,
-    /// The `run_at` of the job that has been ready for longest.
+    /// The `run_at` of the job that has been ready for longest; in a queue where much happens, it may be that
+    /// of one that was so a few seconds ago.
     pub oldest_ready: Option<Timestamp>,
+    /// Whether the split of `ready` and `scheduled` is of a moment ago; their sum never is.
+    pub split_is_approximate: bool,
+}
+
+/// What a store has done for its figures.
+#[derive(Debug, Clone, Copy)]
+pub struct Reconciled {
+    /// By how many jobs counters were off that are right now.
+    pub corrected: u64,
+    /// When it wants to go on.
+    pub again_in: Duration,
+    /// Whether everything that it knew to be doubtful is right now.
+    pub is_settled: bool,
 }
 
 /// One queue's settings as stored. `version` is opaque and changes with every change.
@@ -327,8 +342,14 @@ pub trait Store: Send + Sync + 'static {
     /// The queues that have jobs and whose name begins with `prefix`, by name, from the one behind `after` on.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
 
-    /// The figures of every queue that has jobs.
+    /// The figures of every queue that has jobs, without counting them: what this instance has done is in
+    /// them at once, what others have done within a second. What nobody could count (by a server that was
+    /// killed, with a lost answer, by other programs) is in them after [`Store::reconcile`].
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
+
+    /// Compares a part of the figures with what is there, where they may differ, and corrects what is
+    /// certainly wrong. Cheap if called no sooner than it asks for.
+    async fn reconcile(&self) -> Result<Reconciled>;
 
     /// All settings, unless their revision is still `known`.
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
@@ -353,8 +374,8 @@ pub trait Store: Send + Sync + 'static {
         keep_until: Timestamp,
     ) -> Result<()>;
 
-    /// Forgets up to `limit` records whose time has passed: keys whose job has ended, receipts, requests and,
-    /// where the database does not do it by itself, history. Answers how many.
+    /// Forgets up to `limit` records whose time has passed: keys whose job has ended, history and,
+    /// where the database does not do it by itself, receipts and requests. Answers how many.
     async fn prune(&self, limit: usize) -> Result<u64>;
 
     /// Every job of every queue, by id, from the one behind `after` on: up to `limit`, fewer where they are

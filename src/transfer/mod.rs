@@ -11,7 +11,7 @@
 //! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
 //! and the repeat of a reserve with an `Idempotency-Key` reserves anew.
 //!
-//! History is forgotten when its time comes, by MongoDB also while it is copied: a job that only one side
+//! History is forgotten when its time comes, by MongoDB (an hour later) also while it is copied: a job that only one side
 //! has and whose `purge_at` has passed is no difference.
 
 mod digest;
@@ -37,6 +37,8 @@ const PAGE: usize = 500;
 /// How long a store that cannot be reached is tried again, and how often.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
+/// Between two steps of comparing figures, which nobody has to be spared for.
+const BREATH: Duration = Duration::from_millis(50);
 /// A job whose end of keeping is this near counts as forgotten: the clocks of two stores are not one.
 const MARGIN_MS: u64 = 1000;
 
@@ -54,8 +56,22 @@ pub async fn copy(
     copy_keys(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
     let verdict = verify(source, target, total, progress).await?;
+    settle_counts(target).await?;
     progress.end();
     Ok(verdict)
+}
+
+/// Has the target compare its figures with what is there, so that they are right from the first answer on:
+/// an earlier run may have been interrupted before it had counted what it stored.
+async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if patiently(async || target.reconcile().await).await?.is_settled {
+            break;
+        }
+        tokio::time::sleep(BREATH).await;
+    }
+    Ok(())
 }
 
 async fn total(store: &dyn Store) -> anyhow::Result<u64> {

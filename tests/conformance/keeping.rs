@@ -57,6 +57,21 @@ pub async fn pruning_forgets_keys_whose_time_is_over(store: &dyn Store) {
     assert!(matches!(again[0], tailback::store::Pushed::Duplicate { .. }));
 }
 
+pub async fn pruning_forgets_history_whose_time_is_over(store: &dyn Store) {
+    let rules = rules_of("q", |settings| settings.retain_done_ms = Some(50));
+    push_all(store, vec![job("q"); 7]).await;
+    let taken = claim(store, ask("q", 5)).await;
+    apply_all(store, taken.iter().map(commit).collect(), &rules).await;
+    assert_eq!(counts_of(store, "q").await.done, 5);
+    let over = see(store, &taken[4].meta.id).await.meta.purge_at.unwrap();
+    until_past(store, over).await;
+    assert_eq!(store.prune(3).await.unwrap(), 3);
+    assert_eq!(counts_of(store, "q").await.done, 2);
+    assert_eq!(store.prune(100).await.unwrap(), 2);
+    let counts = counts_of(store, "q").await;
+    assert_eq!((counts.done, counts.ready), (0, 2), "what is unfinished stays");
+}
+
 pub async fn a_whole_life_leaves_nothing_behind(store: &dyn Store) {
     push_all(store, vec![job("q"); 100]).await;
     let taken = claim(store, ask("q", 100)).await;

@@ -72,7 +72,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
     let mut names: Vec<&str> =
         stats["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["due", "pruner", "pulse", "reaper", "settings"], "{stats}");
+    assert_eq!(names, ["due", "pruner", "pulse", "reaper", "reconciler", "settings"], "{stats}");
 }
 
 pub async fn a_paused_queue_says_so(place: &Place) {

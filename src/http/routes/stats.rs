@@ -58,7 +58,12 @@ impl From<Percentiles> for PercentilesView {
 pub struct FiguresView {
     /// How many jobs are in each state.
     counts: CountsView,
-    /// For how long the job that has been ready for longest has been so, in milliseconds.
+    /// There are so many scheduled jobs that those which came due a moment ago may still be counted as
+    /// `scheduled`; the sum of `ready` and `scheduled` is exact all the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    split_is_approximate: bool,
+    /// For how long the job that has been ready for longest has been so, in milliseconds. Where much happens in
+    /// very many queues, it may be that of a job that was taken a few seconds ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
     /// What happened on this server during about the last minute, per second: `pushed`, `reserved`,
@@ -77,6 +82,7 @@ impl From<Figures> for FiguresView {
             Event::ALL.iter().zip(figures.flow.rates).map(|(event, rate)| (event.as_str(), rounded(rate)));
         Self {
             counts: figures.counts.into(),
+            split_is_approximate: figures.split_is_approximate,
             oldest_ready_age_ms: figures.oldest_ready_age_ms,
             rates_per_s: rates.collect(),
             queue_time_ms: figures.flow.queue_time.into(),
@@ -118,13 +124,12 @@ pub struct ServerStats {
 #[utoipa::path(get, path = "/stats", operation_id = "server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
 pub async fn server(State(state): State<AppState>) -> Answer<Json<ServerStats>> {
-    let figures = state.queues.total_figures().await?;
-    let queues = state.queues.stats().await?.queues.len() as u64;
+    let (figures, queues) = state.queues.total_figures().await?;
     Ok(Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
         store: state.server.store,
         uptime_ms: u64::try_from(state.server.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        queues,
+        queues: queues as u64,
         figures: figures.into(),
         tasks: state.server.tasks.list(),
     }))

@@ -66,6 +66,15 @@ impl Plan {
         }
     }
 
+    /// The queues whose jobs it changes.
+    fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        let to = match &self.step.next {
+            Next::Write { meta, .. } => Some(&meta.queue),
+            _ => None,
+        };
+        [&self.meta.queue].into_iter().chain(to)
+    }
+
     /// Whether the job leaves.
     fn deletes(&self) -> bool {
         self.step.next == Next::Delete
@@ -148,6 +157,7 @@ impl Round<'_> {
             if let Some(plan) = self.sent.remove(&change.id)
                 && self.carried_out(&plan, meta.as_ref()).await?
             {
+                self.mongo.counters.stepped(&plan.meta, &plan.step.next);
                 proven.push((n, plan.applied()));
                 continue;
             }
@@ -299,7 +309,9 @@ impl Round<'_> {
             let statement = doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } };
             write(database, doc! { "delete": JOBS, "deletes": [statement] }).await
         };
+        let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
+        let mut all_known = true;
         for (n, plan) in plans {
             let certain = match &plan.step.next {
                 Next::Delete => deleted.as_ref().is_ok_and(|n| *n == delete_count),
@@ -312,10 +324,15 @@ impl Round<'_> {
             };
             if certain {
                 self.mongo.handed.remember(plan.held().iter());
+                self.mongo.counters.stepped(&plan.meta, &plan.step.next);
                 self.answer(n, Ok(plan.applied()));
             } else if !in_vain {
+                all_known = false; // what is proven later is counted then, and the queue all the same
                 self.sent.insert(plan.meta.id.clone(), plan);
             }
+        }
+        if all_known {
+            sent.answered();
         }
         updated.and(deleted).map(|_| ())
     }
@@ -346,10 +363,17 @@ impl Round<'_> {
             return Ok(());
         }
         let receipts: Vec<Receipt> = fitting.iter().filter_map(|(n, plan)| self.receipt(*n, plan)).collect();
+        let sent = mongo.counters.sending(fitting.iter().flat_map(|(_, plan)| plan.queues()));
         let done = self.transact(&fitting, &receipts).await;
+        if done.is_ok() {
+            sent.answered();
+        }
         for (n, plan) in fitting {
             match &done {
-                Ok(true) => self.answer(n, Ok(plan.applied())),
+                Ok(true) => {
+                    mongo.counters.stepped(&plan.meta, &plan.step.next);
+                    self.answer(n, Ok(plan.applied()));
+                }
                 Ok(false) => {} // somebody changed one of the jobs: plan again
                 Err(_) => drop(self.sent.insert(plan.meta.id.clone(), plan)),
             }

@@ -36,7 +36,7 @@ fn deliverable(queue: &QueueName) -> Document {
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
 pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk]) -> Result<Vec<Result<Vec<Job>>>> {
-    let (database, now) = (mongo.connection.database().await?, mongo.now()?);
+    let now = mongo.now()?;
     let mut queues: Vec<(&QueueName, Vec<usize>)> = Vec::new();
     for (n, ask) in asks.iter().enumerate() {
         match queues.iter_mut().find(|(queue, _)| **queue == ask.queue) {
@@ -46,7 +46,7 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk]) -> Result<Vec<Result<Ve
     }
     let rounds = queues.iter().map(|(queue, members)| async move {
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
-        let won = claim(database, queue, &asks, now).await;
+        let won = claim(mongo, queue, &asks, now).await;
         if let Ok(won) = &won {
             mongo.handed.remember(won.iter().flatten().map(|job| &job.meta));
         }
@@ -64,7 +64,7 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk]) -> Result<Vec<Result<Ve
 
 /// Serves requests for one queue, in order.
 async fn claim(
-    database: &Database,
+    mongo: &Mongo,
     queue: &QueueName,
     asks: &[&ClaimAsk],
     now: Timestamp,
@@ -75,9 +75,9 @@ async fn claim(
         if wanted == 0 {
             break;
         }
-        let Heads { jobs: heads, read, large } = heads(database, queue, wanted).await?;
+        let Heads { jobs: heads, read, large } = heads(mongo, queue, wanted).await?;
         let attempted = heads.len();
-        let taken = take(database, asks, &won, heads, now).await?;
+        let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
         for job in taken {
             let winner = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
@@ -105,7 +105,8 @@ struct Heads {
     large: bool,
 }
 
-async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<Heads> {
+async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize) -> Result<Heads> {
+    let database = mongo.connection.database().await?;
     let mut cursor = database
         .collection::<RawDocumentBuf>(JOBS)
         .find(deliverable(queue))
@@ -123,14 +124,17 @@ async fn heads(database: &Database, queue: &QueueName, limit: usize) -> Result<H
     }
     let jobs = readable(&documents, to_job);
     if jobs.len() < documents.len() {
-        bury_unreadable(database, &documents, &jobs).await?;
+        let sent = mongo.counters.sending([queue]);
+        let buried = bury_unreadable(database, &documents, &jobs).await?;
+        mongo.counters.moved(queue, State::Ready, State::Dead, buried);
+        sent.answered();
     }
     Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
 }
 
 /// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
 /// for people to look at in the database.
-async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<()> {
+async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
     let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
     let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
     let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
@@ -140,20 +144,21 @@ async fn bury_unreadable(database: &Database, documents: &[Document], readable: 
         "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
         "multi": true,
     };
-    write(database, doc! { "update": JOBS, "updates": [statement] }).await.map(drop)
+    write(database, doc! { "update": JOBS, "updates": [statement] }).await
 }
 
 /// Takes the jobs for the requests in order; answers those that it got, as they are now.
 async fn take(
-    database: &Database,
+    mongo: &Mongo,
     asks: &[&ClaimAsk],
     won: &[Vec<Job>],
     heads: Vec<Job>,
     now: Timestamp,
 ) -> Result<Vec<Job>> {
-    if heads.is_empty() {
+    let Some(queue) = heads.first().map(|job| job.meta.queue.clone()) else {
         return Ok(heads);
-    }
+    };
+    let (database, counters) = (mongo.connection.database().await?, &mongo.counters);
     // The estimate of the store's clock lags behind it, which has found all of these to be due.
     let now = heads.iter().map(|job| job.meta.run_at).fold(now, Ord::max);
     let wants =
@@ -165,8 +170,11 @@ async fn take(
     let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
     let guard = doc! { "_id": { "$in": &ids }, "rev": { "$in": revs }, "state": "ready" };
     let statement = doc! { "q": guard, "u": changes(&taken, rev, now), "multi": true, "hint": { "_id": 1 } };
+    let sent = counters.sending([&queue]);
     let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
     if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
+        counters.moved(&queue, State::Ready, State::Reserved, taken.len() as u64);
+        sent.answered();
         return Ok(taken.into_iter().map(|(job, _)| job).collect());
     }
     // Others were quicker, or the answer is lost: the new `rev` marks what was won.
@@ -175,6 +183,10 @@ async fn take(
     let found = won.await.map_err(fault)?;
     let found: Vec<Document> = found.try_collect().await.map_err(fault)?;
     let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    counters.moved(&queue, State::Ready, State::Reserved, found.len() as u64);
+    if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
+        sent.answered();
+    }
     if let (Err(error), true) = (written, found.is_empty()) {
         return Err(error);
     }

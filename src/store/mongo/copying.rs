@@ -37,7 +37,20 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
     let documents = jobs.iter().map(|job| from_job(job, now)).collect();
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
     let collection = mongo.collection(JOBS).await?;
-    insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n]))).await
+    let sent = mongo.counters.sending(jobs.iter().map(|job| &job.meta.queue));
+    let imported =
+        insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
+            .await?;
+    for (job, imported) in jobs.iter().zip(&imported) {
+        if matches!(imported, Ok(Imported::New)) {
+            mongo.counters.came(&job.meta.queue, job.meta.state, 1);
+        }
+    }
+    // What is there already may be the work of a run that was interrupted before it was counted.
+    if imported.iter().all(|imported| matches!(imported, Ok(Imported::New))) {
+        sent.answered();
+    }
+    Ok(imported)
 }
 
 /// Inserts documents; one whose id is there is compared with what is there.

@@ -8,7 +8,8 @@
 //! | `document`, `payload` | jobs and payloads as BSON |
 //! | `push`, `claim`, `apply` | the hot path |
 //! | `handed` | jobs as this server delivered them |
-//! | `query` | jobs by filter, what is overdue, the figures |
+//! | `query` | jobs by filter, what is overdue |
+//! | `counters`, `figures`, `reconcile` | how many jobs there are, kept, read, and compared with a real count |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -17,19 +18,24 @@ mod claim;
 mod client;
 mod clock;
 mod copying;
+mod counters;
 mod document;
+mod figures;
 mod gates;
 mod handed;
+mod history;
 mod migrate;
 mod payload;
 mod push;
 mod query;
 mod receipts;
+mod reconcile;
 mod requests;
 mod settings;
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mongodb::Collection;
@@ -38,14 +44,18 @@ use mongodb::bson::{Document, doc};
 pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
 use self::clock::Clock;
+use self::counters::Counters;
+use self::figures::Figures;
 use self::gates::Gates;
 use self::handed::Handed;
+use self::reconcile::Reconciler;
 use super::{
     Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
+const COUNTERS: &str = "counters";
 const JOBS: &str = "jobs";
 const KEYS: &str = "keys";
 const META: &str = "meta";
@@ -53,25 +63,34 @@ const QUEUES: &str = "queues";
 const RECEIPTS: &str = "receipts";
 const REQUESTS: &str = "requests";
 
-/// How many times its usual deadline the counting of all jobs may take.
+/// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
+/// How long it may take to count the jobs of one very large queue, for which nobody waits.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A [`Store`] in a MongoDB database. The deployment must be a replica set or a sharded cluster.
 pub struct Mongo {
-    connection: Connection,
+    connection: Arc<Connection>,
     clock: Clock,
     gates: Gates,
     handed: Handed,
+    counters: Counters,
+    figures: Figures,
+    reconciler: Reconciler,
 }
 
 impl Mongo {
     /// Connects when it is first used, so that a server can start while its database is away.
     pub fn new(options: MongoOptions) -> Self {
+        let connection = Arc::new(Connection::new(options));
         Self {
-            connection: Connection::new(options),
+            counters: Counters::new(connection.clone()),
+            connection,
             clock: Clock::new(),
             gates: Gates::default(),
             handed: Handed::default(),
+            figures: Figures::default(),
+            reconciler: Reconciler::default(),
         }
     }
 
@@ -150,12 +169,13 @@ impl Store for Mongo {
 
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         let deadline = self.connection.deadline() * COUNT_DEADLINES;
-        match tokio::time::timeout(deadline, query::counts(self)).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                Err(StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis())))
-            }
-        }
+        let late = |_| StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis()));
+        tokio::time::timeout(deadline, figures::counts(self)).await.map_err(late)?
+    }
+
+    async fn reconcile(&self) -> Result<Reconciled> {
+        let late = |_| StoreError::unavailable("the counters were not compared in time");
+        tokio::time::timeout(PATIENCE, reconcile::reconcile(self)).await.map_err(late)?
     }
 
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
@@ -185,7 +205,9 @@ impl Store for Mongo {
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {
-        self.connection.within(requests::prune_keys(self, limit)).await
+        let forgotten = self.connection.within(requests::prune_keys(self, limit)).await?;
+        let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
+        Ok(forgotten + self.connection.within(history::prune(self, left)).await?)
     }
 
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
@@ -209,6 +231,7 @@ impl Store for Mongo {
     }
 
     async fn close(&self) {
+        self.counters.close().await;
         self.connection.close().await;
     }
 }

@@ -105,11 +105,17 @@ async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed
 /// Inserts the jobs and answers which of them failed, and why.
 async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
     let now = mongo.now()?;
+    let arriving = mongo.counters.arriving(jobs.iter().map(|job| &job.queue));
     let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
     let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
     let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
-    Ok(errors.map(|failed| (failed.index, StoreError::internal(failed.message))).collect())
+    let errors = errors.map(|failed| (failed.index, StoreError::internal(failed.message)));
+    let errors: Vec<_> = errors.collect();
+    if errors.is_empty() {
+        arriving.stored(); // else they are counted later: it never happens
+    }
+    Ok(errors)
 }
 
 /// A document that was not inserted.
@@ -192,8 +198,7 @@ async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> 
     };
     let mut holders = holders(&known, &states, now)?;
     let mut pushed = Vec::with_capacity(jobs.len());
-    let mut documents = Vec::new();
-    let mut records = Vec::new();
+    let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
     for (_, job) in jobs {
         let Some(hold) = &job.key else {
             return Err(StoreError::internal("a push lost its key"));
@@ -220,11 +225,19 @@ async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> 
         let (until, run_at) = (hold.until, job.run_at);
         holders.insert(id, Holder { job: job.id.clone(), digest: digest.to_vec(), until, run_at, state });
         documents.push(from_job(&job.clone().into_job(), now));
+        arriving.push(&job.queue);
         pushed.push(Pushed::Created);
     }
+    let arriving = mongo.counters.arriving(arriving);
     match commit(database, documents, parts(records)?, session).await {
-        Ok(true) => Ok(Some(pushed)),
-        Ok(false) => Ok(None),
+        Ok(true) => {
+            arriving.stored();
+            Ok(Some(pushed))
+        }
+        Ok(false) => {
+            arriving.refused();
+            Ok(None)
+        }
         Err(error) => conflict_is_none(error),
     }
 }

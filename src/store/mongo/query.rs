@@ -1,16 +1,16 @@
-//! Reading: jobs by id and by filter, what is overdue, what comes next, and the figures.
+//! Reading: jobs by id and by filter, what is overdue, and what comes next.
 
 use std::collections::HashMap;
 
 use futures::TryStreamExt;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 
-use super::client::{count, fault};
+use super::client::fault;
 use super::document::{Row, date, readable, to_job, to_meta, without_contents};
 use super::{JOBS, Mongo};
 use crate::job::transition::Operation;
 use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
-use crate::store::{Change, Filter, Overdue, QueueCounts, Result, Store as _, StoreError};
+use crate::store::{Change, Filter, Overdue, Result, Store as _};
 
 impl Mongo {
     async fn all(
@@ -176,45 +176,4 @@ pub async fn queues(
     let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).hint(hint).await.map_err(fault)?;
     let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
     rows.iter().map(|row| Row(row).text("_id")).collect()
-}
-
-/// The figures of every queue that has jobs, from the entries of the index `head` alone.
-pub async fn counts(mongo: &Mongo) -> Result<HashMap<QueueName, QueueCounts>> {
-    let ready = doc! { "$eq": ["$state", "ready"] };
-    let later = doc! { "$and": [&ready, { "$gt": ["$run_at", "$$NOW"] }] };
-    let due = doc! { "$and": [&ready, { "$lte": ["$run_at", "$$NOW"] }] };
-    let group = doc! { "$group": {
-        "_id": { "queue": "$queue", "state": "$state" },
-        "count": { "$sum": 1 },
-        "later": { "$sum": { "$cond": [later, 1, 0] } },
-        "oldest": { "$min": { "$cond": [due, "$run_at", null_value()] } },
-    } };
-    let jobs = mongo.collection(JOBS).await?;
-    let hint = mongodb::options::Hint::Name("head".to_owned());
-    let cursor = jobs.aggregate([group]).hint(hint).await.map_err(fault)?;
-    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut figures: HashMap<QueueName, QueueCounts> = HashMap::new();
-    for row in &rows {
-        let id = row.get_document("_id").map_err(StoreError::internal)?;
-        let entry = figures.entry(Row(id).text("queue")?).or_default();
-        let (n, later) = (count(row, "count"), count(row, "later"));
-        match id.get_str("state").ok().and_then(State::from_word) {
-            Some(State::Ready) => {
-                entry.counts.ready = n - later;
-                entry.counts.scheduled = later;
-                entry.oldest_ready = Row(row).time("oldest")?;
-            }
-            Some(State::Reserved) => entry.counts.reserved = n,
-            Some(State::Blocked) => entry.counts.blocked = n,
-            Some(State::Done) => entry.counts.done = n,
-            Some(State::Dead) => entry.counts.dead = n,
-            None => {}
-        }
-    }
-    Ok(figures)
-}
-
-/// `$min` passes over null.
-fn null_value() -> Bson {
-    Bson::Null
 }

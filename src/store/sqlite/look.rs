@@ -141,7 +141,7 @@ pub(super) fn counts(db: &Connection, now: Timestamp) -> Result<HashMap<QueueNam
             0 => None,
             _ => oldest_ready(db, &queue, now)?,
         };
-        figures.insert(queue, QueueCounts { counts, oldest_ready });
+        figures.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
     }
     Ok(figures)
 }

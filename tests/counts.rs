@@ -1,0 +1,276 @@
+//! The counts that are maintained equal a real count, once it is quiet: after anything that clients do on several
+//! servers, after servers and databases that were killed, and after what other programs did. MongoDB only: in
+//! SQLite the transaction of every change counts.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::fleet::{kill_9, push_many, text};
+use common::own_mongod::OwnMongod;
+use common::server::{Place, Server, until};
+use futures::TryStreamExt as _;
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::{Client, Collection};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+const QUEUES: [&str; 4] = ["a", "b", "c", "graves"];
+const STATES: [&str; 6] = ["ready", "scheduled", "reserved", "blocked", "dead", "done"];
+
+type Counts = BTreeMap<String, u64>;
+
+async fn collection(url: &str, name: &str) -> Collection<Document> {
+    let client = Client::with_uri_str(url).await.unwrap();
+    client.default_database().unwrap().collection(name)
+}
+
+/// What is there, counted.
+async fn counted(jobs: &Collection<Document>, queue: &str) -> Option<Counts> {
+    let later = doc! { "$and": [{ "$eq": ["$state", "ready"] }, { "$gt": ["$run_at", "$$NOW"] }] };
+    let pipeline = [
+        doc! { "$match": { "queue": queue } },
+        doc! { "$group": { "_id": { "$cond": [later, "scheduled", "$state"] }, "n": { "$sum": 1 } } },
+    ];
+    let groups: Vec<Document> = jobs.aggregate(pipeline).await.ok()?.try_collect().await.ok()?;
+    let mut counts: Counts = STATES.iter().map(|state| ((*state).to_owned(), 0)).collect();
+    for group in groups {
+        let state = group.get_str("_id").unwrap().to_owned();
+        counts.insert(state, u64::try_from(group.get_i32("n").unwrap()).unwrap());
+    }
+    Some(counts)
+}
+
+async fn shown(server: &Server, queue: &str) -> Option<Counts> {
+    let stats = server.try_send(Method::GET, &format!("/v1/queues/{queue}/stats"), None).await.ok()?;
+    serde_json::from_value(stats.1["counts"].clone()).ok()
+}
+
+/// Waits until a server shows what is there. Nobody else is at work any more but reapers.
+async fn agree(server: &Server, jobs: &Collection<Document>, queues: &[&str]) {
+    for queue in queues {
+        until(&format!("the counts of {queue} are right"), || async {
+            let (there, shown) = (counted(jobs, queue).await, shown(server, queue).await);
+            there.is_some() && there == shown
+        })
+        .await;
+    }
+}
+
+/// One client that does everything, by dice.
+async fn do_everything(server: Arc<Server>, seed: u64, times: usize, lease_ms: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    for n in 0..times {
+        let queue = QUEUES[dice.random_range(0..3)];
+        let path = |call: &str| format!("/v1/queues/{queue}/{call}");
+        let delay = json!(dice.random_range(0..2) * 3_600_000);
+        match dice.random_range(0..12) {
+            0..=3 => {
+                let job = json!({"payload": n, "delay_ms": delay, "max_attempts": 1 + n % 2});
+                server.post(&path("jobs/batch"), json!({"jobs": vec![job; dice.random_range(1..9)]})).await;
+            }
+            4 => drop(server.post(&path("jobs"), json!({"payload": 1, "key": format!("k{}", n % 5)})).await),
+            5 => drop(server.post(&path("pop"), json!({"count": 2})).await),
+            6 => drop(server.post(&path("purge"), json!({"state": STATES[[1, 4, 5][n % 3]]})).await),
+            7 => drop(server.post(&path("redrive"), json!({"limit": 3})).await),
+            8 => drop(server.post(&path("replay"), json!({"limit": 2})).await),
+            _ => settle(&server, queue, &mut dice, &delay, lease_ms).await,
+        }
+    }
+}
+
+async fn settle(server: &Server, queue: &str, dice: &mut StdRng, delay: &Value, lease_ms: u64) {
+    let ask = json!({"count": 4, "lease_ms": lease_ms});
+    let (_, taken) = server.post(&format!("/v1/queues/{queue}/reserve"), ask).await;
+    for job in taken["jobs"].as_array().unwrap_or(&Vec::new()) {
+        let to = QUEUES[dice.random_range(0..4)];
+        let (call, body) = [
+            ("commit", json!({})),
+            ("rollback", json!({"delay_ms": delay, "error": "x"})),
+            ("rollback", json!({"error": "x"})),
+            ("extend", json!({"lease_ms": lease_ms / 10})),
+            ("move", json!({"queue": to, "delay_ms": delay})),
+        ][dice.random_range(0..5)]
+        .clone();
+        server.settle(job, call, body).await;
+        if dice.random_range(0..6) == 0 {
+            let path = format!("/v1/jobs/{}", text(job, "id"));
+            server
+                .send(Method::PATCH, &path, Some(json!({"priority": 3, "run_at": "2030-01-01T00:00:00Z"})))
+                .await;
+            if dice.random_range(0..2) == 0 {
+                server.send(Method::DELETE, &format!("{path}?force=true"), None).await;
+            }
+        }
+    }
+}
+
+async fn configure(server: &Server) {
+    let settings = json!({"retain_done_ms": 3_600_000, "dead_letter": "graves"});
+    server.send(Method::PUT, "/v1/queues/b", Some(settings)).await;
+    server.send(Method::PUT, "/v1/queues/c", Some(json!({"max_jobs": 60}))).await;
+}
+
+/// Where no two are after the same jobs, every write says what it did, and is counted as that.
+async fn counts_need_no_correction_on_one_server(place: &Place) {
+    let server = Arc::new(Server::start(&place.url).await);
+    configure(&server).await;
+    let clients = (0..8).map(|n| do_everything(server.clone(), 100 + n, 60, 3_600_000));
+    futures::future::join_all(clients).await;
+    let jobs = collection(&place.url, "jobs").await;
+    agree(&server, &jobs, &QUEUES).await;
+    until("everything was compared", || async {
+        let counters = collection(&place.url, "counters").await;
+        let doubtful = doc! { "$expr": { "$ne": ["$changes", "$checked"] } };
+        counters.count_documents(doubtful).await.unwrap() == 0
+    })
+    .await;
+    let (_, stats) = server.get("/stats").await;
+    let reconciler = stats["tasks"].as_array().unwrap().iter().find(|task| task["name"] == "reconciler");
+    assert_eq!(reconciler.unwrap()["done"], 0, "{stats}");
+}
+
+async fn counts_are_right_after_everything_on_two_servers(place: &Place) {
+    let servers = [Arc::new(Server::start(&place.url).await), Arc::new(Server::start(&place.url).await)];
+    configure(&servers[0]).await;
+    let mut clients = JoinSet::new();
+    for n in 0..8 {
+        clients.spawn(do_everything(servers[n % 2].clone(), n as u64, 60, 1000));
+    }
+    clients.join_all().await;
+    let jobs = collection(&place.url, "jobs").await;
+    for server in &servers {
+        agree(server, &jobs, &QUEUES).await;
+    }
+    // A server that stops has sent everything that it counted.
+    let [mut first, mut second] = servers.map(|server| Arc::into_inner(server).unwrap());
+    first.push("a", json!({"payload": 1})).await;
+    second.push("b", json!({"payload": 1})).await;
+    let stopped = tokio::join!(first.terminate(), second.terminate());
+    assert!(stopped.0.success() && stopped.1.success());
+    let next = Server::start(&place.url).await;
+    for queue in ["a", "b"] {
+        assert_eq!(shown(&next, queue).await, counted(&jobs, queue).await, "{queue}");
+    }
+}
+
+async fn a_killed_server_leaves_counters_that_others_mend(place: &Place) {
+    let (doomed, other) = (Arc::new(Server::start(&place.url).await), Server::start(&place.url).await);
+    push_many(&other, "a", 2000, json!({})).await;
+    let mut clients = JoinSet::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    for _ in 0..6 {
+        let (server, stop) = (doomed.clone(), stop.clone());
+        clients.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let work = json!({"jobs": vec![json!({"payload": 1}); 5]});
+                let _ = server.try_send(Method::POST, "/v1/queues/b/jobs/batch", Some(work)).await;
+                let ask = json!({"count": 5, "lease_ms": 1000});
+                let taken = server.try_send(Method::POST, "/v1/queues/a/reserve", Some(ask)).await;
+                let Ok((200, taken)) = taken else { continue };
+                for job in taken["jobs"].as_array().unwrap() {
+                    let body = json!({"reservation": job["reservation"]});
+                    let path = format!("/v1/jobs/{}/commit", text(job, "id"));
+                    let _ = server.try_send(Method::POST, &path, Some(body)).await;
+                }
+            }
+        });
+    }
+    let jobs = collection(&place.url, "jobs").await;
+    until("there is work under way", || async {
+        counted(&jobs, "b").await.is_some_and(|counts| counts["ready"] > 500)
+    })
+    .await;
+    kill_9(&doomed).await;
+    stop.store(true, Ordering::Relaxed);
+    clients.join_all().await;
+    agree(&other, &jobs, &["a", "b"]).await;
+}
+
+async fn what_other_programs_do_is_counted(place: &Place) {
+    let server = Server::start(&place.url).await;
+    push_many(&server, "a", 100, json!({})).await;
+    let jobs = collection(&place.url, "jobs").await;
+    agree(&server, &jobs, &["a"]).await;
+    let document = |n: i32, queue: &str| {
+        let now = DateTime::now();
+        doc! {
+            "_id": format!("FOREIGN{n}"), "v": 1, "queue": queue, "state": "ready", "priority": 0, "run_at": now,
+            "attempts": 0, "created_at": now, "rev": 0, "payload": n,
+        }
+    };
+    jobs.insert_many((0..30).map(|n| document(n, ["a", "never.named"][n as usize % 2]))).await.unwrap();
+    agree(&server, &jobs, &["a", "never.named"]).await;
+    let (_, stats) = server.get("/stats").await;
+    assert_eq!((&stats["queues"], &stats["counts"]["ready"]), (&json!(2), &json!(130)));
+    jobs.delete_many(doc! { "queue": "never.named" }).await.unwrap();
+    agree(&server, &jobs, &["a", "never.named"]).await;
+    // Nobody tells of this one: neither does the number of documents change, nor anything that is counted.
+    let some = doc! { "_id": { "$gte": "FOREIGN", "$lt": "FOREIGN2" } };
+    jobs.update_many(some, doc! { "$set": { "state": "dead" } }).await.unwrap();
+    agree(&server, &jobs, &["a"]).await;
+}
+
+async fn history_leaves_the_counts_when_it_is_forgotten(place: &Place) {
+    let servers = [Server::start(&place.url).await, Server::start(&place.url).await];
+    let settings = json!({"retain_done_ms": 1});
+    servers[0].send(Method::PUT, "/v1/queues/a", Some(settings)).await;
+    push_many(&servers[0], "a", 300, json!({})).await;
+    let taken = servers[0].reserve("a", json!({"count": 250})).await;
+    let commits: Vec<Value> =
+        taken.iter().map(|job| json!({"id": job["id"], "reservation": job["reservation"]})).collect();
+    servers[0].post("/v1/settle", json!({"commit": commits})).await;
+    let jobs = collection(&place.url, "jobs").await;
+    until("history is forgotten", || async {
+        counted(&jobs, "a").await.is_some_and(|counts| counts["done"] == 0)
+    })
+    .await;
+    agree(&servers[0], &jobs, &["a"]).await;
+    agree(&servers[1], &jobs, &["a"]).await;
+}
+
+/// Has a MongoDB of its own, which is killed again and again: nobody knows what became of what was under way.
+async fn lost_answers_are_counted_in_the_end(_: &Place) {
+    let mut mongod = OwnMongod::start().await;
+    let server = Arc::new(Server::start_with(&mongod.url(), &[("TAILBACK_LOG__FILTER", "error")]).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for seed in 0..6 {
+        let (server, stop) = (server.clone(), stop.clone());
+        clients.spawn(async move {
+            let mut dice = StdRng::seed_from_u64(seed);
+            while !stop.load(Ordering::Relaxed) {
+                let jobs = json!({"jobs": vec![json!({"payload": 1, "max_attempts": 2}); 5]});
+                server.post("/v1/queues/a/jobs/batch", jobs).await;
+                settle(&server, "a", &mut dice, &json!(0), 1000).await;
+            }
+        });
+    }
+    for n in 1..=3 {
+        until("there is work under way", || async {
+            let shown = shown(&server, "a").await;
+            shown.is_some_and(|counts| counts.values().sum::<u64>() > 100 * n)
+        })
+        .await;
+        mongod.kill();
+        mongod.run().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    clients.join_all().await;
+    let jobs = collection(&mongod.url(), "jobs").await;
+    agree(&server, &jobs, &["a", "b", "c", "graves"]).await;
+}
+
+on_one_store! { mongo:
+    counts_need_no_correction_on_one_server
+    counts_are_right_after_everything_on_two_servers
+    a_killed_server_leaves_counters_that_others_mend
+    what_other_programs_do_is_counted
+    history_leaves_the_counts_when_it_is_forgotten
+    lost_answers_are_counted_in_the_end
+}
