@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::client::{barrier, durable, fault, parts, write, write_in};
 use super::document::{readable, to_meta, update, without_contents};
+use super::floors::Place;
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
 use crate::job::state::Verb;
@@ -29,6 +30,8 @@ type Answer = Result<Applied, Denied>;
 struct Plan {
     meta: Meta,
     step: Step,
+    /// What a receipt must say to whom it may concern later, if there must be one.
+    receipt: Option<Verb>,
     /// The `rev` that the document has once the plan is carried out.
     rev: i64,
 }
@@ -66,6 +69,28 @@ impl Plan {
         }
     }
 
+    /// The receipt that must be written together with the plan, if one must.
+    fn receipt(&self) -> Option<Receipt> {
+        Some(Receipt {
+            id: self.meta.id.clone(),
+            claim: self.meta.claim.clone()?,
+            verb: self.receipt?,
+            queue: self.meta.queue.clone(),
+            outcome: self.step.outcome.clone(),
+            started_at: self.meta.started_at,
+        })
+    }
+
+    /// Where the job stands in its queue once the plan is carried out, if it is ready then.
+    fn place(&self) -> Option<(&QueueName, Place)> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Ready => {
+                Some((&meta.queue, Place { priority: meta.priority, run_at: meta.run_at }))
+            }
+            _ => None,
+        }
+    }
+
     /// The queues whose jobs it changes.
     fn queues(&self) -> impl Iterator<Item = &QueueName> {
         let to = match &self.step.next {
@@ -94,7 +119,9 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
         if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
             let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
-            left.iter().for_each(|(n, _)| answers[*n] = Some(Err(error.clone().into())));
+            for (n, _) in left {
+                answers[n].get_or_insert_with(|| Err(error.clone().into()));
+            }
             break;
         }
         waiting = later;
@@ -119,11 +146,11 @@ impl Round<'_> {
         for attempt in 0..ATTEMPTS {
             let metas = if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
             let plans = self.plan(metas).await?;
-            if self.pending.is_empty() {
+            if !self.goes_on() {
                 return Ok(());
             }
             let (atomic, plain): (Vec<_>, Vec<_>) =
-                plans.into_iter().partition(|(n, plan)| self.receipt(*n, plan).is_some());
+                plans.into_iter().partition(|(_, plan)| plan.receipt.is_some());
             let results = [self.write_plain(plain).await, self.write_with_receipts(atomic).await];
             for result in results {
                 // A refused statement leaves the others of its command as they should be: look again.
@@ -131,7 +158,7 @@ impl Round<'_> {
                     trouble = error;
                 }
             }
-            if self.pending.is_empty() {
+            if !self.goes_on() {
                 return Ok(());
             }
         }
@@ -140,11 +167,12 @@ impl Round<'_> {
 
     fn answer(&mut self, n: usize, answer: Answer) {
         self.answers[n] = Some(answer);
-        self.pending.retain(|(m, _)| *m != n);
     }
 
-    fn change(&self, n: usize) -> Option<&Change> {
-        self.pending.iter().find(|(m, _)| *m == n).map(|(_, change)| change)
+    /// Whether changes are left that have no answer yet.
+    fn goes_on(&mut self) -> bool {
+        self.pending.retain(|(n, _)| self.answers[*n].is_none());
+        !self.pending.is_empty()
     }
 
     /// Answers what needs no write, and plans the rest.
@@ -169,10 +197,13 @@ impl Round<'_> {
             };
             match (planned, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
-                    let plan = Plan { meta, step, rev: 0 };
+                    let plan = Plan { meta, step, receipt: None, rev: 0 };
                     proven.push((n, Applied { repeated: true, ..plan.applied() }));
                 }
-                (Ok(step), Some(meta)) => plans.push((n, Plan { meta, step, rev: rand::random() })),
+                (Ok(step), Some(meta)) => {
+                    let receipt = receipt_for(&change.operation, &meta);
+                    plans.push((n, Plan { meta, step, receipt, rev: rand::random() }));
+                }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
                 (Err(refusal), _) => match self.receipt_of(&change, refusal).await? {
                     Some(receipt) => proven.push((n, receipt.applied())),
@@ -244,26 +275,6 @@ impl Round<'_> {
         Ok(receipt.filter(|receipt| receipt.verb == Verb::Move))
     }
 
-    /// The receipt that must be written together with the plan, if one must.
-    fn receipt(&self, n: usize, plan: &Plan) -> Option<Receipt> {
-        let change = self.change(n)?;
-        let verb = match &change.operation {
-            Operation::Move { .. } => Verb::Move,
-            // Tells a commit that meets the deletion that it was not its own.
-            Operation::Cancel { force: true } if plan.meta.state == State::Reserved => Verb::Cancel,
-            _ => return None,
-        };
-        let claim = plan.meta.claim.clone()?;
-        Some(Receipt {
-            id: change.id.clone(),
-            claim,
-            verb,
-            queue: plan.meta.queue.clone(),
-            outcome: plan.step.outcome.clone(),
-            started_at: plan.meta.started_at,
-        })
-    }
-
     /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
     /// only calls with the same token meet over its job, so that those may travel together; one that ran out
     /// may be taken back and given to others at any moment, and so is deleted alone.
@@ -311,6 +322,7 @@ impl Round<'_> {
         };
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
+        self.mongo.floors.came(plans.iter().filter_map(|(_, plan)| plan.place()));
         let mut all_known = true;
         for (n, plan) in plans {
             let certain = match &plan.step.next {
@@ -362,9 +374,10 @@ impl Round<'_> {
         if fitting.is_empty() {
             return Ok(());
         }
-        let receipts: Vec<Receipt> = fitting.iter().filter_map(|(n, plan)| self.receipt(*n, plan)).collect();
+        let receipts: Vec<Receipt> = fitting.iter().filter_map(|(_, plan)| plan.receipt()).collect();
         let sent = mongo.counters.sending(fitting.iter().flat_map(|(_, plan)| plan.queues()));
         let done = self.transact(&fitting, &receipts).await;
+        mongo.floors.came(fitting.iter().filter_map(|(_, plan)| plan.place()));
         if done.is_ok() {
             sent.answered();
         }
@@ -403,6 +416,16 @@ impl Round<'_> {
         receipts::insert(self.mongo, receipts, &mut session).await?;
         session.commit_transaction().await.map_err(fault)?;
         Ok(true)
+    }
+}
+
+/// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
+fn receipt_for(operation: &Operation, meta: &Meta) -> Option<Verb> {
+    match operation {
+        Operation::Move { .. } => Some(Verb::Move),
+        // Tells a commit that meets the deletion that it was not its own.
+        Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
+        _ => None,
     }
 }
 

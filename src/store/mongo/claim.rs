@@ -5,7 +5,7 @@
 //! fewer, because others were quicker, or where its answer is lost, does the claim tell what it won.
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures::TryStreamExt;
 use mongodb::Database;
@@ -13,6 +13,7 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::client::{barrier, fault, write};
 use super::document::{date, readable, to_job};
+use super::floors::Place;
 use super::{JOBS, Mongo};
 use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
 use crate::store::{ClaimAsk, Result, Store as _, StoreError};
@@ -22,16 +23,20 @@ const ROUNDS: usize = 8;
 
 /// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
 /// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
-fn deliverable(queue: &QueueName) -> Document {
+fn deliverable(queue: &QueueName, floor: Option<Place>) -> Document {
     let never = mongodb::bson::DateTime::MAX;
-    doc! {
+    let mut filter = doc! {
         "queue": queue.as_str(),
         "state": "ready",
         "$expr": { "$and": [
             { "$lte": ["$run_at", "$$NOW"] },
             { "$gt": [{ "$ifNull": ["$expires_at", never] }, "$$NOW"] },
         ] },
+    };
+    if let Some(Place { priority, run_at }) = floor {
+        filter.extend(doc! { "priority": priority, "run_at": { "$gte": date(run_at) } });
     }
+    filter
 }
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
@@ -70,6 +75,7 @@ async fn claim(
     now: Timestamp,
 ) -> Result<Vec<Vec<Job>>> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
     for _ in 0..ROUNDS {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
@@ -80,13 +86,15 @@ async fn claim(
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
         for job in taken {
-            let winner = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
-            if let Some(jobs) = winner.and_then(|n| won.get_mut(n)) {
+            let winner = job.meta.claim.as_ref().and_then(|claim| places.get(claim));
+            if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
                 jobs.push(job);
             }
         }
-        if large || (read < wanted && all_taken) {
-            break; // enough for one answer, or the queue had no more than that
+        let queue_is_empty = read < wanted && all_taken && !large;
+        // Large jobs come in smaller answers; but nobody is told that there are none.
+        if queue_is_empty || (large && won.iter().all(|jobs| !jobs.is_empty())) {
+            break;
         }
     }
     Ok(won)
@@ -105,11 +113,27 @@ struct Heads {
     large: bool,
 }
 
+/// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
+/// from there on, at the very front.
 async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize) -> Result<Heads> {
+    let mut floor = mongo.floors.begin(queue);
+    loop {
+        let heads = read_heads(mongo, queue, floor, limit).await?;
+        if floor.is_none() || heads.read == limit || heads.large {
+            if let Some(Job { meta, .. }) = heads.jobs.first() {
+                mongo.floors.found(queue, Place { priority: meta.priority, run_at: meta.run_at });
+            }
+            return Ok(heads);
+        }
+        floor = None;
+    }
+}
+
+async fn read_heads(mongo: &Mongo, queue: &QueueName, floor: Option<Place>, limit: usize) -> Result<Heads> {
     let database = mongo.connection.database().await?;
     let mut cursor = database
         .collection::<RawDocumentBuf>(JOBS)
-        .find(deliverable(queue))
+        .find(deliverable(queue, floor))
         .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
         .limit(i64::try_from(limit).unwrap_or(i64::MAX))
         .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))

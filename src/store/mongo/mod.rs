@@ -7,8 +7,8 @@
 //! | `migrate` | brings the schema up to date |
 //! | `document`, `payload` | jobs and payloads as BSON |
 //! | `push`, `claim`, `apply` | the hot path |
-//! | `handed` | jobs as this server delivered them |
-//! | `query` | jobs by filter, what is overdue |
+//! | `handed`, `floors` | jobs as this server delivered them; where the heads of queues were |
+//! | `query`, `overdue` | jobs by filter; what has run out |
 //! | `counters`, `figures`, `reconcile` | how many jobs there are, kept, read, and compared with a real count |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
@@ -21,10 +21,12 @@ mod copying;
 mod counters;
 mod document;
 mod figures;
+mod floors;
 mod gates;
 mod handed;
 mod history;
 mod migrate;
+mod overdue;
 mod payload;
 mod push;
 mod query;
@@ -46,8 +48,10 @@ use self::client::{Connection, fault};
 use self::clock::Clock;
 use self::counters::Counters;
 use self::figures::Figures;
+use self::floors::Floors;
 use self::gates::Gates;
 use self::handed::Handed;
+use self::overdue::Reaped;
 use self::reconcile::Reconciler;
 use super::{
     Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
@@ -74,6 +78,8 @@ pub struct Mongo {
     clock: Clock,
     gates: Gates,
     handed: Handed,
+    floors: Floors,
+    reaped: Reaped,
     counters: Counters,
     figures: Figures,
     reconciler: Reconciler,
@@ -89,6 +95,8 @@ impl Mongo {
             clock: Clock::new(),
             gates: Gates::default(),
             handed: Handed::default(),
+            floors: Floors::default(),
+            reaped: Reaped::default(),
             figures: Figures::default(),
             reconciler: Reconciler::default(),
         }
@@ -148,7 +156,7 @@ impl Store for Mongo {
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
-        self.connection.within(query::overdue(self, limit)).await
+        self.connection.within(overdue::overdue(self, limit)).await
     }
 
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {

@@ -10,6 +10,7 @@ use mongodb::{ClientSession, Collection, Database};
 
 use super::client::{DUPLICATE_KEY, code, fault, parts, write_in};
 use super::document::{Row, date, from_job};
+use super::floors::Place;
 use super::{JOBS, KEYS, Mongo};
 use crate::job::record::KeyHold;
 use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
@@ -24,6 +25,7 @@ type Placed<T> = Vec<(usize, T)>;
 /// neither a slow transaction nor the counting of a limited queue keeps the others waiting.
 pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
     let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
+    let places: Vec<(QueueName, Place)> = jobs.iter().map(place).collect();
     let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
     let (limited, free): (Placed<_>, Placed<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
@@ -36,6 +38,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
         },
         push_plain(mongo, plain)
     );
+    mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
     for (n, answer) in [limited, keyed, plain].into_iter().flatten() {
         answers[n] = Some(answer);
     }
@@ -116,6 +119,11 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
         arriving.stored(); // else they are counted later: it never happens
     }
     Ok(errors)
+}
+
+/// Where the job stands in its queue.
+fn place(job: &NewJob) -> (QueueName, Place) {
+    (job.queue.clone(), Place { priority: job.priority, run_at: job.run_at })
 }
 
 /// A document that was not inserted.

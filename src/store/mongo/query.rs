@@ -6,14 +6,14 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
 use super::client::fault;
-use super::document::{Row, date, readable, to_job, to_meta, without_contents};
+use super::document::{Row, date, readable, to_job};
 use super::{JOBS, Mongo};
-use crate::job::transition::Operation;
 use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
-use crate::store::{Change, Filter, Overdue, Result, Store as _};
+use crate::store::{Filter, Result};
 
 impl Mongo {
-    async fn all(
+    /// The documents that a filter means, in order.
+    pub async fn all(
         &self,
         filter: Document,
         sort: Document,
@@ -94,49 +94,6 @@ pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
         condition.insert("_id", doc! { "$gt": after.as_str() });
     }
     condition
-}
-
-/// What the reaper has to do.
-pub async fn overdue(mongo: &Mongo, limit: usize) -> Result<Overdue> {
-    let lapsed = doc! { "state": "reserved", "$expr": { "$lte": ["$reserved_until", "$$NOW"] } };
-    let lapsed = mongo.all(lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
-    let expired = doc! {
-        "expires_at": { "$exists": true },
-        "state": { "$in": ["ready", "blocked"] },
-        "$expr": { "$lte": ["$expires_at", "$$NOW"] },
-    };
-    let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
-    let mut changes: Vec<(Timestamp, Change)> = Vec::new();
-    for meta in readable(&[lapsed, expired].concat(), to_meta) {
-        let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
-            (State::Reserved, Some(claim), Some(reserved_until), _) => {
-                (reserved_until, Operation::Lapse { claim, reserved_until })
-            }
-            (_, _, _, Some(expires_at)) => (expires_at, Operation::Expire { expires_at }),
-            _ => continue,
-        };
-        changes.push((at, Change { id: meta.id, operation }));
-    }
-    if changes.is_empty() {
-        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
-    }
-    changes.sort_by_key(|(at, _)| *at);
-    changes.truncate(limit);
-    Ok(Overdue { changes: changes.into_iter().map(|(_, change)| change).collect(), next_in_ms: None })
-}
-
-async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
-    let now = mongo.now()?;
-    let lease = doc! { "state": "reserved", "$expr": { "$gt": ["$reserved_until", "$$NOW"] } };
-    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": { "$gt": ["$expires_at", "$$NOW"] } };
-    let mut next: Option<Timestamp> = None;
-    for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
-        let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
-        let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
-        next = next.into_iter().chain(at).min();
-    }
-    // A millisecond more, so that the time has surely come when the reaper looks again.
-    Ok(next.map(|at| at.ms_since(now) + 1))
 }
 
 /// The scheduled jobs that are due next.

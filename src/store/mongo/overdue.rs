@@ -1,0 +1,91 @@
+//! What has run out: reservations that nobody settled in time, and jobs past their `expires_at`.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use mongodb::bson::doc;
+
+use super::Mongo;
+use super::document::{Row, date, readable, to_meta, without_contents};
+use crate::job::transition::Operation;
+use crate::job::{State, Timestamp};
+use crate::store::{Change, Overdue, Result, Store as _};
+
+/// How much of the past is looked at again each time, in milliseconds: more than the estimates of the servers
+/// lag behind the store's clock, by which they write deadlines.
+const MARGIN_MS: u64 = 5000;
+/// How often all of the past is looked at, for deadlines that other programs have written there.
+const ALL_EVERY: Duration = Duration::from_secs(10);
+
+/// How far back nothing has run out. Where it was all taken back, deadlines of jobs that have left stay in the
+/// way of whoever reads from the beginning, like those at the head of a queue (see `floors`).
+#[derive(Default)]
+pub struct Reaped(Mutex<Option<(Timestamp, Instant)>>);
+
+impl Reaped {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Timestamp, Instant)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Where to begin to look.
+    fn floor(&self) -> Timestamp {
+        let reaped = self.lock().filter(|(_, since)| since.elapsed() < ALL_EVERY);
+        reaped.map_or(Timestamp::from_millis(0), |(floor, _)| floor)
+    }
+
+    /// At this moment nothing had run out, from `floor` on.
+    fn nothing_before(&self, floor: Timestamp, now: Timestamp) {
+        let mut reaped = self.lock();
+        let since = reaped.filter(|_| floor.millis() > 0).map_or_else(Instant::now, |(_, since)| since);
+        *reaped = Some((Timestamp::from_millis(now.millis().saturating_sub(MARGIN_MS as i64)), since));
+    }
+}
+
+/// What the reaper has to do.
+pub async fn overdue(mongo: &Mongo, limit: usize) -> Result<Overdue> {
+    let (floor, now) = (mongo.reaped.floor(), mongo.now()?);
+    let lapsed = doc! {
+        "state": "reserved",
+        "reserved_until": { "$gte": date(floor) },
+        "$expr": { "$lte": ["$reserved_until", "$$NOW"] },
+    };
+    let lapsed = mongo.all(lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
+    let expired = doc! {
+        "expires_at": { "$exists": true, "$gte": date(floor) },
+        "state": { "$in": ["ready", "blocked"] },
+        "$expr": { "$lte": ["$expires_at", "$$NOW"] },
+    };
+    let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let mut changes: Vec<(Timestamp, Change)> = Vec::new();
+    for meta in readable(&[lapsed, expired].concat(), to_meta) {
+        let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
+            (State::Reserved, Some(claim), Some(reserved_until), _) => {
+                (reserved_until, Operation::Lapse { claim, reserved_until })
+            }
+            (_, _, _, Some(expires_at)) => (expires_at, Operation::Expire { expires_at }),
+            _ => continue,
+        };
+        changes.push((at, Change { id: meta.id, operation }));
+    }
+    if changes.is_empty() {
+        mongo.reaped.nothing_before(floor, now);
+        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
+    }
+    changes.sort_by_key(|(at, _)| *at);
+    changes.truncate(limit);
+    Ok(Overdue { changes: changes.into_iter().map(|(_, change)| change).collect(), next_in_ms: None })
+}
+
+async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
+    let now = mongo.now()?;
+    let lease = doc! { "state": "reserved", "$expr": { "$gt": ["$reserved_until", "$$NOW"] } };
+    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": { "$gt": ["$expires_at", "$$NOW"] } };
+    let mut next: Option<Timestamp> = None;
+    for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
+        let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
+        let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
+        next = next.into_iter().chain(at).min();
+    }
+    // A millisecond more, so that the time has surely come when the reaper looks again.
+    Ok(next.map(|at| at.ms_since(now) + 1))
+}
