@@ -35,6 +35,12 @@ names! {
     STORE_ERRORS = "tailback_store_errors_total";
     /// Elements that travelled together in one call of the store, by `call`.
     STORE_BATCH = "tailback_store_batch_size";
+    /// Signals that other servers were told, by `kind`.
+    SIGNALS_TOLD = "tailback_signals_told_total";
+    /// Signals that were heard of other servers, by `kind`.
+    SIGNALS_HEARD = "tailback_signals_heard_total";
+    /// How often listening to other servers began: more than once means that it was interrupted.
+    LISTENING_BEGINS = "tailback_listening_begins_total";
     /// Runs of background tasks, by `task` and `outcome`.
     TASK_RUNS = "tailback_task_runs_total";
     /// Seconds that the last run of a background task took, by `task`.
@@ -70,6 +76,9 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time that calls of the store took, by call");
     describe_counter!(STORE_ERRORS, "Calls of the store that failed, by call and kind");
     describe_histogram!(STORE_BATCH, "Elements that travelled together in one call of the store");
+    describe_counter!(SIGNALS_TOLD, "Signals that other servers were told, by kind");
+    describe_counter!(SIGNALS_HEARD, "Signals that were heard of other servers, by kind");
+    describe_counter!(LISTENING_BEGINS, "How often listening to other servers began, or began again");
     describe_counter!(TASK_RUNS, "Runs of background tasks, by task and outcome");
     describe_gauge!(TASK_SECONDS, Unit::Seconds, "Time that the last run of a background task took");
     describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "When the last run of a background task ended, since 1970");
@@ -115,6 +124,21 @@ pub fn store_call(call: &'static str, took: Duration, elements: usize) {
 /// A call of the store failed.
 pub fn store_error(call: &'static str, kind: &'static str) {
     counter!(STORE_ERRORS, "call" => call, "kind" => kind).increment(1);
+}
+
+/// Other servers were told something.
+pub fn signal_told(kind: &'static str) {
+    counter!(SIGNALS_TOLD, "kind" => kind).increment(1);
+}
+
+/// Another server told something.
+pub fn signal_heard(kind: &'static str) {
+    counter!(SIGNALS_HEARD, "kind" => kind).increment(1);
+}
+
+/// Listening to other servers begins.
+pub fn listening_begins() {
+    counter!(LISTENING_BEGINS).increment(1);
 }
 
 #[expect(clippy::disallowed_methods, reason = "for people who watch this machine, not for deadlines")]

@@ -33,6 +33,7 @@ mod conformance {
     pub mod requests;
     pub mod settings;
     pub mod settling;
+    pub mod stocked;
     pub mod transfer;
 }
 
@@ -176,6 +177,13 @@ macro_rules! every_case {
                 the_oldest_ready_job_is_known
                 the_figures_equal_a_count_after_a_random_mix
                 the_figures_follow_a_job_that_comes_due
+            }
+            stocked {
+                queues_with_due_jobs_are_stocked
+                only_jobs_that_can_be_delivered_stock_a_queue
+                scheduled_jobs_do_not_hide_those_that_are_due
+                a_job_that_comes_due_stocks_its_queue
+                many_queues_are_asked_for_at_once
             }
             settings {
                 settings_come_back_as_they_were_saved

@@ -18,6 +18,7 @@ mod http {
     pub mod queues;
     pub mod reserve;
     pub mod settle;
+    pub mod signals;
     pub mod stale;
     pub mod support;
     pub mod waiting;
@@ -169,6 +170,12 @@ mod several_servers {
     use super::http::once::{
         a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
     };
+    use super::http::signals::{
+        a_batch_wakes_waiters_on_all_servers, a_job_that_another_program_wrote_is_found,
+        a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
+        a_server_that_stops_is_not_told_any_more, a_stream_that_ends_is_opened_again,
+        nothing_is_told_that_nobody_waits_for, what_comes_back_wakes_who_waits_on_another_server,
+    };
     use super::http::stale::another_server_knows_a_commit_by_its_history_only;
 
     crate::on_one_store! {
@@ -177,5 +184,13 @@ mod several_servers {
         a_repeat_at_another_server_waits_for_the_first
         another_server_knows_a_commit_by_its_history_only
         a_store_that_is_away_is_told
+        a_push_wakes_who_waits_on_another_server
+        what_comes_back_wakes_who_waits_on_another_server
+        a_batch_wakes_waiters_on_all_servers
+        a_resume_wakes_who_waits_on_another_server
+        nothing_is_told_that_nobody_waits_for
+        a_stream_that_ends_is_opened_again
+        a_server_that_stops_is_not_told_any_more
+        a_job_that_another_program_wrote_is_found
     }
 }

@@ -140,6 +140,49 @@ async fn a_database_that_is_killed_is_waited_for() {
     assert_eq!(left.iter().filter(|id| ids.contains(id)).count(), ids.len(), "{ids:?} {left:?}");
 }
 
+/// A figure of `/metrics`; 0 where there is none.
+async fn metric(server: &Server, series: &str) -> f64 {
+    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
+    let text = answer.text().await.unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// Somebody waits on one server and is woken by a push on another.
+async fn a_push_is_heard_elsewhere(one: &Server, other: &Server, queue: &str) {
+    const SWEPT: &str = "tailback_store_call_seconds_count{call=\"stocked\"}";
+    const HEARD: &str = "tailback_signals_heard_total{kind=\"waiting\"}";
+    let (swept, heard) = (metric(other, SWEPT).await, metric(one, HEARD).await);
+    let path = format!("/v1/queues/{queue}/reserve");
+    let waiting = other.post(&path, json!({"wait_ms": 50_000}));
+    let pushing = async {
+        // Then it has looked for what came before the other server knew of its waiter.
+        until("the waiter's server has looked again", || async { metric(other, SWEPT).await > swept }).await;
+        until("the waiter is known", || async { metric(one, HEARD).await > heard }).await;
+        (Instant::now(), one.push(queue, json!({"payload": 1})).await)
+    };
+    let ((status, answer), (since, pushed)) = tokio::join!(waiting, pushing);
+    assert_eq!((status, &answer["jobs"][0]["id"]), (200, &json!(pushed)), "{answer}");
+    assert!(since.elapsed() < Duration::from_secs(20), "nobody woke the waiter");
+}
+
+/// Servers hear each other through a stream that MongoDB feeds. They look by themselves only once a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_hear_each_other_again_after_an_outage() {
+    let mut mongod = OwnMongod::start().await;
+    let alone = [("TAILBACK_WAIT__POLL_MS", "60000")];
+    let one = Server::start_with(&mongod.url(), &alone).await;
+    let other = Server::start_with(&mongod.url(), &alone).await;
+    a_push_is_heard_elsewhere(&one, &other, "before").await;
+    mongod.kill();
+    is_alive_but_not_ready(&one).await;
+    is_alive_but_not_ready(&other).await;
+    mongod.run().await;
+    serves_again(&one).await;
+    serves_again(&other).await;
+    a_push_is_heard_elsewhere(&one, &other, "after").await;
+}
+
 /// Clients go on while the database stands still for some seconds. Some of their calls end without an answer
 /// from it, and must neither lose a job nor leave two workers with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -295,6 +295,12 @@ async fn looking(bench: &Bench) {
     assert_eq!(names.len() as i64, QUEUES);
     let names = bench.judge("the queues of a prefix", 10, store.queues("queue-1", None, 1000)).await.unwrap();
     assert_eq!(names.len(), 10);
+    let waited_for: Vec<QueueName> = (0..QUEUES).map(queue).collect();
+    let stocked = bench.judge("the queues that have jobs", QUEUES as usize, store.stocked(&waited_for)).await;
+    assert_eq!(stocked.unwrap().len() as i64, QUEUES);
+    let empty: Vec<QueueName> = (0..900).map(|n| format!("queue-{n:03}-x").parse().unwrap()).collect();
+    let stocked = bench.judge("the queues that have none", empty.len() / 2, store.stocked(&empty)).await;
+    assert!(stocked.unwrap().is_empty());
     let coming = bench.judge("what comes next", 256, store.upcoming(256)).await.unwrap();
     assert_eq!(coming.len(), 256);
 }

@@ -38,7 +38,7 @@ impl Due {
     /// Wakes those who wait for what has come due since the last run.
     fn wake(&self, now: Timestamp) -> u64 {
         let due: Vec<_> = self.coming().extract_if(.., |(_, at)| *at <= now).collect();
-        due.iter().for_each(|(queue, _)| self.queues.wake(queue, 1));
+        due.iter().for_each(|(queue, _)| self.queues.wake_here(queue, 1));
         due.len() as u64
     }
 

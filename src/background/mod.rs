@@ -6,17 +6,22 @@
 //! | `settings` | keeps the queues' settings fresh |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `due` | wakes waiters when scheduled jobs come due |
+//! | `sweep` | looks for jobs on behalf of all waiters |
+//! | `listener`, `teller` | hear and tell the other servers over the same store |
 //! | `pruner` | forgets records whose time has passed |
 //! | `reconciler` | compares the figures with what is there |
 //! | `upkeep` | keeps the metrics small |
 
 pub mod driver;
 mod due;
+mod listener;
 mod pruner;
 mod pulse;
 mod reaper;
 mod reconciler;
 mod settings;
+mod sweep;
+mod teller;
 mod upkeep;
 
 use std::sync::Arc;
@@ -49,6 +54,11 @@ pub fn start(
     driver.start(settings::Refresh::new(queues.clone()));
     driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
     driver.start(due::Due::new(queues.clone(), store.clone()));
+    driver.start(sweep::Sweep::new(queues.clone()));
     driver.start(pruner::Pruner::new(store.clone()));
     driver.start(reconciler::Reconcile::new(store.clone()));
+    if let Some(signals) = store.signals() {
+        driver.start(teller::Teller::new(queues.clone()));
+        driver.start(listener::Listener::new(queues.clone(), signals));
+    }
 }

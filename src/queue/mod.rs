@@ -11,12 +11,15 @@
 //! | `bulk` | purge, redrive, replay |
 //! | `stats`, `meter` | the figures |
 //! | `rounds` | what arrives together travels together |
-//! | `wakeups`, `outcomes` | who waits for jobs; how jobs were settled lately |
+//! | `wakeups`, `sweep` | who waits for jobs, and looking on behalf of all of them |
+//! | `others` | the other servers over the same store |
+//! | `outcomes` | how jobs were settled lately |
 
 mod bulk;
 mod jobs;
 pub mod meter;
 mod once;
+mod others;
 mod outcomes;
 mod push;
 mod reserve;
@@ -24,6 +27,7 @@ mod rounds;
 mod settings;
 pub mod settle;
 mod stats;
+mod sweep;
 mod wakeups;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -48,6 +52,7 @@ use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
+use self::sweep::SweepAlarm;
 use self::wakeups::Wakeups;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
@@ -147,7 +152,7 @@ pub struct Options {
     pub defaults: Arc<Defaults>,
     /// The largest payload, in bytes of its JSON text.
     pub payload_bytes: usize,
-    /// How often a waiting reserve looks by itself, whatever wakes it or not.
+    /// How often the server looks by itself for what its waiters wait for, whatever wakes them or not.
     pub poll: Duration,
     /// How long a caller waits for the store, the rounds before its own included.
     pub patience: Duration,
@@ -173,6 +178,9 @@ pub struct Shared {
     refreshing: tokio::sync::Mutex<()>,
     due: Alarm,
     reaper: Alarm,
+    sweep: SweepAlarm,
+    /// Tells those who wait that the store stays away.
+    away: Notify,
     draining: CancellationToken,
 }
 
@@ -195,6 +203,8 @@ impl Queues {
             refreshing: tokio::sync::Mutex::default(),
             due: Alarm::default(),
             reaper: Alarm::default(),
+            sweep: SweepAlarm::default(),
+            away: Notify::new(),
             draining: CancellationToken::new(),
         }))
     }
@@ -267,18 +277,20 @@ impl Queues {
         !self.0.wakeups.is_empty()
     }
 
-    /// Wakes whoever has waited longest for jobs of this queue, up to `jobs` of them.
-    pub fn wake(&self, queue: &QueueName, jobs: usize) {
-        self.0.wakeups.wake(queue, jobs);
+    /// Wakes whoever has waited longest on this server for jobs of this queue, up to `jobs` of them.
+    pub fn wake_here(&self, queue: &QueueName, jobs: usize) {
+        self.0.wakeups.wake_here(queue, jobs);
     }
 
-    /// A job is in `queue` and due at `run_at`: somebody is woken then.
+    /// A job is in `queue` and due at `run_at`: somebody is woken then, here or on another server.
     fn announce(&self, queue: &QueueName, run_at: Timestamp) {
-        // An unreadable clock only makes the wake-up early.
-        if self.0.store.now().is_ok_and(|now| run_at > now) {
-            self.0.due.ring_if_before(run_at.millis());
-        } else {
-            self.wake(queue, 1);
+        match self.0.store.now() {
+            Ok(now) if run_at > now => {
+                self.0.due.ring_if_before(run_at.millis());
+                self.0.wakeups.others.note_scheduled(queue, run_at, run_at.ms_since(now));
+            }
+            // An unreadable clock only makes the wake-up early.
+            _ => self.0.wakeups.wake(queue, 1),
         }
     }
 }

@@ -208,15 +208,17 @@ impl Queues {
             }
             let jobs = self.claim(ask, purpose.clone()).await?;
             let Some(ticket) = &ticket else { return Ok(jobs) };
+            ticket.looked(jobs.iter().map(|job| &job.meta.queue));
             if !jobs.is_empty() || Instant::now() >= deadline {
                 return Ok(jobs);
             }
+            ticket.sleep();
             self.0.due.ring_if_dormant();
-            let poll = Instant::now() + self.0.options.poll;
             tokio::select! {
                 () = ticket.woken() => {}
-                () = tokio::time::sleep_until(poll.min(deadline)) => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(Vec::new()),
                 () = self.0.draining.cancelled() => return Ok(Vec::new()),
+                () = self.0.away.notified() => return Err(Self::stayed_away().into()),
             }
         }
     }
@@ -275,7 +277,7 @@ impl Queues {
         for pattern in patterns {
             let meant = match pattern {
                 QueuePattern::One(queue) => vec![queue.clone()],
-                QueuePattern::Prefix(prefix) => self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?,
+                QueuePattern::Prefix(prefix) => self.queues_of(prefix).await?,
             };
             for queue in meant {
                 if !queues.contains(&queue) {
@@ -284,6 +286,11 @@ impl Queues {
             }
         }
         Ok(queues)
+    }
+
+    /// The queues that a prefix stands for now.
+    pub(super) async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
+        Ok(self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?)
     }
 
     /// The jobs that a pop holds are done; those that it lost in the meantime are not answered.

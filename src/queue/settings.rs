@@ -72,7 +72,7 @@ impl Queues {
         };
         for (queue, settings) in before.configured() {
             if settings.paused && !rules.paused(queue) {
-                self.wake(queue, usize::MAX);
+                self.wake_here(queue, usize::MAX);
             }
         }
     }

@@ -1,41 +1,58 @@
 //! Who waits for jobs, and waking them: in the order in which they began to wait.
 //!
 //! A waiter registers *before* it looks for jobs, so that what arrives while it looks wakes it again. A
-//! wake-up that its waiter does not use (it left, or had found jobs already) goes on to the next one.
+//! wake-up that its waiter does not use (it left, or had found jobs already) goes on to the next one, on
+//! another server if there is none here.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
+use super::others::Others;
 use crate::job::{QueueName, QueuePattern};
 
 /// The register of waiters.
 #[derive(Default)]
-pub struct Wakeups(Mutex<Register>);
+pub struct Wakeups {
+    register: Mutex<Register>,
+    /// The waiters on other servers.
+    pub others: Others,
+}
 
 #[derive(Default)]
 struct Register {
     /// Grows with each waiter; the smallest has waited longest.
     next: u64,
     /// Those that wait for named queues.
-    by_name: HashMap<QueueName, BTreeMap<u64, std::sync::Arc<Waiter>>>,
+    by_name: HashMap<QueueName, BTreeMap<u64, Arc<Waiter>>>,
     /// Those that wait for queues by the beginning of their names.
-    by_prefix: BTreeMap<u64, std::sync::Arc<Waiter>>,
+    by_prefix: BTreeMap<u64, Arc<Waiter>>,
 }
 
 struct Waiter {
     patterns: Vec<QueuePattern>,
     /// The queue that it was woken for, until it says that it noticed.
     woken_for: Mutex<Option<QueueName>>,
+    /// Whether it has looked in vain and sleeps.
+    asleep: AtomicBool,
     bell: Notify,
+}
+
+impl Waiter {
+    fn sleeps(&self) -> bool {
+        self.asleep.load(Ordering::Acquire)
+    }
 }
 
 /// A place among the waiters; dropping it gives it up.
 pub struct Ticket<'a> {
     register: &'a Wakeups,
     number: u64,
-    waiter: std::sync::Arc<Waiter>,
+    waiter: Arc<Waiter>,
+    /// The queue that it was woken for and now looks into.
+    looking_for: Mutex<Option<QueueName>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,40 +62,85 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Wakeups {
     /// Begins to wait for jobs of these queues.
     pub fn register(&self, patterns: &[QueuePattern]) -> Ticket<'_> {
-        let waiter = std::sync::Arc::new(Waiter {
+        let waiter = Arc::new(Waiter {
             patterns: patterns.to_vec(),
             woken_for: Mutex::new(None),
+            asleep: AtomicBool::new(false),
             bell: Notify::new(),
         });
-        let mut register = lock(&self.0);
+        let mut register = lock(&self.register);
         let number = register.next;
         register.next += 1;
         register.insert(number, &waiter);
-        Ticket { register: self, number, waiter }
+        Ticket { register: self, number, waiter, looking_for: Mutex::new(None) }
     }
 
-    /// Wakes up to `jobs` of those who wait for this queue.
+    /// Wakes up to `jobs` of those who wait for this queue: here, and where too few do, on other servers.
     pub fn wake(&self, queue: &QueueName, jobs: usize) {
-        let mut register = lock(&self.0);
-        for _ in 0..jobs {
+        let woken = self.wake_here(queue, jobs);
+        self.others.note_ready(queue, jobs - woken);
+    }
+
+    /// Wakes up to `jobs` of those who wait for this queue on this server. Answers how many.
+    pub fn wake_here(&self, queue: &QueueName, jobs: usize) -> usize {
+        let mut register = lock(&self.register);
+        for woken in 0..jobs {
             let Some((number, waiter)) = register.first(queue) else {
-                return;
+                return woken;
             };
             register.remove(number, &waiter.patterns);
             *lock(&waiter.woken_for) = Some(queue.clone());
             waiter.bell.notify_one();
         }
+        jobs
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        let register = lock(&self.0);
+        let register = lock(&self.register);
         register.by_name.is_empty() && register.by_prefix.is_empty()
+    }
+
+    /// What those who sleep wait for: queues by name, and prefixes of names of which none begins with another.
+    pub fn waited_for(&self) -> (Vec<QueueName>, Vec<Arc<str>>) {
+        let register = lock(&self.register);
+        let prefixes: BTreeSet<Arc<str>> = register.prefixes().collect();
+        let mut outermost: Vec<Arc<str>> = Vec::new();
+        for prefix in prefixes {
+            // In their order, a prefix comes right before everything that begins with it.
+            if !outermost.last().is_some_and(|outer| prefix.starts_with(&**outer)) {
+                outermost.push(prefix);
+            }
+        }
+        (register.names().cloned().collect(), outermost)
+    }
+
+    /// What those who sleep wait for, as they said it.
+    pub fn patterns(&self) -> HashSet<QueuePattern> {
+        let register = lock(&self.register);
+        let names = register.names().cloned().map(QueuePattern::One);
+        names.chain(register.prefixes().map(QueuePattern::Prefix)).collect()
     }
 }
 
 impl Register {
-    fn insert(&mut self, number: u64, waiter: &std::sync::Arc<Waiter>) {
+    /// The queues that those who sleep wait for by name.
+    fn names(&self) -> impl Iterator<Item = &QueueName> {
+        let wanted = |waiters: &BTreeMap<_, Arc<Waiter>>| waiters.values().any(|waiter| waiter.sleeps());
+        self.by_name.iter().filter(move |(_, waiters)| wanted(waiters)).map(|(name, _)| name)
+    }
+
+    /// The prefixes that those who sleep wait for; the same may come more than once.
+    fn prefixes(&self) -> impl Iterator<Item = Arc<str>> {
+        let asleep = self.by_prefix.values().filter(|waiter| waiter.sleeps());
+        let patterns = asleep.flat_map(|waiter| &waiter.patterns);
+        patterns.filter_map(|pattern| match pattern {
+            QueuePattern::Prefix(prefix) => Some(prefix.clone()),
+            QueuePattern::One(_) => None,
+        })
+    }
+
+    fn insert(&mut self, number: u64, waiter: &Arc<Waiter>) {
         for pattern in &waiter.patterns {
             match pattern {
                 QueuePattern::One(queue) => {
@@ -106,7 +168,7 @@ impl Register {
     }
 
     /// Whoever has waited longest for jobs of this queue.
-    fn first(&self, queue: &QueueName) -> Option<(u64, std::sync::Arc<Waiter>)> {
+    fn first(&self, queue: &QueueName) -> Option<(u64, Arc<Waiter>)> {
         let named = self.by_name.get(queue).and_then(BTreeMap::first_key_value);
         let matches = |waiter: &Waiter| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
         let prefixed = self.by_prefix.iter().find(|(_, waiter)| matches(waiter));
@@ -123,20 +185,39 @@ impl Ticket<'_> {
 
     /// The waiter is about to look: what arrives from now on wakes it again. It keeps its place.
     pub fn look(&self) {
+        self.waiter.asleep.store(false, Ordering::Release);
         let woken = lock(&self.waiter.woken_for).take();
         if woken.is_some() {
-            lock(&self.register.0).insert(self.number, &self.waiter);
+            lock(&self.register.register).insert(self.number, &self.waiter);
+            *lock(&self.looking_for) = woken;
+        }
+    }
+
+    /// The waiter looked in vain and is going to sleep. Only now is it a concern of other servers: where every
+    /// look finds something, nobody needs to be told of anything.
+    pub fn sleep(&self) {
+        self.waiter.asleep.store(true, Ordering::Release);
+        self.register.others.note_waiter(&self.waiter.patterns);
+    }
+
+    /// The look is over; it took jobs of these queues, or found none at all. A wake-up for a queue of which it
+    /// took nothing, because it found what it wanted in another, is still unused.
+    pub fn looked<'q>(&self, taken: impl Iterator<Item = &'q QueueName>) {
+        let mut looking_for = lock(&self.looking_for);
+        let mut found = taken.peekable();
+        if found.peek().is_none() || found.any(|queue| looking_for.as_ref() == Some(queue)) {
+            *looking_for = None;
         }
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.register.0).remove(self.number, &self.waiter.patterns);
+        lock(&self.register.register).remove(self.number, &self.waiter.patterns);
         // Taken in a statement of its own: the next waiter must not be woken under this lock.
-        let unused = lock(&self.waiter.woken_for).take();
-        if let Some(queue) = unused {
-            self.register.wake(&queue, 1);
+        let unused = [lock(&self.waiter.woken_for).take(), lock(&self.looking_for).take()];
+        for queue in unused.iter().flatten() {
+            self.register.wake(queue, 1);
         }
     }
 }
@@ -185,6 +266,43 @@ mod tests {
         second.look();
         drop(second);
         assert!(wakeups.is_empty());
+    }
+
+    #[test]
+    fn a_wake_up_that_its_waiter_uses_otherwise_goes_on() {
+        let wakeups = Wakeups::default();
+        let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let both = ["a".parse().unwrap(), "b".parse().unwrap()];
+        for (taken, goes_on) in [(vec![&a, &b], false), (vec![], false), (vec![&a], true)] {
+            let (first, second) = (wakeups.register(&both), wakeups.register(&one("b")));
+            wakeups.wake(&b, 1);
+            first.look();
+            first.looked(taken.into_iter());
+            drop(first);
+            assert_eq!(is_woken(&second), goes_on);
+        }
+        // One that left while it looked.
+        let (first, second) = (wakeups.register(&both), wakeups.register(&one("b")));
+        wakeups.wake(&b, 1);
+        first.look();
+        drop(first);
+        assert!(is_woken(&second));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_known_without_repeats() {
+        let wakeups = Wakeups::default();
+        let texts = ["mail.out", "mail.*", "mail.in.*", "a", "mail.*", "zoo*"];
+        let tickets: Vec<_> = texts.iter().map(|text| wakeups.register(&one(text))).collect();
+        assert_eq!(wakeups.waited_for(), (Vec::new(), Vec::new()), "nobody sleeps yet");
+        tickets.iter().for_each(Ticket::sleep);
+        let (mut names, prefixes) = wakeups.waited_for();
+        names.sort();
+        assert_eq!(names, ["a", "mail.out"].map(|name| name.parse().unwrap()));
+        assert_eq!(prefixes, ["mail.", "zoo"].map(Arc::from));
+        assert_eq!(wakeups.patterns().len(), 5);
+        drop(tickets);
+        assert_eq!(wakeups.waited_for(), (Vec::new(), Vec::new()));
     }
 
     #[test]

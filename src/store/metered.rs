@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue, Pushed,
+    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
+    StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::telemetry;
@@ -154,6 +157,10 @@ impl Store for Metered {
         self.one("queues", self.inner.queues(prefix, after, limit)).await
     }
 
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+        self.one("stocked", self.inner.stocked(queues)).await
+    }
+
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         self.one("counts", self.inner.counts()).await
     }
@@ -195,6 +202,21 @@ impl Store for Metered {
 
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.one("prune", self.inner.prune(limit)).await
+    }
+
+    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+        let count = |heard: &Heard| match heard {
+            Heard::Signal { signal, .. } => telemetry::signal_heard(signal.kind()),
+            Heard::Begins => telemetry::listening_begins(),
+        };
+        let signals = self.inner.signals()?;
+        Some(Box::pin(signals.inspect(count)))
+    }
+
+    async fn signal(&self, signal: &Signal) -> Result<()> {
+        self.one("signal", self.inner.signal(signal)).await?;
+        telemetry::signal_told(signal.kind());
+        Ok(())
     }
 
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {

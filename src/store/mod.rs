@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
@@ -19,9 +20,11 @@ use crate::job::{
 pub mod copying;
 pub mod metered;
 pub mod mongo;
+pub mod signals;
 pub mod sqlite;
 
 pub use copying::{HeldKey, Imported};
+pub use signals::{Arrivals, Heard, Signal};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -342,6 +345,11 @@ pub trait Store: Send + Sync + 'static {
     /// The queues that have jobs and whose name begins with `prefix`, by name, from the one behind `after` on.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
 
+    /// Those of these queues that have a job which is ready and due, in any order; each at most once. It costs
+    /// next to nothing for queues without ready jobs, and never walks a backlog. A queue whose due jobs have
+    /// all expired may be among them, until they are removed.
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>>;
+
     /// The figures of every queue that has jobs, without counting them: what this instance has done is in
     /// them at once, what others have done within a second. What nobody could count (by a server that was
     /// killed, with a lost answer, by other programs) is in them after [`Store::reconcile`].
@@ -377,6 +385,19 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets up to `limit` records whose time has passed: keys whose job has ended, history and,
     /// where the database does not do it by itself, receipts and requests. Answers how many.
     async fn prune(&self, limit: usize) -> Result<u64>;
+
+    /// What other servers over this database tell from now on: a stream that never ends and mends itself,
+    /// also while the database is away. It begins, again after each gap, with [`Heard::Begins`]. `None`: there
+    /// can be no other servers.
+    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+        None
+    }
+
+    /// Tells the other servers something. Those that listen hear it soon, usually within milliseconds; nothing
+    /// depends on it. Calls of one kind come one after the other.
+    async fn signal(&self, _signal: &Signal) -> Result<()> {
+        Ok(())
+    }
 
     /// Every job of every queue, by id, from the one behind `after` on: up to `limit`, fewer where they are
     /// long, and none only where there are no more.

@@ -154,13 +154,23 @@ pub async fn a_wait_ends_empty_in_time(place: &Place) {
 }
 
 pub async fn a_poll_stays_underneath(place: &Place) {
-    // Nobody wakes the waiter, and it looks all the same: that is how another server's jobs are noticed.
+    // Nobody wakes the waiter, and the server looks all the same: one look for all, none by the waiters themselves.
     let server = Server::start_with(&place.url, &[("TAILBACK_WAIT__POLL_MS", "50")]).await;
     let since = Instant::now();
-    let waiter = begin_reserve(&server, "mail");
-    until_looked(&server, 3).await;
-    let pushed = server.push("mail", json!({"payload": 1})).await;
-    assert_eq!(woken(since, waiter).await, [pushed]);
+    let waiters = [begin_reserve(&server, "mail"), begin_reserve(&server, "mail")];
+    until_looked(&server, 2).await;
+    let sweeps = "tailback_store_call_seconds_count{call=\"stocked\"}";
+    let before = metric(&server, sweeps).await;
+    until("the server has looked", || async { metric(&server, sweeps).await >= before + 3.0 }).await;
+    assert_eq!(metric(&server, "tailback_store_batch_size_sum{call=\"claim\"}").await, 2.0);
+    let pushed =
+        [server.push("mail", json!({"payload": 1})).await, server.push("mail", json!({"payload": 2})).await];
+    let mut got = Vec::new();
+    for waiter in waiters {
+        got.extend(woken(since, waiter).await);
+    }
+    got.sort();
+    assert_eq!(got, pushed);
 }
 
 pub async fn a_client_that_leaves_gets_nothing(place: &Place) {

@@ -61,6 +61,11 @@ impl Connection {
         }
     }
 
+    /// Whether anything was sent.
+    pub fn is_used(&self) -> bool {
+        self.database.initialized()
+    }
+
     /// The longest that one verb may take.
     pub fn deadline(&self) -> Duration {
         self.options.deadline
@@ -68,7 +73,7 @@ impl Connection {
 
     /// Why the database cannot be used, if a member can be asked: a standalone server, or a replica set that
     /// nobody initiated. A URL with `replicaSet=` never finds such a server, and says nothing useful.
-    pub async fn diagnose(&self) -> Option<String> {
+    pub async fn diagnose(&self) -> Option<StoreError> {
         let options = ClientOptions::parse(&self.options.url).await.ok()?;
         for host in &options.hosts {
             let mut direct = options.clone();
@@ -112,28 +117,31 @@ async fn connect(options: &MongoOptions) -> Result<Database> {
 }
 
 /// What is wrong with a server that answered this hello, if anything is, and the command that mends it.
-fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> Option<String> {
+fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> Option<StoreError> {
     let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
     let set = hello.get_str("setName").ok();
     if is_router || set.is_some_and(|set| wanted.is_none_or(|wanted| wanted == set)) {
         return None;
     }
     if let Some(set) = set {
-        return Some(format!(
+        return Some(StoreError::Unsuitable(format!(
             "{host} is a member of the replica set {set:?}; the store's URL asks for another"
-        ));
+        )));
     }
     let name = wanted.unwrap_or("rs0");
     let initiate = format!(
         "mongosh --host {host} --eval 'rs.initiate({{_id: \"{name}\", members: [{{_id: 0, host: \"{host}\"}}]}})'"
     );
     Some(if hello.get_bool("isreplicaset").unwrap_or(false) {
-        format!("{host} waits for its replica set to be initiated; run: {initiate}")
+        // A member that is just starting says the same, and is worth waiting for.
+        StoreError::unavailable(format_args!(
+            "{host} waits for its replica set to be initiated; run: {initiate}"
+        ))
     } else {
-        format!(
+        StoreError::Unsuitable(format!(
             "{host} is a standalone MongoDB, which has no transactions and no majority writes; restart it with \
              --replSet {name} and run once: {initiate}"
-        )
+        ))
     })
 }
 

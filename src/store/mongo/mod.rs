@@ -10,6 +10,8 @@
 //! | `handed`, `floors` | jobs as this server delivered them; where the heads of queues were |
 //! | `query`, `overdue` | jobs by filter; what has run out |
 //! | `counters`, `figures`, `reconcile` | how many jobs there are, kept, read, and compared with a real count |
+//! | `stocked` | which queues have something to deliver |
+//! | `signals` | what servers tell each other |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -34,12 +36,15 @@ mod receipts;
 mod reconcile;
 mod requests;
 mod settings;
+mod signals;
+mod stocked;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 
@@ -53,9 +58,11 @@ use self::gates::Gates;
 use self::handed::Handed;
 use self::overdue::Reaped;
 use self::reconcile::Reconciler;
+use self::signals::Signals;
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Store, StoreError, StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue, Pushed,
+    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
+    StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
@@ -83,11 +90,13 @@ pub struct Mongo {
     counters: Counters,
     figures: Figures,
     reconciler: Reconciler,
+    signals: Arc<Signals>,
 }
 
 impl Mongo {
     /// Connects when it is first used, so that a server can start while its database is away.
     pub fn new(options: MongoOptions) -> Self {
+        let signals = Signals::new(options.clone());
         let connection = Arc::new(Connection::new(options));
         Self {
             counters: Counters::new(connection.clone()),
@@ -99,6 +108,7 @@ impl Mongo {
             reaped: Reaped::default(),
             figures: Figures::default(),
             reconciler: Reconciler::default(),
+            signals,
         }
     }
 
@@ -120,7 +130,7 @@ impl Mongo {
 impl Store for Mongo {
     async fn migrate(&self) -> Result<Vec<String>> {
         if let Some(reason) = self.connection.diagnose().await {
-            return Err(StoreError::Unsuitable(reason));
+            return Err(reason);
         }
         self.ping().await?;
         migrate::migrate(self.connection.database().await?).await
@@ -175,6 +185,10 @@ impl Store for Mongo {
         self.connection.within(query::queues(self, prefix, after, limit)).await
     }
 
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+        self.connection.within(stocked::stocked(self, queues)).await
+    }
+
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         let deadline = self.connection.deadline() * COUNT_DEADLINES;
         let late = |_| StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis()));
@@ -218,6 +232,14 @@ impl Store for Mongo {
         Ok(forgotten + self.connection.within(history::prune(self, left)).await?)
     }
 
+    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+        Some(self.signals.listen())
+    }
+
+    async fn signal(&self, signal: &Signal) -> Result<()> {
+        self.signals.tell(signal, self.now()?).await
+    }
+
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
         self.connection.within(copying::export(self, after, limit)).await
     }
@@ -239,6 +261,7 @@ impl Store for Mongo {
     }
 
     async fn close(&self) {
+        self.signals.close().await;
         self.counters.close().await;
         self.connection.close().await;
     }

@@ -38,6 +38,7 @@ mod readers;
 mod requests;
 mod row;
 mod settings;
+mod stocked;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -164,6 +165,11 @@ impl Store for SqliteStore {
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
         let (prefix, after) = (prefix.to_owned(), after.cloned());
         self.read(move |db, _| look::queues(db, &prefix, after.as_ref(), limit)).await
+    }
+
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+        let queues = queues.to_vec();
+        self.read(move |db, now| stocked::stocked(db, &queues, now)).await
     }
 
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {

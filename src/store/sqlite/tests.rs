@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus, params};
 
-use super::{Location, OpenError, SqliteStore, claim, look};
+use super::{Location, OpenError, SqliteStore, claim, look, stocked};
 use crate::job::record::KeyHold;
 use crate::job::transition::Operation;
 use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
@@ -213,6 +213,7 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
             (look::LAPSED, "jobs_reserved_until"),
             (look::EXPIRED, "jobs_expires_at"),
             (look::UPCOMING, "jobs_due"),
+            (stocked::FIRST_OF_PRIORITY, "jobs_head"),
         ];
         let mut plans = Vec::new();
         for (sql, index) in statements {

@@ -1,0 +1,248 @@
+//! Signals between servers: two small documents a server in the collection `signals`, one for each kind,
+//! replaced in place, and a change stream on them.
+//!
+//! A replaced document travels whole within its event, so that hearing costs no read. Signals are written like
+//! everything else, for a majority and its journals: only then does a stream show them, and asking for less
+//! makes it wait (80 ms instead of 1.3 were measured). Stream and signals have a client of their own, so that
+//! neither keeps connections from the jobs nor waits for one. What servers leave behind that died is removed
+//! by a TTL index.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use futures::stream::BoxStream;
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
+use mongodb::options::ReadConcern;
+
+use super::client::{Connection, MongoOptions, fault};
+use super::document::{Row, date};
+use crate::job::{QueuePattern, Timestamp};
+use crate::store::{Arrivals, Heard, Result, Signal, StoreError};
+
+const SIGNALS: &str = "signals";
+/// One connection that the stream holds, and some for signals.
+const POOL_SIZE: u32 = 4;
+/// How long the database may keep a question for news open while there is none.
+const QUIET: Duration = Duration::from_secs(5);
+/// How long to wait before listening is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// This server's side of the signals.
+pub struct Signals {
+    connection: Connection,
+    /// The name of this server among the others, for as long as it runs.
+    server: String,
+}
+
+impl Signals {
+    /// Nothing is sent yet.
+    pub fn new(options: MongoOptions) -> Arc<Self> {
+        let server = format!("{:032x}", rand::random::<u128>());
+        let connection = Connection::new(MongoOptions { pool_size: POOL_SIZE, ..options });
+        Arc::new(Self { connection, server })
+    }
+
+    async fn collection(&self) -> Result<mongodb::Collection<Document>> {
+        Ok(self.connection.database().await?.collection(SIGNALS))
+    }
+
+    /// Replaces this server's signal of this kind.
+    pub async fn tell(&self, signal: &Signal, now: Timestamp) -> Result<()> {
+        let id = format!("{}/{}", self.server, signal.kind());
+        let document = to_document(signal, &self.server, now);
+        let told = async {
+            let signals = self.collection().await?;
+            signals.replace_one(doc! { "_id": id }, document).upsert(true).await.map_err(fault)
+        };
+        self.connection.within(told).await.map(drop)
+    }
+
+    /// What the other servers tell.
+    pub fn listen(self: &Arc<Self>) -> BoxStream<'static, Heard> {
+        let listener =
+            Listener { signals: self.clone(), stream: None, heard: VecDeque::new(), failing: false };
+        Box::pin(futures::stream::unfold(listener, async |mut listener| {
+            let heard = listener.next().await;
+            Some((heard, listener))
+        }))
+    }
+
+    /// Tells the others that this server has gone, and closes the connections, if there are any.
+    pub async fn close(&self) {
+        if !self.connection.is_used() {
+            return;
+        }
+        let gone = async {
+            let own = doc! { "server": &self.server };
+            self.collection().await?.delete_many(own).await.map_err(fault)
+        };
+        if let Err(error) = self.connection.within(gone).await {
+            tracing::debug!(
+                error = crate::store::chain(&error),
+                "the others will find out that this server has gone"
+            );
+        }
+        self.connection.close().await;
+    }
+}
+
+type Stream = ChangeStream<ChangeStreamEvent<Document>>;
+
+/// Listens to the other servers; where the stream breaks, to a new one.
+struct Listener {
+    signals: Arc<Signals>,
+    stream: Option<Stream>,
+    /// What was heard and not yet told.
+    heard: VecDeque<Heard>,
+    /// Whether listening did not work the last time.
+    failing: bool,
+}
+
+impl Listener {
+    async fn next(&mut self) -> Heard {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return heard;
+            }
+            // Taken out while it is asked: one that fails or does not answer is gone.
+            let outcome = match self.stream.take() {
+                Some(stream) => self.hear(stream).await,
+                None => self.begin().await,
+            };
+            match outcome {
+                Ok(()) if std::mem::take(&mut self.failing) => {
+                    tracing::info!("listening to other servers again")
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut self.failing, true) {
+                        let error = crate::store::chain(&error);
+                        tracing::warn!(
+                            error,
+                            "cannot listen to other servers; waiters look by themselves meanwhile"
+                        );
+                    }
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Opens a stream of what is told from now on, and only then reads what was told before.
+    async fn begin(&mut self) -> Result<()> {
+        let me = &self.signals.server;
+        let said =
+            doc! { "operationType": { "$in": ["insert", "replace"] }, "fullDocument.server": { "$ne": me } };
+        let others = doc! { "$match": { "$or": [said, { "operationType": "delete" }] } };
+        let opened = async {
+            let signals = self.signals.collection().await?;
+            let stream = signals
+                .watch()
+                .pipeline([others])
+                .read_concern(ReadConcern::majority())
+                .max_await_time(QUIET);
+            let stream = stream.await.map_err(fault)?;
+            let waiting = doc! { "server": { "$ne": me }, "patterns": { "$exists": true } };
+            let waiting: Vec<Document> =
+                signals.find(waiting).await.map_err(fault)?.try_collect().await.map_err(fault)?;
+            Ok((stream, waiting))
+        };
+        let (stream, waiting) = self.signals.connection.within(opened).await?;
+        self.stream = Some(stream);
+        self.heard.push_back(Heard::Begins);
+        self.heard.extend(waiting.iter().filter_map(from_document));
+        Ok(())
+    }
+
+    /// Waits for news on the stream, for a while.
+    async fn hear(&mut self, mut stream: Stream) -> Result<()> {
+        // The driver knows no deadline for an answer, and a connection may be dead without telling.
+        let patience = QUIET + self.signals.connection.deadline();
+        let late = |_| StoreError::unavailable("the stream of signals does not answer");
+        let news = tokio::time::timeout(patience, stream.next_if_any()).await.map_err(late)?;
+        // The driver has tried to go on where it was. A new stream and a look at everything always help, also
+        // where that place in the oplog is gone.
+        let event = news.map_err(StoreError::unavailable)?;
+        if event.is_some() || stream.is_alive() {
+            self.stream = Some(stream);
+        }
+        self.heard.extend(event.and_then(|event| self.read(event)));
+        Ok(())
+    }
+
+    fn read(&self, event: ChangeStreamEvent<Document>) -> Option<Heard> {
+        if event.operation_type != OperationType::Delete {
+            return from_document(&event.full_document?);
+        }
+        let key = event.document_key?;
+        let (server, kind) = key.get_str("_id").ok()?.split_once('/')?;
+        if kind != "waiting" || server == self.signals.server {
+            return None;
+        }
+        let signal = Signal::Waiting { patterns: Vec::new(), until: Timestamp::default() };
+        Some(Heard::Signal { server: server.into(), signal })
+    }
+}
+
+fn to_document(signal: &Signal, server: &str, now: Timestamp) -> Document {
+    let mut document = doc! { "server": server, "at": date(now) };
+    match signal {
+        Signal::Arrived(Arrivals { ready, unnamed, due }) => {
+            let ready = ready.iter().map(|(queue, jobs)| {
+                let jobs = i64::try_from(*jobs).unwrap_or(i64::MAX);
+                Bson::Document(doc! { "queue": queue.as_str(), "jobs": jobs })
+            });
+            document.extend(doc! { "ready": ready.collect::<Vec<Bson>>(), "unnamed": *unnamed });
+            document.extend(due.map(|due| ("due".to_owned(), date(due).into())));
+        }
+        Signal::Waiting { patterns, until } => {
+            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+            document.extend(doc! { "patterns": patterns, "until": date(*until) });
+        }
+    }
+    document
+}
+
+/// What a document says. One that cannot be read was written by a server of another version: it says nothing.
+fn from_document(document: &Document) -> Option<Heard> {
+    let row = Row(document);
+    let signal = if let Ok(patterns) = document.get_array("patterns") {
+        let patterns = patterns.iter().filter_map(|pattern| pattern.as_str()?.parse::<QueuePattern>().ok());
+        Signal::Waiting { patterns: patterns.collect(), until: row.time("until").ok()?? }
+    } else {
+        let ready = document.get_array("ready").ok()?.iter().filter_map(|entry| {
+            let entry = Row(entry.as_document()?);
+            Some((entry.text("queue").ok()?, entry.number("jobs").ok()?))
+        });
+        let ready: HashMap<_, usize> = ready.collect();
+        let unnamed = document.get_bool("unnamed").unwrap_or(false);
+        Signal::Arrived(Arrivals { ready, unnamed, due: row.time("due").ok()? })
+    };
+    Some(Heard::Signal { server: document.get_str("server").ok()?.into(), signal })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_is_heard() {
+        let at = Timestamp::from_millis(1_000_000);
+        let mut arrivals = Arrivals::default();
+        arrivals.add(&"mail.out".parse().unwrap(), 3);
+        let few = Signal::Arrived(arrivals.clone());
+        arrivals.add_due(at);
+        let many = Signal::Arrived(Arrivals { unnamed: true, ..arrivals });
+        let patterns = vec!["mail.*".parse().unwrap(), "a".parse().unwrap(), "*".parse().unwrap()];
+        for signal in [few, many, Signal::Waiting { patterns, until: at }] {
+            let document = to_document(&signal, "s1", at);
+            let heard = Heard::Signal { server: "s1".into(), signal };
+            assert_eq!(from_document(&document), Some(heard));
+        }
+        assert_eq!(from_document(&doc! { "server": "s1", "something": "new" }), None);
+    }
+}

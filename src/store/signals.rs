@@ -1,0 +1,107 @@
+//! What servers over one database tell each other, so that whoever waits on one of them is woken by what
+//! happens on another. A signal only ever saves time: it may be lost, and may be heard by somebody whom it
+//! does not concern.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::job::{QueueName, QueuePattern, Timestamp};
+
+/// The most queues that one signal names.
+const QUEUES_MAX: usize = 256;
+
+/// Something that a server tells the others. What it says replaces what it said before of the same kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Signal {
+    /// Jobs came into queues, and nobody on the server that knows of them waits for them.
+    Arrived(Arrivals),
+    /// The server's waiters wait for jobs of these queues; none: it has no waiters.
+    Waiting {
+        /// What they wait for.
+        patterns: Vec<QueuePattern>,
+        /// When this is over, unless the server says it again: it may have died.
+        until: Timestamp,
+    },
+}
+
+/// Jobs that came into queues.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Arrivals {
+    /// How many jobs can be delivered now, by queue.
+    pub ready: HashMap<QueueName, usize>,
+    /// There were too many queues to name them: any queue may have got jobs.
+    pub unnamed: bool,
+    /// When the first of those jobs comes due that cannot be delivered yet.
+    pub due: Option<Timestamp>,
+}
+
+impl Arrivals {
+    /// So many jobs of this queue can be delivered now.
+    pub fn add(&mut self, queue: &QueueName, jobs: usize) {
+        if self.unnamed {
+            return;
+        }
+        if let Some(known) = self.ready.get_mut(queue) {
+            *known = known.saturating_add(jobs);
+        } else if self.ready.len() < QUEUES_MAX {
+            self.ready.insert(queue.clone(), jobs);
+        } else {
+            (self.ready, self.unnamed) = (HashMap::new(), true);
+        }
+    }
+
+    /// A job comes due at this moment.
+    pub fn add_due(&mut self, at: Timestamp) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Whether nothing came.
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty() && !self.unnamed && self.due.is_none()
+    }
+}
+
+/// What is heard of the other servers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Heard {
+    /// A server tells something.
+    Signal {
+        /// Which one, by a name that it has for as long as it runs.
+        server: Arc<str>,
+        /// What it tells.
+        signal: Signal,
+    },
+    /// Listening begins, for the first time or again: anything may have been missed until now. What the other
+    /// servers wait for follows anew.
+    Begins,
+}
+
+impl Signal {
+    /// The word for its kind in metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Arrived(_) => "arrived",
+            Self::Waiting { .. } => "waiting",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_queues_are_not_named() {
+        let mut arrivals = Arrivals::default();
+        assert!(arrivals.is_empty());
+        let queue = |n: usize| format!("q{n}").parse::<QueueName>().unwrap();
+        for n in 0..QUEUES_MAX {
+            arrivals.add(&queue(n), 1);
+            arrivals.add(&queue(n), 2);
+        }
+        assert_eq!((arrivals.ready.len(), arrivals.ready[&queue(7)]), (QUEUES_MAX, 3));
+        arrivals.add(&queue(QUEUES_MAX), 1);
+        arrivals.add(&queue(0), 1);
+        assert!(arrivals.unnamed && arrivals.ready.is_empty() && !arrivals.is_empty());
+    }
+}

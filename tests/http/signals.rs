@@ -1,0 +1,208 @@
+//! Several servers over one MongoDB: whoever waits on one of them is woken by what happens on another. They
+//! look by themselves only once a minute, so that nothing but a signal explains an answer.
+
+use std::time::Instant;
+
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::{Client, Collection};
+use tokio::task::JoinHandle;
+
+use super::support::*;
+
+const TOLD_ARRIVED: &str = "tailback_signals_told_total{kind=\"arrived\"}";
+const TOLD_WAITING: &str = "tailback_signals_told_total{kind=\"waiting\"}";
+const HEARD_WAITING: &str = "tailback_signals_heard_total{kind=\"waiting\"}";
+const SWEPT: &str = "tailback_store_call_seconds_count{call=\"stocked\"}";
+
+async fn servers<const N: usize>(place: &Place) -> [Server; N] {
+    let mut servers = Vec::new();
+    for _ in 0..N {
+        servers.push(Server::start_with(&place.url, ONLY_WOKEN).await);
+    }
+    servers.try_into().ok().unwrap()
+}
+
+/// Begins to wait for a queue that nobody waited for yet. Returns once the others know of it, and once this
+/// server has looked for what came before they did.
+async fn wait_on(server: &Server, others: &[&Server], queue: &str) -> JoinHandle<(u16, Value)> {
+    let swept = metric(server, SWEPT).await;
+    let mut heard = Vec::new();
+    for other in others {
+        heard.push(metric(other, HEARD_WAITING).await);
+    }
+    let waiter = begin_reserve(server, queue);
+    until("the server has looked again", || async { metric(server, SWEPT).await > swept }).await;
+    for (other, before) in others.iter().zip(heard) {
+        until("the others know", || async { metric(other, HEARD_WAITING).await > before }).await;
+    }
+    waiter
+}
+
+pub async fn a_push_wakes_who_waits_on_another_server(place: &Place) {
+    let [one, other] = servers(place).await;
+    for (n, job) in [json!({"payload": 1}), json!({"payload": 1, "delay_ms": 300})].into_iter().enumerate() {
+        let queue = format!("mail-{n}");
+        let waiter = wait_on(&other, &[&one], &queue).await;
+        let since = Instant::now();
+        let pushed = one.push(&queue, job).await;
+        assert_eq!(woken(since, waiter).await, [pushed]);
+    }
+    let since = Instant::now();
+    let patterns = json!({"queues": ["letters.*"], "wait_ms": LONG_MS});
+    let heard = metric(&one, HEARD_WAITING).await;
+    let waiter = begin(&other, "/v1/reserve", &[], patterns);
+    until("the prefix is known", || async { metric(&one, HEARD_WAITING).await > heard }).await;
+    let pushed = one.push("letters.out", json!({"payload": 1})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+}
+
+pub async fn what_comes_back_wakes_who_waits_on_another_server(place: &Place) {
+    let [one, other] = servers(place).await;
+    configure(&one, "failing", json!({"max_attempts": 1})).await;
+    let (back, moved, failed) = (
+        push_and_take(&one, "back").await,
+        push_and_take(&one, "first").await,
+        push_and_take(&one, "failing").await,
+    );
+    let hurried = one.push("later", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    assert_eq!(one.settle(&failed, "rollback", json!({})).await.1["state"], "dead");
+
+    let waiter = wait_on(&other, &[&one], "back").await;
+    let since = Instant::now();
+    assert_eq!(one.settle(&back, "rollback", json!({"delay_ms": 0})).await.0, 200);
+    assert_eq!(woken(since, waiter).await, [id(&back)]);
+
+    let waiter = wait_on(&other, &[&one], "next").await;
+    let since = Instant::now();
+    assert_eq!(one.settle(&moved, "move", json!({"queue": "next"})).await.0, 200);
+    assert_eq!(woken(since, waiter).await, [id(&moved)]);
+
+    let waiter = wait_on(&other, &[&one], "later").await;
+    let since = Instant::now();
+    let change = json!({"run_at": "2000-01-01T00:00:00Z"});
+    assert_eq!(one.send(reqwest::Method::PATCH, &format!("/v1/jobs/{hurried}"), Some(change)).await.0, 200);
+    assert_eq!(woken(since, waiter).await, [hurried]);
+
+    let waiter = wait_on(&other, &[&one], "failing").await;
+    let since = Instant::now();
+    assert_eq!(one.post("/v1/queues/failing/redrive", json!({})).await.1["affected"], 1);
+    assert_eq!(woken(since, waiter).await, [id(&failed)]);
+}
+
+pub async fn a_batch_wakes_waiters_on_all_servers(place: &Place) {
+    let [one, two, three] = servers(place).await;
+    let since = Instant::now();
+    let mut waiters = Vec::new();
+    for (server, others) in [(&two, [&one, &three]), (&three, [&one, &two])] {
+        waiters.push(wait_on(server, &others, "mail").await);
+        waiters.push(begin_reserve(server, "mail"));
+        until_looked(server, 2).await;
+    }
+    let jobs: Vec<Value> = (0..4).map(|n| json!({"payload": n})).collect();
+    let (_, answer) = one.post("/v1/queues/mail/jobs/batch", json!({ "jobs": jobs })).await;
+    let mut got = Vec::new();
+    for waiter in waiters {
+        got.extend(woken(since, waiter).await);
+    }
+    got.sort();
+    assert_eq!(got, ids(answer["results"].as_array().unwrap()));
+}
+
+pub async fn a_resume_wakes_who_waits_on_another_server(place: &Place) {
+    let [one, other] = servers(place).await;
+    assert_eq!(one.post("/v1/queues/mail/pause", json!({})).await.0, 200);
+    until("the pause is known", || async { other.get("/v1/queues/mail/stats").await.1["paused"] == true })
+        .await;
+    let pushed = one.push("mail", json!({"payload": 1})).await;
+    // A paused queue is not looked into; the other one shows when the waiter has taken its place.
+    let body = json!({"queues": ["mail", "other"], "wait_ms": LONG_MS});
+    let waiter = begin(&other, "/v1/reserve", &[], body);
+    until_looked(&other, 1).await;
+    let since = Instant::now();
+    assert_eq!(one.post("/v1/queues/mail/resume", json!({})).await.0, 200);
+    assert_eq!(woken(since, waiter).await, [pushed]);
+}
+
+async fn collection(place: &Place, name: &str) -> Collection<Document> {
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    client.default_database().unwrap().collection(name)
+}
+
+pub async fn nothing_is_told_that_nobody_waits_for(place: &Place) {
+    let [one, other] = servers(place).await;
+    // The waiters of a server are its own affair, and those of another one concern only what they wait for.
+    let since = Instant::now();
+    let own = begin_reserve(&one, "own");
+    until_looked(&one, 1).await;
+    for n in 0..20 {
+        one.push(["own", "work"][n % 2], json!({"payload": n})).await;
+    }
+    woken(since, own).await;
+    let waiter = wait_on(&other, &[&one], "mail").await;
+    for n in 0..20 {
+        one.push("work", json!({"payload": n})).await;
+    }
+    let arrived = doc! { "ready": { "$exists": true } };
+    let signals = collection(place, "signals").await;
+    assert_eq!(signals.count_documents(arrived.clone()).await.unwrap(), 0);
+    let since = Instant::now();
+    let pushed = one.push("mail", json!({"payload": 1})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+    assert_eq!(metric(&one, TOLD_ARRIVED).await, 1.0, "one was wanted");
+    assert_eq!(signals.count_documents(arrived).await.unwrap(), 1);
+}
+
+pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
+    let [one, other] = servers(place).await;
+    let waiter = wait_on(&other, &[&one], "before").await;
+    let begins = "tailback_listening_begins_total";
+    let mut before = Vec::new();
+    for server in [&one, &other] {
+        before.push(metric(server, begins).await);
+    }
+    collection(place, "signals").await.drop().await.unwrap();
+    for (server, before) in [&one, &other].into_iter().zip(before) {
+        until("it listens again", || async { metric(server, begins).await > before }).await;
+    }
+    let since = Instant::now();
+    let next = wait_on(&other, &[&one], "after").await;
+    for (queue, waiter) in [("before", waiter), ("after", next)] {
+        let pushed = one.push(queue, json!({"payload": 1})).await;
+        assert_eq!(woken(since, waiter).await, [pushed]);
+    }
+}
+
+pub async fn a_server_that_stops_is_not_told_any_more(place: &Place) {
+    let [one, mut other] = servers(place).await;
+    let waiter = wait_on(&other, &[&one], "mail").await;
+    let heard = metric(&one, HEARD_WAITING).await;
+    assert!(other.terminate().await.success());
+    assert_eq!(waiter.await.unwrap(), (200, json!({"jobs": []})));
+    until("it is known", || async { metric(&one, HEARD_WAITING).await > heard }).await;
+    one.push("mail", json!({"payload": 1})).await;
+    assert_eq!(metric(&one, TOLD_ARRIVED).await, 0.0);
+    let signals = collection(place, "signals").await;
+    assert_eq!(signals.count_documents(doc! {}).await.unwrap(), 0, "it took its documents along");
+    assert_eq!(metric(&one, TOLD_WAITING).await, 0.0, "it has no waiters");
+}
+
+pub async fn a_job_that_another_program_wrote_is_found(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_WAIT__POLL_MS", "100")]).await;
+    let since = Instant::now();
+    let waiters: Vec<_> = (0..3).map(|_| begin_reserve(&server, "mail")).collect();
+    until_looked(&server, 3).await;
+    let past = DateTime::from_millis(1_000_000_000_000);
+    let document = |n: i32| {
+        doc! {
+            "_id": format!("JOB{n}"), "v": 1, "queue": "mail", "state": "ready", "priority": 0,
+            "run_at": past, "attempts": 0, "created_at": past, "rev": 0, "payload": n,
+        }
+    };
+    collection(place, "jobs").await.insert_many((0..3).map(document)).await.unwrap();
+    let mut got = Vec::new();
+    for waiter in waiters {
+        got.extend(woken(since, waiter).await);
+    }
+    got.sort();
+    assert_eq!(got, ["JOB0", "JOB1", "JOB2"]);
+}
