@@ -39,6 +39,10 @@ readme:
 kills rounds="100":
     TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
 
+# measure a release build on both stores, write a page of tables; see docs/performance.md for the arguments
+bench *args:
+    bench/run {{ args }}
+
 # everything that CI checks
 ci:
     bash .ci/run

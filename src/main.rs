@@ -125,7 +125,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{:#?}", options.load()?);
             Ok(())
         }
-        Command::Bench(options) => runtime()?.block_on(bench::run(options)),
+        Command::Bench(options) => bench::run(options),
     }
 }
 

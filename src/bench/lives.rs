@@ -1,144 +1,116 @@
-//! Whole lives of jobs in two phases: push them all, then reserve and commit them all.
+//! `lives`: whole lives of jobs in two phases, push them all, then reserve and commit them all. Afterwards, if
+//! asked for, everything at once: each client pushes, reserves and commits beside a standing backlog.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use serde_json::Value;
+use super::calls::{Caller, Jobs, Queue};
+use super::crew::{Crew, Left};
+use super::figures::{Measured, Meter};
+use super::pace::Pace;
+use super::settling::{self, Settling, Steps};
 
-use super::{Client, Options, Phase, Report, Tally, phase};
-
-/// How many jobs go through before anything is measured.
+/// How many jobs go through before anything is measured; fewer where fewer are measured.
 const WARM_UP: usize = 500;
+/// More clients than this warm nothing up any further.
+const WARM_UP_CLIENTS: usize = 64;
 
-/// A queue of its own for each run, so that nothing of an earlier one is in the way.
-fn queue() -> String {
-    format!("bench-{:08x}", rand::random::<u32>())
+/// Lets jobs live that nobody counts, in every scenario before anything is measured.
+pub async fn warm_up(crew: &Crew) -> anyhow::Result<()> {
+    let mut options = crew.options.clone();
+    options.rate = None;
+    let clients = options.clients().min(WARM_UP_CLIENTS);
+    let count = if options.jobs() > 0 { WARM_UP.min(options.jobs()) } else { WARM_UP };
+    let crew = Crew { options, traffic: crew.traffic.clone() };
+    let queue = Queue::unique();
+    settling::push(&crew, &queue, clients, count).await?;
+    Settling::run(&crew, &queue, (clients, count), Steps::None).await?;
+    Ok(())
 }
 
-pub async fn run(options: &Options) -> anyhow::Result<Report> {
-    let warm_up = Options { jobs: WARM_UP.max(options.batch), ..options.clone() };
-    lives(&warm_up).await?;
-    let [push, settle] = lives(options).await?;
-    let lives_per_s = 1.0 / (1.0 / push.jobs_per_s + 1.0 / settle.jobs_per_s);
-    Ok(Report { clients: options.clients, batch: options.batch, phases: vec![push, settle], lives_per_s })
+/// The phases one after the other.
+pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
+    let (queue, clients, count) = (Queue::unique(), crew.options.clients(), crew.options.jobs());
+    let push = settling::push(crew, &queue, clients, count).await?;
+    let settled = Settling::run(crew, &queue, (clients, count), Steps::None).await?;
+    let lives_per_s = 1.0 / (1.0 / push.jobs_per_s + 1.0 / settled.pair.jobs_per_s);
+    let mut empty_reserves = settled.empty_reserves;
+    let mut measured = Measured::of(vec![push, settled.pair, settled.reserve, settled.commit]);
+    measured.set("lives_per_s", lives_per_s);
+    if crew.options.mixed {
+        empty_reserves += mixed(crew, &mut measured).await?;
+    }
+    measured.set("empty_reserves", empty_reserves as f64);
+    Ok(measured)
 }
 
-async fn lives(options: &Options) -> anyhow::Result<[Phase; 2]> {
-    let work = Arc::new(Work {
-        queue: queue(),
-        payload: format!("{{\"x\":\"{}\"}}", "x".repeat(options.payload_bytes)),
-        batch: options.batch,
-        left: AtomicUsize::new(options.jobs),
+/// The work of the mixed phase.
+struct Mixed {
+    queue: Queue,
+    jobs: Jobs,
+    left: Left,
+    pace: Pace,
+    empty: AtomicU64,
+    life: Arc<Meter>,
+    push: Arc<Meter>,
+    reserve: Arc<Meter>,
+    commit: Arc<Meter>,
+}
+
+/// Everything at once; answers how many reserves got nothing.
+async fn mixed(crew: &Crew, measured: &mut Measured) -> anyhow::Result<u64> {
+    let options = &crew.options;
+    let (queue, count) = (Queue::unique(), options.jobs());
+    crew.fill(std::slice::from_ref(&queue), options.backlog()).await?;
+    let callers = crew.callers(options.clients()).await?;
+    let work = Arc::new(Mixed {
+        queue,
+        jobs: Jobs::new(options.payload_bytes, options.batch),
+        left: Left::new(count),
+        pace: Pace::new(options.rate),
+        empty: AtomicU64::new(0),
+        life: Meter::new("mixed")?,
+        push: Meter::new("mixed push")?,
+        reserve: Meter::new("mixed reserve")?,
+        commit: Meter::new("mixed commit")?,
     });
-    let push = all(options, "push", &work, |client, work| async move { push(client, &work).await }).await?;
-    work.left.store(options.jobs, Ordering::Relaxed);
-    let settle =
-        all(options, "reserve+commit", &work, |client, work| async move { settle(client, &work).await });
-    Ok([push, settle.await?])
+    let took = crew
+        .work("mixed", (&work.life, count), callers, |caller| {
+            let work = work.clone();
+            async move { work.client(caller).await }
+        })
+        .await?;
+    crew.discard(std::slice::from_ref(&work.queue), options.backlog()).await?;
+    let meters = [&work.life, &work.push, &work.reserve, &work.commit];
+    measured.phases.extend(meters.map(|meter| meter.phase(took)));
+    measured.set("mixed_lives_per_s", count as f64 / took.as_secs_f64());
+    Ok(work.empty.load(Ordering::Relaxed))
 }
 
-struct Work {
-    queue: String,
-    payload: String,
-    batch: usize,
-    /// Jobs that no worker has taken on yet.
-    left: AtomicUsize,
-}
-
-impl Work {
-    /// Takes on up to a batch of the jobs that are left.
-    fn take(&self) -> usize {
-        let take = |left: usize| Some(left.saturating_sub(self.batch));
-        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
-        before.min(self.batch)
-    }
-}
-
-/// Runs a phase on every client at once.
-async fn all<F>(
-    options: &Options,
-    name: &'static str,
-    work: &Arc<Work>,
-    run: impl Fn(Client, Arc<Work>) -> F,
-) -> anyhow::Result<Phase>
-where
-    F: Future<Output = anyhow::Result<Tally>> + Send + 'static,
-{
-    let mut clients = Vec::with_capacity(options.clients);
-    for _ in 0..options.clients {
-        clients.push(Client::connect(&options.url).await?);
-    }
-    let start = Instant::now();
-    let workers: Vec<_> = clients.into_iter().map(|client| tokio::spawn(run(client, work.clone()))).collect();
-    let mut tallies = Vec::with_capacity(workers.len());
-    for worker in workers {
-        tallies.push(worker.await??);
-    }
-    phase(name, start.elapsed(), tallies)
-}
-
-async fn push(mut client: Client, work: &Work) -> anyhow::Result<Tally> {
-    let mut tally = Tally::new()?;
-    let job = format!("{{\"payload\":{}}}", work.payload);
-    loop {
-        let count = work.take();
-        if count == 0 {
-            return Ok(tally);
-        }
-        let start = Instant::now();
-        if work.batch == 1 {
-            client.post(&format!("/v1/queues/{}/jobs", work.queue), job.clone()).await?;
-        } else {
-            let body = format!("{{\"jobs\":[{}]}}", vec![job.as_str(); count].join(","));
-            let answer = client.post(&format!("/v1/queues/{}/jobs/batch", work.queue), body).await?;
-            check(&answer["results"], 201)?;
-        }
-        tally.add(start, count as u64);
-    }
-}
-
-async fn settle(mut client: Client, work: &Work) -> anyhow::Result<Tally> {
-    let mut tally = Tally::new()?;
-    let reserve = format!("/v1/queues/{}/reserve", work.queue);
-    loop {
-        let count = work.take();
-        if count == 0 {
-            return Ok(tally);
-        }
-        let mut left = count;
-        while left > 0 {
-            let start = Instant::now();
-            let answer = client.post(&reserve, format!("{{\"count\":{left}}}")).await?;
-            let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-            if jobs.is_empty() {
-                tokio::task::yield_now().await; // others have what is left, or are about to put it back
-                continue;
+impl Mixed {
+    /// Pushes, reserves as many and commits them, round and round. The jobs that it gets are the oldest of the
+    /// backlog, and others get those that it pushed.
+    async fn client(&self, mut caller: Caller) -> anyhow::Result<()> {
+        loop {
+            let count = self.left.take(self.jobs.batch());
+            if count == 0 {
+                return Ok(());
             }
-            commit(&mut client, jobs, work.batch).await?;
-            left -= jobs.len();
-            tally.add(start, jobs.len() as u64);
+            let start = self.pace.turn().await;
+            caller.push(&self.queue, &self.jobs, count).await?;
+            self.push.add(start, count);
+            let mut left = count;
+            while left > 0 {
+                let reserving = Instant::now();
+                let count = settling::reserve(&mut caller, &self.queue, left, &self.empty).await?;
+                self.reserve.add(reserving, count);
+                let committing = Instant::now();
+                caller.commit().await?;
+                self.commit.add(committing, count);
+                left -= count;
+            }
+            self.life.add(start, count);
         }
-    }
-}
-
-async fn commit(client: &mut Client, jobs: &[Value], batch: usize) -> anyhow::Result<()> {
-    if let ([job], 1) = (jobs, batch) {
-        let path = format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap_or_default());
-        client.post(&path, format!("{{\"reservation\":{}}}", job["reservation"])).await?;
-        return Ok(());
-    }
-    let items =
-        jobs.iter().map(|job| format!("{{\"id\":{},\"reservation\":{}}}", job["id"], job["reservation"]));
-    let body = format!("{{\"commit\":[{}]}}", items.collect::<Vec<_>>().join(","));
-    check(&client.post("/v1/settle", body).await?["commit"], 200)
-}
-
-/// Each element must have had its status.
-fn check(results: &Value, status: u16) -> anyhow::Result<()> {
-    let results = results.as_array().map(Vec::as_slice).unwrap_or_default();
-    match results.iter().find(|result| result["status"] != status) {
-        Some(other) => anyhow::bail!("an element was answered {other}"),
-        None => Ok(()),
     }
 }

@@ -1,122 +1,78 @@
 //! `tailback bench`: a load generator that measures a running server from outside, over HTTP, with
 //! connections of its own. It knows nothing of the server's inside.
+//!
+//! One scenario a file; they share the rest:
+//!
+//! - `options`: the command line.
+//! - `crew`: clients at work, and how far they are. All on one thread, so that they use one core at most.
+//! - `settling`: the loops that push jobs, and that reserve and commit them.
+//! - `pace`: when turns begin.
+//! - `calls`, `client`, `response`: the calls, the connection below them, and reading an answer.
+//! - `figures`: what was measured.
+//! - `mongod`: the one look behind the server: how many commands its database ran.
 
+mod calls;
 mod client;
+mod crew;
+mod depth;
+mod drain;
+mod figures;
+mod idle;
 mod lives;
+mod mongod;
+mod options;
+mod pace;
+mod response;
+mod schedule;
+mod settling;
+mod simulation;
+mod stats;
+mod waiting;
+mod wake;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use self::client::Traffic;
+use self::crew::Crew;
+use self::figures::Report;
+pub use self::options::{Options, Scenario};
 
-use self::client::Client;
-
-/// What to measure.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// Where the server listens.
-    #[arg(long, default_value = "http://127.0.0.1:8321")]
-    url: String,
-    /// How many clients work at once, each with a connection of its own.
-    #[arg(long, default_value_t = 64)]
-    clients: usize,
-    /// How many jobs go through.
-    #[arg(long, default_value_t = 20_000)]
-    jobs: usize,
-    /// How many bytes of text the payload of each job has.
-    #[arg(long, default_value_t = 200)]
-    payload_bytes: usize,
-    /// How many jobs travel in one call.
-    #[arg(long, default_value_t = 1)]
-    batch: usize,
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
-}
-
-/// One phase's figures.
-#[derive(Debug, Serialize)]
-pub struct Phase {
-    /// What was done.
-    pub name: &'static str,
-    /// Jobs that went through it.
-    pub jobs: u64,
-    /// Jobs per second.
-    pub jobs_per_s: f64,
-    /// Half of the calls took no longer, in milliseconds.
-    pub p50_ms: f64,
-    /// 99 of 100 calls took no longer, in milliseconds.
-    pub p99_ms: f64,
-    /// The slowest call, in milliseconds.
-    pub max_ms: f64,
-}
-
-/// A run's figures.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// How many clients worked at once.
-    pub clients: usize,
-    /// How many jobs travelled in one call.
-    pub batch: usize,
-    /// The phases, in order.
-    pub phases: Vec<Phase>,
-    /// Whole lives per second: 1 / (1/push + 1/settle).
-    pub lives_per_s: f64,
-}
-
-/// Measures, and prints what it measured.
-pub async fn run(options: Options) -> anyhow::Result<()> {
-    anyhow::ensure!(options.clients > 0 && options.jobs > 0, "there must be clients and jobs");
-    anyhow::ensure!((1..=1000).contains(&options.batch), "--batch must be 1 to 1000");
-    let report = lives::run(&options).await?;
-    if options.json {
+/// Measures, and prints what it measured. On one thread: the server is to have the rest of the machine.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    options.check()?;
+    let json = options.json;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(measure(options))?;
+    if json {
         println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+    } else {
+        print!("{}", report.table());
     }
-    println!(
-        "{:<16} {:>9} {:>10} {:>9} {:>9} {:>9}",
-        "phase", "jobs", "jobs/s", "p50 ms", "p99 ms", "max ms"
-    );
-    for phase in &report.phases {
-        let Phase { name, jobs, jobs_per_s, p50_ms, p99_ms, max_ms } = phase;
-        println!("{name:<16} {jobs:>9} {jobs_per_s:>10.0} {p50_ms:>9.2} {p99_ms:>9.2} {max_ms:>9.2}");
-    }
-    println!("whole lives per second: {:.0}", report.lives_per_s);
     Ok(())
 }
 
-/// What one worker has measured: a latency for each call, and how many jobs they were about.
-struct Tally {
-    latencies: Histogram<u64>,
-    jobs: u64,
-}
-
-impl Tally {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self { latencies: Histogram::new_with_bounds(1, 120_000_000, 3)?, jobs: 0 })
-    }
-
-    /// A call that began at `start` has just ended, and was about so many jobs.
-    fn add(&mut self, start: Instant, jobs: u64) {
-        self.latencies.saturating_record(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-        self.jobs += jobs;
-    }
-}
-
-/// The figures of a phase out of what its workers measured.
-fn phase(name: &'static str, took: Duration, tallies: Vec<Tally>) -> anyhow::Result<Phase> {
-    let mut all = Tally::new()?;
-    for tally in tallies {
-        all.latencies.add(&tally.latencies)?;
-        all.jobs += tally.jobs;
-    }
-    let ms = |micros: u64| micros as f64 / 1e3;
-    Ok(Phase {
-        name,
-        jobs: all.jobs,
-        jobs_per_s: all.jobs as f64 / took.as_secs_f64(),
-        p50_ms: ms(all.latencies.value_at_quantile(0.5)),
-        p99_ms: ms(all.latencies.value_at_quantile(0.99)),
-        max_ms: ms(all.latencies.max()),
+async fn measure(options: Options) -> anyhow::Result<Report> {
+    let crew = Crew { options, traffic: Arc::new(Traffic::default()) };
+    lives::warm_up(&crew).await?;
+    let measured = match crew.options.scenario {
+        Scenario::Lives => lives::run(&crew).await?,
+        Scenario::Depth => depth::run(&crew).await?,
+        Scenario::Drain => drain::run(&crew).await?,
+        Scenario::Wake => wake::run(&crew).await?,
+        Scenario::Idle => idle::run(&crew).await?,
+        Scenario::Stats => stats::run(&crew).await?,
+        Scenario::Schedule => schedule::run(&crew).await?,
+        Scenario::Simulation => simulation::run(&crew).await?,
+    };
+    let Crew { options, traffic } = crew;
+    Ok(Report {
+        scenario: options.scenario.name(),
+        servers: options.url.len(),
+        clients: options.clients(),
+        batch: options.batch,
+        payload_bytes: options.payload_bytes,
+        retries: traffic.retries.load(Ordering::Relaxed),
+        measured,
     })
 }

@@ -1,0 +1,254 @@
+//! What a client of the queue does: push, reserve, commit and pop, with as little work as there can be.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use super::client::Client;
+
+/// The largest body of a push, in bytes, where a scenario only wants jobs to be there.
+const FILL_BYTES: usize = 8 << 20;
+
+/// A queue, and the paths of its calls.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    jobs: String,
+    batch: String,
+    reserve: String,
+    pop: String,
+    /// Where its figures are.
+    pub stats: String,
+}
+
+impl Queue {
+    /// One that nobody has used before, so that nothing of an earlier run is in the way.
+    pub fn unique() -> Self {
+        Self::named(format!("bench-{:08x}", rand::random::<u32>()))
+    }
+
+    /// So many of them, under names that begin alike.
+    pub fn several(count: usize) -> Vec<Self> {
+        let name = Self::unique().name;
+        (0..count).map(|n| Self::named(format!("{name}-{n}"))).collect()
+    }
+
+    fn named(name: String) -> Self {
+        let at = |call: &str| format!("/v1/queues/{name}/{call}");
+        let (jobs, batch, reserve) = (at("jobs"), at("jobs/batch"), at("reserve"));
+        Self { pop: at("pop"), stats: at("stats"), name, jobs, batch, reserve }
+    }
+}
+
+/// Jobs as they are pushed, all of them alike and written once.
+#[derive(Debug)]
+pub struct Jobs {
+    one: String,
+    many: String,
+    batch: usize,
+}
+
+impl Jobs {
+    /// Jobs whose payload has so many bytes of text, and which travel in batches of so many.
+    pub fn new(payload_bytes: usize, batch: usize) -> Self {
+        let one = format!("{{\"payload\":{{\"x\":\"{}\"}}}}", "x".repeat(payload_bytes));
+        let many = list(&one, if batch > 1 { batch } else { 0 });
+        Self { one, many, batch }
+    }
+
+    /// Jobs that travel in batches as large as they may be.
+    pub fn in_bulk(payload_bytes: usize) -> Self {
+        Self::new(payload_bytes, (FILL_BYTES / (payload_bytes + 32)).clamp(1, 1000))
+    }
+
+    /// How many travel in one call.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn body(&self, count: usize) -> Cow<'_, str> {
+        if count == self.batch { Cow::Borrowed(&self.many) } else { Cow::Owned(list(&self.one, count)) }
+    }
+}
+
+/// The body that pushes a job several times.
+fn list(job: &str, count: usize) -> String {
+    format!("{{\"jobs\":[{}]}}", vec![job; count].join(","))
+}
+
+/// A job that was reserved, as far as this client cares.
+#[derive(Debug, Deserialize)]
+pub struct Reserved<'a> {
+    id: &'a str,
+    reservation: &'a str,
+    /// When it was due, as RFC 3339.
+    pub run_at: &'a str,
+}
+
+#[derive(Deserialize)]
+struct ReserveAnswer<'a> {
+    #[serde(borrow)]
+    jobs: Vec<Reserved<'a>>,
+}
+
+#[derive(Deserialize)]
+struct PopAnswer {
+    jobs: Vec<serde::de::IgnoredAny>,
+}
+
+/// One of several results.
+#[derive(Deserialize)]
+struct Outcome {
+    status: u16,
+}
+
+#[derive(Deserialize)]
+struct PushAnswer {
+    results: Vec<Outcome>,
+}
+
+#[derive(Deserialize)]
+struct SettleAnswer {
+    commit: Vec<Outcome>,
+}
+
+/// A client that remembers what it has reserved.
+pub struct Caller {
+    client: Client,
+    /// The commit of what was reserved last: its path and its body.
+    commit: (String, String),
+    /// How many jobs that is.
+    held: usize,
+}
+
+impl Caller {
+    /// A caller over this connection.
+    pub fn new(client: Client) -> Self {
+        Self { client, commit: Default::default(), held: 0 }
+    }
+
+    /// Pushes so many jobs in one call.
+    pub async fn push(&mut self, queue: &Queue, jobs: &Jobs, count: usize) -> anyhow::Result<()> {
+        if jobs.batch == 1 {
+            self.client.call("POST", &queue.jobs, &jobs.one).await?;
+            return Ok(());
+        }
+        self.push_body(queue, &jobs.body(count), count).await
+    }
+
+    /// Pushes so many jobs that `body` lists.
+    pub async fn push_body(&mut self, queue: &Queue, body: &str, count: usize) -> anyhow::Result<()> {
+        let answer = self.client.call("POST", &queue.batch, body).await?;
+        check(&serde_json::from_slice::<PushAnswer>(answer)?.results, 201, count, answer)
+    }
+
+    /// Reserves up to `count` jobs, waits up to `wait_ms` for the first, and answers how many it got.
+    pub async fn reserve(&mut self, queue: &Queue, count: usize, wait_ms: u64) -> anyhow::Result<usize> {
+        self.reserve_each(queue, count, wait_ms, |_| Ok(())).await
+    }
+
+    /// The same, and shows each job.
+    pub async fn reserve_each(
+        &mut self,
+        queue: &Queue,
+        count: usize,
+        wait_ms: u64,
+        mut show: impl FnMut(&Reserved<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<usize> {
+        let (path, body) = &mut self.commit;
+        body.clear();
+        write!(body, "{{\"count\":{count},\"wait_ms\":{wait_ms}}}")?;
+        let answer = self.client.call("POST", &queue.reserve, body).await?;
+        let jobs = serde_json::from_slice::<ReserveAnswer<'_>>(answer)?.jobs;
+        path.clear();
+        body.clear();
+        self.held = jobs.len();
+        if let ([job], 1) = (jobs.as_slice(), count) {
+            write!(path, "/v1/jobs/{}/commit", job.id)?;
+            write!(body, "{{\"reservation\":\"{}\"}}", job.reservation)?;
+        } else {
+            path.push_str("/v1/settle");
+            for job in &jobs {
+                let open = if body.is_empty() { "{\"commit\":[" } else { "," };
+                write!(body, "{open}{{\"id\":\"{}\",\"reservation\":\"{}\"}}", job.id, job.reservation)?;
+            }
+            body.push_str("]}");
+        }
+        jobs.iter().try_for_each(&mut show)?;
+        Ok(jobs.len())
+    }
+
+    /// Commits what was reserved last.
+    pub async fn commit(&mut self) -> anyhow::Result<()> {
+        let (path, body) = &self.commit;
+        let answer = self.client.call("POST", path, body).await?;
+        if path == "/v1/settle" {
+            check(&serde_json::from_slice::<SettleAnswer>(answer)?.commit, 200, self.held, answer)?;
+        }
+        Ok(())
+    }
+
+    /// Pops a job, and answers whether there was one.
+    pub async fn pop(&mut self, queue: &Queue) -> anyhow::Result<bool> {
+        let answer = self.client.call("POST", &queue.pop, "{}").await?;
+        Ok(!serde_json::from_slice::<PopAnswer>(answer)?.jobs.is_empty())
+    }
+
+    /// Looks at something, and answers how many bytes it has.
+    pub async fn get(&mut self, path: &str) -> anyhow::Result<usize> {
+        Ok(self.client.call("GET", path, "").await?.len())
+    }
+
+    /// Deletes a queue with everything in it.
+    pub async fn delete(&mut self, queue: &Queue) -> anyhow::Result<()> {
+        self.client.call("DELETE", &format!("/v1/queues/{}?force=true", queue.name), "").await?;
+        Ok(())
+    }
+}
+
+/// There must be one result for each job, each with this status.
+fn check(results: &[Outcome], status: u16, count: usize, answer: &[u8]) -> anyhow::Result<()> {
+    anyhow::ensure!(results.len() == count, "{count} jobs were sent and {} results answered", results.len());
+    let Some(at) = results.iter().position(|result| result.status != status) else { return Ok(()) };
+    // Only now, when speed does not matter any more, the answer is read as a whole.
+    let answer: serde_json::Value = serde_json::from_slice(answer)?;
+    let lists = answer.as_object().into_iter().flatten();
+    let element = lists.filter_map(|(_, list)| list.get(at)).next().unwrap_or(&answer);
+    anyhow::bail!("a job was answered {element}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_written_once_for_each_size() {
+        let jobs = Jobs::new(2, 3);
+        assert_eq!(jobs.one, r#"{"payload":{"x":"xx"}}"#);
+        assert!(matches!(jobs.body(3), Cow::Borrowed(_)));
+        assert_eq!(jobs.body(2), r#"{"jobs":[{"payload":{"x":"xx"}},{"payload":{"x":"xx"}}]}"#);
+        assert_eq!(Jobs::in_bulk(200).batch(), 1000);
+        assert_eq!(Jobs::in_bulk(4 << 20).batch(), 1);
+    }
+
+    #[test]
+    fn a_reserved_job_is_read_without_copying() {
+        let text = br#"{"jobs":[{"id":"A","x":[1,{"id":"B"}],"run_at":"2026-01-31T08:00:00.000Z","reservation":"C"}]}"#;
+        let jobs = serde_json::from_slice::<ReserveAnswer<'_>>(text).unwrap().jobs;
+        assert_eq!((jobs[0].id, jobs[0].reservation, jobs[0].run_at), ("A", "C", "2026-01-31T08:00:00.000Z"));
+    }
+
+    #[test]
+    fn every_job_must_have_its_result() {
+        let outcomes = |statuses: &[u16]| -> Vec<Outcome> {
+            statuses.iter().map(|status| Outcome { status: *status }).collect()
+        };
+        assert!(check(&outcomes(&[200, 200]), 200, 2, b"").is_ok());
+        assert!(check(&outcomes(&[200]), 200, 2, b"").is_err());
+        let answer = br#"{"commit":[{"status":200},{"status":409,"problem":"lost"}],"rollback":[]}"#;
+        let error = check(&outcomes(&[200, 409]), 200, 2, answer).unwrap_err().to_string();
+        assert_eq!(error, r#"a job was answered {"status":409,"problem":"lost"}"#);
+    }
+}

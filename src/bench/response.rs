@@ -1,0 +1,161 @@
+//! Reading one answer of HTTP/1.1: as much of it as the server sends us, and no more.
+
+use anyhow::{Context as _, bail};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// More headers than the server ever sends.
+const HEADERS: usize = 32;
+/// How much room there is at least for what comes next, in bytes.
+const ROOM: usize = 8 * 1024;
+
+/// The head of an answer, and where its body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The status.
+    pub status: u16,
+    /// After how many seconds the server wants to be asked again, if it says so.
+    pub retry_after_s: Option<u64>,
+    /// Where the body begins, in bytes from the beginning of the answer.
+    start: usize,
+    /// The length of the body, in bytes.
+    length: usize,
+}
+
+impl Head {
+    /// Reads the head; none where it is not there as a whole.
+    fn parse(text: &[u8]) -> anyhow::Result<Option<Self>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        let httparse::Status::Complete(start) = response.parse(text)? else { return Ok(None) };
+        let status = response.code.unwrap_or_default();
+        let (mut length, mut retry_after_s) = (None, None);
+        for header in response.headers {
+            if header.name.eq_ignore_ascii_case("content-length") {
+                length = Some(number(header.value).context("the answer's content-length is no number")?);
+            } else if header.name.eq_ignore_ascii_case("retry-after") {
+                retry_after_s = number(header.value);
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                bail!("the answer comes in chunks, which this client does not read: is a proxy in between?");
+            }
+        }
+        let length = match (length, status) {
+            (_, 204) => 0,
+            (Some(length), _) => length,
+            (None, _) => bail!("an answer with status {status} does not say how long it is"),
+        };
+        Ok(Some(Self { status, retry_after_s, start, length: usize::try_from(length)? }))
+    }
+
+    /// The body within the answer that this is the head of.
+    pub fn body<'a>(&self, answer: &'a [u8]) -> &'a [u8] {
+        answer.get(self.start..self.start + self.length).unwrap_or_default()
+    }
+}
+
+/// A header's value that is a whole number.
+fn number(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// Reads one whole answer into `buffer`, in place of what was there.
+pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> anyhow::Result<Head> {
+    buffer.clear();
+    let mut head = None;
+    loop {
+        buffer.reserve(ROOM);
+        let n = stream.read_buf(buffer).await.context("cannot read the answer")?;
+        anyhow::ensure!(n > 0, "the server closed the connection instead of answering");
+        if head.is_none() {
+            head = Head::parse(buffer)?;
+            let rest = head.map_or(0, |head| (head.start + head.length).saturating_sub(buffer.len()));
+            buffer.reserve(rest);
+        }
+        if let Some(head) = head {
+            match buffer.len().checked_sub(head.start + head.length) {
+                Some(0) => return Ok(head),
+                Some(more) => bail!("the answer is {more} bytes longer than it says"),
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"jobs\":[]}";
+
+    /// What is read when the texts arrive one after the other, and the body.
+    async fn reading(parts: &[&[u8]], window: usize) -> anyhow::Result<(Head, Vec<u8>)> {
+        let (mut near, mut far) = tokio::io::duplex(window);
+        let parts: Vec<Vec<u8>> = parts.iter().map(|part| part.to_vec()).collect();
+        let sending = tokio::spawn(async move {
+            for part in parts {
+                if far.write_all(&part).await.is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut buffer = b"what an earlier answer left".to_vec();
+        let head = read(&mut near, &mut buffer).await;
+        sending.abort();
+        head.map(|head| (head, head.body(&buffer).to_vec()))
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_be_split_anywhere() {
+        for at in 1..ANSWER.len() {
+            let (first, second) = ANSWER.split_at(at);
+            let (head, body) = reading(&[first, second], 1024).await.unwrap();
+            assert_eq!((head.status, head.retry_after_s), (200, None));
+            assert_eq!(body, b"{\"jobs\":[]}");
+        }
+        let (_, body) = reading(&[ANSWER], 1).await.unwrap();
+        assert_eq!(body, b"{\"jobs\":[]}");
+    }
+
+    #[tokio::test]
+    async fn a_long_body_is_read_to_its_end() {
+        let body = vec![b'x'; 300_000];
+        let head = format!("HTTP/1.1 201 Created\r\ncontent-length: {}\r\n\r\n", body.len());
+        let (head, read) = reading(&[head.as_bytes(), &body], 4096).await.unwrap();
+        assert_eq!((head.status, read.len()), (201, body.len()));
+    }
+
+    #[tokio::test]
+    async fn what_the_server_asks_for_is_seen() {
+        let text = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}";
+        let (head, body) = reading(&[text], 1024).await.unwrap();
+        assert_eq!((head.status, head.retry_after_s, body.as_slice()), (429, Some(1), &b"{}"[..]));
+    }
+
+    #[tokio::test]
+    async fn no_content_has_no_length() {
+        let (head, body) = reading(&[b"HTTP/1.1 204 No Content\r\n\r\n"], 1024).await.unwrap();
+        assert_eq!((head.status, body.len()), (204, 0));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_refused() {
+        let refused: [(&[&[u8]], &str); 5] = [
+            (&[b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"], "chunks"),
+            (&[b"HTTP/1.1 200 OK\r\n\r\n{}"], "how long"),
+            (&[b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}"], "no number"),
+            (&[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{}"], "1 bytes longer"),
+            (&[b"SSH-2.0-x\r\n\r\n"], "invalid"),
+        ];
+        for (parts, why) in refused {
+            let error = format!("{:#}", reading(parts, 1024).await.unwrap_err());
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+        }
+        let (mut near, far) = tokio::io::duplex(64);
+        drop(far);
+        let error = read(&mut near, &mut Vec::new()).await.unwrap_err().to_string();
+        assert!(error.contains("closed"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! `schedule`: jobs become due one after the other in the near future while clients wait for them; how late
+//! they are delivered.
+//!
+//! Lateness is the time from the job's `run_at` to the answer that brings it, by this machine's clock. That is
+//! right as long as the server's store runs on the same machine, which the other scenarios do not ask for.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::calls::{Caller, Jobs, Queue};
+use super::crew::Crew;
+use super::figures::{Measured, Meter};
+
+/// How long a client waits for a job before it asks again, in milliseconds.
+const WAIT_MS: u64 = 1_000;
+/// The slowest that jobs should be pushed at, per second: all of them are there before the first is due.
+const PUSHED_PER_S: usize = 2_000;
+/// How long there is for everything else before the first is due, in milliseconds.
+const LEAD_MS: i64 = 2_000;
+/// How long the clients wait already when the first becomes due, in milliseconds.
+const EARLY_MS: i64 = 500;
+
+/// The work of the waiting clients.
+struct Late {
+    queue: Queue,
+    batch: usize,
+    count: usize,
+    delivered: AtomicUsize,
+    /// Jobs that came before their time.
+    early: AtomicU64,
+    lateness: Arc<Meter>,
+}
+
+/// One phase: how late each job was.
+pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
+    let options = &crew.options;
+    let (queue, count) = (Queue::unique(), options.jobs());
+    let lead_ms = LEAD_MS + i64::try_from(count * 1000 / PUSHED_PER_S)?;
+    let first_ms = now_us() / 1000 + lead_ms;
+    push(crew, &queue, first_ms).await?;
+    let early = u64::try_from(first_ms - EARLY_MS - now_us() / 1000);
+    let early = early.ok().with_context(|| format!("the jobs could not be pushed in {lead_ms} ms"))?;
+    tokio::time::sleep(Duration::from_millis(early)).await;
+    let work = Arc::new(Late {
+        queue,
+        batch: options.batch,
+        count,
+        delivered: AtomicUsize::new(0),
+        early: AtomicU64::new(0),
+        lateness: Meter::new("lateness")?,
+    });
+    let callers = crew.callers(options.clients()).await?;
+    let took = crew
+        .work("delivered", (&work.lateness, count), callers, |caller| {
+            let work = work.clone();
+            async move { work.client(caller).await }
+        })
+        .await?;
+    let mut measured = Measured::of(vec![work.lateness.phase(took)]);
+    measured.set("spread_over_s", options.seconds() as f64);
+    measured.set("early_jobs", work.early.load(Ordering::Relaxed) as f64);
+    Ok(measured)
+}
+
+/// Pushes the jobs, due evenly over the seconds that begin at `first_ms`.
+async fn push(crew: &Crew, queue: &Queue, first_ms: i64) -> anyhow::Result<()> {
+    let (count, options) = (crew.options.jobs(), &crew.options);
+    let span_ms = options.seconds() * 1000;
+    let text = "x".repeat(options.payload_bytes);
+    let batch = Jobs::in_bulk(options.payload_bytes).batch();
+    let mut caller = crew.caller(options.first_url()).await?;
+    for from in (0..count).step_by(batch) {
+        let to = (from + batch).min(count);
+        let mut body = String::from("{\"jobs\":[");
+        for n in from..to {
+            let after_ms = i64::try_from(span_ms * n as u64 / count as u64)?;
+            let run_at = jiff::Timestamp::from_millisecond(first_ms + after_ms)?;
+            let comma = if n == from { "" } else { "," };
+            write!(body, "{comma}{{\"payload\":{{\"x\":\"{text}\"}},\"run_at\":\"{run_at:.3}\"}}")?;
+        }
+        body.push_str("]}");
+        caller.push_body(queue, &body, to - from).await?;
+    }
+    Ok(())
+}
+
+impl Late {
+    /// Waits for jobs and commits them until all have come.
+    async fn client(&self, mut caller: Caller) -> anyhow::Result<()> {
+        while self.delivered.load(Ordering::Relaxed) < self.count {
+            let mut due_us = Vec::new();
+            let show = |job: &super::calls::Reserved<'_>| {
+                due_us.push(job.run_at.parse::<jiff::Timestamp>().context("run_at")?.as_microsecond());
+                Ok(())
+            };
+            let reserved = caller.reserve_each(&self.queue, self.batch, WAIT_MS, show).await?;
+            let now_us = now_us();
+            if reserved == 0 {
+                continue;
+            }
+            for due_us in due_us {
+                let late_us = u64::try_from(now_us - due_us).unwrap_or_else(|_| {
+                    self.early.fetch_add(1, Ordering::Relaxed);
+                    0
+                });
+                self.lateness.add_latency(Duration::from_micros(late_us), 1);
+            }
+            self.delivered.fetch_add(reserved, Ordering::Relaxed);
+            caller.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+/// This machine's clock, in microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "a client has no other clock, and decides nothing by it")]
+fn now_us() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}
