@@ -72,8 +72,7 @@ impl Task for Due {
             self.queues.due_sleeps_until(None);
             return Ok(Run { done, again_in: None });
         }
-        // Until it is known what comes next, everything that is scheduled rings.
-        self.queues.due_sleeps_until(Some(Timestamp::from_millis(i64::MAX)));
+        self.queues.due_wakes();
         let coming = self.store.upcoming(LOOK_AHEAD).await?;
         let now = self.queues.now()?;
         let interval = u64::try_from(self.interval().as_millis()).unwrap_or(u64::MAX);

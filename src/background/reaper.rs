@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::Options;
 use super::driver::{Run, Task};
 use crate::queue::{Error, Queues};
-use crate::store::Store;
+use crate::store::{LOOK_AHEAD_MS, Store};
 
 /// See the module's documentation. Its runs count the jobs that they changed.
 pub struct Reaper {
@@ -47,14 +47,13 @@ impl Task for Reaper {
     async fn run_once(&self) -> Result<Run, Error> {
         let mut done = 0;
         loop {
-            // From here on every deadline rings, until it is known when the next run comes.
-            self.queues.reaper_sleeps_until(None);
+            self.queues.reaper_wakes();
             let overdue = self.store.overdue(self.options.reaper_batch).await?;
             let found = overdue.changes.len();
             if found == 0 {
-                let next = overdue.next_in_ms.map(Duration::from_millis);
-                let sleep = next.unwrap_or(self.interval()).min(self.interval());
-                self.queues.reaper_sleeps_until(Some(sleep));
+                let next = Duration::from_millis(overdue.next_in_ms.unwrap_or(LOOK_AHEAD_MS));
+                let sleep = next.min(self.interval());
+                self.queues.reaper_sleeps(sleep);
                 return Ok(Run { done, again_in: Some(sleep) });
             }
             let changed = self.queues.apply_overdue(overdue.changes).await?;

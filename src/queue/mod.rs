@@ -251,9 +251,14 @@ impl Queues {
         &self.0.due.bell
     }
 
+    /// The due-time task begins to look.
+    pub fn due_wakes(&self) {
+        self.0.due.wakes();
+    }
+
     /// The due-time task sleeps until this moment; `None`: it sleeps because nobody waits.
     pub fn due_sleeps_until(&self, until: Option<Timestamp>) {
-        self.0.due.set(until.map_or(i64::MIN, Timestamp::millis));
+        self.0.due.sleeps(until.map_or(DORMANT, Timestamp::millis));
     }
 
     /// Rings when the reaper should look again.
@@ -261,15 +266,20 @@ impl Queues {
         &self.0.reaper.bell
     }
 
-    /// The reaper sleeps for so long; `None`: it is awake, and every deadline is news to it.
-    pub fn reaper_sleeps_until(&self, sleep: Option<Duration>) {
-        let until = sleep.zip(self.now().ok()).map(|(sleep, now)| now.plus_ms(sleep.as_millis() as u64));
-        self.0.reaper.set(until.map_or(i64::MAX, Timestamp::millis));
+    /// The reaper begins to look.
+    pub fn reaper_wakes(&self) {
+        self.0.reaper.wakes();
+    }
+
+    /// The reaper sleeps for so long.
+    pub fn reaper_sleeps(&self, sleep: Duration) {
+        let until = self.now().map(|now| now.plus_ms(sleep.as_millis() as u64).millis());
+        self.0.reaper.sleeps(until.unwrap_or(AWAKE)); // it cannot tell, and looks when its time is over
     }
 
     /// Something is to be taken back at this moment.
     fn note_deadline(&self, at: Timestamp) {
-        self.0.reaper.ring_if_before(at.millis());
+        self.0.reaper.note(at.millis());
     }
 
     /// Whether anybody waits for jobs.
@@ -286,7 +296,7 @@ impl Queues {
     fn announce(&self, queue: &QueueName, run_at: Timestamp) {
         match self.0.store.now() {
             Ok(now) if run_at > now => {
-                self.0.due.ring_if_before(run_at.millis());
+                self.0.due.note(run_at.millis());
                 self.0.wakeups.others.note_scheduled(queue, run_at, run_at.ms_since(now));
             }
             // An unreadable clock only makes the wake-up early.
@@ -297,31 +307,77 @@ impl Queues {
 
 /// When a background task will look again by itself, and a bell for what comes earlier.
 struct Alarm {
+    /// Until when the task sleeps, or one of the two below.
     until: AtomicI64,
+    /// The first moment that was noted since the task woke up.
+    first: AtomicI64,
     bell: Notify,
 }
 
+/// The task sleeps because nobody needs it: no moment rings.
+const DORMANT: i64 = i64::MIN;
+/// The task is at work, and may have passed what is noted now; it hears of it before it sleeps.
+const AWAKE: i64 = i64::MIN + 1;
+
 impl Default for Alarm {
     fn default() -> Self {
-        Self { until: AtomicI64::new(i64::MIN), bell: Notify::new() }
+        Self { until: AtomicI64::new(DORMANT), first: AtomicI64::new(i64::MAX), bell: Notify::new() }
     }
 }
 
 impl Alarm {
-    fn set(&self, until: i64) {
-        self.until.store(until, Ordering::Release);
+    /// The task begins to look.
+    fn wakes(&self) {
+        self.first.store(i64::MAX, Ordering::SeqCst);
+        self.until.store(AWAKE, Ordering::SeqCst);
     }
 
-    fn ring_if_before(&self, at: i64) {
-        if at < self.until.load(Ordering::Acquire) {
+    /// The task has looked, and sleeps until this moment unless an earlier one was noted meanwhile.
+    fn sleeps(&self, until: i64) {
+        self.until.store(until, Ordering::SeqCst);
+        if self.first.load(Ordering::SeqCst) < until {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Something happens at this moment.
+    fn note(&self, at: i64) {
+        self.first.fetch_min(at, Ordering::SeqCst);
+        if at < self.until.load(Ordering::SeqCst) {
             self.bell.notify_one();
         }
     }
 
     /// Wakes a task that sleeps because nobody needed it.
     fn ring_if_dormant(&self) {
-        if self.until.load(Ordering::Acquire) == i64::MIN {
+        if self.until.load(Ordering::SeqCst) == DORMANT {
             self.bell.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::Alarm;
+
+    #[test]
+    fn a_moment_rings_only_if_it_comes_before_the_task_looks_again() {
+        let alarm = Alarm::default();
+        let rings = || alarm.bell.notified().now_or_never().is_some();
+        alarm.note(5);
+        assert!(!rings(), "nobody needs it");
+        alarm.wakes();
+        (alarm.note(50), alarm.note(40));
+        assert!(!rings(), "it is awake");
+        alarm.sleeps(30);
+        assert!(!rings(), "it looks before that");
+        alarm.note(29);
+        assert!(rings());
+        alarm.wakes();
+        alarm.note(20);
+        alarm.sleeps(30);
+        assert!(rings(), "noted while it was at work");
     }
 }

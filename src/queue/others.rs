@@ -273,7 +273,7 @@ impl Queues {
                     self.sweep_by(Instant::now());
                 }
                 if let Some(due) = due {
-                    self.0.due.ring_if_before(due.millis());
+                    self.0.due.note(due.millis());
                 }
             }
         }

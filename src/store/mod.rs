@@ -147,12 +147,16 @@ pub enum Denied {
     Store(#[from] StoreError),
 }
 
+/// How far ahead a store looks for the reaper at least, in milliseconds.
+pub const LOOK_AHEAD_MS: u64 = 2000;
+
 /// What the reaper has to do.
 #[derive(Debug, Clone, Default)]
 pub struct Overdue {
     /// [`Operation::Lapse`] and [`Operation::Expire`] for jobs whose time has come, the longest overdue first.
     pub changes: Vec<Change>,
-    /// Milliseconds until the next one's time comes, if the store knows of one.
+    /// Milliseconds until the next one's time comes; a store need not look further ahead than
+    /// [`LOOK_AHEAD_MS`].
     pub next_in_ms: Option<u64>,
 }
 

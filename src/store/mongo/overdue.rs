@@ -9,7 +9,7 @@ use super::Mongo;
 use super::document::{Row, date, readable, to_meta, without_contents};
 use crate::job::transition::Operation;
 use crate::job::{State, Timestamp};
-use crate::store::{Change, Overdue, Result, Store as _};
+use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
 
 /// How much of the past is looked at again each time, in milliseconds: more than the estimates of the servers
 /// lag behind the store's clock, by which they write deadlines.
@@ -78,8 +78,11 @@ pub async fn overdue(mongo: &Mongo, limit: usize) -> Result<Overdue> {
 
 async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
     let now = mongo.now()?;
-    let lease = doc! { "state": "reserved", "$expr": { "$gt": ["$reserved_until", "$$NOW"] } };
-    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": { "$gt": ["$expires_at", "$$NOW"] } };
+    // No further than it has to: the deadlines of jobs that have left lie ahead as well.
+    let soon = doc! { "$add": ["$$NOW", LOOK_AHEAD_MS.cast_signed()] };
+    let ahead = |field: &str| doc! { "$and": [{ "$gt": [field, "$$NOW"] }, { "$lte": [field, &soon] }] };
+    let lease = doc! { "state": "reserved", "$expr": ahead("$reserved_until") };
+    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": ahead("$expires_at") };
     let mut next: Option<Timestamp> = None;
     for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
         let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
