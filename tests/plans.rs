@@ -306,8 +306,6 @@ async fn looking(bench: &Bench) {
 }
 
 async fn reaping(bench: &Bench, now: i64) {
-    let overdue = bench.judge("the reaper's next deadline", 1, bench.store.overdue(500)).await.unwrap();
-    assert!(overdue.changes.is_empty() && overdue.next_in_ms.is_some());
     let past = |n: i64| DateTime::from_millis(now - n);
     let late = (JOBS..JOBS + 600).map(|n| {
         let mut job = document(n, now);
@@ -329,6 +327,16 @@ async fn reaping(bench: &Bench, now: i64) {
     let applied =
         bench.judge("what the reaper does", count, bench.store.apply(overdue.changes, &rules(None))).await;
     assert!(applied.into_iter().all(|applied| applied.is_ok()));
+    loop {
+        let changes = bench.store.overdue(500).await.unwrap().changes;
+        if changes.is_empty() {
+            break;
+        }
+        bench.store.apply(changes, &rules(None)).await;
+    }
+    // From here on it begins where nothing was left.
+    let overdue = bench.judge("the reaper in vain", 1, bench.store.overdue(500)).await.unwrap();
+    assert!(overdue.changes.is_empty());
 }
 
 on_one_store! { mongo:

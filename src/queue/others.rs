@@ -150,9 +150,9 @@ impl Others {
         (!arrivals.is_empty()).then_some(arrivals)
     }
 
-    /// The waiters of another server wait for these queues.
-    fn set_peer(&self, server: Arc<str>, patterns: Vec<QueuePattern>, holds: Duration) {
-        let mut state = self.state();
+    /// The waiters of another server wait for these queues. Answers whether it was not known to wait before.
+    fn set_peer(&self, server: Arc<str>, patterns: Vec<QueuePattern>, holds: Duration) -> bool {
+        let (mut state, mut new) = (self.state(), false);
         if patterns.is_empty() || holds.is_zero() {
             state.peers.remove(&server);
         } else {
@@ -164,9 +164,16 @@ impl Others {
                     QueuePattern::Prefix(prefix) => peer.prefixes.push(prefix),
                 }
             }
-            state.peers.insert(server, peer);
+            new = state.peers.insert(server, peer).is_none();
         }
         self.waiting.store(!state.peers.is_empty(), Ordering::Release);
+        new
+    }
+
+    /// The others are to look for themselves.
+    fn note_anything(&self) {
+        self.state().arrivals.unnamed = true;
+        self.bell.notify_one();
     }
 
     /// What the others said is said anew from now on.
@@ -262,7 +269,10 @@ impl Queues {
             }
             Heard::Signal { server, signal: Signal::Waiting { patterns, until } } => {
                 let holds_ms = self.now().map_or(0, |now| until.ms_since(now)).min(WAITING_HOLDS_MS);
-                others.set_peer(server, patterns, Duration::from_millis(holds_ms));
+                if others.set_peer(server, patterns, Duration::from_millis(holds_ms)) {
+                    // What came before this server knew of it may be what its waiters wait for.
+                    others.note_anything();
+                }
             }
             Heard::Signal { signal: Signal::Arrived(Arrivals { ready, unnamed, due }), .. } => {
                 // These are not passed on: whoever told of them told everybody.
