@@ -9,8 +9,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
@@ -107,7 +109,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         lane.waiting.push_back((item, answer));
         if lane.running == 0 || (lane.running < self.limits.overlap && lane.weight >= self.limits.large) {
             lane.running += 1;
-            tokio::spawn(Driver { rounds: self.clone(), key, gone: false }.drive());
+            tokio::spawn(drive(self.clone(), key));
         }
         Ok(())
     }
@@ -138,47 +140,34 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
     }
 }
 
-/// Drives one lane until nothing waits in it. When a round panics, another driver takes its place.
-struct Driver<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> {
-    rounds: Arc<Rounds<K, I, O>>,
-    key: K,
-    gone: bool,
-}
-
-impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Driver<K, I, O> {
-    async fn drive(mut self) {
-        loop {
-            // Whoever is ready to run, and whose request has arrived, comes along; an idle server loses nothing.
-            for _ in 0..GATHERING {
-                tokio::task::yield_now().await;
-            }
-            let round = self.rounds.next_round(&self.key);
-            if round.is_empty() {
-                self.gone = true;
-                return;
-            }
-            let (items, waiting): (Vec<I>, Vec<_>) = round.into_iter().unzip();
-            let answers = (self.rounds.run)(self.key.clone(), items).await;
-            for (answer, waiting) in answers.into_iter().zip(waiting) {
-                let _ = waiting.send(answer); // nobody may be waiting any more
-            }
+/// Drives one lane until nothing waits in it.
+async fn drive<K, I, O>(rounds: Arc<Rounds<K, I, O>>, key: K)
+where
+    K: Clone + Eq + Hash + Send + 'static,
+    I: Item,
+    O: Send + 'static,
+{
+    loop {
+        // Whoever is ready to run, and whose request has arrived, comes along; an idle server loses nothing.
+        for _ in 0..GATHERING {
+            tokio::task::yield_now().await;
         }
-    }
-}
-
-impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Drop for Driver<K, I, O> {
-    fn drop(&mut self) {
-        // Dropped otherwise, the process is at its end, and nobody waits any more.
-        if !self.gone && std::thread::panicking() {
-            let (rounds, key) = (self.rounds.clone(), self.key.clone());
-            tokio::spawn(Driver { rounds, key, gone: false }.drive());
+        let round = rounds.next_round(&key);
+        if round.is_empty() {
+            return;
+        }
+        let (items, waiting): (Vec<I>, Vec<_>) = round.into_iter().unzip();
+        // A round that panics loses its own items only: their senders are dropped.
+        let (own, lane) = (rounds.clone(), key.clone());
+        let answers = AssertUnwindSafe(async move { (own.run)(lane, items).await }).catch_unwind().await;
+        for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
+            let _ = waiting.send(answer); // nobody may be waiting any more
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
     use tokio::sync::Semaphore;
 
     use super::*;
@@ -220,7 +209,9 @@ mod tests {
         assert_eq!(answers, (0..10).map(|n| Ok(2 * n)).collect::<Vec<_>>());
         // All ten were sent before the driver ran for the first time.
         assert_eq!(*sizes.lock().unwrap(), [10]);
-        assert!(rounds.lanes().is_empty(), "an idle lane leaves nothing behind");
+        while !rounds.lanes().is_empty() {
+            tokio::task::yield_now().await; // an idle lane leaves nothing behind
+        }
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
-use super::client::{barrier, durable, fault, parts, write, write_in};
+use super::client::{barrier, durable, fault, parts, strict, write, write_in, write_strict};
 use super::document::{readable, to_meta, update, without_contents};
 use super::floors::Place;
 use super::receipts::{self, Receipt};
@@ -50,13 +50,13 @@ impl Plan {
         doc! { "_id": self.meta.id.as_str(), "rev": self.meta.rev }
     }
 
-    /// The update statement of this plan, if it is one.
+    /// What this plan changes in the document, if it is to be changed.
     fn update(&self, now: Timestamp) -> Option<Document> {
         let Next::Write { meta, payload, result } = &self.step.next else {
             return None;
         };
         let next = Meta { rev: self.rev, ..(**meta).clone() };
-        Some(doc! { "q": self.guard(), "u": update(&next, payload.as_ref(), result.as_ref(), now) })
+        Some(update(&next, payload.as_ref(), result.as_ref(), now))
     }
 
     /// The job as it is once the plan is carried out, if somebody still holds it then.
@@ -289,25 +289,26 @@ impl Round<'_> {
         outcome
     }
 
-    /// One update and one delete command; what they certainly did is answered.
+    /// One update command, which tells what each of its statements did, and one delete command, which does not;
+    /// what they certainly did is answered.
     async fn write_together(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         if plans.is_empty() {
             return Ok(());
         }
         let now = self.mongo.now()?;
         let database = self.mongo.connection.database().await?;
-        let updates: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.update(now)).collect();
+        let update = |(_, plan): &(usize, Plan)| Some(strict(plan.guard(), plan.update(now)?));
+        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
         let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
-        let (update_count, delete_count) = (updates.len() as u64, leaving.len() as u64);
+        let delete_count = leaving.len() as u64;
         let update = async {
-            if updates.is_empty() {
-                return Ok(0);
-            }
-            let mut found = 0;
+            let (mut in_vain, mut sent) = (HashSet::new(), 0);
             for part in parts(updates)? {
-                found += write(database, doc! { "update": JOBS, "updates": part, "ordered": false }).await?;
+                let count = part.len();
+                in_vain.extend(write_strict(database, part).await?.into_iter().map(|place| sent + place));
+                sent += count;
             }
-            Ok(found)
+            Ok(in_vain)
         };
         let delete = async {
             if leaving.is_empty() {
@@ -323,16 +324,17 @@ impl Round<'_> {
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
         self.mongo.floors.came(plans.iter().filter_map(|(_, plan)| plan.place()));
-        let mut all_known = true;
+        let (mut all_known, mut place) = (true, 0);
         for (n, plan) in plans {
-            let certain = match &plan.step.next {
-                Next::Delete => deleted.as_ref().is_ok_and(|n| *n == delete_count),
-                _ => updated.as_ref().is_ok_and(|n| *n == update_count),
-            };
-            // A command that found nothing did nothing: then the job's absence is the doing of somebody else.
-            let in_vain = match &plan.step.next {
-                Next::Delete => deleted.as_ref().is_ok_and(|n| *n == 0),
-                _ => updated.as_ref().is_ok_and(|n| *n == 0),
+            // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
+            let (certain, in_vain) = match (&plan.step.next, &updated, &deleted) {
+                (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
+                (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),
+                (_, Ok(in_vain), _) => {
+                    let in_vain = in_vain.contains(&place);
+                    place += 1;
+                    (!in_vain, in_vain)
+                }
             };
             if certain {
                 self.mongo.handed.remember(plan.held().iter());
@@ -399,7 +401,8 @@ impl Round<'_> {
         let database = self.mongo.connection.database().await?;
         let mut session = self.mongo.transaction().await?;
         let now = self.mongo.now()?;
-        let updates: Vec<Document> = plans.iter().filter_map(|(_, plan)| plan.update(now)).collect();
+        let update = |(_, plan): &(usize, Plan)| Some(doc! { "q": plan.guard(), "u": plan.update(now)? });
+        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
         let leaving = plans.iter().filter(|(_, plan)| plan.deletes());
         let deletes = leaving.map(|(_, plan)| doc! { "q": plan.guard(), "limit": 1 }).collect();
         let mut found = 0;

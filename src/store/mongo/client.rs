@@ -1,5 +1,6 @@
 //! The connection: options that hold whatever the URL says, deadlines, and what errors mean.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress
 use mongodb::{Client, ClientSession, Database};
 use tokio::sync::OnceCell;
 
-use super::META;
+use super::{JOBS, META};
 use crate::store::{Cause, Result, StoreError};
 
 /// How to reach the database.
@@ -203,7 +204,38 @@ pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
     Ok(count(&answer, "n"))
 }
 
-/// The same within a transaction. `None`: a unique key is taken.
+/// MongoDB's `ImmutableField`.
+const IMMUTABLE_FIELD: i32 = 66;
+
+/// An update of one document that fails where it finds none, so that the answer tells which ones did: where
+/// nothing matches it would insert, and what it would insert is refused, since its `_id` would not be that of
+/// the filter.
+pub fn strict(filter: Document, mut update: Document) -> Document {
+    update.insert("$setOnInsert", doc! { "_id": 0 });
+    doc! { "q": filter, "u": update, "upsert": true }
+}
+
+/// Runs an unordered command of [`strict`] updates, and answers the places of those that found nothing.
+pub async fn write_strict(database: &Database, statements: Vec<Document>) -> Result<HashSet<usize>> {
+    let mut command = doc! { "update": JOBS, "updates": statements, "ordered": false };
+    command.insert("writeConcern", durable_document());
+    let answer = database.run_command(command).await.map_err(fault)?;
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(StoreError::unavailable(concern));
+    }
+    let mut in_vain = HashSet::new();
+    for error in answer.get_array("writeErrors").into_iter().flatten() {
+        let error = error.as_document();
+        let place = error.filter(|error| error.get_i32("code").is_ok_and(|code| code == IMMUTABLE_FIELD));
+        match place.map(|error| count(error, "index")).map(usize::try_from) {
+            Some(Ok(index)) => drop(in_vain.insert(index)),
+            _ => return Err(write_error(error)),
+        }
+    }
+    Ok(in_vain)
+}
+
+/// The same as [`write`] within a transaction. `None`: a unique key is taken.
 pub async fn write_in(
     database: &Database,
     command: Document,
