@@ -47,6 +47,7 @@ macro_rules! every_case {
                 an_earlier_run_at_comes_first
                 the_smaller_id_comes_first_at_one_run_at
                 a_big_mix_is_delivered_in_order_by_small_claims
+                what_comes_before_the_head_is_next
                 a_scheduled_job_is_never_early
                 scheduled_jobs_are_left_where_they_are
                 scheduled_jobs_are_never_in_the_way
@@ -61,6 +62,7 @@ macro_rules! every_case {
                 the_answer_is_what_is_stored
                 each_delivery_counts_as_an_attempt
                 every_ask_has_its_answer_at_its_place
+                many_claims_of_large_jobs_all_win
                 two_asks_for_one_queue_share_it
                 sixteen_claimers_never_win_the_same_job
                 pushes_and_claims_at_once_lose_nothing
@@ -82,6 +84,8 @@ macro_rules! every_case {
                 progress_reaches_the_next_attempt
                 one_id_twice_in_a_call_is_applied_in_order
                 every_change_has_its_answer_at_its_place
+                a_round_of_large_changes_is_carried_out
+                a_change_among_stale_ones_is_known_to_have_happened
                 an_empty_call_answers_nothing
                 settles_at_once_happen_once
             }

@@ -51,6 +51,14 @@ async fn shown(server: &Server, queue: &str) -> Option<Counts> {
     serde_json::from_value(stats.1["counts"].clone()).ok()
 }
 
+/// What is exact at every moment: for which of them it is time depends on the clock.
+fn exact(counts: Option<Counts>) -> Counts {
+    let mut counts = counts.unwrap();
+    let scheduled = counts.remove("scheduled").unwrap();
+    *counts.get_mut("ready").unwrap() += scheduled;
+    counts
+}
+
 /// Waits until a server shows what is there. Nobody else is at work any more but reapers.
 async fn agree(server: &Server, jobs: &Collection<Document>, queues: &[&str]) {
     for queue in queues {
@@ -155,7 +163,7 @@ async fn counts_are_right_after_everything_on_two_servers(place: &Place) {
     assert!(stopped.0.success() && stopped.1.success());
     let next = Server::start(&place.url).await;
     for queue in ["a", "b"] {
-        assert_eq!(shown(&next, queue).await, counted(&jobs, queue).await, "{queue}");
+        assert_eq!(exact(shown(&next, queue).await), exact(counted(&jobs, queue).await), "{queue}");
     }
 }
 

@@ -369,7 +369,8 @@ mod tests {
         alarm.note(5);
         assert!(!rings(), "nobody needs it");
         alarm.wakes();
-        (alarm.note(50), alarm.note(40));
+        alarm.note(50);
+        alarm.note(40);
         assert!(!rings(), "it is awake");
         alarm.sleeps(30);
         assert!(!rings(), "it looks before that");

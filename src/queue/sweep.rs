@@ -42,8 +42,8 @@ impl Queues {
         &self.0.sweep.bell
     }
 
-    /// Looks for jobs that anybody on this server waits for, and wakes everybody who waits for one of the
-    /// queues that have some. Answers how many were woken.
+    /// Looks for jobs that anybody on this server waits for, and begins to wake those who wait for the queues
+    /// that have some. Answers how many were woken at once.
     pub async fn sweep(&self) -> Result<u64> {
         // What is wanted from here on is wanted of the next sweep.
         *self.0.sweep.by() = None;
@@ -58,9 +58,8 @@ impl Queues {
             return Ok(0);
         }
         let stocked = self.0.store.stocked(&queues).await?;
-        // Everybody: how many jobs there are is not known, and who looks in vain shares a look with others.
-        let woken = stocked.iter().map(|queue| self.0.wakeups.wake_here(queue, usize::MAX));
-        Ok(woken.sum::<usize>() as u64)
+        let woken = stocked.iter().filter(|queue| self.0.wakeups.wake_in_turn(queue));
+        Ok(woken.count() as u64)
     }
 
     /// The store stays away: who waits is told so, as if it had asked now.

@@ -2,7 +2,8 @@
 //!
 //! A waiter registers *before* it looks for jobs, so that what arrives while it looks wakes it again. A
 //! wake-up that its waiter does not use (it left, or had found jobs already) goes on to the next one, on
-//! another server if there is none here.
+//! another server if there is none here. Where nobody knows how many jobs there are, those who find some wake
+//! the next ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,12 +34,24 @@ struct Register {
 
 struct Waiter {
     patterns: Vec<QueuePattern>,
-    /// The queue that it was woken for, until it says that it noticed.
-    woken_for: Mutex<Option<QueueName>>,
+    /// What it was woken for, until it says that it noticed.
+    woken_for: Mutex<Option<Call>>,
     /// Whether it has looked in vain and sleeps.
     asleep: AtomicBool,
     bell: Notify,
 }
+
+/// What a waiter is woken for.
+#[derive(Clone)]
+struct Call {
+    queue: QueueName,
+    /// Whether there may be more jobs than this waiter takes: if it finds some, others are to look, too.
+    more: bool,
+}
+
+/// How many are woken by one who was called and found jobs: nobody waits for long where there is plenty, and
+/// where there are few jobs, those who have waited longest get them.
+const PASSED_ON_TO: usize = 2;
 
 impl Waiter {
     fn sleeps(&self) -> bool {
@@ -51,8 +64,8 @@ pub struct Ticket<'a> {
     register: &'a Wakeups,
     number: u64,
     waiter: Arc<Waiter>,
-    /// The queue that it was woken for and now looks into.
-    looking_for: Mutex<Option<QueueName>>,
+    /// What it was woken for and now looks into.
+    looking_for: Mutex<Option<Call>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,16 +96,26 @@ impl Wakeups {
 
     /// Wakes up to `jobs` of those who wait for this queue on this server. Answers how many.
     pub fn wake_here(&self, queue: &QueueName, jobs: usize) -> usize {
+        self.call(&Call { queue: queue.clone(), more: false }, jobs)
+    }
+
+    /// There are jobs in this queue, nobody knows how many: wakes whoever has waited longest, and if it finds
+    /// some, the next ones, and so on. Answers whether anybody waits for this queue.
+    pub fn wake_in_turn(&self, queue: &QueueName) -> bool {
+        self.call(&Call { queue: queue.clone(), more: true }, 1) > 0
+    }
+
+    fn call(&self, call: &Call, waiters: usize) -> usize {
         let mut register = lock(&self.register);
-        for woken in 0..jobs {
-            let Some((number, waiter)) = register.first(queue) else {
+        for woken in 0..waiters {
+            let Some((number, waiter)) = register.first(&call.queue) else {
                 return woken;
             };
             register.remove(number, &waiter.patterns);
-            *lock(&waiter.woken_for) = Some(queue.clone());
+            *lock(&waiter.woken_for) = Some(call.clone());
             waiter.bell.notify_one();
         }
-        jobs
+        waiters
     }
 
     /// Whether nobody waits.
@@ -205,8 +228,12 @@ impl Ticket<'_> {
     pub fn looked<'q>(&self, taken: impl Iterator<Item = &'q QueueName>) {
         let mut looking_for = lock(&self.looking_for);
         let mut found = taken.peekable();
-        if found.peek().is_none() || found.any(|queue| looking_for.as_ref() == Some(queue)) {
-            *looking_for = None;
+        let empty = found.peek().is_none();
+        let used = found.any(|queue| looking_for.as_ref().is_some_and(|call| call.queue == *queue));
+        let answered = if empty || used { looking_for.take() } else { None };
+        drop(looking_for);
+        if let Some(call) = answered.filter(|call| used && call.more) {
+            self.register.call(&call, PASSED_ON_TO);
         }
     }
 }
@@ -216,8 +243,11 @@ impl Drop for Ticket<'_> {
         lock(&self.register.register).remove(self.number, &self.waiter.patterns);
         // Taken in a statement of its own: the next waiter must not be woken under this lock.
         let unused = [lock(&self.waiter.woken_for).take(), lock(&self.looking_for).take()];
-        for queue in unused.iter().flatten() {
-            self.register.wake(queue, 1);
+        for call in unused.into_iter().flatten() {
+            let woken = self.register.call(&call, 1);
+            if !call.more {
+                self.register.others.note_ready(&call.queue, 1 - woken);
+            }
         }
     }
 }
@@ -287,6 +317,24 @@ mod tests {
         first.look();
         drop(first);
         assert!(is_woken(&second));
+    }
+
+    #[test]
+    fn who_was_called_in_turn_and_found_jobs_wakes_the_next() {
+        let wakeups = Wakeups::default();
+        let queue: QueueName = "a".parse().unwrap();
+        let tickets: Vec<_> = (0..4).map(|_| wakeups.register(&one("a"))).collect();
+        let woken = || tickets.iter().map(is_woken).collect::<Vec<bool>>();
+        assert!(wakeups.wake_in_turn(&queue) && !wakeups.wake_in_turn(&"b".parse().unwrap()));
+        assert_eq!(woken(), [true, false, false, false], "it has waited longest");
+        tickets[0].look();
+        tickets[0].looked(std::iter::once(&queue));
+        drop(wakeups.register(&one("b")));
+        // It still has its place until it leaves, and may be called again.
+        assert_eq!(woken(), [true, true, false, false]);
+        tickets[1].look();
+        tickets[1].looked(std::iter::empty());
+        assert_eq!(woken(), [false; 4], "there was nothing more");
     }
 
     #[test]

@@ -142,3 +142,17 @@ pub async fn history_is_not_held(store: &dyn Store) {
     apply_under(store, commit(&taken), &rules).await.unwrap();
     assert!(store.held(&[queue("q")], &held_by(&taken)).await.unwrap().is_empty());
 }
+
+/// However much a round has to carry, nobody is told that there are no jobs while there are.
+pub async fn many_claims_of_large_jobs_all_win(store: &dyn Store) {
+    const JOBS: usize = 36;
+    let large = format!("\"{}\"", "x".repeat(1 << 20));
+    for _ in 0..JOBS / 6 {
+        push_all(store, vec![job("q").payload(&large); 6]).await;
+    }
+    let asks: Vec<ClaimAsk> = (0..JOBS).map(|_| ask("q", 1)).collect();
+    let answers = store.claim(&asks).await;
+    let won: HashSet<JobId> =
+        answers.into_iter().flat_map(|jobs| jobs.unwrap()).map(|job| job.meta.id).collect();
+    assert_eq!(won.len(), JOBS);
+}

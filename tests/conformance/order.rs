@@ -98,3 +98,20 @@ pub async fn queues_do_not_mix(store: &dyn Store) {
     assert_eq!(ids(&claim(store, ask("a", 10)).await), [pushed[0].clone()]);
     assert_eq!(ids(&claim(store, ask("A", 10)).await), [pushed[3].clone()]);
 }
+
+/// A store may remember where the head was: what comes before it is delivered first all the same.
+pub async fn what_comes_before_the_head_is_next(store: &dyn Store) {
+    let pushed = push_all(store, vec![job("q"); 10]).await;
+    assert_eq!(ids(&claim(store, ask("q", 2)).await), pushed[..2]);
+    let urgent = push_one(store, job("q").priority(5)).await;
+    let old = push_one(store, job("q").delay(-60_000)).await;
+    let held = take(store, "q").await;
+    assert_eq!(held.meta.id, urgent);
+    let held_too = take(store, "q").await;
+    assert_eq!(held_too.meta.id, old);
+    assert_eq!(take(store, "q").await.meta.id, pushed[2]);
+    // What is given back stands where it stood.
+    apply(store, release(&held_too)).await.unwrap();
+    apply(store, release(&held)).await.unwrap();
+    assert_eq!(ids(&claim(store, ask("q", 3)).await), [urgent, old, pushed[3].clone()]);
+}

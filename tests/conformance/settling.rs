@@ -206,3 +206,47 @@ pub async fn settles_at_once_happen_once(store: &dyn Store) {
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
     }
 }
+
+/// A round may carry more than a database takes in one command.
+pub async fn a_round_of_large_changes_is_carried_out(store: &dyn Store) {
+    const JOBS: usize = 24;
+    push_all(store, vec![job("q"); JOBS]).await;
+    let taken = claim(store, ask("q", JOBS)).await;
+    let large = payload(&format!("\"{}\"", "x".repeat(1 << 20)));
+    let report = |job: &Job| {
+        let claim = held_by(job);
+        change(&job.meta.id, Operation::Extend { claim, lease_ms: None, progress: Some(large.clone()) })
+    };
+    let answers = apply_all(store, taken.iter().map(report).collect(), &Rules::default()).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), JOBS);
+    let hand_on = |job: &Job| {
+        let (claim, payload) = (held_by(job), Some(large.clone()));
+        let operation =
+            Operation::Move { claim, queue: queue("next"), payload, delay_ms: None, priority: None };
+        change(&job.meta.id, operation)
+    };
+    let answers = apply_all(store, taken.iter().map(hand_on).collect(), &Rules::default()).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), JOBS);
+    assert_eq!(see(store, &taken[JOBS - 1].meta.id).await.payload, large);
+}
+
+/// Of changes that travel together each is answered for itself, also where others of them find another job than
+/// they expect, and where the job goes on to somebody else at once.
+pub async fn a_change_among_stale_ones_is_known_to_have_happened(store: &dyn Store) {
+    push_all(store, vec![job("q"); 10]).await;
+    let taken = claim(store, ask("q", 10)).await;
+    // What the store may remember of every second one is out of date from here on.
+    for job in taken.iter().step_by(2) {
+        apply(store, cancel(&job.meta.id, false)).await.unwrap();
+    }
+    let all = taken.iter().map(|job| rollback(job, Some(0))).collect();
+    let answers = apply_all(store, all, &Rules::default()).await;
+    for (n, answer) in answers.into_iter().enumerate() {
+        let outcome = answer.unwrap().outcome;
+        match n % 2 {
+            0 => assert_eq!(outcome, Outcome::Removed),
+            _ => assert!(matches!(outcome, Outcome::Returned { .. }), "{outcome:?}"),
+        }
+    }
+    assert_eq!(claim(store, ask("q", 10)).await.len(), 5);
+}

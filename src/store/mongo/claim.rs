@@ -6,6 +6,7 @@
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use futures::TryStreamExt;
 use mongodb::Database;
@@ -18,8 +19,9 @@ use super::{JOBS, Mongo};
 use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
 use crate::store::{ClaimAsk, Result, Store as _, StoreError};
 
-/// How often a round that lost its jobs to others is tried again before the rest goes unserved.
-const ROUNDS: usize = 8;
+/// How often a round that lost its jobs to others is tried again before the rest goes unserved. Somebody won in
+/// each of them, so that this is a bound for what cannot be thought of, not one that anybody should meet.
+const ROUNDS: usize = 100;
 
 /// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
 /// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
@@ -81,10 +83,15 @@ async fn claim(
         if wanted == 0 {
             break;
         }
+        let began = Instant::now();
         let Heads { jobs: heads, read, large } = heads(mongo, queue, wanted).await?;
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
+        if !all_taken {
+            // Servers in step with each other would go on to read the same head at the same time.
+            tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
+        }
         for job in taken {
             let winner = job.meta.claim.as_ref().and_then(|claim| places.get(claim));
             if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
@@ -244,7 +251,8 @@ fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
         taken.iter().all(|(_, ask)| value(ask) == first).then_some(first)
     };
     let claim = |ask: &ClaimAsk| Bson::from(ask.claim.as_str());
-    let fields: [(&str, &dyn Fn(&ClaimAsk) -> Bson); 4] = [
+    type Value<'a> = &'a dyn Fn(&ClaimAsk) -> Bson;
+    let fields: [(&str, Value<'_>); 4] = [
         ("claim", &claim),
         ("lease_ms", &lease),
         ("reserved_until", &|ask| until(ask).into()),
