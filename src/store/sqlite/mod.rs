@@ -176,7 +176,7 @@ impl Store for SqliteStore {
         self.read(look::counts).await
     }
 
-    /// Triggers count in the transaction of every change: there is nothing to compare.
+    /// The transaction of every change counts: there is nothing to compare.
     async fn reconcile(&self) -> Result<Reconciled> {
         Ok(Reconciled { corrected: 0, again_in: Duration::MAX, is_settled: true })
     }
