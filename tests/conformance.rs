@@ -23,6 +23,7 @@ mod conformance {
     pub mod deadlines;
     pub mod editing;
     pub mod failing;
+    pub mod flowing;
     pub mod keeping;
     pub mod keys;
     pub mod limits;
@@ -133,6 +134,22 @@ macro_rules! every_case {
                 a_cancelled_job_can_still_be_committed
                 force_removes_a_reserved_job
                 a_purge_takes_one_state_only
+            }
+            flowing {
+                a_commit_and_its_pushes_happen_together
+                a_commit_whose_push_is_refused_does_not_happen
+                one_refused_commit_keeps_no_other_from_happening
+                the_repeat_of_a_commit_that_pushed_answers_the_same
+                a_stale_commit_pushes_nothing
+                pushes_of_a_commit_have_keys
+                a_commit_makes_room_in_its_own_queue
+                many_commits_push_much
+                a_commit_hands_a_job_to_its_next_stage
+                the_repeat_of_such_a_commit_answers_the_same
+                a_route_rests_in_a_dead_letter_queue
+                a_route_ends_where_somebody_asked_for_it
+                a_moved_job_keeps_its_route
+                a_key_is_taken_until_the_last_stage_has_ended
             }
             moving {
                 a_move_starts_again_elsewhere

@@ -70,6 +70,7 @@ async fn live(store: &Mongo) {
         backoff: None,
         expires_at: None,
         replay_of: None,
+        route: Vec::new(),
     };
     for pushed in store.push(vec![job(None), job(Some("k"))], &rules).await {
         pushed.unwrap();
@@ -84,7 +85,10 @@ async fn live(store: &Mongo) {
     let claim = ask.claim.clone();
     let jobs = store.claim(&[ask]).await.remove(0).unwrap();
     assert_eq!(jobs.len(), 2);
-    let commit = |id| Change { id, operation: Operation::Commit { claim: claim.clone(), result: None } };
+    let commit = |id| Change {
+        id,
+        operation: Operation::Commit { claim: claim.clone(), result: None, push: Vec::new() },
+    };
     let changes = jobs.into_iter().map(|job| commit(job.meta.id)).collect();
     assert!(store.apply(changes, &rules).await.iter().all(Result::is_ok));
     store.find(&tailback::store::Filter::all("q".parse().unwrap()), None, 10).await.unwrap();

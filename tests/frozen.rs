@@ -85,6 +85,10 @@ async fn a_minimal_one(place: &Place) {
     loads(place, "minimal.json").await;
 }
 
+async fn one_with_a_route(place: &Place) {
+    loads(place, "route.json").await;
+}
+
 async fn one_with_every_field(place: &Place) {
     loads(place, "every_field.json").await;
 }
@@ -147,6 +151,7 @@ async fn a_job_cannot_be_made_malformed(place: &Place) {
 
 on_one_store! { mongo:
     a_minimal_one
+    one_with_a_route
     one_with_every_field
     one_whose_payload_is_a_text
     a_dead_lettered_one

@@ -9,6 +9,7 @@ mod http {
     pub mod document;
     pub mod draining;
     pub mod figures;
+    pub mod flows;
     pub mod jobs;
     pub mod limits;
     pub mod many;
@@ -25,7 +26,9 @@ mod http {
     pub mod wire;
 }
 
-use http::{batch::*, bulk::*, draining::*, figures::*, jobs::*, limits::*, many::*, once::*, payloads::*};
+use http::{
+    batch::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*, payloads::*,
+};
 use http::{push::*, queues::*, reserve::*, settle::*, stale::*, waiting::*, wire::*};
 
 on_every_store! {
@@ -91,6 +94,12 @@ on_every_store! {
     a_move_starts_the_next_stage
     a_worker_learns_that_its_job_is_not_wanted
     a_settle_out_of_range_names_the_field
+
+    a_commit_pushes_what_it_led_to
+    what_is_wrong_with_a_push_is_named
+    settles_among_others_push_too
+    a_job_goes_through_its_stages
+    a_route_out_of_range_names_the_field
 
     a_token_of_the_past_settles_nothing
     a_token_that_never_was_settles_nothing
@@ -167,6 +176,7 @@ on_every_store! {
 /// Cases about several servers: only MongoDB has several, one SQLite file has one.
 mod several_servers {
     use super::http::figures::a_store_that_is_away_is_told;
+    use super::http::flows::one_commit_on_two_servers_pushes_once;
     use super::http::once::{
         a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
     };
@@ -180,6 +190,7 @@ mod several_servers {
 
     crate::on_one_store! {
         mongo:
+        one_commit_on_two_servers_pushes_once
         a_repeat_at_another_server_gets_the_same_jobs
         a_repeat_at_another_server_waits_for_the_first
         another_server_knows_a_commit_by_its_history_only

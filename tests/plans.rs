@@ -212,7 +212,7 @@ async fn settling(bench: &Bench, jobs: Vec<Job>) {
         };
         jobs.iter().map(change).collect()
     };
-    let commit = |claim| Operation::Commit { claim, result: None };
+    let commit = |claim| Operation::Commit { claim, result: None, push: Vec::new() };
     let rollback = |claim| Operation::Rollback { claim, delay_ms: Some(9_000_000), error: None };
     let target = queue(8);
     let to = |claim| Operation::Move {
@@ -252,6 +252,7 @@ async fn pushing(bench: &Bench) {
             backoff: None,
             expires_at: None,
             replay_of: None,
+            route: Vec::new(),
         }
     };
     // The count stops at the limit, however many jobs there are.

@@ -49,9 +49,9 @@ CREATE INDEX jobs_expires_at ON jobs (expires_at) WHERE expires_at IS NOT NULL A
 CREATE INDEX jobs_due ON jobs (due, queue) WHERE due IS NOT NULL;
 CREATE INDEX jobs_purge_at ON jobs (purge_at) WHERE purge_at IS NOT NULL;
 
--- How many jobs of each queue are in each state, kept in the transaction of every change (`store/sqlite/tx.rs`),
--- so that nobody ever counts a backlog. `ready` includes the jobs with a due mark, which `marked` counts. A
--- queue without jobs has no row. Not by triggers: those would cost every job what a batch needs once.
+-- How many jobs of each queue are in each state, kept by the triggers below in the transaction of every
+-- change, so that nobody ever counts a backlog. `ready` includes the jobs with a due mark, which `marked`
+-- counts. A queue without jobs has no row.
 CREATE TABLE counters (
     queue TEXT PRIMARY KEY,
     ready INTEGER NOT NULL,
@@ -61,6 +61,60 @@ CREATE TABLE counters (
     done INTEGER NOT NULL,
     dead INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER jobs_counted_in AFTER INSERT ON jobs
+BEGIN
+    INSERT INTO counters (queue, ready, marked, reserved, blocked, done, dead)
+    VALUES (NEW.queue, NEW.state = 'ready', NEW.due IS NOT NULL, NEW.state = 'reserved',
+            NEW.state = 'blocked', NEW.state = 'done', NEW.state = 'dead')
+    ON CONFLICT (queue) DO UPDATE SET
+        ready = ready + excluded.ready, marked = marked + excluded.marked,
+        reserved = reserved + excluded.reserved, blocked = blocked + excluded.blocked,
+        done = done + excluded.done, dead = dead + excluded.dead;
+END;
+
+CREATE TRIGGER jobs_counted_over AFTER UPDATE OF queue, state, due ON jobs
+WHEN OLD.queue = NEW.queue AND (OLD.state <> NEW.state OR (OLD.due IS NULL) <> (NEW.due IS NULL))
+BEGIN
+    UPDATE counters SET
+        ready = ready + (NEW.state = 'ready') - (OLD.state = 'ready'),
+        marked = marked + (NEW.due IS NOT NULL) - (OLD.due IS NOT NULL),
+        reserved = reserved + (NEW.state = 'reserved') - (OLD.state = 'reserved'),
+        blocked = blocked + (NEW.state = 'blocked') - (OLD.state = 'blocked'),
+        done = done + (NEW.state = 'done') - (OLD.state = 'done'),
+        dead = dead + (NEW.state = 'dead') - (OLD.state = 'dead')
+    WHERE queue = NEW.queue;
+END;
+
+CREATE TRIGGER jobs_counted_away AFTER UPDATE OF queue ON jobs
+WHEN OLD.queue <> NEW.queue
+BEGIN
+    UPDATE counters SET
+        ready = ready - (OLD.state = 'ready'), marked = marked - (OLD.due IS NOT NULL),
+        reserved = reserved - (OLD.state = 'reserved'), blocked = blocked - (OLD.state = 'blocked'),
+        done = done - (OLD.state = 'done'), dead = dead - (OLD.state = 'dead')
+    WHERE queue = OLD.queue;
+    DELETE FROM counters
+    WHERE queue = OLD.queue AND ready = 0 AND reserved = 0 AND blocked = 0 AND done = 0 AND dead = 0;
+    INSERT INTO counters (queue, ready, marked, reserved, blocked, done, dead)
+    VALUES (NEW.queue, NEW.state = 'ready', NEW.due IS NOT NULL, NEW.state = 'reserved',
+            NEW.state = 'blocked', NEW.state = 'done', NEW.state = 'dead')
+    ON CONFLICT (queue) DO UPDATE SET
+        ready = ready + excluded.ready, marked = marked + excluded.marked,
+        reserved = reserved + excluded.reserved, blocked = blocked + excluded.blocked,
+        done = done + excluded.done, dead = dead + excluded.dead;
+END;
+
+CREATE TRIGGER jobs_counted_out AFTER DELETE ON jobs
+BEGIN
+    UPDATE counters SET
+        ready = ready - (OLD.state = 'ready'), marked = marked - (OLD.due IS NOT NULL),
+        reserved = reserved - (OLD.state = 'reserved'), blocked = blocked - (OLD.state = 'blocked'),
+        done = done - (OLD.state = 'done'), dead = dead - (OLD.state = 'dead')
+    WHERE queue = OLD.queue;
+    DELETE FROM counters
+    WHERE queue = OLD.queue AND ready = 0 AND reserved = 0 AND blocked = 0 AND done = 0 AND dead = 0;
+END;
 
 -- The producers' own names for jobs, with the digest of the payload as it was pushed. A key is taken until
 -- the later of `until` and the end of its job. `look_at` is when `prune` looks at it next.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Backoff, Claim, JobId, JobKey, Payload, QueueName, State, Timestamp, Visible, WorkerName};
+use super::{
+    Backoff, Claim, JobId, JobKey, Payload, QueueName, Stage, State, Timestamp, Visible, WorkerName,
+};
 
 /// How many of a job's failures are kept: the last ones.
 pub const FAILURES_KEPT: usize = 10;
@@ -57,6 +59,8 @@ pub enum TrailReason {
     Dead,
     /// It was returned from a dead-letter queue.
     Redriven,
+    /// The work was done there, and its route went on.
+    Committed,
 }
 
 /// Where a dead-lettered job came from.
@@ -126,6 +130,8 @@ pub struct Meta {
     pub origin: Option<Origin>,
     /// The finished job that this one repeats.
     pub replay_of: Option<JobId>,
+    /// The stages that it still has before it.
+    pub route: Vec<Stage>,
     /// A random number that changes with every write; writes are guarded by it.
     pub rev: i64,
 }
@@ -188,6 +194,8 @@ pub struct NewJob {
     pub expires_at: Option<Timestamp>,
     /// See [`Meta::replay_of`].
     pub replay_of: Option<JobId>,
+    /// See [`Meta::route`].
+    pub route: Vec<Stage>,
 }
 
 /// A key and until when it is taken at least.
@@ -227,6 +235,7 @@ impl NewJob {
             trail: Vec::new(),
             origin: None,
             replay_of: self.replay_of,
+            route: self.route,
             rev: 0,
         };
         Job { meta, payload: self.payload, headers: self.headers, result: None }

@@ -139,8 +139,8 @@ const DEAD: Target = Some(State::Dead);
 /// Every transition there is. What is not listed is refused. A push makes a job `ready`.
 pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Reserve, &[RESERVED]),
-    (State::Reserved, Verb::Commit, &[DONE, GONE]),
-    (State::Done, Verb::Commit, &[DONE]), // the repeat of a commit whose answer was lost
+    (State::Reserved, Verb::Commit, &[DONE, GONE, READY]), // ready: in the next stage of its route
+    (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose answer was lost
     (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
     (State::Reserved, Verb::Extend, &[RESERVED]),
     (State::Reserved, Verb::Move, &[READY, GONE]),

@@ -7,13 +7,13 @@ use super::record::{
     FAILURES_KEPT, Failure, MESSAGE_BYTES, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep,
 };
 use super::state::{self, State, Verb, Visible};
-use super::{Claim, Payload, QueueName, Rules, Timestamp};
+use super::{Claim, NewJob, Payload, QueueName, Rules, Stage, Timestamp};
 
 /// Something that is to happen to a job that is already there.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// The work is done.
-    Commit { claim: Claim, result: Option<Payload> },
+    /// The work is done. The jobs in `push` are stored with it, all of them, or it does not happen.
+    Commit { claim: Claim, result: Option<Payload>, push: Vec<NewJob> },
     /// The work failed; comes back after `delay_ms` (`None`: by its backoff), or is dead.
     Rollback { claim: Claim, delay_ms: Option<u64>, error: Option<String> },
     /// The worker needs more time (`None`: as much as it first asked for).
@@ -68,6 +68,24 @@ impl Operation {
             | Self::Move { payload: value, .. }
             | Self::Edit { payload: value, .. } => value.as_ref(),
             _ => None,
+        }
+    }
+
+    /// The jobs that are to be stored with it.
+    pub fn pushes(&self) -> &[NewJob] {
+        match self {
+            Self::Commit { push, .. } => push,
+            _ => &[],
+        }
+    }
+
+    /// Whether a receipt must tell its repeat how it ended, since the job would not: it goes on elsewhere, or
+    /// has left others behind.
+    pub fn leaves_receipt(&self, outcome: &Outcome) -> bool {
+        match self {
+            Self::Move { .. } => true,
+            Self::Commit { push, .. } => !push.is_empty() || *outcome != Outcome::Done,
+            _ => false,
         }
     }
 
@@ -232,6 +250,10 @@ fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
     if meta.state == State::Done {
         return Step { next: Next::Keep, outcome: Outcome::Done };
     }
+    // In a dead-letter queue the route is suspended; and whoever wanted the job gone wants no next stage.
+    if let ([stage, rest @ ..], None, false) = (&*meta.route, &meta.origin, meta.cancel_requested) {
+        return hand_on(meta, stage, rest, result, around.now);
+    }
     let Some(retain_ms) = around.rules.retain_done_ms(&meta.queue) else {
         return Step::delete(Outcome::Done);
     };
@@ -244,6 +266,24 @@ fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
     };
     let meta = Box::new(Meta { expires_at: None, ..finished });
     Step { next: Next::Write { meta, payload: None, result: result.cloned() }, outcome: Outcome::Done }
+}
+
+/// The job in the next stage of its route. A result, even `null`, is what is to be done there.
+fn hand_on(meta: &Meta, stage: &Stage, rest: &[Stage], result: Option<&Payload>, now: Timestamp) -> Step {
+    let next = rehomed(free(meta), &stage.queue, TrailReason::Committed, now);
+    let mut step = returned(Meta {
+        run_at: now.plus_ms(stage.delay_ms.unwrap_or(0)),
+        priority: stage.priority.unwrap_or(meta.priority),
+        max_attempts: stage.max_attempts.or(meta.max_attempts),
+        backoff: stage.backoff.or(meta.backoff),
+        route: rest.to_vec(),
+        progress: None,
+        ..next
+    });
+    if let Next::Write { payload, .. } = &mut step.next {
+        *payload = result.cloned();
+    }
+    step
 }
 
 fn extend(meta: &Meta, lease_ms: Option<u64>, progress: Option<&Payload>, around: Surroundings<'_>) -> Step {

@@ -130,6 +130,7 @@ impl Queues {
             backoff: job.meta.backoff,
             expires_at: None,
             replay_of: Some(job.meta.id),
+            route: Vec::new(),
         }
     }
 }

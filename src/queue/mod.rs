@@ -57,7 +57,7 @@ use self::wakeups::Wakeups;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{IdSource, JobId, QueueName, Rules, Timestamp, Visible};
-use crate::store::{Denied, SettingsSnapshot, Store, StoreError};
+use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -137,7 +137,17 @@ impl Error {
             Denied::Refused(Refusal::Conflict { state }) => Self::WrongState { id: id.clone(), state },
             // Only a move can meet a full queue, and it names the queue itself.
             Denied::Refused(Refusal::Full) => Self::ReservationLost { id: id.clone(), gone: false },
+            Denied::PushRefused(PushRefused { key_of: Some(id), .. }) => Self::KeyConflict(id),
+            Denied::PushRefused(PushRefused { queue, .. }) => Self::QueueFull(queue),
             Denied::Store(error) => Self::Store(error),
+        }
+    }
+
+    /// The same for a value that stands under this pointer.
+    fn under(self, prefix: &str) -> Self {
+        match self {
+            Self::Invalid { pointer, detail } => Self::invalid(format!("{prefix}{pointer}"), detail),
+            other => other,
         }
     }
 }

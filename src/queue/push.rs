@@ -7,8 +7,9 @@ use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::record::{Headers, KeyHold};
+use crate::job::route::ROUTE_MAX;
 use crate::job::settings::ATTEMPTS_MAX;
-use crate::job::{Backoff, JobId, JobKey, NewJob, Payload, QueueName, State, Timestamp, Visible};
+use crate::job::{Backoff, JobId, JobKey, NewJob, Payload, QueueName, Stage, State, Timestamp, Visible};
 use crate::store::{self, Pushed, StoreError};
 
 /// The most headers of one job.
@@ -48,6 +49,8 @@ pub struct NewPush {
     pub backoff: Option<Backoff>,
     /// Removed after so many milliseconds, unless it is reserved or finished then.
     pub expires_in_ms: Option<u64>,
+    /// The stages that it goes through afterwards.
+    pub then: Vec<Stage>,
 }
 
 /// What became of a push.
@@ -65,8 +68,9 @@ pub struct PushAnswer {
 
 impl NewPush {
     /// The first value that is out of its range. Pointers are relative to the job.
-    fn check(&self, payload_bytes: usize) -> Result<()> {
+    pub(super) fn check(&self, payload_bytes: usize) -> Result<()> {
         check_size(&self.payload, "/payload", payload_bytes)?;
+        check_route(&self.then)?;
         let year = |value: Option<u64>| value.is_some_and(|ms| ms > YEAR_MS);
         if matches!(self.when, When::In(ms) if ms > YEAR_MS) {
             return Err(Error::invalid("/delay_ms", "must be 0 to 31536000000 (a year)"));
@@ -99,7 +103,7 @@ impl NewPush {
         }
     }
 
-    fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
+    pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
         let ttl_ms = self.key_ttl_ms.unwrap_or(key_ttl_ms);
         NewJob {
             id,
@@ -118,7 +122,18 @@ impl NewPush {
             backoff: self.backoff,
             expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
             replay_of: None,
+            route: self.then,
         }
+    }
+}
+
+fn check_route(then: &[Stage]) -> Result<()> {
+    if then.len() > ROUTE_MAX {
+        return Err(Error::invalid("/then", "must be at most 100 stages"));
+    }
+    match then.iter().enumerate().find_map(|(n, stage)| Some((n, stage.fault()?))) {
+        Some((n, (pointer, what))) => Err(Error::invalid(format!("/then/{n}{pointer}"), what)),
+        None => Ok(()),
     }
 }
 

@@ -299,7 +299,8 @@ impl Queues {
             return Ok(Vec::new());
         }
         let commit = |job: &Job| {
-            let operation = Operation::Commit { claim: job.meta.claim.clone()?, result: None };
+            let operation =
+                Operation::Commit { claim: job.meta.claim.clone()?, result: None, push: Vec::new() };
             Some(Change { id: job.meta.id.clone(), operation })
         };
         let changes: Vec<Change> = jobs.iter().filter_map(commit).collect();

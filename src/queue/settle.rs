@@ -3,18 +3,20 @@
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
-use super::push::check_size;
+use super::push::{NewPush, check_size};
 use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome, Refusal};
-use crate::job::{Claim, JobId, Payload, QueueName, Reservation, Timestamp};
+use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, Reservation, Timestamp};
 use crate::store::{Applied, Change, Denied, StoreError};
 
 /// The most jobs of one settle.
 pub const SETTLE_MAX: usize = 1000;
+/// The most jobs that one commit pushes.
+const PUSHES_MAX: usize = 1000;
 
 /// What the holder of a reservation wants done. Its token decides, not its deadline.
 #[derive(Debug, Clone)]
@@ -31,7 +33,7 @@ pub struct Settle {
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the fields are those of `Operation`, documented there")]
 pub enum Action {
-    Commit { result: Option<Payload> },
+    Commit { result: Option<Payload>, push: Vec<(QueueName, NewPush)> },
     Rollback { delay_ms: Option<u64>, error: Option<String> },
     Extend { lease_ms: Option<u64>, progress: Option<Payload> },
     Move { queue: QueueName, payload: Option<Payload>, delay_ms: Option<u64>, priority: Option<i32> },
@@ -44,6 +46,8 @@ pub struct Settled {
     pub id: JobId,
     /// What has become of it.
     pub outcome: Outcome,
+    /// The jobs that were pushed with it.
+    pub pushed: Vec<Child>,
     /// The store's clock, to tell a scheduled job from one that is ready.
     pub now: Timestamp,
 }
@@ -51,7 +55,7 @@ pub struct Settled {
 impl Settle {
     fn check(&self, payload_bytes: usize) -> Result<()> {
         let (payload, field) = match &self.action {
-            Action::Commit { result } => (result, "/result"),
+            Action::Commit { result, .. } => (result, "/result"),
             Action::Extend { progress, .. } => (progress, "/progress"),
             Action::Move { payload, .. } => (payload, "/payload"),
             Action::Rollback { .. } => (&None, ""),
@@ -60,6 +64,15 @@ impl Settle {
             check_size(payload, field, payload_bytes)?;
         }
         match &self.action {
+            Action::Commit { push, .. } if push.len() > PUSHES_MAX => {
+                Err(Error::invalid("/push", "must be at most 1000 jobs"))
+            }
+            Action::Commit { push, .. } => {
+                let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
+                    push.check(payload_bytes).map_err(|error| error.under(&format!("/push/{n}")))
+                };
+                push.iter().enumerate().try_for_each(check)
+            }
             Action::Rollback { delay_ms: Some(ms), .. } | Action::Move { delay_ms: Some(ms), .. }
                 if *ms > YEAR_MS =>
             {
@@ -72,11 +85,17 @@ impl Settle {
         }
     }
 
-    fn into_change(self) -> Change {
+    fn into_change(self, queues: &Queues, now: Timestamp) -> Change {
         let claim = self.reservation.and_then(|token| token.claim(&self.id));
         let claim = claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
         let operation = match self.action {
-            Action::Commit { result } => Operation::Commit { claim, result },
+            Action::Commit { result, push } => {
+                let key_ttl_ms = queues.options().defaults.key_ttl_ms;
+                let job = |(queue, push): (QueueName, NewPush)| {
+                    push.into_job(queues.0.ids.next(now), queue, now, key_ttl_ms)
+                };
+                Operation::Commit { claim, result, push: push.into_iter().map(job).collect() }
+            }
             Action::Rollback { delay_ms, error } => Operation::Rollback { claim, delay_ms, error },
             Action::Extend { lease_ms, progress } => Operation::Extend { claim, lease_ms, progress },
             Action::Move { queue, payload, delay_ms, priority } => {
@@ -93,8 +112,13 @@ pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>
 
 impl Item for Vec<Change> {
     fn weight(&self) -> usize {
-        let bytes = |change: &Change| change.operation.value().map_or(0, |value| value.as_str().len());
-        self.iter().map(|change| rounds::weight(bytes(change))).sum()
+        let bytes = |value: &Payload| value.as_str().len();
+        let own = |operation: &Operation| rounds::weight(operation.value().map_or(0, bytes));
+        let pushed = |job: &NewJob| rounds::weight(bytes(&job.payload));
+        let weight = |Change { operation, .. }: &Change| {
+            own(operation) + operation.pushes().iter().map(pushed).sum::<usize>()
+        };
+        self.iter().map(weight).sum()
     }
 }
 
@@ -128,9 +152,10 @@ impl Queues {
                 answers.push(Some(Err(error)));
                 continue;
             }
-            let change = settle.into_change();
+            let change = settle.into_change(self, now);
             let earlier = self.recall(&change);
-            answers.push(earlier.map(|outcome| Ok(Settled { id: change.id.clone(), outcome, now })));
+            let settled = |outcome| Ok(Settled { id: change.id.clone(), outcome, pushed: Vec::new(), now });
+            answers.push(earlier.map(settled));
             if answers.last().is_some_and(Option::is_none) {
                 changes.push(change);
             }
@@ -170,8 +195,12 @@ impl Queues {
         sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
     }
 
-    /// How the very same call ended before, if it is one that is not to happen twice.
+    /// How the very same call ended before, if it is one that is not to happen twice. What a commit pushed is
+    /// not remembered here but in its receipt.
     fn recall(&self, change: &Change) -> Option<Outcome> {
+        if !change.operation.pushes().is_empty() {
+            return None;
+        }
         let claim = change.operation.claim()?;
         self.0.outcomes.recall(&change.id, claim, change.operation.verb())
     }
@@ -195,7 +224,7 @@ impl Queues {
                     self.recall(change).filter(|_| matches!(denied, Denied::Refused(Refusal::Lost { .. })));
                 return earlier.map_or_else(
                     || Err(Error::denied(&id, denied)),
-                    |outcome| Ok(Settled { id: id.clone(), outcome, now }),
+                    |outcome| Ok(Settled { id: id.clone(), outcome, pushed: Vec::new(), now }),
                 );
             }
         };
@@ -205,8 +234,9 @@ impl Queues {
         }
         if !applied.repeated {
             self.note(verb, &applied, now, notes);
+            self.note_pushed(change.operation.pushes(), &applied.pushed, notes);
         }
-        Ok(Settled { id, outcome: applied.outcome, now })
+        Ok(Settled { id, outcome: applied.outcome, pushed: applied.pushed, now })
     }
 
     /// Counts what happened, and wakes whoever waits for what came back.
@@ -238,6 +268,17 @@ impl Queues {
         }
     }
 
+    /// Counts the jobs that a commit pushed, and wakes whoever waits for them.
+    fn note_pushed(&self, asked: &[NewJob], pushed: &[Child], notes: &mut Notes<'_>) {
+        for child in pushed.iter().filter(|child| !child.deduplicated) {
+            notes.count(&child.queue, Event::Pushed);
+            self.announce(&child.queue, child.run_at);
+        }
+        if let Some(expires_at) = asked.iter().filter_map(|job| job.expires_at).min() {
+            self.note_deadline(expires_at);
+        }
+    }
+
     /// Applies changes that no client asked for, and tells of them like of others.
     pub async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
         let now = self.now()?;
@@ -250,7 +291,7 @@ impl Queues {
                     done += 1;
                     self.note(verb, &applied, now, &mut notes);
                 }
-                Err(Denied::Refused(_)) => {} // extended, settled, or done by another server
+                Err(Denied::Refused(_) | Denied::PushRefused(_)) => {} // extended, settled, or done by another server
                 Err(Denied::Store(error)) => return Err(error.into()),
             }
         }

@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
-    Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
+    Child, Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
 };
 
 pub mod copying;
@@ -99,6 +99,17 @@ pub enum Pushed {
     Full,
 }
 
+/// Why a job that was to be stored with a commit was not, and so nothing happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushRefused {
+    /// Its place among those of the commit.
+    pub place: usize,
+    /// The queue that it was for.
+    pub queue: QueueName,
+    /// The job of another payload that has its key; `None`: the queue has as many unfinished jobs as it takes.
+    pub key_of: Option<JobId>,
+}
+
 /// A request for jobs of one queue.
 #[derive(Debug, Clone)]
 pub struct ClaimAsk {
@@ -132,6 +143,8 @@ pub struct Applied {
     pub queue: QueueName,
     /// When it had last been delivered.
     pub started_at: Option<Timestamp>,
+    /// The jobs that were stored with it, in the order in which it asked for them.
+    pub pushed: Vec<Child>,
     /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
     pub repeated: bool,
 }
@@ -142,6 +155,9 @@ pub enum Denied {
     /// The job does not allow it.
     #[error("refused: {0:?}")]
     Refused(Refusal),
+    /// One of the jobs that were to be stored with it was refused.
+    #[error("the push of another job was refused: {0:?}")]
+    PushRefused(PushRefused),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -52,8 +52,7 @@ pub fn differences(one: &Job, other: &Job) -> Vec<&'static str> {
 }
 
 /// A job's fields as JSON texts. Every field is named, so that the compiler asks for those to come.
-fn fields(job: &Job) -> [(&'static str, String); 27] {
-    let Job { meta, payload, headers, result } = job;
+fn fields(Job { meta, payload, headers, result }: &Job) -> [(&'static str, String); 28] {
     let Meta {
         id,
         queue,
@@ -79,6 +78,7 @@ fn fields(job: &Job) -> [(&'static str, String); 27] {
         trail,
         origin,
         replay_of,
+        route,
         rev: _,
     } = meta;
     [
@@ -106,6 +106,7 @@ fn fields(job: &Job) -> [(&'static str, String); 27] {
         ("trail", text(trail)),
         ("origin", text(origin)),
         ("replay_of", text(replay_of)),
+        ("then", text(route)),
         ("payload", json(Some(payload))),
         ("headers", text(headers)),
         ("result", json(result.as_ref())),

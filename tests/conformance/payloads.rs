@@ -145,7 +145,7 @@ pub async fn results_and_progress_are_exact_as_well(store: &dyn Store) {
     let taken = push_and_take(store, job("q")).await;
     let extend = Operation::Extend { claim: held_by(&taken), lease_ms: None, progress: Some(odd.clone()) };
     apply(store, change(&taken.meta.id, extend)).await.unwrap();
-    let commit = Operation::Commit { claim: held_by(&taken), result: Some(odd.clone()) };
+    let commit = Operation::Commit { claim: held_by(&taken), result: Some(odd.clone()), push: Vec::new() };
     apply_under(store, change(&taken.meta.id, commit), &rules_of("q", with_history)).await.unwrap();
     let done = see(store, &taken.meta.id).await;
     assert_eq!((done.meta.progress, done.result), (Some(odd.clone()), Some(odd)));
@@ -153,7 +153,8 @@ pub async fn results_and_progress_are_exact_as_well(store: &dyn Store) {
 
 pub async fn a_result_of_null_is_a_result(store: &dyn Store) {
     let taken = push_and_take(store, job("q")).await;
-    let commit = Operation::Commit { claim: held_by(&taken), result: Some(Payload::null()) };
+    let commit =
+        Operation::Commit { claim: held_by(&taken), result: Some(Payload::null()), push: Vec::new() };
     apply_under(store, change(&taken.meta.id, commit), &rules_of("q", with_history)).await.unwrap();
     assert_eq!(see(store, &taken.meta.id).await.result, Some(Payload::null()));
 }

@@ -21,7 +21,8 @@ pub async fn a_commit_takes_the_job_away(store: &dyn Store) {
 
 pub async fn a_commit_becomes_history_where_it_is_kept(store: &dyn Store) {
     let taken = push_and_take(store, job("q").expires(600_000)).await;
-    let operation = Operation::Commit { claim: held_by(&taken), result: Some(payload(r#"{"sum":1.50}"#)) };
+    let result = Some(payload(r#"{"sum":1.50}"#));
+    let operation = Operation::Commit { claim: held_by(&taken), result, push: Vec::new() };
     let rules = rules_of("q", with_history);
     apply_under(store, change(&taken.meta.id, operation), &rules).await.unwrap();
     let done = see(store, &taken.meta.id).await;

@@ -10,7 +10,7 @@ use tailback::job::settings::Defaults;
 use tailback::job::state::State;
 use tailback::job::transition::{Operation, Outcome, Refusal};
 use tailback::job::{
-    Backoff, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp,
+    Backoff, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Stage, Timestamp,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
 
@@ -54,6 +54,7 @@ pub struct Draft {
     backoff: Option<Backoff>,
     headers: Vec<(String, String)>,
     replay_of: Option<JobId>,
+    route: Vec<Stage>,
 }
 
 pub fn job(name: &str) -> Draft {
@@ -68,6 +69,7 @@ pub fn job(name: &str) -> Draft {
         backoff: None,
         headers: Vec::new(),
         replay_of: None,
+        route: Vec::new(),
     }
 }
 
@@ -118,6 +120,11 @@ impl Draft {
         self
     }
 
+    pub fn then(mut self, route: Vec<Stage>) -> Self {
+        self.route = route;
+        self
+    }
+
     /// The job, by the store's clock.
     pub fn build(self, store: &dyn Store) -> NewJob {
         let now = store.now().unwrap();
@@ -136,6 +143,7 @@ impl Draft {
             backoff: self.backoff,
             expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
             replay_of: self.replay_of,
+            route: self.route,
         }
     }
 }
@@ -232,7 +240,7 @@ pub fn change(id: &JobId, operation: Operation) -> Change {
 
 pub fn commit(job: &Job) -> Change {
     let claim = held_by(job);
-    change(&job.meta.id, Operation::Commit { claim, result: None })
+    change(&job.meta.id, Operation::Commit { claim, result: None, push: Vec::new() })
 }
 
 pub fn rollback(job: &Job, delay_ms: Option<u64>) -> Change {
@@ -280,7 +288,7 @@ pub async fn apply_all(
     let answers = applied.into_iter().map(|answer| match answer {
         Ok(applied) => Ok(applied),
         Err(Denied::Refused(refusal)) => Err(refusal),
-        Err(Denied::Store(error)) => panic!("the store failed: {error:?}"),
+        Err(denied) => panic!("the store failed: {denied:?}"),
     });
     answers.collect()
 }

@@ -200,7 +200,7 @@ pub async fn a_settle_out_of_range_names_the_field(place: &Place) {
     let year = 31_536_000_000_u64;
     for (call, pointer, body) in [
         ("commit", "/colour", json!({"colour": 1})),
-        ("commit", "/push", json!({"push": []})),
+        ("commit", "/push", json!({"push": {}})),
         ("rollback", "/delay_ms", json!({"delay_ms": year + 1})),
         ("rollback", "/delay_ms", json!({"delay_ms": -1})),
         ("rollback", "/error", json!({"error": {"m": 1}})),

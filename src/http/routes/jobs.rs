@@ -7,82 +7,19 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::push::PushRequest;
 use super::view::JobView;
 use super::{align, each};
-use crate::http::body::{Body, maybe_payload, payload, present};
+use crate::http::body::{Body, maybe_payload, present};
 use crate::http::params::{InQueue, OfJob, Query, cursor};
 use crate::http::problem::{Answer, Code, Problem};
-use crate::job::record::Headers;
-use crate::job::{Backoff, JobId, JobKey, QueueName, Timestamp, Visible};
-use crate::queue::{Cancelled, Edit, NewPush, PushAnswer, Queues, When};
+use crate::job::{JobId, QueueName, Timestamp, Visible};
+use crate::queue::{Cancelled, Edit, PushAnswer, Queues};
 use crate::store::Filter;
 
 /// The most jobs of one batch.
 const BATCH_MAX: usize = 1000;
 const STATES: &str = "scheduled, ready, reserved, blocked, done, dead";
-
-/// A job to push.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PushRequest {
-    /// What is to be done: any JSON value, given back equal to what is sent here.
-    #[schema(value_type = serde_json::Value)]
-    payload: Box<RawValue>,
-    /// Due after so many milliseconds; not together with `run_at`.
-    #[schema(minimum = 0, maximum = 31536000000_u64)]
-    delay_ms: Option<u64>,
-    /// Due at this moment; not together with `delay_ms`.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    run_at: Option<Timestamp>,
-    /// Higher is delivered first.
-    #[serde(default)]
-    #[schema(default = 0)]
-    priority: i32,
-    /// Your own name for the job: while it is taken, a push with the same key and an equal payload answers
-    /// the first job, and one with another payload is refused.
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
-    key: Option<JobKey>,
-    /// How long the key is taken at least, in milliseconds; it is until the job has ended.
-    #[schema(minimum = 0, maximum = 31536000000_u64)]
-    key_ttl_ms: Option<u64>,
-    /// How often the job is delivered before it is dead; absent: what the queue says.
-    #[schema(minimum = 1, maximum = 1000000)]
-    max_attempts: Option<u32>,
-    /// How long the job waits after a rollback; absent: what the queue says.
-    #[serde(default, deserialize_with = "crate::job::backoff::object")]
-    backoff: Option<Backoff>,
-    /// Removed after so many milliseconds, unless it is reserved or finished then.
-    #[schema(minimum = 1, maximum = 31536000000_u64)]
-    expires_in_ms: Option<u64>,
-    /// Text that travels with the job.
-    #[serde(default)]
-    #[schema(value_type = std::collections::HashMap<String, String>)]
-    headers: Headers,
-}
-
-impl TryFrom<PushRequest> for NewPush {
-    type Error = Problem;
-
-    fn try_from(request: PushRequest) -> Result<Self, Problem> {
-        let when = match (request.delay_ms, request.run_at) {
-            (None, None) => When::Now,
-            (Some(delay_ms), None) => When::In(delay_ms),
-            (None, Some(run_at)) => When::At(run_at),
-            (Some(_), Some(_)) => return Err(Problem::field("/run_at", "cannot stand beside delay_ms")),
-        };
-        Ok(Self {
-            payload: payload(&request.payload, "/payload")?,
-            headers: request.headers,
-            when,
-            priority: request.priority,
-            key: request.key,
-            key_ttl_ms: request.key_ttl_ms,
-            max_attempts: request.max_attempts,
-            backoff: request.backoff,
-            expires_in_ms: request.expires_in_ms,
-        })
-    }
-}
 
 /// A job that was pushed, or that has the key.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -131,7 +68,7 @@ pub async fn push(
     InQueue(queue): InQueue,
     Body(request): Body<PushRequest>,
 ) -> Answer<Response> {
-    let answers = queues.push(&queue, vec![request.try_into()?]).await;
+    let answers = queues.push(&queue, vec![request.into_push()?]).await;
     let lost = || Problem::new(Code::Internal, "the push was left unanswered");
     let answer = PushResponse::new(&queue, answers.into_iter().next().ok_or_else(lost)??);
     let location = HeaderValue::try_from(format!("/v1/jobs/{}", answer.id)).map_err(|_| lost())?;
@@ -215,7 +152,7 @@ pub async fn push_batch(
     if !(1..=BATCH_MAX).contains(&request.jobs.len()) {
         return Err(Problem::field("/jobs", "must be 1 to 1000 jobs"));
     }
-    let (elements, pushes) = each(&request.jobs, |job: PushRequest| NewPush::try_from(job));
+    let (elements, pushes) = each(&request.jobs, PushRequest::into_push);
     let answers = queues.push(&queue, pushes).await;
     let results = align(elements, answers.into_iter()).into_iter().map(|answer| {
         let answer = answer.and_then(|pushed| pushed.map_err(Problem::from));

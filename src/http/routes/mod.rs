@@ -2,6 +2,7 @@
 
 pub mod jobs;
 pub mod operations;
+pub mod push;
 pub mod queues;
 pub mod reserve;
 pub mod settle;

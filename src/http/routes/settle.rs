@@ -5,12 +5,13 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::push::{QueuedPush, queued};
 use super::{align, each};
 use crate::http::body::{Body, maybe_payload, present};
 use crate::http::params::SettledJob;
 use crate::http::problem::{Answer, Code, Problem};
 use crate::job::transition::Outcome;
-use crate::job::{JobId, QueueName, State as JobState, Timestamp};
+use crate::job::{Child, JobId, QueueName, State as JobState, Timestamp};
 use crate::queue::settle::{Action, SETTLE_MAX};
 use crate::queue::{Queues, Settle, Settled};
 
@@ -20,10 +21,14 @@ use crate::queue::{Queues, Settle, Settled};
 pub struct CommitRequest {
     /// The token that the reserve answered.
     reservation: String,
-    /// What came of it: any JSON value, kept with the job in history.
+    /// What came of it: any JSON value, kept with the job in history, or its payload in the next stage.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
+    /// Jobs to push with it, up to 1000: they are stored with the commit, or nothing happens.
+    #[serde(default)]
+    #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
+    push: Vec<Box<RawValue>>,
 }
 
 /// The work failed.
@@ -81,7 +86,8 @@ trait Ask {
 
 impl Ask for CommitRequest {
     fn into_action(self) -> Answer<(String, Action)> {
-        Ok((self.reservation, Action::Commit { result: maybe_payload(self.result.as_deref(), "/result")? }))
+        let result = maybe_payload(self.result.as_deref(), "/result")?;
+        Ok((self.reservation, Action::Commit { result, push: queued(&self.push, "/push")? }))
     }
 }
 
@@ -136,6 +142,9 @@ pub struct SettleResponse {
     /// Whether somebody asked for the job's end (extend).
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_requested: Option<bool>,
+    /// The jobs that were pushed with it, in the order of the request (commit).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pushed: Vec<Child>,
 }
 
 /// What has become of a job that was settled.
@@ -156,8 +165,8 @@ pub enum SettledState {
 
 impl From<Settled> for SettleResponse {
     fn from(settled: Settled) -> Self {
-        let Settled { id, outcome, now } = settled;
-        let answer = Self { id: Some(id), ..Self::default() };
+        let Settled { id, outcome, pushed, now } = settled;
+        let answer = Self { id: Some(id), pushed, ..Self::default() };
         match outcome {
             Outcome::Done => Self { state: Some(SettledState::Done), ..answer },
             Outcome::Removed => Self { state: Some(SettledState::Removed), ..answer },
@@ -184,12 +193,15 @@ async fn settle_one(queues: &Queues, id: JobId, ask: impl Ask) -> Answer<Json<Se
 
 /// Commit a job
 ///
-/// The work is done: the job leaves, or becomes history where its queue keeps some.
+/// The work is done: the job leaves, or becomes history where its queue keeps some. If it has a route (`then`), it
+/// goes on in the next stage, with `result` as its payload if there is one. The jobs in `push` are stored in the same
+/// atomic step: all of them with the commit, or nothing happens.
 #[utoipa::path(post, path = "/v1/jobs/{id}/commit", operation_id = "commit_job", tag = "work",
     params(("id" = String, Path, description = "The job")), request_body = CommitRequest,
     responses(
         (status = 200, description = "The job is done", body = SettleResponse),
-        (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json")))]
+        (status = 409, description = "`reservation-lost`; `key-conflict` of a job to push", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`queue-full`: that of a job to push", body = Problem, content_type = "application/problem+json")))]
 pub async fn commit(
     State(queues): State<Queues>,
     SettledJob(id): SettledJob,
@@ -278,6 +290,10 @@ items! {
         #[serde(default, deserialize_with = "present")]
         #[schema(value_type = Option<serde_json::Value>)]
         result: Option<Box<RawValue>>,
+        /// See the commit call.
+        #[serde(default)]
+        #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
+        push: Vec<Box<RawValue>>,
     }
     /// A rollback among others.
     RollbackItem of RollbackRequest {
@@ -421,7 +437,8 @@ mod tests {
         let state = |run_at| {
             let outcome =
                 Outcome::Returned { queue: "q".parse().unwrap(), run_at: Timestamp::from_millis(run_at) };
-            let settled = Settled { id: "a".parse().unwrap(), outcome, now: Timestamp::from_millis(1000) };
+            let (id, now) = ("a".parse().unwrap(), Timestamp::from_millis(1000));
+            let settled = Settled { id, outcome, pushed: Vec::new(), now };
             serde_json::to_value(SettleResponse::from(settled)).unwrap()["state"].clone()
         };
         assert_eq!((state(1000), state(1001)), ("ready".into(), "scheduled".into()));

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::job::record::{Failure, Headers, Origin, TrailStep};
 use crate::job::{
-    Backoff, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Timestamp, Visible, WorkerName,
+    Backoff, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Stage, Timestamp, Visible,
+    WorkerName,
 };
 
 fn is_false(value: &bool) -> bool {
@@ -90,6 +91,9 @@ pub struct JobView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub replay_of: Option<JobId>,
+    /// The stages that it goes through afterwards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Stage>,
     /// What its worker answered with the commit: any JSON value (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -125,6 +129,7 @@ impl JobView {
             trail: meta.trail,
             dead_lettered_from: meta.origin,
             replay_of: meta.replay_of,
+            then: meta.route,
             result,
         }
     }

@@ -11,100 +11,20 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
-use super::client::{barrier, durable, fault, parts, strict, write, write_in, write_strict};
-use super::document::{readable, to_meta, update, without_contents};
-use super::floors::Place;
+use super::client::{barrier, durable, fault, parts, strict, write, write_strict};
+use super::document::{readable, to_meta, without_contents};
+use super::plan::{Plan, receipt_for};
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
-use crate::job::{JobId, Meta, QueueName, Rules, State, Timestamp};
+use crate::job::transition::{Next, Operation, Refusal, Surroundings, step};
+use crate::job::{JobId, Meta, Rules};
 use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
 
 /// How often changes that met other changes are planned again.
 const ATTEMPTS: usize = 6;
 
 type Answer = Result<Applied, Denied>;
-
-/// A plan for one job.
-struct Plan {
-    meta: Meta,
-    step: Step,
-    /// What a receipt must say to whom it may concern later, if there must be one.
-    receipt: Option<Verb>,
-    /// The `rev` that the document has once the plan is carried out.
-    rev: i64,
-}
-
-impl Plan {
-    fn applied(&self) -> Applied {
-        Applied {
-            outcome: self.step.outcome.clone(),
-            queue: self.meta.queue.clone(),
-            started_at: self.meta.started_at,
-            repeated: false,
-        }
-    }
-
-    fn guard(&self) -> Document {
-        doc! { "_id": self.meta.id.as_str(), "rev": self.meta.rev }
-    }
-
-    /// What this plan changes in the document, if it is to be changed.
-    fn update(&self, now: Timestamp) -> Option<Document> {
-        let Next::Write { meta, payload, result } = &self.step.next else {
-            return None;
-        };
-        let next = Meta { rev: self.rev, ..(**meta).clone() };
-        Some(update(&next, payload.as_ref(), result.as_ref(), now))
-    }
-
-    /// The job as it is once the plan is carried out, if somebody still holds it then.
-    fn held(&self) -> Option<Meta> {
-        match &self.step.next {
-            Next::Write { meta, .. } if meta.state == State::Reserved => {
-                Some(Meta { rev: self.rev, ..(**meta).clone() })
-            }
-            _ => None,
-        }
-    }
-
-    /// The receipt that must be written together with the plan, if one must.
-    fn receipt(&self) -> Option<Receipt> {
-        Some(Receipt {
-            id: self.meta.id.clone(),
-            claim: self.meta.claim.clone()?,
-            verb: self.receipt?,
-            queue: self.meta.queue.clone(),
-            outcome: self.step.outcome.clone(),
-            started_at: self.meta.started_at,
-        })
-    }
-
-    /// Where the job stands in its queue once the plan is carried out, if it is ready then.
-    fn place(&self) -> Option<(&QueueName, Place)> {
-        match &self.step.next {
-            Next::Write { meta, .. } if meta.state == State::Ready => {
-                Some((&meta.queue, Place { priority: meta.priority, run_at: meta.run_at }))
-            }
-            _ => None,
-        }
-    }
-
-    /// The queues whose jobs it changes.
-    fn queues(&self) -> impl Iterator<Item = &QueueName> {
-        let to = match &self.step.next {
-            Next::Write { meta, .. } => Some(&meta.queue),
-            _ => None,
-        };
-        [&self.meta.queue].into_iter().chain(to)
-    }
-
-    /// Whether the job leaves.
-    fn deletes(&self) -> bool {
-        self.step.next == Next::Delete
-    }
-}
 
 /// Applies changes in order; those to different jobs travel together.
 pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<Answer> {
@@ -131,12 +51,12 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
 }
 
 /// Changes to different jobs on their way.
-struct Round<'a> {
-    mongo: &'a Mongo,
-    rules: &'a Rules,
+pub(super) struct Round<'a> {
+    pub(super) mongo: &'a Mongo,
+    pub(super) rules: &'a Rules,
     pending: Vec<(usize, Change)>,
     /// Plans that were sent without a certain answer.
-    sent: HashMap<JobId, Plan>,
+    pub(super) sent: HashMap<JobId, Plan>,
     answers: &'a mut Vec<Option<Answer>>,
 }
 
@@ -151,7 +71,7 @@ impl Round<'_> {
             }
             let (atomic, plain): (Vec<_>, Vec<_>) =
                 plans.into_iter().partition(|(_, plan)| plan.receipt.is_some());
-            let results = [self.write_plain(plain).await, self.write_with_receipts(atomic).await];
+            let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
             for result in results {
                 // A refused statement leaves the others of its command as they should be: look again.
                 if let Err(error) = result {
@@ -165,7 +85,7 @@ impl Round<'_> {
         Err(trouble)
     }
 
-    fn answer(&mut self, n: usize, answer: Answer) {
+    pub(super) fn answer(&mut self, n: usize, answer: Answer) {
         self.answers[n] = Some(answer);
     }
 
@@ -183,10 +103,9 @@ impl Round<'_> {
         for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
             if let Some(plan) = self.sent.remove(&change.id)
-                && self.carried_out(&plan, meta.as_ref()).await?
+                && let Some(applied) = self.proof(&plan, meta.as_ref()).await?
             {
-                self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-                proven.push((n, plan.applied()));
+                proven.push((n, applied));
                 continue;
             }
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
@@ -197,18 +116,27 @@ impl Round<'_> {
             };
             match (planned, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
-                    let plan = Plan { meta, step, receipt: None, rev: 0 };
-                    proven.push((n, Applied { repeated: true, ..plan.applied() }));
+                    let plan = Plan { meta, step, pushes: Vec::new(), receipt: None, rev: 0 };
+                    let kept = Applied { repeated: true, ..plan.applied(Vec::new()) };
+                    let earlier = match change.operation.pushes() {
+                        [] => None,
+                        _ => self.receipt_of(&change).await?, // it tells more than history does
+                    };
+                    proven.push((n, earlier.map_or(kept, Receipt::applied)));
                 }
                 (Ok(step), Some(meta)) => {
-                    let receipt = receipt_for(&change.operation, &meta);
-                    plans.push((n, Plan { meta, step, receipt, rev: rand::random() }));
+                    let receipt = receipt_for(&change.operation, &meta, &step.outcome);
+                    let pushes = change.operation.pushes().to_vec();
+                    plans.push((n, Plan { meta, step, pushes, receipt, rev: rand::random() }));
                 }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
-                (Err(refusal), _) => match self.receipt_of(&change, refusal).await? {
-                    Some(receipt) => proven.push((n, receipt.applied())),
-                    None => self.answer(n, Err(Denied::Refused(refusal))),
-                },
+                (Err(refusal), _) => {
+                    let lost = matches!(refusal, Refusal::Lost { .. });
+                    match if lost { self.receipt_of(&change).await? } else { None } {
+                        Some(receipt) => proven.push((n, receipt.applied())),
+                        None => self.answer(n, Err(Denied::Refused(refusal))),
+                    }
+                }
             }
         }
         if !proven.is_empty() {
@@ -218,21 +146,33 @@ impl Round<'_> {
         Ok(plans)
     }
 
-    /// Whether the document (or its absence) proves that a plan was carried out.
+    /// What the document, its absence or a receipt prove to have been carried out of a plan that was sent.
     ///
     /// The absence of a job that was read with a valid token, and for which a deletion was sent, is that
     /// deletion's doing, or that of a duplicate of the same call, which means the same. The one other thing
     /// that deletes a job which is held is a forced cancel, and that leaves a receipt.
-    async fn carried_out(&self, plan: &Plan, found: Option<&Meta>) -> Result<bool> {
+    async fn proof(&self, plan: &Plan, found: Option<&Meta>) -> Result<Option<Applied>> {
         let deletes = plan.deletes();
-        match (found, &plan.meta.claim) {
-            (Some(meta), _) => Ok(!deletes && meta.rev == plan.rev),
-            (None, Some(claim)) if deletes => {
-                let receipt = receipts::find(self.mongo, &plan.meta.id, claim).await?;
-                Ok(receipt.is_none_or(|receipt| receipt.verb != Verb::Cancel))
+        let receipt = match &plan.meta.claim {
+            Some(claim) if plan.receipt.is_some() || (found.is_none() && deletes) => {
+                receipts::find(self.mongo, &plan.meta.id, claim).await?
             }
-            (None, _) => Ok(deletes),
+            _ => None,
+        };
+        let carried_out = match (found, &receipt, plan.receipt) {
+            // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
+            (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
+                return Ok(Some(Applied { repeated: false, ..receipt.clone().applied() }));
+            }
+            (_, _, Some(Verb::Commit | Verb::Move)) => false,
+            (Some(meta), ..) => !deletes && meta.rev == plan.rev,
+            (None, Some(receipt), None) => deletes && receipt.verb != Verb::Cancel,
+            (None, ..) => deletes,
+        };
+        if carried_out {
+            self.mongo.counters.stepped(&plan.meta, &plan.step.next);
         }
+        Ok(carried_out.then(|| plan.applied(Vec::new())))
     }
 
     fn ids(&self) -> Vec<&JobId> {
@@ -266,13 +206,13 @@ impl Round<'_> {
         Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
     }
 
-    /// The receipt that tells that this very call, refused now, was carried out before.
-    async fn receipt_of(&self, change: &Change, refusal: Refusal) -> Result<Option<Receipt>> {
-        let (Operation::Move { claim, .. }, Refusal::Lost { .. }) = (&change.operation, refusal) else {
+    /// The receipt that tells that this very call was carried out before.
+    async fn receipt_of(&self, change: &Change) -> Result<Option<Receipt>> {
+        let (Operation::Move { claim, .. } | Operation::Commit { claim, .. }) = &change.operation else {
             return Ok(None);
         };
         let receipt = receipts::find(self.mongo, &change.id, claim).await?;
-        Ok(receipt.filter(|receipt| receipt.verb == Verb::Move))
+        Ok(receipt.filter(|receipt| receipt.verb == change.operation.verb()))
     }
 
     /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
@@ -339,7 +279,7 @@ impl Round<'_> {
             if certain {
                 self.mongo.handed.remember(plan.held().iter());
                 self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-                self.answer(n, Ok(plan.applied()));
+                self.answer(n, Ok(plan.applied(Vec::new())));
             } else if !in_vain {
                 all_known = false; // what is proven later is counted then, and the queue all the same
                 self.sent.insert(plan.meta.id.clone(), plan);
@@ -349,100 +289,6 @@ impl Round<'_> {
             sent.answered();
         }
         updated.and(deleted).map(|_| ())
-    }
-
-    /// Plans that leave a receipt: all of them with their receipts in one transaction, or none.
-    async fn write_with_receipts(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
-        if plans.is_empty() {
-            return Ok(());
-        }
-        let targets = plans.iter().filter_map(|(_, plan)| target(plan));
-        let limited: Vec<QueueName> =
-            targets.filter(|queue| self.rules.max_jobs(queue).is_some()).cloned().collect();
-        let mongo = self.mongo;
-        let _gates = mongo.gates.enter(limited.iter().cloned()).await;
-        let mut room = mongo.room(&limited, self.rules).await?;
-        let mut fitting = Vec::new();
-        for (n, plan) in plans {
-            match target(&plan).and_then(|queue| room.get_mut(queue)) {
-                Some(0) => self.answer(n, Err(Denied::Refused(Refusal::Full))),
-                Some(left) => {
-                    *left -= 1;
-                    fitting.push((n, plan));
-                }
-                None => fitting.push((n, plan)),
-            }
-        }
-        if fitting.is_empty() {
-            return Ok(());
-        }
-        let receipts: Vec<Receipt> = fitting.iter().filter_map(|(_, plan)| plan.receipt()).collect();
-        let sent = mongo.counters.sending(fitting.iter().flat_map(|(_, plan)| plan.queues()));
-        let done = self.transact(&fitting, &receipts).await;
-        mongo.floors.came(fitting.iter().filter_map(|(_, plan)| plan.place()));
-        if done.is_ok() {
-            sent.answered();
-        }
-        for (n, plan) in fitting {
-            match &done {
-                Ok(true) => {
-                    mongo.counters.stepped(&plan.meta, &plan.step.next);
-                    self.answer(n, Ok(plan.applied()));
-                }
-                Ok(false) => {} // somebody changed one of the jobs: plan again
-                Err(_) => drop(self.sent.insert(plan.meta.id.clone(), plan)),
-            }
-        }
-        done.map(|_| ())
-    }
-
-    /// False if one of the jobs was not what its plan expects; then nothing was written.
-    async fn transact(&self, plans: &[(usize, Plan)], receipts: &[Receipt]) -> Result<bool> {
-        let database = self.mongo.connection.database().await?;
-        let mut session = self.mongo.transaction().await?;
-        let now = self.mongo.now()?;
-        let update = |(_, plan): &(usize, Plan)| Some(doc! { "q": plan.guard(), "u": plan.update(now)? });
-        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
-        let leaving = plans.iter().filter(|(_, plan)| plan.deletes());
-        let deletes = leaving.map(|(_, plan)| doc! { "q": plan.guard(), "limit": 1 }).collect();
-        let mut found = 0;
-        for (verb, field, statements) in [("update", "updates", updates), ("delete", "deletes", deletes)] {
-            for part in parts(statements)? {
-                let command = doc! { verb: JOBS, field: part };
-                found += write_in(database, command, &mut session).await.map_err(fault)?.unwrap_or(0);
-            }
-        }
-        if found != plans.len() as u64 {
-            abort(&mut session).await;
-            return Ok(false);
-        }
-        receipts::insert(self.mongo, receipts, &mut session).await?;
-        session.commit_transaction().await.map_err(fault)?;
-        Ok(true)
-    }
-}
-
-/// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
-fn receipt_for(operation: &Operation, meta: &Meta) -> Option<Verb> {
-    match operation {
-        Operation::Move { .. } => Some(Verb::Move),
-        // Tells a commit that meets the deletion that it was not its own.
-        Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
-        _ => None,
-    }
-}
-
-/// The queue that a plan brings a job into from another one, where a limit may stop it.
-fn target(plan: &Plan) -> Option<&QueueName> {
-    match &plan.step.outcome {
-        Outcome::Returned { queue, .. } if *queue != plan.meta.queue => Some(queue),
-        _ => None,
-    }
-}
-
-async fn abort(session: &mut ClientSession) {
-    if let Err(error) = session.abort_transaction().await {
-        tracing::debug!(%error, "a transaction was left to end by itself");
     }
 }
 

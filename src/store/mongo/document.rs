@@ -114,13 +114,14 @@ impl Fields {
         self.maybe("trail", (!meta.trail.is_empty()).then(|| serialized(&meta.trail)));
         self.maybe("origin", meta.origin.as_ref().map(serialized));
         self.maybe("replay_of", meta.replay_of.as_ref().map(|id| id.as_str()));
+        self.maybe("then", (!meta.route.is_empty()).then(|| serialized(&meta.route)));
         self.put("rev", meta.rev);
     }
 }
 
 /// Small parts of the bookkeeping go through serde; their moments become text, which is fine where nobody
 /// sorts by them.
-fn serialized(value: &impl Serialize) -> Bson {
+pub fn serialized(value: &impl Serialize) -> Bson {
     mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
 }
 
@@ -184,6 +185,7 @@ pub fn to_meta(document: &Document) -> Result<Meta> {
         trail: row.part("trail")?.unwrap_or_default(),
         origin: row.part("origin")?,
         replay_of: row.some("replay_of", Row::text)?,
+        route: row.part("then")?.unwrap_or_default(),
         rev: row.number("rev")?,
     })
 }
@@ -229,7 +231,8 @@ impl Row<'_> {
         }
     }
 
-    fn part<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
+    /// A part that goes through serde, if the field is there.
+    pub fn part<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         self.some(field, |row, field| {
             let value = row.0.get(field).cloned().unwrap_or(Bson::Null);
             mongodb::bson::deserialize_from_bson(value).map_err(|_| row.fault(field))

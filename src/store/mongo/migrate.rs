@@ -20,11 +20,18 @@ struct Migration {
     commands: &'static str,
 }
 
-const MIGRATIONS: [Migration; 1] = [Migration {
-    number: 1,
-    name: "0001_jobs",
-    commands: include_str!("../../../migrations/mongodb/0001_jobs.json"),
-}];
+macro_rules! migration {
+    ($number:literal, $name:literal) => {
+        Migration {
+            number: $number,
+            name: $name,
+            commands: include_str!(concat!("../../../migrations/mongodb/", $name, ".json")),
+        }
+    };
+}
+
+const MIGRATIONS: [Migration; 3] =
+    [migration!(1, "0001_jobs"), migration!(2, "0002_counters"), migration!(3, "0003_routes")];
 
 /// Runs what is missing and answers its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {

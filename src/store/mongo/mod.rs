@@ -16,6 +16,7 @@
 //! | `copying` | all of it, from and to another store |
 
 mod apply;
+mod atomic;
 mod claim;
 mod client;
 mod clock;
@@ -30,6 +31,7 @@ mod history;
 mod migrate;
 mod overdue;
 mod payload;
+mod plan;
 mod push;
 mod query;
 mod receipts;

@@ -16,7 +16,8 @@ use crate::job::record::KeyHold;
 use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::{Pushed, Result, Store as _, StoreError};
 
-type Room = HashMap<QueueName, u64>;
+/// How many more unfinished jobs each limited queue takes.
+pub type Room = HashMap<QueueName, u64>;
 
 /// Elements and their places in the call.
 type Placed<T> = Vec<(usize, T)>;
@@ -122,7 +123,7 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
 }
 
 /// Where the job stands in its queue.
-fn place(job: &NewJob) -> (QueueName, Place) {
+pub fn place(job: &NewJob) -> (QueueName, Place) {
     (job.queue.clone(), Place { priority: job.priority, run_at: job.run_at })
 }
 
@@ -189,6 +190,24 @@ struct Holder {
 }
 
 impl Holder {
+    fn new(job: &NewJob, hold: &KeyHold, now: Timestamp) -> Self {
+        let digest = job.payload.digest().to_vec();
+        let state = Some(State::Ready.visible(job.run_at, now));
+        Self { job: job.id.clone(), digest, until: hold.until, run_at: job.run_at, state }
+    }
+
+    /// What a job meets whose key is taken by this one.
+    fn answer(&self, job: &NewJob) -> Pushed {
+        if self.job == job.id {
+            Pushed::Created // the first try's commit was carried out after all
+        } else if self.digest == job.payload.digest() {
+            let state = self.state.unwrap_or(Visible::Done);
+            Pushed::Duplicate { id: self.job.clone(), state, run_at: self.run_at }
+        } else {
+            Pushed::KeyConflict { id: self.job.clone() }
+        }
+    }
+
     /// A key is taken until its time is over and its job has ended.
     fn is_taken(&self, now: Timestamp) -> bool {
         self.until > now || self.state.is_some_and(|state| state.stored().is_unfinished())
@@ -197,46 +216,16 @@ impl Holder {
 
 /// `None`: another transaction was in the way, and nothing was stored.
 async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
-    let now = mongo.now()?;
     let database = mongo.connection.database().await?;
     let mut session = mongo.transaction().await?;
-    let (known, states) = match read_holders(database, jobs, &mut session).await {
-        Ok(read) => read,
-        Err(error) => return conflict_is_none(error),
+    let jobs: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
+    let resolved = match resolve(mongo, &jobs, room, &mut session).await {
+        Ok(resolved) => resolved,
+        Err(Trouble::Driver(error)) => return conflict_is_none(error),
+        Err(Trouble::Store(error)) => return Err(error),
     };
-    let mut holders = holders(&known, &states, now)?;
-    let mut pushed = Vec::with_capacity(jobs.len());
-    let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
-    for (_, job) in jobs {
-        let Some(hold) = &job.key else {
-            return Err(StoreError::internal("a push lost its key"));
-        };
-        let id = key_id(&job.queue, hold);
-        let digest = job.payload.digest();
-        if let Some(holder) = holders.get(&id).filter(|holder| holder.is_taken(now)) {
-            pushed.push(if holder.job == job.id {
-                Pushed::Created // the first try's commit was carried out after all
-            } else if holder.digest == digest {
-                let state = holder.state.unwrap_or(Visible::Done);
-                Pushed::Duplicate { id: holder.job.clone(), state, run_at: holder.run_at }
-            } else {
-                Pushed::KeyConflict { id: holder.job.clone() }
-            });
-            continue;
-        }
-        if !take_room(room, &job.queue) {
-            pushed.push(Pushed::Full);
-            continue;
-        }
-        records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
-        let state = Some(State::Ready.visible(job.run_at, now));
-        let (until, run_at) = (hold.until, job.run_at);
-        holders.insert(id, Holder { job: job.id.clone(), digest: digest.to_vec(), until, run_at, state });
-        documents.push(from_job(&job.clone().into_job(), now));
-        arriving.push(&job.queue);
-        pushed.push(Pushed::Created);
-    }
-    let arriving = mongo.counters.arriving(arriving);
+    let Resolved { pushed, documents, records, arriving } = resolved;
+    let arriving = mongo.counters.arriving(&arriving);
     match commit(database, documents, parts(records)?, session).await {
         Ok(true) => {
             arriving.stored();
@@ -250,6 +239,67 @@ async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> 
     }
 }
 
+/// What is to become of jobs within a transaction, and what is to be written for it.
+pub struct Resolved {
+    /// For each job, at its place.
+    pub pushed: Vec<Pushed>,
+    /// The jobs that are to be stored.
+    pub documents: Vec<Document>,
+    /// The updates that take their keys.
+    pub records: Vec<Document>,
+    /// The queues of the jobs that are to be stored.
+    pub arriving: Vec<QueueName>,
+}
+
+/// Why a transaction did not get to its commit.
+pub enum Trouble {
+    /// The driver says so: another transaction may have been in the way.
+    Driver(mongodb::error::Error),
+    /// Something else.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Reads the keys of jobs within a transaction, and says what is to become of them.
+pub async fn resolve(
+    mongo: &Mongo,
+    jobs: &[&NewJob],
+    room: &mut Room,
+    session: &mut ClientSession,
+) -> std::result::Result<Resolved, Trouble> {
+    let now = mongo.now()?;
+    let database = mongo.connection.database().await?;
+    let (known, states) = read_holders(database, jobs, session).await.map_err(Trouble::Driver)?;
+    let mut holders = holders(&known, &states, now)?;
+    let mut pushed = Vec::with_capacity(jobs.len());
+    let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
+    for job in jobs {
+        let id = job.key.as_ref().map(|hold| key_id(&job.queue, hold));
+        let holder = id.as_ref().and_then(|id| holders.get(id)).filter(|holder| holder.is_taken(now));
+        if let Some(holder) = holder {
+            pushed.push(holder.answer(job));
+            continue;
+        }
+        if !take_room(room, &job.queue) {
+            pushed.push(Pushed::Full);
+            continue;
+        }
+        if let (Some(id), Some(hold)) = (id, &job.key) {
+            records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
+            holders.insert(id, Holder::new(job, hold, now));
+        }
+        documents.push(from_job(&(*job).clone().into_job(), now));
+        arriving.push(job.queue.clone());
+        pushed.push(Pushed::Created);
+    }
+    Ok(Resolved { pushed, documents, records, arriving })
+}
+
 /// Errors that mean "again, from the start".
 fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
     let again = error.contains_label("TransientTransactionError") || code(&error) == Some(DUPLICATE_KEY);
@@ -259,21 +309,34 @@ fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
 
 type Driver<T> = std::result::Result<T, mongodb::error::Error>;
 
-/// False if a key was taken in the meantime.
+/// Writes new jobs and their keys within a transaction. False if a key was taken in the meantime.
+pub async fn write(
+    database: &Database,
+    documents: Vec<Document>,
+    records: Vec<Vec<Document>>,
+    session: &mut ClientSession,
+) -> Driver<bool> {
+    for part in records {
+        let command = doc! { "update": KEYS, "updates": part };
+        if write_in(database, command, session).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    if !documents.is_empty() {
+        database.collection::<Document>(JOBS).insert_many(documents).session(session).await?;
+    }
+    Ok(true)
+}
+
+/// Writes, and commits. False if a key was taken in the meantime.
 async fn commit(
     database: &Database,
     documents: Vec<Document>,
     records: Vec<Vec<Document>>,
     mut session: ClientSession,
 ) -> Driver<bool> {
-    for part in records {
-        let command = doc! { "update": KEYS, "updates": part };
-        if write_in(database, command, &mut session).await?.is_none() {
-            return Ok(false);
-        }
-    }
-    if !documents.is_empty() {
-        database.collection::<Document>(JOBS).insert_many(documents).session(&mut session).await?;
+    if !write(database, documents, records, &mut session).await? {
+        return Ok(false);
     }
     // Also where nothing was written: the commit waits until what was read is durable, so that a duplicate
     // is never answered with a job that a failover could take back.
@@ -290,11 +353,14 @@ async fn commit(
 /// The records of the jobs' keys, and what there is of the jobs that have them.
 async fn read_holders(
     database: &Database,
-    jobs: &[(usize, NewJob)],
+    jobs: &[&NewJob],
     session: &mut ClientSession,
 ) -> Driver<(Vec<Document>, Vec<Document>)> {
-    let ids = jobs.iter().filter_map(|(_, job)| Some(key_id(&job.queue, job.key.as_ref()?)));
+    let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
     let ids: Vec<String> = ids.collect();
+    if ids.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
     let keys = database.collection::<Document>(KEYS);
     let mut cursor = keys.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
     let records: Vec<Document> = cursor.stream(session).try_collect().await?;

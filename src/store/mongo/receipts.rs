@@ -5,11 +5,11 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 
 use super::client::fault;
-use super::document::{Row, date};
+use super::document::{Row, date, serialized};
 use super::{Mongo, RECEIPTS};
 use crate::job::state::Verb;
 use crate::job::transition::Outcome;
-use crate::job::{Claim, JobId, QueueName, Timestamp};
+use crate::job::{Child, Claim, JobId, QueueName, Timestamp};
 use crate::store::{Applied, Result, Store as _};
 
 /// How long a receipt is kept, in milliseconds.
@@ -24,12 +24,15 @@ pub struct Receipt {
     pub queue: QueueName,
     pub outcome: Outcome,
     pub started_at: Option<Timestamp>,
+    /// The jobs that it pushed.
+    pub pushed: Vec<Child>,
 }
 
 impl Receipt {
     /// The answer that the first call had.
     pub fn applied(self) -> Applied {
-        Applied { outcome: self.outcome, queue: self.queue, started_at: self.started_at, repeated: true }
+        let Self { outcome, queue, started_at, pushed, .. } = self;
+        Applied { outcome, queue, started_at, pushed, repeated: true }
     }
 }
 
@@ -45,12 +48,15 @@ pub async fn insert(mongo: &Mongo, receipts: &[Receipt], session: &mut ClientSes
         .map(|receipt| {
             let mut document = doc! {
                 "_id": key(&receipt.id, &receipt.claim),
-                "verb": match receipt.verb { Verb::Move => "move", _ => "cancel" },
+                "verb": word(receipt.verb),
                 "queue": receipt.queue.as_str(),
                 "until": until,
             };
             if let Outcome::Returned { queue, run_at } = &receipt.outcome {
                 document.extend(doc! { "to": queue.as_str(), "run_at": date(*run_at) });
+            }
+            if !receipt.pushed.is_empty() {
+                document.insert("pushed", serialized(&receipt.pushed));
             }
             document.extend(receipt.started_at.map(|at| ("started_at".to_owned(), date(at).into())));
             document
@@ -67,12 +73,31 @@ pub async fn find(mongo: &Mongo, id: &JobId, claim: &Claim) -> Result<Option<Rec
     let found = collection.find_one(doc! { "_id": key(id, claim) }).await.map_err(fault)?;
     let Some(document) = found else { return Ok(None) };
     let row = Row(&document);
+    let found = document.get_str("verb").ok();
+    let verb = VERBS.into_iter().find(|verb| found == Some(word(*verb))).ok_or_else(|| row.fault("verb"))?;
     let outcome = match row.time("run_at")? {
         Some(run_at) => Outcome::Returned { queue: row.text("to")?, run_at },
+        None if verb == Verb::Commit => Outcome::Done,
         None => Outcome::Removed,
     };
-    let verb =
-        if document.get_str("verb").is_ok_and(|verb| verb == "move") { Verb::Move } else { Verb::Cancel };
-    let (queue, started_at) = (row.text("queue")?, row.time("started_at")?);
-    Ok(Some(Receipt { id: id.clone(), claim: claim.clone(), verb, queue, outcome, started_at }))
+    Ok(Some(Receipt {
+        id: id.clone(),
+        claim: claim.clone(),
+        verb,
+        queue: row.text("queue")?,
+        outcome,
+        started_at: row.time("started_at")?,
+        pushed: row.part("pushed")?.unwrap_or_default(),
+    }))
+}
+
+/// What leaves receipts.
+const VERBS: [Verb; 3] = [Verb::Commit, Verb::Move, Verb::Cancel];
+
+fn word(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Commit => "commit",
+        Verb::Move => "move",
+        _ => "cancel",
+    }
 }

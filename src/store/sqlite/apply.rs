@@ -4,13 +4,13 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::tx::Tx;
-use super::{push, row};
+use super::{children, push, row};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Refusal, Surroundings, step};
 use crate::job::{Claim, JobId, Meta, Rules, Timestamp};
 use crate::store::{Applied, Change, Denied};
 
-/// How long the outcome of a move can be asked for again, in milliseconds.
+/// How long the outcome of a move or of such a commit can be asked for again, in milliseconds.
 const RECEIPT_MS: u64 = 600_000;
 
 /// Applies the changes in order, each for itself.
@@ -23,7 +23,7 @@ pub(super) fn apply(
     let mut applied = Vec::with_capacity(changes.len());
     for change in changes {
         applied.push(match apply_one(tx, change, rules, now) {
-            Ok(answer) => answer.map_err(Denied::Refused),
+            Ok(answer) => answer,
             // Met while reading, before anything was written: no reason to undo the others.
             Err(fault @ Fault::Stored { .. }) => Err(Denied::Store(fault.into())),
             Err(fault) => return Err(fault),
@@ -37,12 +37,14 @@ fn apply_one(
     change: &Change,
     rules: &Rules,
     now: Timestamp,
-) -> Result<Result<Applied, Refusal>, Fault> {
+) -> Result<Result<Applied, Denied>, Fault> {
     let Change { id, operation } = change;
+    let refused = |refusal| Err(Denied::Refused(refusal));
     let Some(found) = row::meta_of(tx, id)? else {
         return Ok(match operation.claim() {
-            Some(claim) => receipt(tx, id, claim, operation.verb())?.ok_or(Refusal::Lost { gone: true }),
-            None => Err(Refusal::Unknown),
+            Some(claim) => receipt(tx, id, claim, operation.verb())?
+                .map_or_else(|| refused(Refusal::Lost { gone: true }), Ok),
+            None => refused(Refusal::Unknown),
         });
     };
     let meta = &found.job;
@@ -50,16 +52,24 @@ fn apply_one(
     let done = match (step(meta, operation, around), operation.claim()) {
         (Ok(done), _) => done,
         (Err(lost @ Refusal::Lost { .. }), Some(claim)) => {
-            return Ok(receipt(tx, id, claim, operation.verb())?.ok_or(lost));
+            return Ok(receipt(tx, id, claim, operation.verb())?.map_or_else(|| refused(lost), Ok));
         }
-        (Err(refusal), _) => return Ok(Err(refusal)),
+        (Err(refusal), _) => return Ok(refused(refusal)),
     };
+    if done.next == Next::Keep {
+        return kept(tx, operation, meta, done.outcome).map(Ok);
+    }
     if let (Operation::Move { queue, .. }, Next::Write { .. }) = (operation, &done.next)
         && *queue != meta.queue
-        && push::is_full(tx, queue, rules)?
+        && push::room(tx, queue, rules)? == Some(0)
     {
-        return Ok(Err(Refusal::Full));
+        return Ok(refused(Refusal::Full));
     }
+    let pushes = operation.pushes();
+    let children = match children::check(tx, pushes, &meta.queue, rules, now)? {
+        Ok(children) => children,
+        Err(push) => return Ok(Err(Denied::PushRefused(push))),
+    };
     match &done.next {
         Next::Keep => {}
         Next::Write { meta, payload, result } => {
@@ -67,23 +77,36 @@ fn apply_one(
         }
         Next::Delete => row::delete(tx, &found)?,
     }
+    let pushed = children::store(tx, pushes, children, now)?;
     let applied = Applied {
         outcome: done.outcome,
         queue: meta.queue.clone(),
         started_at: meta.started_at,
-        // Nothing to write for what is allowed: it had happened before.
-        repeated: done.next == Next::Keep,
+        pushed,
+        repeated: false,
     };
-    if let Operation::Move { claim, .. } = operation {
-        write_receipt(tx, meta, claim, Verb::Move, &applied, now)?;
+    if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(&applied.outcome)) {
+        write_receipt(tx, meta, claim, operation.verb(), &applied, now)?;
     }
     Ok(Ok(applied))
+}
+
+/// The answer where there is nothing to write for what is allowed: it had happened before. A receipt tells more of
+/// that than history does.
+fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Result<Applied, Fault> {
+    let earlier = match operation.claim() {
+        Some(claim) => receipt(tx, &meta.id, claim, operation.verb())?,
+        None => None,
+    };
+    let (queue, started_at) = (meta.queue.clone(), meta.started_at);
+    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed: Vec::new(), repeated: true }))
 }
 
 /// The words by which receipts tell verbs apart.
 fn word(verb: Verb) -> Option<&'static str> {
     match verb {
         Verb::Move => Some("move"),
+        Verb::Commit => Some("commit"),
         _ => None, // no other verb writes receipts
     }
 }
@@ -101,8 +124,8 @@ fn write_receipt(
         _ => (None, None),
     };
     db.prepare_cached(
-        "INSERT OR REPLACE INTO receipts (job, claim, verb, queue, started_at, returned_to, run_at, until) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT OR REPLACE INTO receipts (job, claim, verb, queue, started_at, returned_to, run_at, until, \
+         pushed) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
         before.id.as_str(),
@@ -113,30 +136,34 @@ fn write_receipt(
         returned_to,
         run_at,
         now.plus_ms(RECEIPT_MS).millis(),
+        row::to_json(Some(&applied.pushed).filter(|pushed| !pushed.is_empty()))?,
     ])?;
     Ok(())
 }
 
 /// What an earlier call of this verb with this claim has answered, if a receipt tells.
 fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Option<Applied>, Fault> {
-    let Some(verb) = word(verb) else {
+    let Some(word) = word(verb) else {
         return Ok(None);
     };
     let mut by_claim = db.prepare_cached(
-        "SELECT queue, started_at, returned_to, run_at FROM receipts WHERE job = ?1 AND claim = ?2 AND verb = ?3",
+        "SELECT queue, started_at, returned_to, run_at, pushed FROM receipts \
+         WHERE job = ?1 AND claim = ?2 AND verb = ?3",
     )?;
-    let mut rows = by_claim.query([id.as_str(), claim.as_str(), verb])?;
+    let mut rows = by_claim.query([id.as_str(), claim.as_str(), word])?;
     let Some(found) = rows.next()? else {
         return Ok(None);
     };
     let outcome = match row::parsed_if_any(found, 2, "queue of a receipt")? {
         Some(queue) => Outcome::Returned { queue, run_at: Timestamp::from_millis(found.get(3)?) },
+        None if verb == Verb::Commit => Outcome::Done,
         None => Outcome::Removed,
     };
     Ok(Some(Applied {
         outcome,
         queue: row::parsed(found, 0, "queue of a receipt")?,
         started_at: row::time(found, 1)?,
+        pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
         repeated: true,
     }))
 }

@@ -10,8 +10,11 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::fault::Fault;
 
 /// Every migration, in order; the file's `user_version` is the number of the last one that was made.
-const MIGRATIONS: &[(&str, &str)] =
-    &[("0001_jobs", include_str!("../../../migrations/sqlite/0001_jobs.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("0001_jobs", include_str!("../../../migrations/sqlite/0001_jobs.sql")),
+    ("0002_counters", include_str!("../../../migrations/sqlite/0002_counters.sql")),
+    ("0003_routes", include_str!("../../../migrations/sqlite/0003_routes.sql")),
+];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.
 const APPLICATION_ID: i32 = 0x5461_696c;

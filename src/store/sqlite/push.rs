@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::row;
 use super::tx::Tx;
 use crate::job::record::KeyHold;
-use crate::job::{Job, JobId, NewJob, QueueName, Rules, Timestamp, Visible};
+use crate::job::{Job, JobId, NewJob, Payload, QueueName, Rules, Timestamp, Visible};
 use crate::store::{Pushed, StoreError};
 
 /// A job that is about to be stored, and what its key asks for.
@@ -33,55 +33,66 @@ pub(super) fn push(
 
 fn push_one(
     tx: &Tx<'_>,
-    New { job, hold }: &New,
+    new @ New { job, hold }: &New,
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Pushed, StoreError>, Fault> {
     if let Some(hold) = hold
-        && let Some(taken) = taken(tx, job, hold, now)?
+        && let Some(taken) = taken(tx, &job.meta.queue, &job.payload, hold, now)?
     {
         return Ok(Ok(taken));
     }
-    if is_full(tx, &job.meta.queue, rules)? {
+    if room(tx, &job.meta.queue, rules)? == Some(0) {
         return Ok(Ok(Pushed::Full));
     }
-    match row::insert(tx, job, now) {
-        Ok(()) => {}
+    match store(tx, new, now) {
+        Ok(()) => Ok(Ok(Pushed::Created)),
         // The statement alone was undone: the other jobs of the push are not affected.
         Err(Fault::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
-            return Ok(Err(StoreError::internal(error)));
+            Ok(Err(StoreError::internal(error)))
         }
-        Err(fault) => return Err(fault),
+        Err(fault) => Err(fault),
     }
-    if let Some(hold) = hold {
-        take(tx, job, hold)?;
-    }
-    Ok(Ok(Pushed::Created))
 }
 
-/// Whether the queue has as many unfinished jobs as its settings allow.
-pub(super) fn is_full(tx: &Tx<'_>, queue: &QueueName, rules: &Rules) -> Result<bool, Fault> {
+/// Stores a job whose key is free.
+pub(super) fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Result<(), Fault> {
+    row::insert(tx, job, now)?;
+    match hold {
+        Some(hold) => take(tx, job, hold),
+        None => Ok(()),
+    }
+}
+
+/// How many more unfinished jobs the queue takes, if its settings limit it.
+pub(super) fn room(tx: &Tx<'_>, queue: &QueueName, rules: &Rules) -> Result<Option<u64>, Fault> {
     let Some(max_jobs) = rules.max_jobs(queue) else {
-        return Ok(false);
+        return Ok(None);
     };
     tx.flush()?;
     let mut unfinished =
         tx.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
     let mut rows = unfinished.query([queue.as_str()])?;
     let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
-    Ok(unfinished >= row::signed(max_jobs))
+    Ok(Some(u64::try_from(row::signed(max_jobs).saturating_sub(unfinished)).unwrap_or(0)))
 }
 
 /// What a push with this key meets, unless the key is free.
-fn taken(db: &Connection, new: &Job, hold: &KeyHold, now: Timestamp) -> Result<Option<Pushed>, Fault> {
+pub(super) fn taken(
+    db: &Connection,
+    queue: &QueueName,
+    payload: &Payload,
+    hold: &KeyHold,
+    now: Timestamp,
+) -> Result<Option<Pushed>, Fault> {
     let mut by_key =
         db.prepare_cached("SELECT job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2")?;
-    let mut rows = by_key.query([new.meta.queue.as_str(), hold.key.as_str()])?;
+    let mut rows = by_key.query([queue.as_str(), hold.key.as_str()])?;
     let Some(found) = rows.next()? else {
         return Ok(None);
     };
     let id: JobId = row::parsed(found, 0, "job of a key")?;
-    let same = found.get::<_, [u8; 32]>(1)? == new.payload.digest();
+    let same = found.get::<_, [u8; 32]>(1)? == payload.digest();
     let until = Timestamp::from_millis(found.get(2)?);
     let holder = row::meta_of(db, &id)?;
     // The job that took the key holds it wherever it has been moved to, until its end.

@@ -36,6 +36,7 @@ fn job(store: &SqliteStore, ids: &IdSource, payload: &str) -> NewJob {
         backoff: None,
         expires_at: None,
         replay_of: None,
+        route: Vec::new(),
     }
 }
 
@@ -189,8 +190,11 @@ async fn history_is_forgotten_after_its_time() {
     let new = job(&store, &IdSource::default(), "0");
     push_one(&store, new.clone()).await.unwrap();
     let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
-    let operation =
-        crate::job::transition::Operation::Commit { claim: taken.meta.claim.unwrap(), result: None };
+    let operation = crate::job::transition::Operation::Commit {
+        claim: taken.meta.claim.unwrap(),
+        result: None,
+        push: Vec::new(),
+    };
     let commit = Change { id: new.id.clone(), operation };
     store.apply(vec![commit], &rules).await.remove(0).unwrap();
     let done = store.get(std::slice::from_ref(&new.id)).await.unwrap().remove(0).unwrap();
@@ -292,8 +296,9 @@ async fn a_clock_set_back_loses_and_doubles_nothing() {
     let jobs = store.claim(&[ask(10)]).await.remove(0).unwrap();
     assert_eq!(jobs.iter().map(|job| &job.meta.id).collect::<Vec<_>>(), [&later.id]);
     assert!(store.overdue(10).await.unwrap().changes.is_empty(), "the reservation only lasts longer");
-    let stale = Operation::Commit { claim: Claim::random(), result: None };
-    let commit = Operation::Commit { claim: taken.meta.claim.clone().unwrap(), result: None };
+    let stale = Operation::Commit { claim: Claim::random(), result: None, push: Vec::new() };
+    let commit =
+        Operation::Commit { claim: taken.meta.claim.clone().unwrap(), result: None, push: Vec::new() };
     let changes = [stale, commit].map(|operation| Change { id: taken.meta.id.clone(), operation });
     let applied = store.apply(changes.to_vec(), &rules).await;
     assert!(applied[0].is_err() && applied[1].is_ok(), "the token decides, whatever the clock says");

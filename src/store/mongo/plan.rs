@@ -1,0 +1,118 @@
+//! What is to become of one job: made from what was read, written only if that is still so.
+
+use mongodb::bson::{Document, doc};
+
+use super::document::update;
+use super::floors::Place;
+use super::receipts::Receipt;
+use crate::job::state::Verb;
+use crate::job::transition::{Next, Operation, Outcome, Step};
+use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
+use crate::store::Applied;
+
+/// A plan for one job.
+pub struct Plan {
+    pub meta: Meta,
+    pub step: Step,
+    /// The jobs that are to be stored with it.
+    pub pushes: Vec<NewJob>,
+    /// What a receipt must say to whom it may concern later, if there must be one.
+    pub receipt: Option<Verb>,
+    /// The `rev` that the document has once the plan is carried out.
+    pub rev: i64,
+}
+
+impl Plan {
+    /// What there is to answer once it is carried out and has pushed these.
+    pub fn applied(&self, pushed: Vec<Child>) -> Applied {
+        Applied {
+            outcome: self.step.outcome.clone(),
+            queue: self.meta.queue.clone(),
+            started_at: self.meta.started_at,
+            pushed,
+            repeated: false,
+        }
+    }
+
+    /// Finds the job if it is as it was read.
+    pub fn guard(&self) -> Document {
+        doc! { "_id": self.meta.id.as_str(), "rev": self.meta.rev }
+    }
+
+    /// What this plan changes in the document, if it is to be changed.
+    pub fn update(&self, now: Timestamp) -> Option<Document> {
+        let Next::Write { meta, payload, result } = &self.step.next else {
+            return None;
+        };
+        let next = Meta { rev: self.rev, ..(**meta).clone() };
+        Some(update(&next, payload.as_ref(), result.as_ref(), now))
+    }
+
+    /// The job as it is once the plan is carried out, if somebody still holds it then.
+    pub fn held(&self) -> Option<Meta> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Reserved => {
+                Some(Meta { rev: self.rev, ..(**meta).clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// The receipt that must be written together with the plan, if one must.
+    pub fn receipt(&self, pushed: &[Child]) -> Option<Receipt> {
+        Some(Receipt {
+            id: self.meta.id.clone(),
+            claim: self.meta.claim.clone()?,
+            verb: self.receipt?,
+            queue: self.meta.queue.clone(),
+            outcome: self.step.outcome.clone(),
+            started_at: self.meta.started_at,
+            pushed: pushed.to_vec(),
+        })
+    }
+
+    /// Where the job stands in its queue once the plan is carried out, if it is ready then.
+    pub fn place(&self) -> Option<(&QueueName, Place)> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Ready => {
+                Some((&meta.queue, Place { priority: meta.priority, run_at: meta.run_at }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The queues whose jobs it changes.
+    pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        let to = match &self.step.next {
+            Next::Write { meta, .. } => Some(&meta.queue),
+            _ => None,
+        };
+        [&self.meta.queue].into_iter().chain(to)
+    }
+
+    /// Whether the job leaves.
+    pub fn deletes(&self) -> bool {
+        self.step.next == Next::Delete
+    }
+
+    /// The queue that the plan brings the job into from another one, where a limit may stop it.
+    pub fn target(&self) -> Option<&QueueName> {
+        match &self.step.outcome {
+            Outcome::Returned { queue, .. }
+                if self.receipt == Some(Verb::Move) && *queue != self.meta.queue =>
+            {
+                Some(queue)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
+pub fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
+    match operation {
+        // Tells a commit that meets the deletion that it was not its own.
+        Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
+        operation => operation.leaves_receipt(outcome).then_some(operation.verb()),
+    }
+}

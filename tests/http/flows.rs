@@ -1,0 +1,128 @@
+//! Commits that lead on: with pushes, and along a route.
+
+use std::time::Instant;
+
+use super::support::*;
+
+pub async fn a_commit_pushes_what_it_led_to(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "fetch").await;
+    let since = Instant::now();
+    let waiter = begin_reserve(&server, "parse");
+    until_looked(&server, 2).await;
+    let push = json!([{"queue": "parse", "payload": {"n": 1}}, {"queue": "log", "payload": null, "delay_ms": 90_000}]);
+    let body = json!({"result": 1, "push": push});
+    let (status, answer) = server.settle(&taken, "commit", body.clone()).await;
+    assert_eq!((status, &answer["state"]), (200, &json!("done")), "{answer}");
+    let pushed = answer["pushed"].as_array().unwrap();
+    let told = |n: usize| (pushed[n]["queue"].clone(), pushed[n]["deduplicated"].clone());
+    assert_eq!((told(0), told(1)), ((json!("parse"), json!(false)), (json!("log"), json!(false))));
+    assert_eq!(woken(since, waiter).await, [id(&pushed[0])]);
+    let later = see(&server, &id(&pushed[1])).await;
+    assert_eq!((&later["state"], &later["run_at"]), (&json!("scheduled"), &pushed[1]["run_at"]));
+    assert_eq!(server.settle(&taken, "commit", body).await, (200, answer), "the repeat answers the same");
+}
+
+pub async fn what_is_wrong_with_a_push_is_named(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "full", json!({"max_jobs": 1})).await;
+    server.push("full", json!({"payload": 1})).await;
+    server.push("out", json!({"payload": 1, "key": "k"})).await;
+    let taken = push_and_take(&server, "in").await;
+    let good = json!({"queue": "out", "payload": 1});
+    for (wrong, pointer) in [
+        (json!({"queue": "out"}), "/push/1/payload"),
+        (json!({"payload": 1}), "/push/1/queue"),
+        (json!({"queue": "no queue", "payload": 1}), "/push/1/queue"),
+        (json!({"queue": "out", "payload": 1, "priorit": 1}), "/push/1/priorit"),
+        (json!({"queue": "out", "payload": 1, "max_attempts": 0}), "/push/1/max_attempts"),
+        (
+            json!({"queue": "out", "payload": 1, "then": [{"queue": "b", "delay_ms": -1}]}),
+            "/push/1/then/0/delay_ms",
+        ),
+    ] {
+        let answer = server.settle(&taken, "commit", json!({"push": [good, wrong]})).await;
+        invalid(&answer, pointer);
+    }
+    let many = vec![good.clone(); 1001];
+    invalid(&server.settle(&taken, "commit", json!({"push": many})).await, "/push");
+    let refused_by = |push: Value| server.settle(&taken, "commit", json!({"push": [good, push]}));
+    refused(&refused_by(json!({"queue": "full", "payload": 1})).await, 429, "queue-full");
+    refused(&refused_by(json!({"queue": "out", "payload": 2, "key": "k"})).await, 409, "key-conflict");
+    let (_, stats) = server.get("/v1/queues/out/stats").await;
+    assert_eq!(stats["counts"]["ready"], 1, "nothing was pushed: {stats}");
+    assert_eq!(refused_by(good.clone()).await.0, 200);
+}
+
+pub async fn settles_among_others_push_too(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (one, two) = (push_and_take(&server, "in").await, push_and_take(&server, "in").await);
+    let item = |job: &Value, to: &str| json!({"id": job["id"], "reservation": job["reservation"], "push": [{"queue": to, "payload": 1}]});
+    let body = json!({"commit": [item(&one, "out"), item(&two, "no queue")]});
+    let (status, answer) = server.post("/v1/settle", body).await;
+    assert_eq!(
+        (status, &answer["commit"][0]["status"], &answer["commit"][1]["status"]),
+        (200, &json!(200), &json!(422))
+    );
+    assert_eq!(id(&answer["commit"][0]["pushed"][0]), id(&take(&server, "out").await));
+    assert_eq!(answer["commit"][1]["problem"]["pointer"], "/push/0/queue");
+}
+
+pub async fn a_job_goes_through_its_stages(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let then = json!([{"queue": "b", "priority": 3}, {"queue": "c", "max_attempts": 2, "delay_ms": 0}]);
+    let pushed = server.push("a", json!({"payload": {"n": 1.0}, "then": then})).await;
+    assert_eq!(see(&server, &pushed).await["then"], then);
+    let first = take(&server, "a").await;
+    let (status, answer) = server.settle(&first, "commit", json!({"result": {"n": 2}})).await;
+    assert_eq!((status, &answer["state"], &answer["queue"]), (200, &json!("ready"), &json!("b")), "{answer}");
+    let second = take(&server, "b").await;
+    assert_eq!(
+        (id(&second), &second["payload"], &second["priority"]),
+        (pushed.clone(), &json!({"n": 2}), &json!(3))
+    );
+    assert_eq!(server.settle(&first, "commit", json!({"result": {"n": 2}})).await, (200, answer));
+    lost(&server.settle(&first, "rollback", json!({})).await, false);
+    server.settle(&second, "commit", json!({})).await;
+    let third = take(&server, "c").await;
+    assert_eq!(
+        (&third["payload"], &third["max_attempts"], third.get("then")),
+        (&json!({"n": 2}), &json!(2), None)
+    );
+    let trail: Vec<_> =
+        third["trail"].as_array().unwrap().iter().map(|step| (&step["queue"], &step["reason"])).collect();
+    assert_eq!(trail, [(&json!("a"), &json!("committed")), (&json!("b"), &json!("committed"))]);
+    assert_eq!(server.settle(&third, "commit", json!({})).await.1["state"], "done");
+}
+
+pub async fn a_route_out_of_range_names_the_field(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let push = |then: Value| server.post("/v1/queues/a/jobs", json!({"payload": 1, "then": then}));
+    for (then, pointer) in [
+        (json!([{"queue": "b"}, {"queue": "-"}]), "/then/1/queue"),
+        (json!([{"queue": "b", "lease_ms": 1}]), "/then/0/lease_ms"),
+        (json!([{"queue": "b", "max_attempts": 0}]), "/then/0/max_attempts"),
+        (
+            json!([{"queue": "b", "backoff": {"kind": "fixed", "base_ms": 1, "jitter": 2}}]),
+            "/then/0/backoff/jitter",
+        ),
+        (json!(vec![json!({"queue": "b"}); 101]), "/then"),
+    ] {
+        invalid(&push(then).await, pointer);
+    }
+    assert_eq!(push(json!(vec![json!({"queue": "b"}); 100])).await.0, 201);
+}
+
+/// A client that got no answer asks again, elsewhere, while its first call may still be on its way.
+pub async fn one_commit_on_two_servers_pushes_once(place: &Place) {
+    let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
+    for _ in 0..10 {
+        let taken = push_and_take(&one, "in").await;
+        let body = json!({"push": [{"queue": "out", "payload": 1}, {"queue": "out", "payload": 2}]});
+        let (first, second) =
+            tokio::join!(one.settle(&taken, "commit", body.clone()), two.settle(&taken, "commit", body));
+        assert_eq!((first.0, &first), (200, &second));
+        let there = two.reserve("out", json!({"count": 9})).await;
+        assert_eq!(ids(&there), ids(first.1["pushed"].as_array().unwrap()));
+    }
+}
