@@ -98,6 +98,8 @@ on_every_store! {
     a_commit_pushes_what_it_led_to
     what_is_wrong_with_a_push_is_named
     settles_among_others_push_too
+    a_settle_pushes_a_thousand_jobs_at_most
+    a_pop_ends_a_route
     a_job_goes_through_its_stages
     a_route_out_of_range_names_the_field
 

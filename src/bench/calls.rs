@@ -53,7 +53,16 @@ pub struct Jobs {
 impl Jobs {
     /// Jobs whose payload has so many bytes of text, and which travel in batches of so many.
     pub fn new(payload_bytes: usize, batch: usize) -> Self {
-        let one = format!("{{\"payload\":{{\"x\":\"{}\"}}}}", "x".repeat(payload_bytes));
+        Self::along(payload_bytes, batch, &[])
+    }
+
+    /// The same for jobs that go through these queues afterwards.
+    pub fn along(payload_bytes: usize, batch: usize, route: &[Queue]) -> Self {
+        let stages: Vec<String> =
+            route.iter().map(|queue| format!("{{\"queue\":\"{}\"}}", queue.name)).collect();
+        let then =
+            if stages.is_empty() { String::new() } else { format!(",\"then\":[{}]", stages.join(",")) };
+        let one = format!("{{\"payload\":{{\"x\":\"{}\"}}{then}}}", "x".repeat(payload_bytes));
         let many = list(&one, if batch > 1 { batch } else { 0 });
         Self { one, many, batch }
     }

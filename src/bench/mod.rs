@@ -22,6 +22,7 @@ mod lives;
 mod mongod;
 mod options;
 mod pace;
+mod pipeline;
 mod response;
 mod schedule;
 mod settling;
@@ -63,6 +64,7 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Idle => idle::run(&crew).await?,
         Scenario::Stats => stats::run(&crew).await?,
         Scenario::Schedule => schedule::run(&crew).await?,
+        Scenario::Pipeline => pipeline::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
     let Crew { options, traffic } = crew;

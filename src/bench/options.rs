@@ -21,6 +21,8 @@ pub enum Scenario {
     Schedule,
     /// The queue simulation of MongoDB's schema book: 1,000 publishers and 300 readers a second
     Simulation,
+    /// How fast jobs go from stage to stage, against jobs that have but one
+    Pipeline,
 }
 
 impl Scenario {
@@ -35,6 +37,7 @@ impl Scenario {
             Self::Stats => "stats",
             Self::Schedule => "schedule",
             Self::Simulation => "simulation",
+            Self::Pipeline => "pipeline",
         }
     }
 
@@ -44,14 +47,14 @@ impl Scenario {
             Self::Wake => 1,
             Self::Stats => 8,
             Self::Simulation => 200,
-            Self::Lives | Self::Depth | Self::Drain | Self::Idle | Self::Schedule => 64,
+            Self::Lives | Self::Depth | Self::Drain | Self::Idle | Self::Schedule | Self::Pipeline => 64,
         }
     }
 
     /// How many jobs there are unless it is said.
     fn jobs(self) -> usize {
         match self {
-            Self::Lives | Self::Depth => 20_000,
+            Self::Lives | Self::Depth | Self::Pipeline => 20_000,
             Self::Drain => 1_000_000,
             Self::Stats => 100_000,
             Self::Schedule => 10_000,
@@ -95,7 +98,7 @@ pub struct Options {
     /// How many bytes of text the payload of each job has
     #[arg(long, default_value_t = 200)]
     pub(super) payload_bytes: usize,
-    /// How many jobs travel in one call (lives, depth, drain, schedule)
+    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline)
     #[arg(long, default_value_t = 1)]
     pub(super) batch: usize,
     /// How many turns begin per second in all, however long the answers take; latencies count from when a turn
@@ -112,6 +115,9 @@ pub struct Options {
     /// How many queues there are (idle, stats)
     #[arg(long, default_value_t = 500)]
     pub(super) queues: usize,
+    /// How many queues each job goes through (pipeline)
+    #[arg(long, default_value_t = 3)]
+    pub(super) stages: usize,
     /// How many reserves wait (idle)
     #[arg(long, default_value_t = 2000)]
     pub(super) waiters: usize,
@@ -139,6 +145,7 @@ impl Options {
         anyhow::ensure!(self.jobs != Some(0), "--jobs must be at least 1");
         anyhow::ensure!((1..=1000).contains(&self.batch), "--batch must be 1 to 1000");
         anyhow::ensure!(self.queues > 0 && self.waiters > 0, "--queues and --waiters must be at least 1");
+        anyhow::ensure!((1..=100).contains(&self.stages), "--stages must be 1 to 100");
         anyhow::ensure!((1..=3600).contains(&self.seconds()), "--seconds must be 1 to 3600");
         anyhow::ensure!(self.rate.is_none() || paced, "--rate is for lives and stats, not for {name}");
         anyhow::ensure!(self.rate.is_none_or(|rate| rate >= 0.1), "--rate must be at least 0.1");

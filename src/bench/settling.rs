@@ -17,8 +17,19 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Pushes so many jobs and answers the figures of it.
 pub async fn push(crew: &Crew, queue: &Queue, clients: usize, count: usize) -> anyhow::Result<Phase> {
+    let jobs = Jobs::new(crew.options.payload_bytes, crew.options.batch);
+    push_these(crew, queue, jobs, (clients, count)).await
+}
+
+/// Pushes so many of these jobs and answers the figures of it.
+pub async fn push_these(
+    crew: &Crew,
+    queue: &Queue,
+    jobs: Jobs,
+    (clients, count): (usize, usize),
+) -> anyhow::Result<Phase> {
     let options = &crew.options;
-    let jobs = Arc::new(Jobs::new(options.payload_bytes, options.batch));
+    let jobs = Arc::new(jobs);
     let (left, meter) = (Arc::new(Left::new(count)), Meter::new("push")?);
     let callers = crew.callers(clients).await?;
     let pace = Arc::new(Pace::new(options.rate));

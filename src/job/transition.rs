@@ -14,6 +14,8 @@ use super::{Claim, NewJob, Payload, QueueName, Rules, Stage, Timestamp};
 pub enum Operation {
     /// The work is done. The jobs in `push` are stored with it, all of them, or it does not happen.
     Commit { claim: Claim, result: Option<Payload>, push: Vec<NewJob> },
+    /// Somebody takes the job away for good, whatever stages it has before it.
+    Pop { claim: Claim },
     /// The work failed; comes back after `delay_ms` (`None`: by its backoff), or is dead.
     Rollback { claim: Claim, delay_ms: Option<u64>, error: Option<String> },
     /// The worker needs more time (`None`: as much as it first asked for).
@@ -46,7 +48,7 @@ impl Operation {
     /// The row of the state table that this operation is about.
     pub fn verb(&self) -> Verb {
         match self {
-            Self::Commit { .. } => Verb::Commit,
+            Self::Commit { .. } | Self::Pop { .. } => Verb::Commit,
             Self::Rollback { .. } => Verb::Rollback,
             Self::Extend { .. } => Verb::Extend,
             Self::Move { .. } => Verb::Move,
@@ -93,6 +95,7 @@ impl Operation {
     pub fn claim(&self) -> Option<&Claim> {
         match self {
             Self::Commit { claim, .. }
+            | Self::Pop { claim }
             | Self::Rollback { claim, .. }
             | Self::Extend { claim, .. }
             | Self::Move { claim, .. }
@@ -197,6 +200,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
     let now = around.now;
     match operation {
         Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),
+        Operation::Pop { .. } => Ok(finish(meta, None, around)),
         Operation::Rollback { delay_ms, error, .. } => {
             let message = error.as_deref().unwrap_or("rolled back without an error");
             Ok(fail(meta, message, around, |limits| delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))))
@@ -247,12 +251,19 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
+    // In a dead-letter queue the route is suspended; and whoever wanted the job gone wants no next stage.
+    match (&*meta.route, &meta.origin, meta.cancel_requested) {
+        ([stage, rest @ ..], None, false) if meta.state == State::Reserved => {
+            hand_on(meta, stage, rest, result, around.now)
+        }
+        _ => finish(meta, result, around),
+    }
+}
+
+/// The job's end.
+fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
     if meta.state == State::Done {
         return Step { next: Next::Keep, outcome: Outcome::Done };
-    }
-    // In a dead-letter queue the route is suspended; and whoever wanted the job gone wants no next stage.
-    if let ([stage, rest @ ..], None, false) = (&*meta.route, &meta.origin, meta.cancel_requested) {
-        return hand_on(meta, stage, rest, result, around.now);
     }
     let Some(retain_ms) = around.rules.retain_done_ms(&meta.queue) else {
         return Step::delete(Outcome::Done);

@@ -298,12 +298,11 @@ impl Queues {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let commit = |job: &Job| {
-            let operation =
-                Operation::Commit { claim: job.meta.claim.clone()?, result: None, push: Vec::new() };
+        let pop = |job: &Job| {
+            let operation = Operation::Pop { claim: job.meta.claim.clone()? };
             Some(Change { id: job.meta.id.clone(), operation })
         };
-        let changes: Vec<Change> = jobs.iter().filter_map(commit).collect();
+        let changes: Vec<Change> = jobs.iter().filter_map(pop).collect();
         let mut popped = Vec::with_capacity(jobs.len());
         let (mut unsure, mut trouble) = (Vec::new(), None);
         for (job, settled) in jobs.iter().zip(self.settle_changes(changes).await) {

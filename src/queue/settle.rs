@@ -53,6 +53,14 @@ pub struct Settled {
 }
 
 impl Settle {
+    /// How many jobs it pushes.
+    pub fn pushes(&self) -> usize {
+        match &self.action {
+            Action::Commit { push, .. } => push.len(),
+            _ => 0,
+        }
+    }
+
     fn check(&self, payload_bytes: usize) -> Result<()> {
         let (payload, field) = match &self.action {
             Action::Commit { result, .. } => (result, "/result"),

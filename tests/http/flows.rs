@@ -68,6 +68,29 @@ pub async fn settles_among_others_push_too(place: &Place) {
     assert_eq!(answer["commit"][1]["problem"]["pointer"], "/push/0/queue");
 }
 
+pub async fn a_settle_pushes_a_thousand_jobs_at_most(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = [push_and_take(&server, "in").await, push_and_take(&server, "in").await];
+    let body = |pushes: [usize; 2]| {
+        let push = |n| vec![json!({"queue": "out", "payload": 1}); n];
+        let items = taken.iter().zip(pushes);
+        let item = |(job, n): (&Value, usize)| json!({"id": job["id"], "reservation": job["reservation"], "push": push(n)});
+        json!({"commit": items.map(item).collect::<Vec<_>>()})
+    };
+    invalid(&server.post("/v1/settle", body([501, 500])).await, "/commit");
+    let (_, answer) = server.post("/v1/settle", body([501, 499])).await;
+    let pushed = |n: usize| answer["commit"][n]["pushed"].as_array().unwrap().len();
+    assert_eq!((pushed(0), pushed(1)), (501, 499));
+}
+
+pub async fn a_pop_ends_a_route(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let id = server.push("a", json!({"payload": 1, "then": [{"queue": "b"}]})).await;
+    let (_, popped) = server.post("/v1/queues/a/pop", json!({})).await;
+    assert_eq!(popped["jobs"][0]["state"], "done");
+    refused(&server.get(&format!("/v1/jobs/{id}")).await, 404, "unknown-job");
+}
+
 pub async fn a_job_goes_through_its_stages(place: &Place) {
     let server = Server::start(&place.url).await;
     let then = json!([{"queue": "b", "priority": 3}, {"queue": "c", "max_attempts": 2, "delay_ms": 0}]);

@@ -394,6 +394,13 @@ pub async fn settle(
         (each(&extend, ExtendItem::into_settle), &extend),
         (each(&moves, MoveItem::into_settle), &moves),
     ];
+    let pushed: usize = lists[0].0.1.iter().map(Settle::pushes).sum();
+    if pushed > SETTLE_MAX {
+        return Err(Problem::field(
+            "/commit",
+            format!("pushes {pushed} jobs; at most 1000 can be pushed together"),
+        ));
+    }
     let mut settles = Vec::with_capacity(total);
     let lists = lists.map(|((elements, good), raw)| {
         settles.extend(good);

@@ -1,0 +1,37 @@
+//! `pipeline`: jobs go through `--stages` queues, each commit handing them on along their route; beside it, as many
+//! plain jobs whose commit is their end. The last stage's commit ends them, too: it shows what a route costs a job
+//! that has left it behind.
+
+use super::calls::{Jobs, Queue};
+use super::crew::Crew;
+use super::figures::Measured;
+use super::settling::{self, Settling, Steps};
+
+/// A phase for the plain jobs, one for each stage, and their rates as parts of the first one's.
+pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
+    let options = &crew.options;
+    let work = (options.clients(), options.jobs());
+    let plain = Queue::unique();
+    settling::push(crew, &plain, work.0, work.1).await?;
+    let settled = Settling::run(crew, &plain, work, Steps::None).await?;
+    let (first, mut empty_reserves) = (settled.pair.jobs_per_s, settled.empty_reserves);
+    let mut measured = Measured::of(vec![settled.pair]);
+
+    let stages = Queue::several(options.stages);
+    if let [start, route @ ..] = &stages[..] {
+        let jobs = Jobs::along(options.payload_bytes, options.batch, route);
+        let mut push = settling::push_these(crew, start, jobs, work).await?;
+        push.name = "push with a route".into();
+        measured.phases.push(push);
+    }
+    for (n, stage) in stages.iter().enumerate() {
+        let settled = Settling::run(crew, stage, work, Steps::None).await?;
+        empty_reserves += settled.empty_reserves;
+        let mut phase = settled.pair;
+        phase.name = format!("stage {}", n + 1);
+        measured.set(format!("ratio_of_stage_{}", n + 1), phase.jobs_per_s / first);
+        measured.phases.push(phase);
+    }
+    measured.set("empty_reserves", empty_reserves as f64);
+    Ok(measured)
+}
