@@ -30,7 +30,7 @@ etl *args:
     cargo build
     scripts/mongod run -- scripts/with-server --store mongodb -- examples/etl/run --url '{url}' {{ args }}
 
-# the README's examples against a server of their own
+# the examples of README.md and docs/guide, each page against a server of its own
 readme:
     cargo build
     scripts/readme-check

@@ -32,6 +32,7 @@ mod conformance {
     pub mod order;
     pub mod payloads;
     pub mod requests;
+    pub mod schedules;
     pub mod settings;
     pub mod settling;
     pub mod stocked;
@@ -221,6 +222,18 @@ macro_rules! every_case {
                 a_request_whose_runner_died_is_taken_over
                 a_key_stands_for_one_request
                 of_two_runners_at_once_one_runs
+            }
+            schedules {
+                a_schedule_comes_back_as_it_was_saved
+                a_schedule_changes_only_as_it_was_seen
+                schedules_are_listed_by_name
+                the_next_occurrences_come_in_order
+                a_firing_pushes_and_moves_on
+                an_occurrence_is_fired_once_however_many_try
+                a_firing_of_what_has_changed_does_nothing
+                a_missed_occurrence_may_push_nothing
+                a_firing_yields_while_the_last_job_is_unfinished
+                a_firing_finds_room_in_a_full_queue
             }
             payloads {
                 numbers_keep_their_text

@@ -18,6 +18,7 @@ mod http {
     pub mod push;
     pub mod queues;
     pub mod reserve;
+    pub mod schedules;
     pub mod settle;
     pub mod signals;
     pub mod stale;
@@ -29,7 +30,7 @@ mod http {
 use http::{
     batch::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*, payloads::*,
 };
-use http::{push::*, queues::*, reserve::*, settle::*, stale::*, waiting::*, wire::*};
+use http::{push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*};
 
 on_every_store! {
     a_push_keeps_every_field
@@ -139,6 +140,16 @@ on_every_store! {
     a_queue_with_jobs_is_deleted_by_force_only
     a_paused_queue_delivers_nothing_and_takes_pushes
 
+    a_schedule_is_shown_as_it_was_set
+    a_schedule_changes_only_as_it_is_known
+    a_schedule_out_of_range_names_the_field
+    a_schedule_pushes_each_occurrence
+    a_run_by_hand_pushes_at_once
+    runs_at_once_are_all_remembered
+    an_overlap_is_skipped
+    a_schedule_fills_a_full_queue
+    missed_occurrences_are_made_up_for_once_or_not
+
     a_purge_takes_one_state_away
     a_purge_takes_what_is_older
     a_purge_goes_on_until_nothing_is_left
@@ -182,6 +193,7 @@ mod several_servers {
     use super::http::once::{
         a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
     };
+    use super::http::schedules::an_occurrence_is_pushed_once_by_many_servers;
     use super::http::signals::{
         a_batch_wakes_waiters_on_all_servers, a_job_that_another_program_wrote_is_found,
         a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
@@ -205,5 +217,6 @@ mod several_servers {
         a_stream_that_ends_is_opened_again
         a_server_that_stops_is_not_told_any_more
         a_job_that_another_program_wrote_is_found
+        an_occurrence_is_pushed_once_by_many_servers
     }
 }

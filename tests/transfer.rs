@@ -41,9 +41,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-const QUEUES: [&str; 6] = ["plain", "busy", "kept", "failing", "graves", "next"];
+const QUEUES: [&str; 7] = ["plain", "busy", "kept", "failing", "graves", "next", "timed"];
 
-/// All jobs, as the server shows them, and all settings.
+/// All jobs, as the server shows them, all settings and all schedules.
 async fn everything(server: &Server) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for queue in QUEUES {
@@ -55,6 +55,7 @@ async fn everything(server: &Server) -> BTreeMap<String, Value> {
             all.insert(id.to_owned(), server.get(&format!("/v1/jobs/{id}")).await.1);
         }
     }
+    all.insert("schedules".to_owned(), server.get("/v1/schedules").await.1);
     all
 }
 
@@ -62,6 +63,14 @@ async fn set(server: &Server, queue: &str, settings: Value) {
     let path = format!("/v1/queues/{queue}");
     let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(settings)).await;
     assert!(status < 300, "{answer}");
+}
+
+/// Sets a schedule that comes long after any test.
+async fn set_schedule(server: &Server, name: &str, payload: Value) {
+    let rule = json!({"cron": "0 0 29 2 *", "time_zone": "Asia/Tokyo", "queue": "timed", "job": {"payload": payload}});
+    let path = format!("/v1/schedules/{name}");
+    let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(rule)).await;
+    assert_eq!(status, 200, "{answer}");
 }
 
 /// Pushes a job and takes it for an hour.
@@ -91,6 +100,10 @@ async fn fill(server: &Server) -> Value {
     assert_eq!(server.settle(&waiting, "rollback", json!({"error": "later"})).await.0, 200);
     let moved = taken(server, "busy", json!({"payload": 6})).await;
     assert_eq!(server.settle(&moved, "move", json!({"queue": "next", "payload": [6.0]})).await.0, 200);
+    for name in ["leap", "year"] {
+        set_schedule(server, name, json!({"exact": 1.50})).await;
+    }
+    assert_eq!(server.post("/v1/schedules/leap/run", json!({})).await.0, 200);
     let held = taken(server, "busy", json!({"payload": 7})).await;
     let progress = json!({"progress": {"at": 0.5}, "lease_ms": 3_600_000});
     assert_eq!(server.settle(&held, "extend", progress).await.0, 200);
@@ -103,7 +116,7 @@ async fn everything_arrives(from: &Place, to: &Place) {
     let before = everything(&server).await;
     assert!(server.terminate().await.success());
     let told = copy(from, to).await;
-    assert!(told.contains("11 jobs"), "{told}");
+    assert!(told.contains("12 jobs") && told.contains("2 schedules"), "{told}");
     assert_eq!(copy(from, to).await, told, "a repeat changes nothing");
 
     let mut server = Server::start(&to.url).await;
@@ -196,6 +209,23 @@ async fn a_target_with_other_jobs_is_refused(from: &Place, to: &Place) {
     assert!(server.get("/v1/queues/plain/jobs").await.1["jobs"].as_array().unwrap().is_empty());
 }
 
+async fn a_target_with_another_schedule_is_refused(from: &Place, to: &Place) {
+    for (place, payload) in [(from, 1), (to, 2)] {
+        let mut server = Server::start(&place.url).await;
+        set_schedule(&server, "leap", json!(payload)).await;
+        if place.url == from.url {
+            server.push("plain", json!({"payload": 1})).await;
+        }
+        assert!(server.terminate().await.success());
+    }
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    assert!(told.contains("schedule leap") && told.contains("nothing was written"), "{told}");
+    let server = Server::start(&to.url).await;
+    assert!(server.get("/v1/queues/plain/jobs").await.1["jobs"].as_array().unwrap().is_empty());
+    assert_eq!(server.get("/v1/schedules/leap").await.1["job"]["payload"], 2);
+}
+
 async fn a_server_on_a_file_is_in_the_way(from: &Place, to: &Place) {
     let server = Server::start(&from.url).await;
     let (code, told) = refused(&from.url, &to.url).await;
@@ -240,11 +270,12 @@ macro_rules! from_to {
 
 from_to! { mongo_to_sqlite, mongo, sqlite:
     everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
-    a_target_with_other_jobs_is_refused
+    a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
 }
 from_to! { sqlite_to_mongo, sqlite, mongo:
     everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
-    a_target_with_other_jobs_is_refused a_server_on_a_file_is_in_the_way
+    a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
+    a_server_on_a_file_is_in_the_way
 }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives }
 from_to! { mongo_to_mongo, mongo, mongo: everything_arrives }

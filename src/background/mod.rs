@@ -6,6 +6,7 @@
 //! | `settings` | keeps the queues' settings fresh |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `due` | wakes waiters when scheduled jobs come due |
+//! | `scheduler` | runs schedules whose time has come |
 //! | `sweep` | looks for jobs on behalf of all waiters |
 //! | `listener`, `teller` | hear and tell the other servers over the same store |
 //! | `pruner` | forgets records whose time has passed |
@@ -19,6 +20,7 @@ mod pruner;
 mod pulse;
 mod reaper;
 mod reconciler;
+mod scheduler;
 mod settings;
 mod sweep;
 mod teller;
@@ -54,6 +56,7 @@ pub fn start(
     driver.start(settings::Refresh::new(queues.clone()));
     driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
     driver.start(due::Due::new(queues.clone(), store.clone()));
+    driver.start(scheduler::Scheduler::new(queues.clone()));
     driver.start(sweep::Sweep::new(queues.clone()));
     driver.start(pruner::Pruner::new(store.clone()));
     driver.start(reconciler::Reconcile::new(store.clone()));

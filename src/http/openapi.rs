@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 
 use super::AppState;
 use super::problem::{Code, Problem};
-use super::routes::{jobs, operations, queues, reserve, settle, stats};
+use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -26,6 +26,7 @@ use super::routes::{jobs, operations, queues, reserve, settle, stats};
         (name = "jobs", description = "Push, look at, change, cancel and browse jobs"),
         (name = "work", description = "Take jobs and settle them"),
         (name = "queues", description = "Queues and their settings"),
+        (name = "schedules", description = "Cron rules that push jobs"),
         (name = "operations", description = "For those who run the server")
     ),
     components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem))
@@ -53,6 +54,11 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(queues::purge))
         .routes(routes!(queues::redrive))
         .routes(routes!(queues::replay))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::get, schedules::put, schedules::delete))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
         .routes(routes!(stats::queue))
         .routes(routes!(stats::server))
         .routes(routes!(operations::healthz))
@@ -98,6 +104,7 @@ const OWN: &[(&str, &[Code])] = &[
     ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused]),
     ("replay_queue", &[Code::QueueFull]),
     ("delete_queue", &[Code::Malformed]),
+    ("delete_schedule", &[Code::Malformed]),
     ("readyz", &[Code::Draining]),
 ];
 

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{JobId, QueueName};
+use crate::job::{JobId, QueueName, ScheduleName};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The most elements of one page of a list.
@@ -25,6 +25,19 @@ impl<S: Send + Sync> FromRequestParts<S> for InQueue {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
         let invalid = |_| Problem::parameter("queue", format!("must be {NAME_RULE}"));
+        text.parse().map(Self).map_err(invalid)
+    }
+}
+
+/// The schedule in the path.
+pub struct OfSchedule(pub ScheduleName);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfSchedule {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = segment(parts, state).await?;
+        let invalid = |_| Problem::parameter("name", format!("must be {NAME_RULE}"));
         text.parse().map(Self).map_err(invalid)
     }
 }
@@ -153,7 +166,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
             return Ok(Self(Precondition::None));
         };
         if text.trim() == "*" {
-            return Ok(Self(Precondition::None)); // every queue exists as soon as it is named
+            return Ok(Self(Precondition::Exists));
         }
         let tags = text.split(',').map(|tag| {
             let version = tag.trim().strip_prefix('"')?.strip_suffix('"')?;

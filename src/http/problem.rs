@@ -52,6 +52,8 @@ codes! {
     NotFound = NOT_FOUND, false, "There is nothing at this path";
     /// There is no such job.
     UnknownJob = NOT_FOUND, false, "There is no such job";
+    /// There is no such schedule.
+    UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
     /// The path does not have this method.
     MethodNotAllowed = METHOD_NOT_ALLOWED, false, "The path does not have this method";
     /// The client paused too long while it sent its body.
@@ -67,7 +69,7 @@ codes! {
     QueueNotEmpty = CONFLICT, false, "The queue is not empty";
     /// The first request with this `Idempotency-Key` is still running.
     RequestPending = CONFLICT, true, "The first request with this Idempotency-Key is still running";
-    /// The settings are not of the version in `If-Match`.
+    /// The settings, or the rule of the schedule, are not of the version in `If-Match`.
     SettingsChanged = PRECONDITION_FAILED, false, "The settings have changed";
     /// The body is larger than the server takes.
     TooLarge = PAYLOAD_TOO_LARGE, false, "The body is too large";
@@ -220,7 +222,8 @@ impl From<Error> for Problem {
             Error::QueueNotEmpty(_) => {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them with it"))
             }
-            Error::SettingsChanged(_) => Self::new(Code::SettingsChanged, text),
+            Error::UnknownSchedule(_) => Self::new(Code::UnknownSchedule, text),
+            Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Overloaded => Self::new(Code::Overloaded, text),

@@ -5,11 +5,13 @@
 //! [`transition`] says, for both stores alike, what an operation does to a job.
 
 pub mod backoff;
+pub mod cron;
 pub mod ids;
 pub mod names;
 pub mod payload;
 pub mod record;
 pub mod route;
+pub mod schedule;
 pub mod settings;
 pub mod state;
 pub mod time;
@@ -21,6 +23,7 @@ pub use names::{JobKey, QueueName, QueuePattern, WorkerName};
 pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
 pub use route::{Child, Stage};
+pub use schedule::{Schedule, ScheduleName, ScheduleRule, ScheduleRun};
 pub use settings::{QueueSettings, Rules};
 pub use state::{State, Visible};
 pub use time::Timestamp;

@@ -11,7 +11,7 @@ pub const NAME_RULE: &str = "1 to 128 of A-Z a-z 0-9 . _ : -, the first a letter
 /// The longest name, in bytes.
 pub const NAME_MAX: usize = 128;
 
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= NAME_MAX
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)

@@ -8,6 +8,7 @@
 //! | `settle` | commit, rollback, extend, move; the repeats of lost answers |
 //! | `jobs` | look at, change, cancel and browse jobs |
 //! | `settings` | the queues and their settings |
+//! | `schedules` | schedules, and running what is due |
 //! | `bulk` | purge, redrive, replay |
 //! | `stats`, `meter` | the figures |
 //! | `rounds` | what arrives together travels together |
@@ -24,6 +25,7 @@ mod outcomes;
 mod push;
 mod reserve;
 mod rounds;
+mod schedules;
 mod settings;
 pub mod settle;
 mod stats;
@@ -47,6 +49,7 @@ pub use self::push::{NewPush, PushAnswer, When};
 use self::reserve::ClaimRounds;
 pub use self::reserve::{PopAsk, ReserveAsk};
 use self::rounds::Turned;
+pub use self::schedules::DueRuns;
 pub use self::settings::{Precondition, QueueView};
 use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
@@ -56,7 +59,7 @@ use self::sweep::SweepAlarm;
 use self::wakeups::Wakeups;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
-use crate::job::{IdSource, JobId, QueueName, Rules, Timestamp, Visible};
+use crate::job::{IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible};
 use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
@@ -101,6 +104,12 @@ pub enum Error {
     /// The settings have changed since the version that the caller knows.
     #[error("the settings of queue {0} are not of the version in If-Match")]
     SettingsChanged(QueueName),
+    /// There is no such schedule.
+    #[error("there is no schedule {0}")]
+    UnknownSchedule(ScheduleName),
+    /// The schedule has changed since the version that the caller knows.
+    #[error("the schedule {0} is not of the version in If-Match")]
+    ScheduleChanged(ScheduleName),
     /// The same idempotency key came with another request.
     #[error("the Idempotency-Key was used for another request")]
     IdempotencyKeyReused,
@@ -188,6 +197,7 @@ pub struct Shared {
     refreshing: tokio::sync::Mutex<()>,
     due: Alarm,
     reaper: Alarm,
+    scheduler: Alarm,
     sweep: SweepAlarm,
     /// Tells those who wait that the store stays away.
     away: Notify,
@@ -213,6 +223,7 @@ impl Queues {
             refreshing: tokio::sync::Mutex::default(),
             due: Alarm::default(),
             reaper: Alarm::default(),
+            scheduler: Alarm::default(),
             sweep: SweepAlarm::default(),
             away: Notify::new(),
             draining: CancellationToken::new(),

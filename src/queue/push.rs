@@ -103,6 +103,7 @@ impl NewPush {
         }
     }
 
+    /// The job that is stored, at this moment.
     pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
         let ttl_ms = self.key_ttl_ms.unwrap_or(key_ttl_ms);
         NewJob {

@@ -17,12 +17,14 @@ const TRIES: usize = 20;
 /// The version that settings without a version have.
 pub const NO_VERSION: &str = "0";
 
-/// What `If-Match` asks for.
+/// What `If-Match` asks for of settings, or of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     /// Nothing.
     None,
-    /// That the settings are of one of these versions.
+    /// That there are any; a queue exists as soon as it is named.
+    Exists,
+    /// That they are of one of these versions.
     Versions(Vec<String>),
 }
 

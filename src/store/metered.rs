@@ -19,6 +19,8 @@ use super::{
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::telemetry;
 
+mod schedules;
+
 /// See the module's documentation.
 pub struct Metered {
     inner: Arc<dyn Store>,

@@ -20,10 +20,12 @@ use crate::job::{
 pub mod copying;
 pub mod metered;
 pub mod mongo;
+pub mod schedules;
 pub mod signals;
 pub mod sqlite;
 
 pub use copying::{HeldKey, Imported};
+pub use schedules::{Fired, Firing, Schedules};
 pub use signals::{Arrivals, Heard, Signal};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
@@ -274,12 +276,12 @@ pub enum Expected {
     Version(String),
 }
 
-/// What became of a change of settings.
+/// What became of a change of settings, or of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
     /// It is stored.
     Done,
-    /// The settings are not of the expected version.
+    /// It is not, or no longer, of the expected version.
     Changed,
 }
 
@@ -324,7 +326,7 @@ pub enum Opened {
 /// Every answer of a verb that writes is given after the write is durable. Every verb has a deadline of
 /// its own and ends in [`StoreError::Unavailable`] when it runs into it.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Schedules + Send + Sync + 'static {
     /// Brings the database's schema up to this version and answers the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;

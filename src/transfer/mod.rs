@@ -6,8 +6,8 @@
 //! the queue, or the key). If the source was used again after an interrupted run, the remedy is to start
 //! with an empty target.
 //!
-//! Copied are the settings with their versions, the keys, and the jobs with their ids, states, tokens,
-//! deadlines, errors, trails and history. Not copied are receipts and requests, which live for minutes and
+//! Copied are the settings with their versions, the keys, the jobs with their ids, states, tokens,
+//! deadlines, errors, trails and history, and the schedules with their next occurrence and their last runs. Not copied are receipts and requests, which live for minutes and
 //! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
 //! and the repeat of a reserve with an `Idempotency-Key` reserves anew.
 //!
@@ -16,6 +16,7 @@
 
 mod digest;
 mod progress;
+mod schedules;
 mod verify;
 
 use std::collections::HashMap;
@@ -52,9 +53,11 @@ pub async fn copy(
 ) -> anyhow::Result<Verdict> {
     let total = total(source).await?;
     check(source, target, progress).await?;
+    schedules::check(source, target).await?;
     copy_settings(source, target).await?;
     copy_keys(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
+    schedules::copy(source, target).await?;
     let verdict = verify(source, target, total, progress).await?;
     settle_counts(target).await?;
     progress.end();

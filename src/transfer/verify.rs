@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::digest::{Digest, differences};
-use super::{PAGE, Progress, all_settings, forgotten, now, patiently};
+use super::{PAGE, Progress, all_settings, forgotten, now, patiently, schedules};
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::copying::same;
 use crate::store::{HeldKey, Store};
@@ -26,6 +26,8 @@ pub struct Side {
     pub keys: Digest,
     /// How many queues have settings.
     pub settings: usize,
+    /// How many schedules there are.
+    pub schedules: usize,
 }
 
 impl Side {
@@ -61,7 +63,7 @@ impl Verdict {
         self.difference_count == 0 && self.source == self.target
     }
 
-    fn differ(&mut self, what: impl FnOnce() -> String) {
+    pub(super) fn differ(&mut self, what: impl FnOnce() -> String) {
         self.difference_count += 1;
         if self.differences.len() < TOLD {
             self.differences.push(what());
@@ -84,12 +86,13 @@ impl fmt::Display for Verdict {
         for (name, side) in [("source", source), ("target", target)] {
             writeln!(
                 f,
-                "{name}: {} jobs, digest {}; {} keys, digest {}; settings of {} queues",
+                "{name}: {} jobs, digest {}; {} keys, digest {}; settings of {} queues; {} schedules",
                 side.job_count(),
                 side.jobs,
                 side.key_count,
                 side.keys,
-                side.settings
+                side.settings,
+                side.schedules
             )?;
         }
         if self.forgotten > 0 {
@@ -119,6 +122,7 @@ pub async fn verify(
 ) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict::default();
     compare_settings(source, target, &mut verdict).await?;
+    schedules::compare(source, target, &mut verdict).await?;
     (verdict.source.key_count, verdict.source.keys) = read_keys(source).await?;
     (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
     if verdict.source.keys != verdict.target.keys {

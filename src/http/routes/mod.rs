@@ -5,6 +5,7 @@ pub mod operations;
 pub mod push;
 pub mod queues;
 pub mod reserve;
+pub mod schedules;
 pub mod settle;
 pub mod stats;
 pub mod view;

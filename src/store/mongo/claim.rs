@@ -19,10 +19,6 @@ use super::{JOBS, Mongo};
 use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
 use crate::store::{ClaimAsk, Result, Store as _, StoreError};
 
-/// How often a round that lost its jobs to others is tried again before the rest goes unserved. Somebody won in
-/// each of them, so that this is a bound for what cannot be thought of, not one that anybody should meet.
-const ROUNDS: usize = 100;
-
 /// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
 /// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
 fn deliverable(queue: &QueueName, floor: Option<Place>) -> Document {
@@ -78,7 +74,9 @@ async fn claim(
 ) -> Result<Vec<Vec<Job>>> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
-    for _ in 0..ROUNDS {
+    // Others may be quicker again and again: long before the callers give up, they are told what there is.
+    let end = Instant::now() + mongo.connection.deadline() / 2;
+    loop {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
             break;
@@ -88,10 +86,6 @@ async fn claim(
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
-        if !all_taken {
-            // Servers in step with each other would go on to read the same head at the same time.
-            tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
-        }
         for job in taken {
             let winner = job.meta.claim.as_ref().and_then(|claim| places.get(claim));
             if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
@@ -99,9 +93,14 @@ async fn claim(
             }
         }
         let queue_is_empty = read < wanted && all_taken && !large;
-        // Large jobs come in smaller answers; but nobody is told that there are none.
-        if queue_is_empty || (large && won.iter().all(|jobs| !jobs.is_empty())) {
+        // Of large jobs, and of those that others are after, fewer are enough; but nobody is told that there are none.
+        let everybody_has_some = won.iter().all(|jobs| !jobs.is_empty());
+        if queue_is_empty || ((large || !all_taken) && everybody_has_some) || Instant::now() >= end {
             break;
+        }
+        if !all_taken {
+            // Servers in step with each other would go on to read the same head at the same time.
+            tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
         }
     }
     Ok(won)

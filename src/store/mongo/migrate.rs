@@ -30,8 +30,12 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 3] =
-    [migration!(1, "0001_jobs"), migration!(2, "0002_counters"), migration!(3, "0003_routes")];
+const MIGRATIONS: [Migration; 4] = [
+    migration!(1, "0001_jobs"),
+    migration!(2, "0002_counters"),
+    migration!(3, "0003_routes"),
+    migration!(4, "0004_schedules"),
+];
 
 /// Runs what is missing and answers its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {

@@ -12,6 +12,7 @@
 //! | `counters`, `figures`, `reconcile` | how many jobs there are, kept, read, and compared with a real count |
 //! | `stocked` | which queues have something to deliver |
 //! | `signals` | what servers tell each other |
+//! | `schedules` | schedules, and firing them |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -37,6 +38,7 @@ mod query;
 mod receipts;
 mod reconcile;
 mod requests;
+mod schedules;
 mod settings;
 mod signals;
 mod stocked;
@@ -75,6 +77,7 @@ const META: &str = "meta";
 const QUEUES: &str = "queues";
 const RECEIPTS: &str = "receipts";
 const REQUESTS: &str = "requests";
+const SCHEDULES: &str = "schedules";
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;

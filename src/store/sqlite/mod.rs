@@ -38,6 +38,7 @@ mod push;
 mod readers;
 mod requests;
 mod row;
+mod schedules;
 mod settings;
 mod stocked;
 #[cfg(test)]

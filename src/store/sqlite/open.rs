@@ -14,6 +14,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0001_jobs", include_str!("../../../migrations/sqlite/0001_jobs.sql")),
     ("0002_counters", include_str!("../../../migrations/sqlite/0002_counters.sql")),
     ("0003_routes", include_str!("../../../migrations/sqlite/0003_routes.sql")),
+    ("0004_schedules", include_str!("../../../migrations/sqlite/0004_schedules.sql")),
 ];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.

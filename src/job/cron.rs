@@ -1,0 +1,333 @@
+//! When a schedule comes: a cron rule, a time zone, and what daylight saving time makes of them.
+//!
+//! A rule names local times. Twice a year a local time may not exist, or exist twice:
+//!
+//! - A rule whose times of day have no `*` (`30 2 * * *`, `0 8,20 * * 1-5`) means each of them **once a day**.
+//!   One that does not exist comes at the end of the gap, together with whatever else lies in it; one that
+//!   exists twice comes the first time.
+//! - A rule with a `*` in its seconds, minutes or hours (`*/15 * * * *`, `0 * * * *`) means **an interval**. What
+//!   does not exist is left out, and what exists twice comes twice, so that the distances stay what they are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::civil::DateTime;
+use jiff::tz::{self, TimeZone, TimeZoneDatabase};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Timestamp;
+
+/// The longest text of a rule, in bytes.
+const TEXT_MAX: usize = 256;
+/// A rule that does not come within the 400 years after this moment, after which the calendar repeats itself,
+/// never comes.
+const CYCLE_BEGINS: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+/// The last year of the 400.
+const CYCLE_ENDS: i16 = 2400;
+
+/// Why a text is not a cron rule that comes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidCron {
+    /// It has too few or too many fields, or something else than fields.
+    #[error("must be five fields (minute hour day month weekday), or six with seconds first")]
+    Fields,
+    /// One of its fields is not what it must be.
+    #[error("is not a cron rule: {0}")]
+    Field(String),
+    /// There is no such day.
+    #[error("never comes: there is no such day in any year")]
+    Never,
+}
+
+/// Why a text is not a time zone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must be the name of a time zone in the IANA database, such as Europe/Berlin or UTC")]
+pub struct InvalidZone;
+
+/// A cron rule that comes some day: five fields, or six with seconds first.
+#[derive(Clone)]
+pub struct CronRule {
+    text: Box<str>,
+    cron: Cron,
+    /// Whether its times of day have a `*`.
+    is_interval: bool,
+}
+
+impl CronRule {
+    /// The rule as a text, its fields one space apart.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The first moment after this one at which the rule comes, in a time zone; `None`: it never does again, or
+    /// only after the year 5000.
+    pub fn next(&self, after: Timestamp, zone: &Zone) -> Option<Timestamp> {
+        let start = jiff::Timestamp::from_millisecond(after.millis()).ok()?.to_zoned(zone.0.clone());
+        if self.is_interval {
+            let next = self.cron.find_next_occurrence(&start, false).ok()?;
+            return Some(Timestamp::from_millis(next.timestamp().as_millisecond()));
+        }
+        let mut local = start.datetime();
+        loop {
+            local = self.cron.find_next_occurrence(&local, false).ok()?;
+            // Times in a gap share one moment, and those that exist twice may have come before.
+            let at = zone.first_moment(local)?;
+            if at > after {
+                return Some(at);
+            }
+        }
+    }
+}
+
+impl FromStr for CronRule {
+    type Err = InvalidCron;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCron> {
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let times = fields.len().checked_sub(3).filter(|times| (2..=3).contains(times));
+        let times = times.filter(|_| text.len() <= TEXT_MAX && text.is_ascii() && !text.contains('@'));
+        let times = times.ok_or(InvalidCron::Fields)?;
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+        let text = fields.join(" ");
+        let cron = parser.parse(&text).map_err(|error| InvalidCron::Field(error.to_string()))?;
+        match cron.find_next_occurrence(&CYCLE_BEGINS, true) {
+            Ok(first) if first.year() < CYCLE_ENDS => {}
+            _ => return Err(InvalidCron::Never),
+        }
+        let is_interval = fields[..times].iter().any(|field| field.contains('*'));
+        Ok(Self { text: text.into(), cron, is_interval })
+    }
+}
+
+/// A time zone of the IANA database: the machine's, which its owner keeps up to date, or else the one that this
+/// program carries.
+#[derive(Clone)]
+pub struct Zone(TimeZone);
+
+impl Zone {
+    /// The name that the database has for it.
+    pub fn as_str(&self) -> &str {
+        self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// The moment of a local time: the first of two, and the end of the gap where there is none.
+    fn first_moment(&self, local: DateTime) -> Option<Timestamp> {
+        let ambiguous = self.0.to_ambiguous_timestamp(local);
+        let is_gap = matches!(ambiguous.offset(), tz::AmbiguousOffset::Gap { .. });
+        let earlier = ambiguous.earlier().ok()?;
+        let moment = if is_gap { self.0.following(earlier).next()?.timestamp() } else { earlier };
+        Some(Timestamp::from_millis(moment.as_millisecond()))
+    }
+}
+
+impl Default for Zone {
+    fn default() -> Self {
+        Self(TimeZone::UTC)
+    }
+}
+
+impl FromStr for Zone {
+    type Err = InvalidZone;
+
+    fn from_str(name: &str) -> Result<Self, InvalidZone> {
+        if name.eq_ignore_ascii_case("UTC") {
+            return Ok(Self::default());
+        }
+        let found = tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
+        found.ok().filter(|zone| zone.iana_name().is_some()).map(Self).ok_or(InvalidZone)
+    }
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.as_str() == other.as_str()
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self.as_str(), f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+as_text!(CronRule);
+as_text!(Zone);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first times that a rule comes after a moment, in UTC without the zeros at their end.
+    fn times(cron: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
+        let (cron, zone): (CronRule, Zone) = (cron.parse().unwrap(), zone.parse().unwrap());
+        let mut at: Timestamp = after.parse().unwrap();
+        let mut next = || {
+            at = cron.next(at, &zone)?;
+            Some(at.to_string().replace(":00.000Z", "Z").replace(".000Z", "Z"))
+        };
+        (0..count).map_while(|_| next()).collect()
+    }
+
+    const BERLIN: &str = "Europe/Berlin";
+    const NEW_YORK: &str = "America/New_York";
+
+    #[test]
+    fn five_fields_or_six_with_seconds_first() {
+        let after = "2026-01-31T23:59:58.250Z";
+        assert_eq!(times("*/30 * * * *", "UTC", after, 2), ["2026-02-01T00:00Z", "2026-02-01T00:30Z"],);
+        assert_eq!(
+            times(" 59  * * * * * ", "UTC", after, 2),
+            ["2026-01-31T23:59:59Z", "2026-02-01T00:00:59Z"],
+        );
+        assert_eq!(times("0 8 * * MON-FRI", "UTC", after, 1), ["2026-02-02T08:00Z"]);
+        assert_eq!(times("0 8 L FEB *", "UTC", after, 1), ["2026-02-28T08:00Z"]);
+        assert_eq!("  0 8\t* *   7".parse::<CronRule>().unwrap().as_str(), "0 8 * * 7");
+    }
+
+    #[test]
+    fn days_are_told_in_many_ways() {
+        let after = "2026-01-31T23:00:00Z";
+        for (cron, first) in [
+            ("0 0 * * 5L", "2026-02-27T00:00Z"),
+            ("0 0 * * 1#2", "2026-02-09T00:00Z"),
+            ("0 0 15W * *", "2026-02-16T00:00Z"),
+            ("0 0 10 * FRI", "2026-02-06T00:00Z"),
+            ("0 0 1-31/10 MAR *", "2026-03-01T00:00Z"),
+            ("0 0 * * 7", "2026-02-01T00:00Z"),
+        ] {
+            assert_eq!(times(cron, "UTC", after, 1), [first], "{cron}");
+        }
+    }
+
+    #[test]
+    fn the_moment_itself_is_not_the_next_one() {
+        assert_eq!(times("0 8 * * *", "UTC", "2026-01-31T08:00:00.000Z", 1), ["2026-02-01T08:00Z"]);
+        assert_eq!(times("0 8 * * *", "UTC", "2026-01-31T07:59:59.999Z", 1), ["2026-01-31T08:00Z"]);
+    }
+
+    #[test]
+    fn a_leap_day_comes_in_leap_years() {
+        let after = "2026-01-31T08:00:00Z";
+        let leap = times("0 0 29 2 *", "UTC", after, 2);
+        assert_eq!(leap, ["2028-02-29T00:00Z", "2032-02-29T00:00Z"]);
+        assert_eq!(times("0 0 29 2 *", "UTC", "2096-03-01T00:00:00Z", 1), ["2104-02-29T00:00Z"]);
+    }
+
+    #[test]
+    fn a_time_in_the_gap_comes_at_its_end_once() {
+        // Berlin, 2026-03-29: 02:00 to 03:00 does not exist; the gap ends at 01:00 UTC.
+        let night = times("30 2 * * *", BERLIN, "2026-03-28T00:00:00Z", 3);
+        assert_eq!(night, ["2026-03-28T01:30Z", "2026-03-29T01:00Z", "2026-03-30T00:30Z"]);
+        let often = times("0,20,40 2,3 * * *", BERLIN, "2026-03-29T00:00:00Z", 4);
+        assert_eq!(
+            often,
+            ["2026-03-29T01:00Z", "2026-03-29T01:20Z", "2026-03-29T01:40Z", "2026-03-30T00:00Z"],
+        );
+        // New York, 2026-03-08: 02:00 to 03:00 does not exist; the gap ends at 07:00 UTC.
+        let night = times("30 2 * * *", NEW_YORK, "2026-03-07T08:00:00Z", 2);
+        assert_eq!(night, ["2026-03-08T07:00Z", "2026-03-09T06:30Z"]);
+        // From within the last second before the gap.
+        assert_eq!(times("59 2 * * *", NEW_YORK, "2026-03-08T06:59:59.999Z", 1), ["2026-03-08T07:00Z"]);
+    }
+
+    #[test]
+    fn a_time_that_exists_twice_comes_the_first_time() {
+        // Berlin, 2026-10-25: 02:00 to 03:00 comes twice, from 00:00 and from 01:00 UTC.
+        let night = times("30 2 * * *", BERLIN, "2026-10-24T12:00:00Z", 2);
+        assert_eq!(night, ["2026-10-25T00:30Z", "2026-10-26T01:30Z"]);
+        let after_the_first = times("30 2 * * *", BERLIN, "2026-10-25T01:10:00Z", 1);
+        assert_eq!(after_the_first, ["2026-10-26T01:30Z"]);
+        // New York, 2026-11-01: 01:00 to 02:00 comes twice, from 05:00 and from 06:00 UTC.
+        let often = times("0,30 1,2 * * *", NEW_YORK, "2026-11-01T00:00:00Z", 5);
+        assert_eq!(
+            often,
+            [
+                "2026-11-01T05:00Z",
+                "2026-11-01T05:30Z",
+                "2026-11-01T07:00Z",
+                "2026-11-01T07:30Z",
+                "2026-11-02T06:00Z"
+            ],
+        );
+    }
+
+    #[test]
+    fn an_interval_goes_on_through_both() {
+        // The gap is left out: an hour later is an hour later.
+        let hours = times("0 * * * *", BERLIN, "2026-03-28T23:30:00Z", 3);
+        assert_eq!(hours, ["2026-03-29T00:00Z", "2026-03-29T01:00Z", "2026-03-29T02:00Z"]);
+        assert_eq!(times("*/30 2 * * *", BERLIN, "2026-03-29T00:00:00Z", 1), ["2026-03-30T00:00Z"]);
+        // What exists twice comes twice.
+        let halves = times("*/30 * * * *", BERLIN, "2026-10-24T23:45:00Z", 5);
+        assert_eq!(
+            halves,
+            [
+                "2026-10-25T00:00Z",
+                "2026-10-25T00:30Z",
+                "2026-10-25T01:00Z",
+                "2026-10-25T01:30Z",
+                "2026-10-25T02:00Z"
+            ],
+        );
+        let hours = times("0 * * * *", NEW_YORK, "2026-11-01T04:30:00Z", 3);
+        assert_eq!(hours, ["2026-11-01T05:00Z", "2026-11-01T06:00Z", "2026-11-01T07:00Z"]);
+    }
+
+    #[test]
+    fn zones_may_lack_a_midnight_and_be_off_by_minutes() {
+        // Cairo, 2026-04-24: the day begins at 01:00, which is 22:00 UTC of the day before.
+        let midnight = times("0 0 24 4 *", "Africa/Cairo", "2026-04-01T00:00:00Z", 1);
+        assert_eq!(midnight, ["2026-04-23T22:00Z"]);
+        assert_eq!(times("0 9 * * *", "Asia/Kathmandu", "2026-01-31T00:00:00Z", 1), ["2026-01-31T03:15Z"]);
+        // Lord Howe's gap is half an hour.
+        let howe = times("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00:00Z", 1);
+        assert_eq!(howe, ["2026-10-03T15:30Z"]);
+    }
+
+    #[test]
+    fn rules_that_are_none_are_refused() {
+        for text in ["", "* * * *", "* * * * * * *", "@daily", "0 0 * * * 2030 *", "✓ * * * *"] {
+            assert_eq!(text.parse::<CronRule>(), Err(InvalidCron::Fields), "{text}");
+        }
+        assert_eq!(format!("*{}", " *".repeat(200)).parse::<CronRule>(), Err(InvalidCron::Fields));
+        for text in
+            ["60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "a * * * *", "*/0 * * * *"]
+        {
+            assert!(matches!(text.parse::<CronRule>(), Err(InvalidCron::Field(_))), "{text}");
+        }
+        for text in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 0 30 FEB *"] {
+            assert_eq!(text.parse::<CronRule>(), Err(InvalidCron::Never), "{text}");
+        }
+    }
+
+    #[test]
+    fn zones_are_known_by_name_also_without_a_database_on_the_machine() {
+        assert_eq!("utc".parse::<Zone>().unwrap().as_str(), "UTC");
+        assert_eq!("europe/berlin".parse::<Zone>().unwrap().as_str(), BERLIN);
+        for name in ["", "Berlin", "Europe/Atlantis", "+02:00", "CET-1CEST", "../etc/passwd"] {
+            assert_eq!(name.parse::<Zone>(), Err(InvalidZone), "{name}");
+        }
+        let carried = TimeZoneDatabase::bundled();
+        for name in [BERLIN, NEW_YORK, "Asia/Kathmandu", "Etc/UTC"] {
+            assert!(carried.get(name).is_ok(), "{name}");
+        }
+    }
+}

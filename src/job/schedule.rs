@@ -1,0 +1,324 @@
+//! Schedules: what their owners set, what is remembered of them, and what is to happen when one is due.
+//!
+//! Everything here is pure. A store keeps the rows and makes each firing atomic; when an occurrence is due, too
+//! late, or next, is said here for both stores.
+
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::cron::{CronRule, Zone};
+use super::names::text_type;
+use super::record::Headers;
+use super::{Backoff, JobId, Payload, QueueName, Stage, Timestamp};
+
+text_type! {
+    /// The name of a schedule.
+    ScheduleName, super::names::is_name, super::names::NAME_RULE
+}
+
+/// How many of a schedule's runs are remembered: the last ones.
+pub const RUNS_KEPT: usize = 10;
+/// How late an occurrence may be, in milliseconds: one that nobody ran in this time was missed.
+pub const MISSED_AFTER_MS: u64 = 5000;
+
+/// What happens when the job of the last run is still unfinished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ScheduleOverlap)]
+pub enum Overlap {
+    /// Another job is pushed.
+    #[default]
+    Allow,
+    /// No job is pushed.
+    Skip,
+}
+
+/// What happens to occurrences that nobody ran in time, because no server or no store was there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ScheduleMisfire)]
+pub enum Misfire {
+    /// One job is pushed for all of them together.
+    #[default]
+    Once,
+    /// No job is pushed.
+    Skip,
+}
+
+/// The job that a schedule pushes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduledJob {
+    /// What is to be done: any JSON value, given back equal to what is sent here.
+    #[serde(deserialize_with = "payload")]
+    #[schema(value_type = serde_json::Value)]
+    pub payload: Payload,
+    /// Due so many milliseconds after the occurrence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 31536000000_u64)]
+    pub delay_ms: Option<u64>,
+    /// Higher is delivered first.
+    #[serde(default)]
+    #[schema(default = 0)]
+    pub priority: i32,
+    /// How often the job is delivered before it is dead; absent: what the queue says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000000)]
+    pub max_attempts: Option<u32>,
+    /// How long the job waits after a rollback; absent: what the queue says.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
+    pub backoff: Option<Backoff>,
+    /// Removed after so many milliseconds, unless it is reserved or finished then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 31536000000_u64)]
+    pub expires_in_ms: Option<u64>,
+    /// Text that travels with the job.
+    #[serde(default, skip_serializing_if = "Headers::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, String>)]
+    pub headers: Headers,
+    /// The stages that the job goes through afterwards, up to 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub then: Vec<Stage>,
+}
+
+fn payload<'de, D: Deserializer<'de>>(from: D) -> Result<Payload, D::Error> {
+    let raw = Box::<RawValue>::deserialize(from)?;
+    Payload::from_raw(&raw).map_err(D::Error::custom)
+}
+
+/// What a schedule's owner has set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleRule {
+    /// When it comes: minute, hour, day of the month, month and day of the week, or six fields with seconds
+    /// first. Lists, ranges, steps, names of months and days, `L`, `W` and `#` are known.
+    #[schema(value_type = String, max_length = 256)]
+    pub cron: CronRule,
+    /// The time zone of that, by its name in the IANA database.
+    #[serde(default)]
+    #[schema(value_type = String, default = "UTC")]
+    pub time_zone: Zone,
+    /// The queue that the jobs go to.
+    #[schema(value_type = String)]
+    pub queue: QueueName,
+    /// The job.
+    #[serde(deserialize_with = "object")]
+    pub job: ScheduledJob,
+    /// What happens when the job of the last run is still unfinished.
+    #[serde(default)]
+    #[schema(default = "allow")]
+    pub overlap: Overlap,
+    /// What happens to occurrences that nobody ran in time.
+    #[serde(default)]
+    #[schema(default = "once")]
+    pub misfire: Misfire,
+    /// Whether it has no occurrences for now.
+    #[serde(default)]
+    #[schema(default = false)]
+    pub paused: bool,
+}
+
+fn object<'de, D: Deserializer<'de>>(from: D) -> Result<ScheduledJob, D::Error> {
+    super::backoff::object(from)?.ok_or_else(|| D::Error::custom("must be an object"))
+}
+
+impl ScheduleRule {
+    /// The first occurrence after this moment; none while it is paused.
+    pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        if self.paused { None } else { self.cron.next(after, &self.time_zone) }
+    }
+}
+
+/// Why a run pushed no job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ScheduleSkipped)]
+pub enum Skipped {
+    /// The job of an earlier run was still unfinished.
+    Overlap,
+    /// Nobody ran it in time.
+    Misfire,
+}
+
+/// What became of an occurrence, or of a run by hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleRun {
+    /// The occurrence, the first one where it stands for several; the moment of a run by hand.
+    pub at: Timestamp,
+    /// The job that was pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<JobId>,
+    /// Why none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Skipped>,
+    /// Whether it stands for all occurrences that were missed from `at` on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub misfire: bool,
+    /// Whether somebody asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manual: bool,
+    /// Tells the repeat of a request for it, where that carried an `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+}
+
+/// A schedule as a store keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    /// Its name.
+    pub name: ScheduleName,
+    /// What its owner has set.
+    pub rule: ScheduleRule,
+    /// Changes with every change of the rule; told apart by equality only.
+    pub version: String,
+    /// A random number that changes with every write, also with each run; writes are guarded by it.
+    pub rev: i64,
+    /// The first occurrence that nobody has run yet; none while it is paused.
+    pub next_at: Option<Timestamp>,
+    /// The job that was pushed last.
+    pub last_job: Option<JobId>,
+    /// The last runs, oldest first.
+    pub last_runs: Vec<ScheduleRun>,
+}
+
+/// What is to happen to an occurrence that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// How the run is to be remembered.
+    pub run: ScheduleRun,
+    /// When the job is due, before its own delay, if one is to be pushed.
+    pub push_at: Option<Timestamp>,
+    /// The next occurrence.
+    pub next_at: Option<Timestamp>,
+}
+
+impl Schedule {
+    /// What is to happen at this moment, if an occurrence is due.
+    pub fn turn(&self, now: Timestamp) -> Option<Turn> {
+        let at = self.next_at.filter(|at| *at <= now)?;
+        let run =
+            ScheduleRun { at, job_id: None, skipped: None, misfire: false, manual: false, request: None };
+        if now.ms_since(at) <= MISSED_AFTER_MS {
+            return Some(Turn { run, push_at: Some(at), next_at: self.rule.next(at) });
+        }
+        // What else was missed in the meantime is over with this one.
+        let next_at = self.rule.next(now);
+        Some(match self.rule.misfire {
+            Misfire::Once => Turn { run: ScheduleRun { misfire: true, ..run }, push_at: Some(now), next_at },
+            Misfire::Skip => {
+                let skipped = Some(Skipped::Misfire);
+                Turn { run: ScheduleRun { skipped, misfire: true, ..run }, push_at: None, next_at }
+            }
+        })
+    }
+
+    /// The next occurrences, as many as there are up to `count`.
+    pub fn next_runs(&self, count: usize) -> Vec<Timestamp> {
+        std::iter::successors(self.next_at, |at| self.rule.next(*at)).take(count).collect()
+    }
+
+    /// Remembers a run, and forgets the oldest one where there are too many.
+    pub fn remember(&mut self, run: ScheduleRun) {
+        if let Some(job) = &run.job_id {
+            self.last_job = Some(job.clone());
+        }
+        self.last_runs.push(run);
+        let surplus = self.last_runs.len().saturating_sub(RUNS_KEPT);
+        self.last_runs.drain(..surplus);
+    }
+
+    /// Whether two schedules are equal in all but the guard of their writes.
+    pub fn same(&self, other: &Self) -> bool {
+        *self == Self { rev: self.rev, ..other.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(cron: &str, misfire: Misfire, next_at: &str) -> Schedule {
+        let text = format!(r#"{{"cron":"{cron}","queue":"q","job":{{"payload":1.50}}}}"#);
+        let rule: ScheduleRule = serde_json::from_str(&text).unwrap();
+        Schedule {
+            name: "nightly".parse().unwrap(),
+            rule: ScheduleRule { misfire, ..rule },
+            version: "v".to_owned(),
+            rev: 0,
+            next_at: Some(next_at.parse().unwrap()),
+            last_job: None,
+            last_runs: Vec::new(),
+        }
+    }
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn nothing_happens_before_its_time() {
+        let hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
+        assert_eq!(hourly.turn(time("2026-01-31T07:59:59.999Z")), None);
+        let paused = Schedule { next_at: None, ..hourly };
+        assert_eq!(paused.turn(time("2030-01-31T08:00:00Z")), None);
+    }
+
+    #[test]
+    fn one_that_is_a_little_late_is_run_as_if_it_were_not() {
+        let every_second = schedule("* * * * * *", Misfire::Skip, "2026-01-31T08:00:00Z");
+        let turn = every_second.turn(time("2026-01-31T08:00:05Z")).unwrap();
+        assert_eq!((turn.push_at, turn.next_at), (Some(turn.run.at), Some(time("2026-01-31T08:00:01Z"))));
+        assert_eq!((turn.run.at, turn.run.misfire), (time("2026-01-31T08:00:00Z"), false));
+    }
+
+    #[test]
+    fn what_was_missed_is_over_with_one_turn() {
+        let now = time("2026-01-31T11:30:00Z");
+        let hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
+        let turn = hourly.turn(now).unwrap();
+        assert_eq!((turn.push_at, turn.next_at), (Some(now), Some(time("2026-01-31T12:00:00Z"))));
+        assert!(turn.run.misfire && turn.run.skipped.is_none());
+        let skipping = schedule("0 * * * *", Misfire::Skip, "2026-01-31T08:00:00Z");
+        let turn = skipping.turn(now).unwrap();
+        assert_eq!((turn.push_at, turn.next_at), (None, Some(time("2026-01-31T12:00:00Z"))));
+        assert_eq!(turn.run.skipped, Some(Skipped::Misfire));
+    }
+
+    #[test]
+    fn the_last_ten_runs_are_remembered() {
+        let mut hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
+        for n in 0..12 {
+            let at = Timestamp::from_millis(n);
+            let job_id = (n != 11).then(|| format!("j{n}").parse().unwrap());
+            let run = ScheduleRun { at, job_id, skipped: None, misfire: false, manual: true, request: None };
+            hourly.remember(run);
+        }
+        assert_eq!(hourly.last_runs.len(), RUNS_KEPT);
+        assert_eq!(hourly.last_runs[0].at, Timestamp::from_millis(2));
+        assert_eq!(hourly.last_job.unwrap().as_str(), "j10");
+    }
+
+    #[test]
+    fn the_next_runs_begin_with_the_one_that_is_due() {
+        let hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
+        let next = hourly.next_runs(3);
+        assert_eq!(next, ["T08", "T09", "T10"].map(|hour| time(&format!("2026-01-31{hour}:00:00Z"))));
+        assert!(Schedule { next_at: None, ..hourly }.next_runs(5).is_empty());
+    }
+
+    #[test]
+    fn a_rule_comes_back_from_its_text() {
+        let text = r#"{"cron":"0 8 * * 1","time_zone":"Europe/Berlin","queue":"q","job":{"payload":{"n":1.50},"delay_ms":5,"priority":3,"headers":{"a":"b"}},"overlap":"skip","misfire":"skip","paused":true}"#;
+        let rule: ScheduleRule = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&rule).unwrap(), text);
+        let unset = r#"{"cron":"0 8 * * 1","queue":"q","job":{"payload":null}}"#;
+        let rule: ScheduleRule = serde_json::from_str(unset).unwrap();
+        assert_eq!(
+            (rule.time_zone.as_str(), rule.overlap, rule.misfire),
+            ("UTC", Overlap::Allow, Misfire::Once)
+        );
+        assert_eq!((rule.job.payload.as_str(), rule.paused), ("null", false));
+    }
+}

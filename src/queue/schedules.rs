@@ -1,0 +1,264 @@
+//! Schedules: setting, looking at, running by hand, and running what is due.
+//!
+//! Every server runs what is due. Each firing is guarded by what was seen of the schedule, so that an occurrence
+//! is run once however many servers see it; whoever comes second does nothing.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures::StreamExt as _;
+use rand::seq::SliceRandom as _;
+use tokio::sync::Notify;
+
+use super::meter::Event;
+use super::{Error, IdempotencyKey, NewPush, Page, Precondition, Queues, Result, When};
+use crate::job::schedule::{Overlap, ScheduledJob, Turn};
+use crate::job::{NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::store::{Fired, Firing, Saved, StoreError};
+
+/// How often a change that meets other changes is tried again.
+const TRIES: usize = 20;
+/// How many schedules one look finds at most.
+const LOOK: usize = 128;
+/// How many of them are run at once.
+const AT_ONCE: usize = 8;
+
+/// What a look at the schedules has led to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DueRuns {
+    /// How many occurrences this server has run.
+    pub done: u64,
+    /// Whether to look again at once.
+    pub more: bool,
+    /// When the next occurrence comes.
+    pub next_at: Option<Timestamp>,
+}
+
+impl Queues {
+    /// Schedules by name.
+    pub async fn schedules(
+        &self,
+        after: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<Page<Schedule, ScheduleName>> {
+        let schedules = self.0.store.schedules(after, limit + 1).await?;
+        Ok(Page::cut(schedules, limit, |schedule| schedule.name.clone()))
+    }
+
+    /// The schedule.
+    pub async fn schedule(&self, name: &ScheduleName) -> Result<Schedule> {
+        let found = self.0.store.schedule(name).await?;
+        found.ok_or_else(|| Error::UnknownSchedule(name.clone()))
+    }
+
+    /// Makes a schedule, or replaces its rule; what is remembered of its runs stays. An occurrence that is due in
+    /// this moment is not lost where its rule and time zone stay.
+    pub async fn set_schedule(
+        &self,
+        name: &ScheduleName,
+        rule: ScheduleRule,
+        precondition: &Precondition,
+    ) -> Result<Schedule> {
+        self.check_job(&rule.job)?;
+        for _ in 0..TRIES {
+            let found = self.0.store.schedule(name).await?;
+            if !allows(precondition, found.as_ref()) {
+                return Err(Error::ScheduleChanged(name.clone()));
+            }
+            if let Some(schedule) = self.replace(name, found, rule.clone()).await? {
+                return Ok(schedule);
+            }
+        }
+        Err(again_and_again())
+    }
+
+    /// Stops a schedule's occurrences, or lets them come again: from now on, none is made up for.
+    pub async fn pause_schedule(&self, name: &ScheduleName, paused: bool) -> Result<Schedule> {
+        for _ in 0..TRIES {
+            let found = self.schedule(name).await?;
+            let rule = ScheduleRule { paused, ..found.rule.clone() };
+            if let Some(schedule) = self.replace(name, Some(found), rule).await? {
+                return Ok(schedule);
+            }
+        }
+        Err(again_and_again())
+    }
+
+    /// Removes a schedule; the jobs that it has pushed stay.
+    pub async fn delete_schedule(&self, name: &ScheduleName, precondition: &Precondition) -> Result<()> {
+        for _ in 0..TRIES {
+            let found = self.schedule(name).await?;
+            if !allows(precondition, Some(&found)) {
+                return Err(Error::ScheduleChanged(name.clone()));
+            }
+            if self.0.store.save_schedule(name, None, Some(found.rev)).await? == Saved::Done {
+                return Ok(());
+            }
+        }
+        Err(again_and_again())
+    }
+
+    /// Gives a schedule this rule; `None` if somebody else has changed it since it was read, or run it.
+    async fn replace(
+        &self,
+        name: &ScheduleName,
+        found: Option<Schedule>,
+        rule: ScheduleRule,
+    ) -> Result<Option<Schedule>> {
+        let seen = found.as_ref().map(|found| found.rev);
+        let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused);
+        let next_at = match &found {
+            Some(found) if times(&found.rule) == times(&rule) => found.next_at,
+            _ => rule.next(self.now()?),
+        };
+        let (last_job, last_runs) = found.map(|found| (found.last_job, found.last_runs)).unwrap_or_default();
+        let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
+        let rev = rand::random();
+        let schedule = Schedule { name: name.clone(), rule, version, rev, next_at, last_job, last_runs };
+        if self.0.store.save_schedule(name, Some(&schedule), seen).await? == Saved::Changed {
+            return Ok(None);
+        }
+        if let Some(at) = next_at {
+            self.0.scheduler.note(at.millis());
+        }
+        Ok(Some(schedule))
+    }
+
+    /// Runs a schedule now, paused or not; answers how that is remembered. A repeat with the same key is answered
+    /// with the first run, for as long as that is remembered. Goes on where its caller leaves.
+    pub async fn run_schedule(
+        &self,
+        name: &ScheduleName,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<ScheduleRun> {
+        let (queues, name) = (self.clone(), name.clone());
+        let request = key.map(IdempotencyKey::digest);
+        let run = tokio::spawn(async move { queues.run_by_hand(&name, request).await });
+        let lost = |_| StoreError::internal("a run of a schedule ended without an answer");
+        self.in_time(run).await?.map_err(lost)?
+    }
+
+    async fn run_by_hand(&self, name: &ScheduleName, request: Option<String>) -> Result<ScheduleRun> {
+        for _ in 0..TRIES {
+            let schedule = self.schedule(name).await?;
+            let first = schedule.last_runs.iter().find(|run| request.is_some() && run.request == request);
+            if let Some(first) = first {
+                return Ok(first.clone());
+            }
+            let now = self.now()?;
+            let request = request.clone();
+            let run =
+                ScheduleRun { at: now, job_id: None, skipped: None, misfire: false, manual: true, request };
+            let turn = Turn { run, push_at: Some(now), next_at: schedule.next_at };
+            if let Fired::Done(run) = self.fire(&schedule, turn).await? {
+                return Ok(run);
+            }
+        }
+        Err(again_and_again())
+    }
+
+    /// Runs the occurrences that are due.
+    pub async fn run_due_schedules(&self) -> Result<DueRuns> {
+        let coming = self.0.store.next_occurrences(LOOK).await?;
+        let now = self.now()?;
+        let next_at = coming.iter().map(|(_, at)| *at).find(|at| *at > now);
+        let mut due: Vec<ScheduleName> =
+            coming.into_iter().filter(|(_, at)| *at <= now).map(|(name, _)| name).collect();
+        let more = !due.is_empty();
+        due.shuffle(&mut rand::rng()); // servers that wake at the same moment begin with different ones
+        let runs = due.into_iter().map(|name| async move { self.run_due(&name).await });
+        let runs: Vec<Result<u64>> = futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
+        // One that fails keeps none of the others from being run.
+        let done = runs.into_iter().sum::<Result<u64>>()?;
+        Ok(DueRuns { done, more, next_at })
+    }
+
+    /// Runs the occurrence of this schedule that is due, unless another server has done so. Answers how many.
+    async fn run_due(&self, name: &ScheduleName) -> Result<u64> {
+        let Some(schedule) = self.0.store.schedule(name).await? else { return Ok(0) };
+        let Some(turn) = schedule.turn(self.now()?) else { return Ok(0) };
+        let fired = self.fire(&schedule, turn).await?;
+        Ok(u64::from(matches!(fired, Fired::Done(_))))
+    }
+
+    async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
+        let rule = &schedule.rule;
+        let job = turn.push_at.map(|at| self.scheduled(rule, at)).transpose()?;
+        let pushed = job.as_ref().map(|job| (job.run_at, job.expires_at));
+        let firing = Firing {
+            name: schedule.name.clone(),
+            seen: schedule.rev,
+            rev: rand::random(),
+            next_at: turn.next_at,
+            run: ScheduleRun { job_id: job.as_ref().map(|job| job.id.clone()), ..turn.run },
+            yields: job.is_some() && rule.overlap == Overlap::Skip,
+            job,
+        };
+        let fired = self.0.store.fire(&firing).await?;
+        if let (Fired::Done(ScheduleRun { job_id: Some(_), .. }), Some((run_at, expires_at))) =
+            (&fired, pushed)
+        {
+            if let Some(expires_at) = expires_at {
+                self.note_deadline(expires_at);
+            }
+            self.meter().notes().count(&rule.queue, Event::Pushed);
+            self.announce(&rule.queue, run_at);
+        }
+        Ok(fired)
+    }
+
+    /// The job of an occurrence.
+    fn scheduled(&self, rule: &ScheduleRule, at: Timestamp) -> Result<NewJob> {
+        let now = self.now()?;
+        let when = When::At(at.plus_ms(rule.job.delay_ms.unwrap_or(0)));
+        let push = NewPush { when, ..as_push(&rule.job) };
+        Ok(push.into_job(self.0.ids.next(now), rule.queue.clone(), now, 0))
+    }
+
+    fn check_job(&self, job: &ScheduledJob) -> Result<()> {
+        as_push(job).check(self.options().payload_bytes).map_err(|error| error.under("/job"))
+    }
+
+    /// Rings when the scheduler should look again.
+    pub fn scheduler_bell(&self) -> &Notify {
+        &self.0.scheduler.bell
+    }
+
+    /// The scheduler begins to look.
+    pub fn scheduler_wakes(&self) {
+        self.0.scheduler.wakes();
+    }
+
+    /// The scheduler sleeps until this moment.
+    pub fn scheduler_sleeps_until(&self, until: Timestamp) {
+        self.0.scheduler.sleeps(until.millis());
+    }
+}
+
+/// The job of a schedule as somebody else would push it.
+fn as_push(job: &ScheduledJob) -> NewPush {
+    NewPush {
+        payload: job.payload.clone(),
+        headers: job.headers.clone(),
+        when: job.delay_ms.map_or(When::Now, When::In),
+        priority: job.priority,
+        key: None,
+        key_ttl_ms: None,
+        max_attempts: job.max_attempts,
+        backoff: job.backoff,
+        expires_in_ms: job.expires_in_ms,
+        then: job.then.clone(),
+    }
+}
+
+/// Whether the schedule is as the precondition asks for.
+fn allows(precondition: &Precondition, found: Option<&Schedule>) -> bool {
+    match precondition {
+        Precondition::None => true,
+        Precondition::Exists => found.is_some(),
+        Precondition::Versions(versions) => found.is_some_and(|found| versions.contains(&found.version)),
+    }
+}
+
+fn again_and_again() -> Error {
+    StoreError::unavailable("the schedule was changed by others again and again").into()
+}

@@ -1,0 +1,76 @@
+//! The part of the contract that is about schedules.
+
+use async_trait::async_trait;
+
+use super::{Result, Saved};
+use crate::job::{NewJob, Schedule, ScheduleName, ScheduleRun, Timestamp};
+
+/// One run of a schedule that is to happen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Firing {
+    /// The schedule.
+    pub name: ScheduleName,
+    /// The `rev` that it must have.
+    pub seen: i64,
+    /// The `rev` that it has afterwards.
+    pub rev: i64,
+    /// The next occurrence from then on.
+    pub next_at: Option<Timestamp>,
+    /// How the run is to be remembered; names the job, if there is one.
+    pub run: ScheduleRun,
+    /// The job, to be stored whatever limits its queue has.
+    pub job: Option<NewJob>,
+    /// Nothing is pushed where the job that the schedule pushed last is unfinished, wherever that is now; the run
+    /// is remembered as skipped.
+    pub yields: bool,
+}
+
+impl Firing {
+    /// How the run is to be remembered where the firing yields to an earlier job.
+    pub(super) fn yielded(&self) -> ScheduleRun {
+        let skipped = Some(crate::job::schedule::Skipped::Overlap);
+        ScheduleRun { job_id: None, skipped, ..self.run.clone() }
+    }
+
+    /// What became of this firing, if these runs tell: what an attempt whose answer was lost has done.
+    pub(super) fn found_in(&self, runs: &[ScheduleRun]) -> Option<Fired> {
+        let own = runs.iter().rev().find(|run| **run == self.run || **run == self.yielded());
+        own.cloned().map(Fired::Done)
+    }
+}
+
+/// What became of a [`Firing`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fired {
+    /// It happened, and is remembered like this.
+    Done(ScheduleRun),
+    /// The schedule is not what was seen any more; nothing happened.
+    Lost,
+}
+
+/// Schedules: their rows are read, changed as a whole, and fired.
+#[async_trait]
+pub trait Schedules {
+    /// Schedules by name, from the one behind `after` on.
+    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>>;
+
+    /// The schedule of this name.
+    async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>>;
+
+    /// Makes, replaces or removes a schedule whose `rev` is the one that was seen; `None`: there must be none.
+    /// Answers [`Saved::Changed`] where it is another.
+    async fn save_schedule(
+        &self,
+        name: &ScheduleName,
+        to: Option<&Schedule>,
+        seen: Option<i64>,
+    ) -> Result<Saved>;
+
+    /// The schedules whose next occurrence comes first, whether or not it has passed, and when that is. Cheap: it
+    /// reads no jobs and no rules.
+    async fn next_occurrences(&self, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
+
+    /// Runs a schedule: the job, the next occurrence and the memory of the run are stored in one step, or
+    /// nothing is. Of several firings that saw the same `rev`, one happens.
+    async fn fire(&self, firing: &Firing) -> Result<Fired>;
+}

@@ -1,0 +1,155 @@
+//! Schedules: rows, and firing them.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::fault::Fault;
+use super::tx::Tx;
+use super::{SqliteStore, row};
+use crate::job::{Job, Schedule, ScheduleName, Timestamp};
+use crate::store::{Fired, Firing, Result, Saved, Schedules};
+
+#[async_trait]
+impl Schedules for SqliteStore {
+    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>> {
+        let after = after.cloned();
+        self.read(move |db, _| list(db, after.as_ref(), limit)).await
+    }
+
+    async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>> {
+        let name = name.clone();
+        self.read(move |db, _| find(db, &name)).await
+    }
+
+    async fn save_schedule(
+        &self,
+        name: &ScheduleName,
+        to: Option<&Schedule>,
+        seen: Option<i64>,
+    ) -> Result<Saved> {
+        let (name, to) = (name.clone(), to.cloned());
+        self.writer.run(move |db, _| save(db, &name, to.as_ref(), seen)).await
+    }
+
+    async fn next_occurrences(&self, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>> {
+        self.read(move |db, _| next(db, limit)).await
+    }
+
+    async fn fire(&self, firing: &Firing) -> Result<Fired> {
+        let firing = firing.clone();
+        let job = firing.job.clone().map(crate::job::NewJob::into_job);
+        self.writer.run(move |tx, now| fire(tx, &firing, job.as_ref(), now)).await
+    }
+}
+
+/// Schedules by name.
+fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>, Fault> {
+    let mut all = db.prepare_cached(
+        "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules \
+         WHERE name > ?1 ORDER BY name LIMIT ?2",
+    )?;
+    let mut rows = all.query(params![after.map_or("", ScheduleName::as_str), row::signed(limit)])?;
+    let mut schedules = Vec::new();
+    while let Some(found) = rows.next()? {
+        schedules.push(schedule(found)?);
+    }
+    Ok(schedules)
+}
+
+fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault> {
+    let mut by_name = db.prepare_cached(
+        "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules WHERE name = ?1",
+    )?;
+    let mut rows = by_name.query([name.as_str()])?;
+    rows.next()?.map(schedule).transpose()
+}
+
+fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
+    Ok(Schedule {
+        name: row::parsed(found, 0, "name of a schedule")?,
+        version: found.get(1)?,
+        rev: found.get(2)?,
+        next_at: row::time(found, 3)?,
+        last_job: row::parsed_if_any(found, 4, "job of a schedule")?,
+        last_runs: row::json(found, 5, "runs of a schedule")?.unwrap_or_default(),
+        rule: row::json(found, 6, "rule of a schedule")?
+            .ok_or_else(|| Fault::stored("rule of a schedule", "missing"))?,
+    })
+}
+
+fn rev(db: &Connection, name: &ScheduleName) -> Result<Option<i64>, Fault> {
+    let mut by_name = db.prepare_cached("SELECT rev FROM schedules WHERE name = ?1")?;
+    Ok(by_name.query_row([name.as_str()], |row| row.get(0)).optional()?)
+}
+
+/// Writes or removes a schedule that is as it was seen.
+fn save(
+    db: &Connection,
+    name: &ScheduleName,
+    to: Option<&Schedule>,
+    seen: Option<i64>,
+) -> Result<Saved, Fault> {
+    if rev(db, name)? != seen {
+        return Ok(Saved::Changed);
+    }
+    match to {
+        Some(schedule) => put(db, schedule)?,
+        None => {
+            db.prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name.as_str()])?;
+        }
+    }
+    Ok(Saved::Done)
+}
+
+fn put(db: &Connection, schedule: &Schedule) -> Result<(), Fault> {
+    db.prepare_cached(
+        "INSERT INTO schedules (name, version, rev, next_at, last_job, last_runs, rule) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (name) DO UPDATE SET version = excluded.version, \
+         rev = excluded.rev, next_at = excluded.next_at, last_job = excluded.last_job, \
+         last_runs = excluded.last_runs, rule = excluded.rule",
+    )?
+    .execute(params![
+        schedule.name.as_str(),
+        schedule.version,
+        schedule.rev,
+        schedule.next_at.map(Timestamp::millis),
+        schedule.last_job.as_ref().map(|id| id.as_str()),
+        row::to_json(Some(&schedule.last_runs).filter(|runs| !runs.is_empty()))?,
+        row::to_json(Some(&schedule.rule))?,
+    ])?;
+    Ok(())
+}
+
+pub(super) const NEXT: &str = "SELECT name, next_at FROM schedules INDEXED BY schedules_next_at \
+     WHERE next_at IS NOT NULL ORDER BY next_at, name LIMIT ?1";
+
+fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>, Fault> {
+    let mut next = db.prepare_cached(NEXT)?;
+    let mut rows = next.query([row::signed(limit)])?;
+    let mut moments = Vec::new();
+    while let Some(found) = rows.next()? {
+        moments.push((row::parsed(found, 0, "name of a schedule")?, Timestamp::from_millis(found.get(1)?)));
+    }
+    Ok(moments)
+}
+
+/// Stores the job and what the schedule is then.
+fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&Job>, now: Timestamp) -> Result<Fired, Fault> {
+    let Some(mut schedule) = find(tx, &firing.name)?.filter(|schedule| schedule.rev == firing.seen) else {
+        return Ok(Fired::Lost);
+    };
+    let yields = firing.yields && is_unfinished(tx, &schedule)?;
+    let run = if yields { firing.yielded() } else { firing.run.clone() };
+    if let Some(job) = job.filter(|_| !yields) {
+        row::insert(tx, job, now)?;
+    }
+    schedule.remember(run.clone());
+    put(tx, &Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
+    Ok(Fired::Done(run))
+}
+
+/// Whether the job that the schedule pushed last is unfinished, wherever it is now.
+fn is_unfinished(tx: &Tx<'_>, schedule: &Schedule) -> Result<bool, Fault> {
+    let Some(id) = &schedule.last_job else { return Ok(false) };
+    Ok(row::meta_of(tx, id)?.is_some_and(|found| found.job.state.is_unfinished()))
+}

@@ -1,0 +1,82 @@
+//! Schedules: few, so that each side is read whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::bail;
+
+use super::verify::Verdict;
+use super::{PAGE, patiently};
+use crate::job::{Schedule, ScheduleName};
+use crate::store::{Saved, Store};
+
+type All = BTreeMap<ScheduleName, Schedule>;
+
+async fn all(store: &dyn Store) -> anyhow::Result<All> {
+    let mut all = All::new();
+    loop {
+        let after = all.last_key_value().map(|(name, _)| name.clone());
+        let page = patiently(async || store.schedules(after.as_ref(), PAGE).await).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page.into_iter().map(|schedule| (schedule.name.clone(), schedule)));
+    }
+}
+
+fn is_same(one: Option<&Schedule>, other: Option<&Schedule>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.same(other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+/// Makes sure that all schedules of the target are the source's.
+pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+    let (wanted, there) = (all(source).await?, all(target).await?);
+    match there.iter().find(|(name, there)| !is_same(wanted.get(name), Some(there))) {
+        Some((name, _)) => bail!(
+            "the target holds another schedule {name} than the source; nothing was written. Start with an empty \
+             target"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Copies the schedules with what is remembered of their runs; the last step, so that nothing is run in a target
+/// that an interrupted copy has left.
+pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+    let there = all(target).await?;
+    for (name, schedule) in all(source).await? {
+        if is_same(there.get(&name), Some(&schedule)) {
+            continue;
+        }
+        let saved = patiently(async || target.save_schedule(&name, Some(&schedule), None).await).await?;
+        // The first try of a save that is repeated may have been carried out: then it is there, and ours.
+        if saved == Saved::Changed {
+            let there = patiently(async || target.schedule(&name).await).await?;
+            if !is_same(there.as_ref(), Some(&schedule)) {
+                bail!(
+                    "somebody else has set the schedule {name} of the target in this moment: is a server running?"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Compares the schedules of both sides.
+pub(super) async fn compare(
+    source: &dyn Store,
+    target: &dyn Store,
+    verdict: &mut Verdict,
+) -> anyhow::Result<()> {
+    let (ours, theirs) = (all(source).await?, all(target).await?);
+    (verdict.source.schedules, verdict.target.schedules) = (ours.len(), theirs.len());
+    let names: BTreeSet<&ScheduleName> = ours.keys().chain(theirs.keys()).collect();
+    for name in names {
+        if !is_same(ours.get(name), theirs.get(name)) {
+            verdict.differ(|| format!("the schedule {name} is not the same"));
+        }
+    }
+    Ok(())
+}
