@@ -28,8 +28,9 @@ enum Command {
     /// Bring the store's schema up to this version, or copy one store into another (--from, --to).
     ///
     /// With --from and --to everything is copied: settings, keys, and the jobs in every state, with their
-    /// ids, reservations and history; then both stores are read back and compared, and the counts and
-    /// digests of both are printed. Exit code 1 where they differ.
+    /// ids, reservations and history (workers are not: they show up with their next heartbeat); then both
+    /// stores are read back and compared, and the counts and digests of both are printed. Exit code 1 where
+    /// they differ.
     ///
     /// No server may run on either store, nor may other programs write to them, until this has ended: with
     /// SQLite that is checked, with MongoDB it is not, and only the comparison may tell.

@@ -37,6 +37,7 @@ mod conformance {
     pub mod settling;
     pub mod stocked;
     pub mod transfer;
+    pub mod workers;
 }
 
 /// Every case: what a store must keep.
@@ -256,6 +257,25 @@ macro_rules! every_case {
                 pruning_forgets_keys_whose_time_is_over
                 pruning_forgets_history_whose_time_is_over
                 a_whole_life_leaves_nothing_behind
+            }
+            workers {
+                a_heartbeat_extends_each_reservation_by_its_own_lease
+                a_heartbeat_never_shortens
+                a_heartbeat_tells_what_was_asked_to_stop
+                settles_follow_a_heartbeat
+                a_lapse_yields_to_a_heartbeat
+                a_silent_worker_gives_back_what_it_holds
+                silences_use_attempts_up
+                a_heartbeat_keeps_what_silence_has_not_taken
+                any_other_change_puts_a_silence_off
+                a_delivery_is_a_sign_of_life
+                only_who_sent_a_heartbeat_falls_silent
+                a_silence_that_nobody_listened_to_is_none
+                silence_is_dealt_with_in_steps
+                the_next_silence_is_foreseen
+                a_silence_ends_what_was_asked_to_stop
+                workers_are_listed_by_name
+                a_removed_worker_gives_back_what_it_holds
             }
             transfer {
                 every_job_comes_over_as_it_is

@@ -25,12 +25,15 @@ mod http {
     pub mod support;
     pub mod waiting;
     pub mod wire;
+    pub mod workers;
 }
 
 use http::{
     batch::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*, payloads::*,
 };
-use http::{push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*};
+use http::{
+    push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*, workers::*,
+};
 
 on_every_store! {
     a_push_keeps_every_field
@@ -158,6 +161,17 @@ on_every_store! {
     a_replay_copies_history
     a_replay_stops_at_a_full_queue
 
+    a_heartbeat_extends_all_that_its_worker_holds
+    a_heartbeat_out_of_range_names_the_field
+    a_worker_that_is_heard_of_keeps_its_jobs
+    a_silent_worker_gives_back_what_it_holds
+    who_sends_no_heartbeats_keeps_its_leases
+    silences_end_dead
+    a_removed_worker_gives_back_at_once
+    workers_are_listed_page_by_page
+    a_job_that_is_not_wanted_is_told_and_taken_by_force
+    a_server_that_was_away_listens_first
+
     stats_count_what_is_there
     stats_list_the_background_tasks
     a_paused_queue_says_so
@@ -201,6 +215,9 @@ mod several_servers {
         nothing_is_told_that_nobody_waits_for, what_comes_back_wakes_who_waits_on_another_server,
     };
     use super::http::stale::another_server_knows_a_commit_by_its_history_only;
+    use super::http::workers::{
+        a_heartbeat_at_another_server_counts, a_silence_is_noticed_without_the_server_that_heard_last,
+    };
 
     crate::on_one_store! {
         mongo:
@@ -218,5 +235,7 @@ mod several_servers {
         a_server_that_stops_is_not_told_any_more
         a_job_that_another_program_wrote_is_found
         an_occurrence_is_pushed_once_by_many_servers
+        a_heartbeat_at_another_server_counts
+        a_silence_is_noticed_without_the_server_that_heard_last
     }
 }

@@ -14,9 +14,10 @@ use tailback::job::settings::Defaults;
 use tailback::job::transition::Operation;
 use tailback::job::{
     Claim, IdSource, Job, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules, Visible,
+    WorkerName,
 };
 use tailback::store::mongo::{Mongo, MongoOptions};
-use tailback::store::{Change, ClaimAsk, Filter, Pushed, Store};
+use tailback::store::{Change, ClaimAsk, Filter, Pushed, Report, Store, Workers as _};
 
 const JOBS: i64 = 100_000;
 const QUEUES: i64 = 50;
@@ -146,6 +147,7 @@ async fn every_hot_query_is_served_by_one_index(place: &Place) {
     settling(&bench, jobs).await;
     pushing(&bench).await;
     reaping(&bench, now).await;
+    working(&bench, now).await;
 }
 
 /// The figures never read a job, nor walk the backlog: but for the scheduled jobs, whose entries in the index
@@ -338,6 +340,34 @@ async fn reaping(bench: &Bench, now: i64) {
     // From here on it begins where nothing was left.
     let overdue = bench.judge("the reaper in vain", 1, bench.store.overdue(500)).await.unwrap();
     assert!(overdue.changes.is_empty());
+}
+
+/// What workers hold is found by their names, also where it is found to be lost.
+async fn working(bench: &Bench, now: i64) {
+    const HELD: usize = 100;
+    let names: Vec<WorkerName> = (0..6).map(|n| format!("worker-{n}").parse().unwrap()).collect();
+    let held = (2 * JOBS..2 * JOBS + (6 * HELD) as i64).map(|n| {
+        let mut job = document(0, now); // a reserved one
+        let started_at = DateTime::from_millis(now - HOUR_MS);
+        job.extend(doc! {
+            "_id": format!("HELD{n}"), "started_at": started_at, "worker": names[n as usize % 6].as_str(),
+        });
+        job
+    });
+    bench.insert(held.collect()).await;
+    for name in &names {
+        let report = Report { version: None, slots: None, timeout_ms: 1 };
+        let told = bench.judge("a heartbeat", HELD, bench.store.heartbeat(name, &report)).await.unwrap();
+        assert_eq!(told.jobs, HELD as u64);
+    }
+    let listed = bench.judge("the workers", 6 * HELD, bench.store.workers(None, 100)).await.unwrap();
+    assert!(listed.len() == 6 && listed.iter().all(|worker| worker.reserved == HELD as u64));
+    let held = bench.judge("what one holds", HELD, bench.store.held_by(&names[3], 1000)).await.unwrap();
+    assert_eq!(held.len(), HELD);
+    let silent = bench.judge("who is silent", 200, bench.store.silent(u64::MAX, 200)).await.unwrap();
+    assert_eq!(silent.changes.len(), 200);
+    let applied = bench.judge("what they lose", 200, bench.store.apply(silent.changes, &rules(None))).await;
+    assert!(applied.into_iter().all(|applied| applied.is_ok()));
 }
 
 on_one_store! { mongo:

@@ -5,6 +5,7 @@
 //! | `pulse` | asks the store for the time, and whether it is there |
 //! | `settings` | keeps the queues' settings fresh |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
+//! | `workers` | takes back what workers hold that have fallen silent |
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `scheduler` | runs schedules whose time has come |
 //! | `sweep` | looks for jobs on behalf of all waiters |
@@ -25,6 +26,7 @@ mod settings;
 mod sweep;
 mod teller;
 mod upkeep;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +57,7 @@ pub fn start(
     driver.start(pulse::Pulse::new(store.clone(), readiness.clone()));
     driver.start(settings::Refresh::new(queues.clone()));
     driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
+    driver.start(workers::Silence::new(queues.clone()));
     driver.start(due::Due::new(queues.clone(), store.clone()));
     driver.start(scheduler::Scheduler::new(queues.clone()));
     driver.start(sweep::Sweep::new(queues.clone()));

@@ -12,7 +12,9 @@ use figment::providers::{Format as _, Serialized, Toml};
 
 use self::raw::{LogForm, Raw};
 use crate::job::backoff::YEAR_MS;
-use crate::job::settings::{ATTEMPTS_MAX, Defaults, LEASE_MAX_MS, LEASE_MIN_MS};
+use crate::job::settings::{
+    ATTEMPTS_MAX, Defaults, LEASE_MAX_MS, LEASE_MIN_MS, WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS,
+};
 use crate::{background, http, queue, telemetry};
 
 /// The file in the repository that documents every option is itself the defaults.
@@ -147,6 +149,8 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
     check.range("defaults.max_attempts", raw.defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
     check.range("defaults.key_ttl_ms", raw.defaults.key_ttl_ms, 0, YEAR_MS)?;
+    let (least, most) = (WORKER_TIMEOUT_MIN_MS, WORKER_TIMEOUT_MAX_MS);
+    check.range("defaults.worker_timeout_ms", raw.defaults.worker_timeout_ms, least, most)?;
     check.range("defaults.retain_done_ms", raw.defaults.retain_done_ms, 0, YEAR_MS)?;
     check.range("defaults.retain_dead_ms", raw.defaults.retain_dead_ms, 0, YEAR_MS)?;
     check.range("wait.poll_ms", raw.wait.poll_ms, 10, 60_000)?;
@@ -181,6 +185,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
                 retain_done_ms: defaults.retain_done_ms,
                 retain_dead_ms: defaults.retain_dead_ms,
                 key_ttl_ms: defaults.key_ttl_ms,
+                worker_timeout_ms: defaults.worker_timeout_ms,
             }),
             payload_bytes: size(limits.payload_bytes),
             poll: ms(wait.poll_ms),
@@ -307,6 +312,7 @@ mod tests {
             ("TAILBACK_STORE", "redis://host", "store must be"),
             ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
             ("TAILBACK__SHUTDOWN_MS", "x", "shutdown_ms"),
+            ("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "999", "worker_timeout_ms must be 1000 to 86400000"),
             ("TAILBACK_DEFAULTS__BACKOFF__JITTER", "2", "defaults.backoff.jitter must be 0 to 1"),
         ] {
             let error = with(&[(key, value)], &flags).unwrap_err();

@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 
 use super::AppState;
 use super::problem::{Code, Problem};
-use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats};
+use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats, workers};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -27,6 +27,7 @@ use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats}
         (name = "work", description = "Take jobs and settle them"),
         (name = "queues", description = "Queues and their settings"),
         (name = "schedules", description = "Cron rules that push jobs"),
+        (name = "workers", description = "Who works, seen by heartbeats"),
         (name = "operations", description = "For those who run the server")
     ),
     components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem))
@@ -59,6 +60,9 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(schedules::run))
         .routes(routes!(schedules::pause))
         .routes(routes!(schedules::resume))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::get, workers::remove))
+        .routes(routes!(workers::heartbeat))
         .routes(routes!(stats::queue))
         .routes(routes!(stats::server))
         .routes(routes!(operations::healthz))

@@ -1,5 +1,7 @@
 //! What comes in paths, queries and headers, parsed into types that can only be valid.
 
+use std::str::FromStr;
+
 use axum::extract::{FromRequestParts, Path, RawQuery};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -8,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{JobId, QueueName, ScheduleName};
+use crate::job::{JobId, QueueName};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The most elements of one page of a list.
@@ -29,10 +31,10 @@ impl<S: Send + Sync> FromRequestParts<S> for InQueue {
     }
 }
 
-/// The schedule in the path.
-pub struct OfSchedule(pub ScheduleName);
+/// The name in the path, of a schedule or a worker.
+pub struct Named<T>(pub T);
 
-impl<S: Send + Sync> FromRequestParts<S> for OfSchedule {
+impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for Named<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -109,7 +111,7 @@ impl Query {
     }
 
     /// A parameter that must parse; `rule` says what would be right.
-    pub fn get<T: std::str::FromStr>(&self, name: &'static str, rule: &str) -> Result<Option<T>, Problem> {
+    pub fn get<T: FromStr>(&self, name: &'static str, rule: &str) -> Result<Option<T>, Problem> {
         let invalid = |_| Problem::parameter(name, format!("must be {rule}"));
         self.text(name).map(|text| text.parse().map_err(invalid)).transpose()
     }
@@ -134,7 +136,7 @@ impl Query {
     }
 
     /// Where the page begins.
-    pub fn cursor<T: std::str::FromStr>(&self) -> Result<Option<T>, Problem> {
+    pub fn cursor<T: FromStr>(&self) -> Result<Option<T>, Problem> {
         let invalid = || Problem::parameter("cursor", "must be one that an earlier page answered");
         let Some(text) = self.text("cursor") else {
             return Ok(None);

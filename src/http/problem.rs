@@ -54,6 +54,8 @@ codes! {
     UnknownJob = NOT_FOUND, false, "There is no such job";
     /// There is no such schedule.
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
+    /// The worker has sent no heartbeat lately, and holds no jobs.
+    UnknownWorker = NOT_FOUND, false, "There is no such worker";
     /// The path does not have this method.
     MethodNotAllowed = METHOD_NOT_ALLOWED, false, "The path does not have this method";
     /// The client paused too long while it sent its body.
@@ -210,6 +212,7 @@ impl From<Error> for Problem {
         match error {
             Error::Invalid { pointer, detail } => Self::field(pointer, detail),
             Error::UnknownJob(_) => Self::new(Code::UnknownJob, text),
+            Error::UnknownWorker(_) => Self::new(Code::UnknownWorker, text),
             Error::ReservationLost { gone, .. } => {
                 Self { gone: Some(gone), ..Self::new(Code::ReservationLost, text) }
             }

@@ -19,7 +19,7 @@ pub mod transition;
 
 pub use backoff::Backoff;
 pub use ids::{Claim, IdSource, JobId, Reservation};
-pub use names::{JobKey, QueueName, QueuePattern, WorkerName};
+pub use names::{JobKey, QueueName, QueuePattern, WorkerName, WorkerVersion};
 pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
 pub use route::{Child, Stage};

@@ -77,6 +77,18 @@ text_type! {
     WorkerName, is_name, NAME_RULE
 }
 
+/// The rule for a [`WorkerVersion`], in the words that an error answer shows.
+pub const VERSION_RULE: &str = "1 to 128 bytes of text without control characters";
+
+fn is_version(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+text_type! {
+    /// What a worker says that it runs, for people to read.
+    WorkerVersion, is_version, VERSION_RULE
+}
+
 /// The rule for a [`JobKey`], in the words that an error answer shows.
 pub const KEY_RULE: &str = "1 to 256 bytes of text without NUL";
 

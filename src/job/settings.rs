@@ -12,6 +12,11 @@ use super::names::QueueName;
 pub const LEASE_MIN_MS: u64 = 100;
 /// The longest lease, in milliseconds: a day.
 pub const LEASE_MAX_MS: u64 = 86_400_000;
+/// The shortest silence after which a worker may be given up, in milliseconds: no shorter than the pause between
+/// two looks for silent workers.
+pub const WORKER_TIMEOUT_MIN_MS: u64 = 1000;
+/// The longest silence that a worker may ask for, in milliseconds: a day.
+pub const WORKER_TIMEOUT_MAX_MS: u64 = 86_400_000;
 /// The most attempts that a job or a queue may ask for.
 pub const ATTEMPTS_MAX: u32 = 1_000_000;
 
@@ -91,6 +96,9 @@ pub struct Defaults {
     pub retain_dead_ms: u64,
     /// How long a key stays taken at least, in milliseconds, when the push does not say.
     pub key_ttl_ms: u64,
+    /// After how long a silence a worker that sends heartbeats gives back what it holds, in milliseconds, when its
+    /// heartbeat does not say.
+    pub worker_timeout_ms: u64,
 }
 
 impl Default for Defaults {
@@ -102,6 +110,7 @@ impl Default for Defaults {
             retain_done_ms: 0,
             retain_dead_ms: 0,
             key_ttl_ms: 300_000,
+            worker_timeout_ms: 15_000,
         }
     }
 }

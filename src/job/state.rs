@@ -115,6 +115,8 @@ pub enum Verb {
     Release,
     /// Its reservation ran out.
     Lapse,
+    /// Its worker fell silent or was removed.
+    Abandon,
     /// Its `expires_at` passed while nobody held it.
     Expire,
     /// Somebody changes it.
@@ -146,6 +148,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Reserved, Verb::Move, &[READY, GONE]),
     (State::Reserved, Verb::Release, &[READY, GONE]),
     (State::Reserved, Verb::Lapse, &[READY, DEAD, GONE]),
+    (State::Reserved, Verb::Abandon, &[READY, DEAD, GONE]),
     (State::Ready, Verb::Expire, &[GONE]),
     (State::Blocked, Verb::Expire, &[GONE]),
     (State::Ready, Verb::Edit, &[READY]),

@@ -32,6 +32,8 @@ pub enum Operation {
     Release { claim: Claim },
     /// The reservation ran out. `reserved_until` is the deadline that the store found to have passed.
     Lapse { claim: Claim, reserved_until: Timestamp },
+    /// The worker that holds the job is lost: the job comes back before its reservation runs out.
+    Abandon { claim: Claim, loss: Loss },
     /// The store found the job's `expires_at` to have passed.
     Expire { expires_at: Timestamp },
     /// Changes a job that nobody holds.
@@ -54,6 +56,7 @@ impl Operation {
             Self::Move { .. } => Verb::Move,
             Self::Release { .. } => Verb::Release,
             Self::Lapse { .. } => Verb::Lapse,
+            Self::Abandon { .. } => Verb::Abandon,
             Self::Expire { .. } => Verb::Expire,
             Self::Edit { .. } => Verb::Edit,
             Self::Cancel { .. } => Verb::Cancel,
@@ -100,12 +103,33 @@ impl Operation {
             | Self::Extend { claim, .. }
             | Self::Move { claim, .. }
             | Self::Release { claim }
-            | Self::Lapse { claim, .. } => Some(claim),
+            | Self::Lapse { claim, .. }
+            | Self::Abandon { claim, .. } => Some(claim),
             Self::Expire { .. }
             | Self::Edit { .. }
             | Self::Cancel { .. }
             | Self::Purge { .. }
             | Self::Redrive { .. } => None,
+        }
+    }
+}
+
+/// How a job's worker was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// It was not heard of for its timeout. `rev` is that of the job as it was when the worker was found silent:
+    /// a heartbeat replaces it, so that a worker which is heard of after all keeps what it has not lost yet.
+    Silent { rev: i64 },
+    /// Somebody removed it.
+    Removed,
+}
+
+impl Loss {
+    /// What is kept with the job as the failure's message.
+    fn message(self) -> &'static str {
+        match self {
+            Self::Silent { .. } => "the worker fell silent",
+            Self::Removed => "the worker was removed",
         }
     }
 }
@@ -205,10 +229,14 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             let message = error.as_deref().unwrap_or("rolled back without an error");
             Ok(fail(meta, message, around, |limits| delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))))
         }
-        Operation::Lapse { reserved_until, .. } if meta.reserved_until != Some(*reserved_until) => {
-            Err(Refusal::Lost { gone: false }) // extended in the meantime
+        Operation::Lapse { reserved_until, .. } => {
+            let extended = meta.reserved_until != Some(*reserved_until);
+            take_back(meta, extended, "the reservation ran out", around)
         }
-        Operation::Lapse { .. } => Ok(fail(meta, "the reservation ran out", around, |_| 0)),
+        Operation::Abandon { loss, .. } => {
+            let heard_of = matches!(loss, Loss::Silent { rev } if meta.rev != *rev);
+            take_back(meta, heard_of, loss.message(), around)
+        }
         Operation::Extend { lease_ms, progress, .. } => {
             Ok(extend(meta, *lease_ms, progress.as_ref(), around))
         }
@@ -248,6 +276,11 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::Redrive { queue } => redrive(meta, queue, now),
     }
+}
+
+/// A job that comes back at once, unless its worker has been heard of in the meantime.
+fn take_back(meta: &Meta, is_kept: bool, why: &str, around: Surroundings<'_>) -> Result<Step, Refusal> {
+    if is_kept { Err(Refusal::Lost { gone: false }) } else { Ok(fail(meta, why, around, |_| 0)) }
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {

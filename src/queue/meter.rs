@@ -30,7 +30,7 @@ pub enum Event {
     RolledBack,
     /// It was put into another queue.
     Moved,
-    /// Its reservation ran out.
+    /// Its reservation ran out, or its worker was lost.
     Lapsed,
     /// It was removed at its `expires_at`.
     Expired,

@@ -10,6 +10,7 @@
 //! | `settings` | the queues and their settings |
 //! | `schedules` | schedules, and running what is due |
 //! | `bulk` | purge, redrive, replay |
+//! | `workers` | who works: heartbeats, and the jobs of workers that are lost |
 //! | `stats`, `meter` | the figures |
 //! | `rounds` | what arrives together travels together |
 //! | `wakeups`, `sweep` | who waits for jobs, and looking on behalf of all of them |
@@ -31,6 +32,7 @@ pub mod settle;
 mod stats;
 mod sweep;
 mod wakeups;
+mod workers;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -57,9 +59,10 @@ use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
 use self::sweep::SweepAlarm;
 use self::wakeups::Wakeups;
+pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
-use crate::job::{IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible};
+use crate::job::{IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible, WorkerName};
 use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
@@ -76,6 +79,9 @@ pub enum Error {
     /// There is no such job.
     #[error("there is no job {0}")]
     UnknownJob(JobId),
+    /// There is no such worker.
+    #[error("worker {0} has sent no heartbeat lately and holds no jobs")]
+    UnknownWorker(WorkerName),
     /// The token is not, or no longer, the one that holds the job.
     #[error("the reservation of job {id} is not, or no longer, yours")]
     ReservationLost {

@@ -253,7 +253,7 @@ impl Queues {
             Verb::Commit => Some(Event::Committed),
             Verb::Rollback => Some(Event::RolledBack),
             Verb::Move => Some(Event::Moved),
-            Verb::Lapse => Some(Event::Lapsed),
+            Verb::Lapse | Verb::Abandon => Some(Event::Lapsed),
             Verb::Expire => Some(Event::Expired),
             _ => None,
         };
@@ -299,7 +299,8 @@ impl Queues {
                     done += 1;
                     self.note(verb, &applied, now, &mut notes);
                 }
-                Err(Denied::Refused(_) | Denied::PushRefused(_)) => {} // extended, settled, or done by another server
+                // Extended, heard of, settled, or done by another server.
+                Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
                 Err(Denied::Store(error)) => return Err(error.into()),
             }
         }

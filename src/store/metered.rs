@@ -12,11 +12,11 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
-    StoredSettings,
+    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Holdings, Imported, Opened, Overdue,
+    Pushed, QueueCounts, Reconciled, Report, Request, Result, Saved, SettingsSnapshot, Signal, Silent, Store,
+    StoreError, StoredSettings, Worker, Workers,
 };
-use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName};
 use crate::telemetry;
 
 mod schedules;
@@ -241,5 +241,32 @@ impl Store for Metered {
 
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Workers for Metered {
+    async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings> {
+        self.one("heartbeat", self.inner.heartbeat(worker, report)).await
+    }
+
+    async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
+        self.one("workers", self.inner.workers(after, limit)).await
+    }
+
+    async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
+        self.one("worker", self.inner.worker(worker)).await
+    }
+
+    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
+        self.one("silent", self.inner.silent(heard_ms, limit)).await
+    }
+
+    async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {
+        self.one("held_by", self.inner.held_by(worker, limit)).await
+    }
+
+    async fn forget_worker(&self, worker: &WorkerName) -> Result<bool> {
+        self.one("forget_worker", self.inner.forget_worker(worker)).await
     }
 }

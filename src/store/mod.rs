@@ -23,10 +23,12 @@ pub mod mongo;
 pub mod schedules;
 pub mod signals;
 pub mod sqlite;
+pub mod workers;
 
 pub use copying::{HeldKey, Imported};
 pub use schedules::{Fired, Firing, Schedules};
 pub use signals::{Arrivals, Heard, Signal};
+pub use workers::{Holdings, Report, Silent, Worker, Workers};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -326,7 +328,7 @@ pub enum Opened {
 /// Every answer of a verb that writes is given after the write is durable. Every verb has a deadline of
 /// its own and ends in [`StoreError::Unavailable`] when it runs into it.
 #[async_trait]
-pub trait Store: Schedules + Send + Sync + 'static {
+pub trait Store: Schedules + Workers + Send + Sync + 'static {
     /// Brings the database's schema up to this version and answers the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;

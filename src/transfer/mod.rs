@@ -9,7 +9,8 @@
 //! Copied are the settings with their versions, the keys, the jobs with their ids, states, tokens,
 //! deadlines, errors, trails and history, and the schedules with their next occurrence and their last runs. Not copied are receipts and requests, which live for minutes and
 //! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
-//! and the repeat of a reserve with an `Idempotency-Key` reserves anew.
+//! and the repeat of a reserve with an `Idempotency-Key` reserves anew. Nor are workers: each shows up with its next
+//! heartbeat, and until then keeps its jobs for their leases.
 //!
 //! History is forgotten when its time comes, by MongoDB (an hour later) also while it is copied: a job that only one side
 //! has and whose `purge_at` has passed is no difference.

@@ -72,8 +72,18 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
     let mut names: Vec<&str> =
         stats["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
     names.sort_unstable();
-    let mut expected =
-        vec!["due", "pruner", "pulse", "reaper", "reconciler", "scheduler", "settings", "sweep", "upkeep"];
+    let mut expected = vec![
+        "due",
+        "pruner",
+        "pulse",
+        "reaper",
+        "reconciler",
+        "scheduler",
+        "settings",
+        "sweep",
+        "upkeep",
+        "workers",
+    ];
     if place.url.starts_with("mongodb") {
         expected.extend(["listener", "teller"]); // where there may be other servers
         expected.sort_unstable();

@@ -9,6 +9,7 @@ pub mod schedules;
 pub mod settle;
 pub mod stats;
 pub mod view;
+pub mod workers;
 
 use axum::Router;
 use axum::response::Redirect;

@@ -265,7 +265,7 @@ pub struct ReplayRequest {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct AffectedResponse {
     /// How many jobs it was.
-    affected: u64,
+    pub affected: u64,
 }
 
 /// Purge a queue

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::queues::Nothing;
 use crate::http::body::Body;
-use crate::http::params::{Idempotency, IfMatch, OfSchedule, Query, cursor};
+use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
 use crate::http::problem::{Answer, Code, Problem};
 use crate::job::schedule::Skipped;
 use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
@@ -109,7 +109,7 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Sch
         (status = 200, description = "The schedule", body = ScheduleResponse,
             headers(("ETag" = String, description = "The version of the rule, for If-Match; runs do not change it"))),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, OfSchedule(name): OfSchedule) -> Answer<Response> {
+pub async fn get(State(queues): State<Queues>, Named(name): Named<ScheduleName>) -> Answer<Response> {
     tagged(queues.schedule(&name).await?)
 }
 
@@ -135,7 +135,7 @@ pub async fn get(State(queues): State<Queues>, OfSchedule(name): OfSchedule) -> 
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
     State(queues): State<Queues>,
-    OfSchedule(name): OfSchedule,
+    Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
     Body(rule): Body<ScheduleRule>,
 ) -> Answer<Response> {
@@ -154,7 +154,7 @@ pub async fn put(
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
     State(queues): State<Queues>,
-    OfSchedule(name): OfSchedule,
+    Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
 ) -> Answer<StatusCode> {
     queues.delete_schedule(&name, &precondition).await?;
@@ -175,7 +175,7 @@ pub async fn delete(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn run(
     State(queues): State<Queues>,
-    OfSchedule(name): OfSchedule,
+    Named(name): Named<ScheduleName>,
     Idempotency(key): Idempotency,
     _: Body<Nothing>,
 ) -> Answer<Json<ScheduleRunResponse>> {
@@ -192,7 +192,7 @@ pub async fn run(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     State(queues): State<Queues>,
-    OfSchedule(name): OfSchedule,
+    Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> Answer<Response> {
     tagged(queues.pause_schedule(&name, true).await?)
@@ -208,7 +208,7 @@ pub async fn pause(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(
     State(queues): State<Queues>,
-    OfSchedule(name): OfSchedule,
+    Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> Answer<Response> {
     tagged(queues.pause_schedule(&name, false).await?)

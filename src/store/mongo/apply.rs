@@ -149,8 +149,8 @@ impl Round<'_> {
     /// What the document, its absence or a receipt prove to have been carried out of a plan that was sent.
     ///
     /// The absence of a job that was read with a valid token, and for which a deletion was sent, is that
-    /// deletion's doing, or that of a duplicate of the same call, which means the same. The one other thing
-    /// that deletes a job which is held is a forced cancel, and that leaves a receipt.
+    /// deletion's doing, or that of a duplicate of the same call, which means the same. What else takes a job
+    /// away before its reservation runs out, a forced cancel or the loss of its worker, leaves a receipt.
     async fn proof(&self, plan: &Plan, found: Option<&Meta>) -> Result<Option<Applied>> {
         let deletes = plan.deletes();
         let receipt = match &plan.meta.claim {
@@ -180,13 +180,14 @@ impl Round<'_> {
     }
 
     /// The jobs as this server has handed them out; those that it does not remember are read. What may have
-    /// been taken back by now is read as well.
+    /// been taken back by now is read as well, and so is what a step compares with a `rev` that was read.
     async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
             let known = operation.claim().and_then(|claim| self.mongo.handed.take(id, claim));
-            match known.filter(|meta| !meta.is_overdue(now)) {
+            let compares = operation.verb() == Verb::Abandon;
+            match known.filter(|meta| !compares && !meta.is_overdue(now)) {
                 Some(meta) => drop(metas.insert(id.clone(), meta)),
                 None => unknown.push(id),
             }
@@ -216,8 +217,8 @@ impl Round<'_> {
     }
 
     /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
-    /// only calls with the same token meet over its job, so that those may travel together; one that ran out
-    /// may be taken back and given to others at any moment, and so is deleted alone.
+    /// only calls with the same token, and what leaves a receipt, meet over its job, so that those may travel
+    /// together; one that ran out may be taken back and given to others at any moment, and so is deleted alone.
     async fn write_plain(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         let now = self.mongo.now()?;
         let (late, prompt): (Vec<_>, Vec<_>) =

@@ -46,6 +46,15 @@ impl Handed {
         }
     }
 
+    /// These jobs were changed by something that does not say what they are now.
+    pub fn forget<'a>(&self, ids: impl Iterator<Item = &'a JobId>) {
+        let mut halves = self.halves();
+        for id in ids {
+            halves.newer.remove(id);
+            halves.older.remove(id);
+        }
+    }
+
     /// Takes out what is known of this job, if this claim was the last to hold it.
     pub fn take(&self, id: &JobId, claim: &Claim) -> Option<Meta> {
         let mut halves = self.halves();

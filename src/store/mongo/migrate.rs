@@ -30,11 +30,12 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 4] = [
+const MIGRATIONS: [Migration; 5] = [
     migration!(1, "0001_jobs"),
     migration!(2, "0002_counters"),
     migration!(3, "0003_routes"),
     migration!(4, "0004_schedules"),
+    migration!(5, "0005_workers"),
 ];
 
 /// Runs what is missing and answers its names.

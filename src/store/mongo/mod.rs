@@ -13,6 +13,7 @@
 //! | `stocked` | which queues have something to deliver |
 //! | `signals` | what servers tell each other |
 //! | `schedules` | schedules, and firing them |
+//! | `workers` | who works, and who has fallen silent |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -42,6 +43,7 @@ mod schedules;
 mod settings;
 mod signals;
 mod stocked;
+mod workers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -78,6 +80,7 @@ const QUEUES: &str = "queues";
 const RECEIPTS: &str = "receipts";
 const REQUESTS: &str = "requests";
 const SCHEDULES: &str = "schedules";
+const WORKERS: &str = "workers";
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;

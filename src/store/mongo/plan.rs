@@ -111,6 +111,9 @@ impl Plan {
 /// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
 pub fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
     match operation {
+        // Tells a commit that finds the job gone that it was not its own doing: whoever gets the job next may
+        // have committed it by then.
+        Operation::Abandon { .. } => Some(Verb::Cancel),
         // Tells a commit that meets the deletion that it was not its own.
         Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
         operation => operation.leaves_receipt(outcome).then_some(operation.verb()),

@@ -15,7 +15,8 @@ use crate::store::{Applied, Result, Store as _};
 /// How long a receipt is kept, in milliseconds.
 const KEPT_MS: u64 = 600_000;
 
-/// What was done to a job by the holder of a claim (or to the holder, by a forced cancel).
+/// What was done to a job by the holder of a claim (or to the holder, by a forced cancel or the loss of its
+/// worker: both are kept as `cancel`).
 #[derive(Debug, Clone)]
 pub struct Receipt {
     pub id: JobId,

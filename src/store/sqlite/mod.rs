@@ -44,6 +44,7 @@ mod stocked;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod workers;
 mod writer;
 
 /// How long any verb may take. It ends as `Unavailable` then; what was not begun is not done any more.

@@ -15,6 +15,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0002_counters", include_str!("../../../migrations/sqlite/0002_counters.sql")),
     ("0003_routes", include_str!("../../../migrations/sqlite/0003_routes.sql")),
     ("0004_schedules", include_str!("../../../migrations/sqlite/0004_schedules.sql")),
+    ("0005_workers", include_str!("../../../migrations/sqlite/0005_workers.sql")),
 ];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.

@@ -15,7 +15,7 @@ const LOOK_AGAIN_MS: u64 = 60_000;
 /// nobody sees: it keeps the count of scheduled jobs cheap.
 pub(super) fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
-    for forget in [forget_keys, forget_receipts, forget_requests, forget_history] {
+    for forget in [forget_keys, forget_receipts, forget_requests, forget_workers, forget_history] {
         forgotten += forget(tx, limit - forgotten, now)?;
     }
     wipe_marks(tx, limit, now)?;
@@ -62,6 +62,16 @@ fn forget_requests(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, F
         db,
         "DELETE FROM requests WHERE id IN (SELECT id FROM requests INDEXED BY requests_until \
          WHERE until <= ?1 ORDER BY until LIMIT ?2)",
+        limit,
+        now,
+    )
+}
+
+fn forget_workers(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    sweep(
+        db,
+        "DELETE FROM workers WHERE name IN (SELECT name FROM workers INDEXED BY workers_forget_at \
+         WHERE forget_at <= ?1 ORDER BY forget_at LIMIT ?2)",
         limit,
         now,
     )

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus, params};
 
-use super::{Location, OpenError, SqliteStore, claim, look, stocked};
+use super::{Location, OpenError, SqliteStore, claim, look, stocked, workers};
 use crate::job::record::KeyHold;
 use crate::job::transition::Operation;
 use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
@@ -218,6 +218,9 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
             (look::EXPIRED, "jobs_expires_at"),
             (look::UPCOMING, "jobs_due"),
             (stocked::FIRST_OF_PRIORITY, "jobs_head"),
+            (workers::EXTEND, "jobs_worker"),
+            (workers::COUNT, "jobs_worker"),
+            (workers::HELD, "jobs_worker"),
         ];
         let mut plans = Vec::new();
         for (sql, index) in statements {

@@ -1,0 +1,284 @@
+//! Workers: who works, and who has fallen silent. `store/workers.rs` says why nobody is robbed who is heard of.
+//!
+//! | field of `workers` | meaning |
+//! |---|---|
+//! | `_id` | the worker's name |
+//! | `version`, `slots`, `timeout_ms` | what its last heartbeat said |
+//! | `seen_at` | when that came, by the store's clock |
+//! | `beat` | a random number that every heartbeat replaces: guards what follows from its silence |
+//! | `silent_at` | when it counts as silent; absent: it is not waited for any more |
+//! | `forget_at` | when MongoDB removes a worker that has fallen silent |
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use futures::TryStreamExt as _;
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::Hint;
+
+use super::client::{DUPLICATE_KEY, code, fault, write};
+use super::document::{Row, date, readable};
+use super::{JOBS, Mongo, WORKERS};
+use crate::job::{Claim, JobId, Timestamp, WorkerName};
+use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
+use crate::store::{Holdings, Report, Result, Silent, Store as _, StoreError, Worker, Workers};
+
+/// The index of what workers hold.
+const INDEX: &str = "worker";
+/// How often a first heartbeat is tried again that meets another one of the same worker.
+const TRIES: usize = 5;
+
+#[async_trait]
+impl Workers for Mongo {
+    async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings> {
+        self.connection.within(heartbeat(self, worker, report)).await
+    }
+
+    async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
+        let filter = after.map_or_else(Document::new, |after| doc! { "_id": { "$gt": after.as_str() } });
+        self.connection.within(read(self, filter, limit)).await
+    }
+
+    async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
+        let filter = doc! { "_id": worker.as_str() };
+        Ok(self.connection.within(read(self, filter, 1)).await?.into_iter().next())
+    }
+
+    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
+        self.connection.within(silent(self, heard_ms, limit)).await
+    }
+
+    async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {
+        let held = async {
+            let filter = doc! { "worker": worker.as_str(), "state": "reserved" };
+            let documents = held(self, filter, doc! { "claim": 1 }, limit).await?;
+            Ok(readable(&documents, |document| Ok((Row(document).text("_id")?, claim(document)?))))
+        };
+        self.connection.within(held).await
+    }
+
+    async fn forget_worker(&self, worker: &WorkerName) -> Result<bool> {
+        let forget = async {
+            let statement = doc! { "q": { "_id": worker.as_str() }, "limit": 1 };
+            let database = self.connection.database().await?;
+            Ok(write(database, doc! { "delete": WORKERS, "deletes": [statement] }).await? > 0)
+        };
+        self.connection.within(forget).await
+    }
+}
+
+/// Says that the worker was seen, then extends what it holds, then reads that: in this order, which
+/// `store/workers.rs` depends on.
+async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<Holdings> {
+    see(mongo, worker, report).await?;
+    let filter = doc! { "worker": worker.as_str(), "state": "reserved" };
+    let until = doc! { "$max": ["$reserved_until", { "$add": ["$$NOW", { "$ifNull": ["$lease_ms", 0] }] }] };
+    let set = doc! { "reserved_until": until, "rev": rand::random::<i64>() };
+    let update = vec![doc! { "$set": set }];
+    let statement = doc! { "q": filter.clone(), "u": update, "multi": true, "hint": INDEX };
+    // No job changes its state, so that nothing is to be counted.
+    let database = mongo.connection.database().await?;
+    if write(database, doc! { "update": JOBS, "updates": [statement] }).await? == 0 {
+        return Ok(Holdings::default());
+    }
+    let fields = doc! { "queue": 1, "reserved_until": 1, "cancel_requested": 1 };
+    let documents = held(mongo, filter, fields, usize::MAX).await?;
+    let rows = readable(&documents, |document| {
+        let row = Row(document);
+        let until = row.time("reserved_until")?.ok_or_else(|| row.fault("reserved_until"))?;
+        let cancel_requested = document.get_bool("cancel_requested").unwrap_or(false);
+        Ok((row.text::<JobId>("_id")?, row.text("queue")?, until, cancel_requested))
+    });
+    mongo.handed.forget(rows.iter().map(|(id, ..)| id));
+    let mut holdings = Holdings::default();
+    for (id, queue, until, cancel_requested) in rows {
+        holdings.add(id, queue, until, cancel_requested);
+    }
+    Ok(holdings)
+}
+
+/// Writes that the worker was seen now.
+async fn see(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<()> {
+    let timeout_ms = report.timeout_ms.cast_signed();
+    let literal = |value: Bson| Bson::from(doc! { "$literal": value });
+    let maybe = |value: Option<Bson>| value.map_or_else(|| "$$REMOVE".into(), literal);
+    let set = doc! {
+        "seen_at": "$$NOW",
+        "silent_at": { "$add": ["$$NOW", timeout_ms] },
+        "timeout_ms": timeout_ms,
+        "beat": rand::random::<i64>(),
+        "version": maybe(report.version.as_ref().map(|version| version.as_str().into())),
+        "slots": maybe(report.slots.map(|slots| i64::from(slots).into())),
+        "forget_at": "$$REMOVE",
+    };
+    let workers = mongo.collection(WORKERS).await?;
+    for _ in 0..TRIES {
+        let update = vec![doc! { "$set": set.clone() }];
+        match workers.update_one(doc! { "_id": worker.as_str() }, update).upsert(true).await {
+            Ok(_) => return Ok(()),
+            // Another first heartbeat of this worker was quicker: now there is something to update.
+            Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
+            Err(error) => return Err(fault(error)),
+        }
+    }
+    Err(StoreError::unavailable("the worker was seen by others again and again"))
+}
+
+/// What the index says that workers hold: by worker, the latest delivery first.
+async fn held(mongo: &Mongo, filter: Document, fields: Document, limit: usize) -> Result<Vec<Document>> {
+    let limit = i64::try_from(limit).unwrap_or(0); // MongoDB's word for all
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs
+        .find(filter)
+        .sort(doc! { "worker": 1, "state": 1, "started_at": -1 })
+        .projection(fields)
+        .limit(limit)
+        .hint(Hint::Name(INDEX.to_owned()))
+        .await
+        .map_err(fault)?;
+    cursor.try_collect().await.map_err(fault)
+}
+
+fn claim(document: &Document) -> Result<Claim> {
+    document.get_str("claim").map(Claim::from_stored).map_err(|_| Row(document).fault("claim"))
+}
+
+/// Workers, by name, with how many jobs they hold.
+async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worker>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let workers = mongo.collection(WORKERS).await?;
+    let cursor = workers.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    if documents.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = documents.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    let pipeline = [
+        doc! { "$match": { "worker": { "$in": names }, "state": "reserved" } },
+        doc! { "$group": { "_id": "$worker", "reserved": { "$sum": 1 } } },
+    ];
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.aggregate(pipeline).hint(Hint::Name(INDEX.to_owned())).await.map_err(fault)?;
+    let counts: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let count = |row: &Document| Ok((Row(row).text("_id")?, Row(row).number("reserved")?));
+    let counts: HashMap<WorkerName, u64> = counts.iter().map(count).collect::<Result<_>>()?;
+    documents
+        .iter()
+        .map(|document| {
+            let row = Row(document);
+            let name: WorkerName = row.text("_id")?;
+            Ok(Worker {
+                seen_at: row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?,
+                report: Report {
+                    version: document.get_str("version").ok().and_then(|version| version.parse().ok()),
+                    slots: row.number("slots").ok(),
+                    timeout_ms: row.number("timeout_ms")?,
+                },
+                reserved: counts.get(&name).copied().unwrap_or(0),
+                name,
+            })
+        })
+        .collect()
+}
+
+async fn silent(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<Silent> {
+    let Quiets { quiet, beats, ahead_ms } = quiets(mongo, heard_ms).await?;
+    if quiet.is_empty() {
+        return Ok(Silent { changes: Vec::new(), next_in_ms: ahead_ms });
+    }
+    let found = quiet.len();
+    let names: Vec<&str> = quiet.iter().map(|worker| worker.name.as_str()).collect();
+    let of_them = doc! { "worker": { "$in": &names }, "state": "reserved" };
+    let fields = doc! { "worker": 1, "claim": 1, "rev": 1, "started_at": 1 };
+    let documents = held(mongo, of_them, fields, limit).await?;
+    let complete = documents.len() < limit;
+    let holdings = readable(&documents, |document| {
+        let row = Row(document);
+        Ok(Holding {
+            worker: row.text("worker")?,
+            id: row.text("_id")?,
+            claim: claim(document)?,
+            rev: row.number("rev")?,
+            started_at: row.time("started_at")?.unwrap_or_default(),
+        })
+    });
+    // The second look: whoever was heard of before what it holds was read is not silent.
+    let all: Vec<i64> = beats.values().copied().collect();
+    let still = doc! { "_id": { "$in": names }, "beat": { "$in": all } };
+    let workers = mongo.collection(WORKERS).await?;
+    let cursor = workers.find(still).projection(doc! { "_id": 1 }).await.map_err(fault)?;
+    let still: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let still: HashSet<&str> = still.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    let quiet: Vec<Quiet> = quiet.into_iter().filter(|worker| still.contains(worker.name.as_str())).collect();
+    let now = mongo.now()?;
+    let judgement = Judgement::of(&quiet, holdings, complete, now);
+    note(mongo, &judgement, &beats, now).await?;
+    let next_in_ms = judgement.next_in_ms(now, found, ahead_ms);
+    Ok(Silent { changes: judgement.changes, next_in_ms })
+}
+
+/// Who is silent by the store's clock.
+struct Quiets {
+    quiet: Vec<Quiet>,
+    /// The `beat` of each.
+    beats: HashMap<WorkerName, i64>,
+    /// Milliseconds until the next one is.
+    ahead_ms: Option<u64>,
+}
+
+/// One look, which answers nothing where no worker has sent a heartbeat.
+async fn quiets(mongo: &Mongo, heard_ms: u64) -> Result<Quiets> {
+    let heard_ms = i64::try_from(heard_ms).unwrap_or(i64::MAX);
+    let filter = doc! { "silent_at": { "$exists": true }, "timeout_ms": { "$lte": heard_ms } };
+    let in_ms = doc! { "$subtract": ["$silent_at", "$$NOW"] };
+    let workers = mongo.collection(WORKERS).await?;
+    let cursor = workers
+        .find(filter)
+        .sort(doc! { "silent_at": 1 })
+        .projection(doc! { "timeout_ms": 1, "beat": 1, "in_ms": in_ms })
+        .limit(i64::try_from(WORKERS_PER_LOOK).unwrap_or(0))
+        .await
+        .map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut quiets = Quiets { quiet: Vec::new(), beats: HashMap::new(), ahead_ms: None };
+    for document in &documents {
+        let row = Row(document);
+        let in_ms: i64 = row.number("in_ms")?;
+        if in_ms > 0 {
+            quiets.ahead_ms = Some(in_ms.unsigned_abs());
+            break;
+        }
+        let name: WorkerName = row.text("_id")?;
+        quiets.beats.insert(name.clone(), row.number("beat")?);
+        quiets.quiet.push(Quiet { name, timeout_ms: row.number("timeout_ms")? });
+    }
+    Ok(quiets)
+}
+
+/// Writes which workers need not be waited for, and which only later; unless they were heard of in between.
+async fn note(
+    mongo: &Mongo,
+    judgement: &Judgement,
+    beats: &HashMap<WorkerName, i64>,
+    now: Timestamp,
+) -> Result<()> {
+    let forget = doc! {
+        "$unset": { "silent_at": "" },
+        "$set": { "forget_at": date(now.plus_ms(SILENT_KEPT_MS)) },
+    };
+    let idle = judgement.idle.iter().map(|name| (name, forget.clone()));
+    let later = judgement.later.iter();
+    let later = later.map(|(name, at)| (name, doc! { "$set": { "silent_at": date(*at) } }));
+    let statements: Vec<Document> = idle
+        .chain(later)
+        .filter_map(|(name, update)| {
+            let guard = doc! { "_id": name.as_str(), "beat": *beats.get(name)? };
+            Some(doc! { "q": guard, "u": update })
+        })
+        .collect();
+    if statements.is_empty() {
+        return Ok(());
+    }
+    let database = mongo.connection.database().await?;
+    write(database, doc! { "update": WORKERS, "updates": statements, "ordered": false }).await.map(drop)
+}

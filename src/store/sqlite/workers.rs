@@ -1,0 +1,204 @@
+//! Workers: who works, and who has fallen silent. Each verb is one transaction or one look, so that no heartbeat
+//! comes between finding a worker silent and reading what it holds.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::SqliteStore;
+use super::fault::Fault;
+use super::row;
+use super::tx::Tx;
+use crate::job::{Claim, JobId, Timestamp, WorkerName};
+use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
+use crate::store::{Holdings, Report, Result, Silent, Worker, Workers};
+
+#[async_trait]
+impl Workers for SqliteStore {
+    async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings> {
+        let (worker, report) = (worker.clone(), report.clone());
+        self.writer.run(move |tx, now| heartbeat(tx, &worker, &report, now)).await
+    }
+
+    async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
+        let after = after.cloned();
+        self.read(move |db, _| list(db, after.as_ref(), limit)).await
+    }
+
+    async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
+        let worker = worker.clone();
+        self.read(move |db, _| one(db, &worker)).await
+    }
+
+    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
+        // Almost always nobody is silent: that is found out beside the thread that writes.
+        match self.read(next_silence).await? {
+            Some(0) => self.writer.run(move |tx, now| silent(tx, heard_ms, limit, now)).await,
+            next_in_ms => Ok(Silent { changes: Vec::new(), next_in_ms }),
+        }
+    }
+
+    async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {
+        let worker = worker.clone();
+        let held = self.read(move |db, _| held(db, &worker, limit)).await?;
+        Ok(held.into_iter().map(|holding| (holding.id, holding.claim)).collect())
+    }
+
+    async fn forget_worker(&self, worker: &WorkerName) -> Result<bool> {
+        let worker = worker.clone();
+        let forget = move |db: &Tx<'_>, _| {
+            let gone =
+                db.prepare_cached("DELETE FROM workers WHERE name = ?1")?.execute([worker.as_str()])?;
+            Ok(gone > 0)
+        };
+        self.writer.run(forget).await
+    }
+}
+
+/// Gives everything that a worker holds more time. No job changes its state, so that nothing is to be counted.
+pub(super) const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
+     SET reserved_until = max(coalesce(reserved_until, 0), ?2 + coalesce(lease_ms, 0)), rev = random() \
+     WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
+
+fn heartbeat(
+    db: &Connection,
+    worker: &WorkerName,
+    report: &Report,
+    now: Timestamp,
+) -> Result<Holdings, Fault> {
+    db.prepare_cached(
+        "INSERT INTO workers (name, version, slots, seen_at, timeout_ms, silent_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO UPDATE SET version = excluded.version, \
+         slots = excluded.slots, seen_at = excluded.seen_at, timeout_ms = excluded.timeout_ms, \
+         silent_at = excluded.silent_at, forget_at = NULL",
+    )?
+    .execute(params![
+        worker.as_str(),
+        report.version.as_ref().map(|version| version.as_str()),
+        report.slots,
+        now.millis(),
+        row::signed(report.timeout_ms),
+        now.plus_ms(report.timeout_ms).millis(),
+    ])?;
+    let mut extend = db.prepare_cached(EXTEND)?;
+    let mut rows = extend.query(params![worker.as_str(), now.millis()])?;
+    let mut holdings = Holdings::default();
+    while let Some(found) = rows.next()? {
+        let until = Timestamp::from_millis(found.get(2)?);
+        holdings.add(row::parsed(found, 0, "id")?, row::parsed(found, 1, "queue")?, until, found.get(3)?);
+    }
+    Ok(holdings)
+}
+
+/// The columns that [`worker`] reads.
+const COLUMNS: &str = "name, version, slots, seen_at, timeout_ms";
+
+fn worker(db: &Connection, found: &Row<'_>) -> Result<Worker, Fault> {
+    let name: WorkerName = row::parsed(found, 0, "name of a worker")?;
+    let reserved: i64 = db.prepare_cached(COUNT)?.query_row([name.as_str()], |row| row.get(0))?;
+    Ok(Worker {
+        seen_at: Timestamp::from_millis(found.get(3)?),
+        report: Report {
+            version: row::parsed_if_any(found, 1, "version of a worker")?,
+            slots: found.get(2)?,
+            timeout_ms: found.get::<_, i64>(4)?.unsigned_abs(),
+        },
+        reserved: reserved.unsigned_abs(),
+        name,
+    })
+}
+
+pub(super) const COUNT: &str =
+    "SELECT count(*) FROM jobs INDEXED BY jobs_worker WHERE worker = ?1 AND state = 'reserved'";
+
+fn list(db: &Connection, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>, Fault> {
+    let sql = format!("SELECT {COLUMNS} FROM workers WHERE name > ?1 ORDER BY name LIMIT ?2");
+    let mut all = db.prepare_cached(&sql)?;
+    let mut rows = all.query(params![after.map_or("", WorkerName::as_str), row::signed(limit)])?;
+    let mut workers = Vec::new();
+    while let Some(found) = rows.next()? {
+        workers.push(worker(db, found)?);
+    }
+    Ok(workers)
+}
+
+fn one(db: &Connection, name: &WorkerName) -> Result<Option<Worker>, Fault> {
+    let mut by_name = db.prepare_cached(&format!("SELECT {COLUMNS} FROM workers WHERE name = ?1"))?;
+    let mut rows = by_name.query([name.as_str()])?;
+    rows.next()?.map(|found| worker(db, found)).transpose()
+}
+
+/// Milliseconds until a worker falls silent; 0 if one has.
+fn next_silence(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
+    let first: Option<i64> = db
+        .prepare_cached(
+            "SELECT silent_at FROM workers INDEXED BY workers_silent_at WHERE silent_at IS NOT NULL \
+             ORDER BY silent_at LIMIT 1",
+        )?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(first.map(|at| Timestamp::from_millis(at).ms_since(now)))
+}
+
+fn silent(db: &Connection, heard_ms: u64, limit: usize, now: Timestamp) -> Result<Silent, Fault> {
+    let quiet = quiet(db, heard_ms, now)?;
+    let mut holdings = Vec::new();
+    for worker in &quiet {
+        let left = limit.saturating_sub(holdings.len());
+        if left == 0 {
+            break;
+        }
+        holdings.extend(held(db, &worker.name, left)?);
+    }
+    let complete = holdings.len() < limit;
+    let judgement = Judgement::of(&quiet, holdings, complete, now);
+    for name in &judgement.idle {
+        db.prepare_cached("UPDATE workers SET silent_at = NULL, forget_at = ?2 WHERE name = ?1")?
+            .execute(params![name.as_str(), now.plus_ms(SILENT_KEPT_MS).millis()])?;
+    }
+    for (name, silent_at) in &judgement.later {
+        db.prepare_cached("UPDATE workers SET silent_at = ?2 WHERE name = ?1")?
+            .execute(params![name.as_str(), silent_at.millis()])?;
+    }
+    let ahead: Option<i64> = db
+        .prepare_cached(
+            "SELECT min(silent_at) FROM workers INDEXED BY workers_silent_at WHERE silent_at > ?1",
+        )?
+        .query_row([now.millis()], |row| row.get(0))?;
+    let ahead_ms = ahead.map(|at| Timestamp::from_millis(at).ms_since(now));
+    let next_in_ms = judgement.next_in_ms(now, quiet.len(), ahead_ms);
+    Ok(Silent { changes: judgement.changes, next_in_ms })
+}
+
+fn quiet(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Quiet>, Fault> {
+    let mut past = db.prepare_cached(
+        "SELECT name, timeout_ms FROM workers INDEXED BY workers_silent_at \
+         WHERE silent_at <= ?1 AND timeout_ms <= ?2 ORDER BY silent_at LIMIT ?3",
+    )?;
+    let mut rows = past.query(params![now.millis(), row::signed(heard_ms), row::signed(WORKERS_PER_LOOK)])?;
+    let mut quiet = Vec::new();
+    while let Some(found) = rows.next()? {
+        let name = row::parsed(found, 0, "name of a worker")?;
+        quiet.push(Quiet { name, timeout_ms: found.get::<_, i64>(1)?.unsigned_abs() });
+    }
+    Ok(quiet)
+}
+
+/// What a worker holds, the latest delivery first.
+pub(super) const HELD: &str = "SELECT id, claim, rev, started_at FROM jobs INDEXED BY jobs_worker \
+     WHERE worker = ?1 AND state = 'reserved' ORDER BY started_at DESC LIMIT ?2";
+
+fn held(db: &Connection, worker: &WorkerName, limit: usize) -> Result<Vec<Holding>, Fault> {
+    let mut of_worker = db.prepare_cached(HELD)?;
+    let mut rows = of_worker.query(params![worker.as_str(), row::signed(limit)])?;
+    let mut held = Vec::new();
+    while let Some(found) = rows.next()? {
+        held.push(Holding {
+            worker: worker.clone(),
+            id: row::parsed(found, 0, "id")?,
+            claim: Claim::from_stored(&found.get::<_, String>(1)?),
+            rev: found.get(2)?,
+            started_at: row::time(found, 3)?.unwrap_or_default(),
+        });
+    }
+    Ok(held)
+}
