@@ -19,6 +19,7 @@ mod common;
 mod conformance {
     pub mod support;
 
+    pub mod batches;
     pub mod claims;
     pub mod deadlines;
     pub mod editing;
@@ -152,6 +153,21 @@ macro_rules! every_case {
                 a_route_ends_where_somebody_asked_for_it
                 a_moved_job_keeps_its_route
                 a_key_is_taken_until_the_last_stage_has_ended
+            }
+            batches {
+                a_batch_counts_its_jobs_and_calls_back
+                the_repeat_of_the_last_commit_calls_back_once
+                a_batch_takes_jobs_until_it_is_sealed
+                a_batch_with_nothing_pending_ends_at_once
+                a_batch_is_stored_whole_or_not_at_all
+                a_job_that_was_there_is_not_counted
+                a_job_under_way_is_pending
+                dead_is_finished_whatever_comes_later
+                what_is_taken_away_counts_as_cancelled
+                many_that_end_at_once_call_back_once
+                adding_and_ending_at_once_add_up
+                a_finished_batch_is_forgotten_after_its_time
+                a_batch_comes_over_as_it_is
             }
             moving {
                 a_move_starts_again_elsewhere

@@ -71,6 +71,7 @@ async fn live(store: &Mongo) {
         expires_at: None,
         replay_of: None,
         route: Vec::new(),
+        batch: None,
     };
     for pushed in store.push(vec![job(None), job(Some("k"))], &rules).await {
         pushed.unwrap();

@@ -5,6 +5,7 @@ mod common;
 
 mod http {
     pub mod batch;
+    pub mod batches;
     pub mod bulk;
     pub mod document;
     pub mod draining;
@@ -29,7 +30,8 @@ mod http {
 }
 
 use http::{
-    batch::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*, payloads::*,
+    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*,
+    payloads::*,
 };
 use http::{
     push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*, workers::*,
@@ -106,6 +108,11 @@ on_every_store! {
     a_pop_ends_a_route
     a_job_goes_through_its_stages
     a_route_out_of_range_names_the_field
+
+    a_batch_goes_on_to_the_next_task
+    a_batch_is_filled_and_sealed
+    a_batch_can_be_cancelled
+    what_is_wrong_with_a_batch_is_named
 
     a_token_of_the_past_settles_nothing
     a_token_that_never_was_settles_nothing
@@ -202,6 +209,7 @@ on_every_store! {
 
 /// Cases about several servers: only MongoDB has several, one SQLite file has one.
 mod several_servers {
+    use super::http::batches::two_servers_call_back_once;
     use super::http::figures::a_store_that_is_away_is_told;
     use super::http::flows::one_commit_on_two_servers_pushes_once;
     use super::http::once::{
@@ -222,6 +230,7 @@ mod several_servers {
     crate::on_one_store! {
         mongo:
         one_commit_on_two_servers_pushes_once
+        two_servers_call_back_once
         a_repeat_at_another_server_gets_the_same_jobs
         a_repeat_at_another_server_waits_for_the_first
         another_server_knows_a_commit_by_its_history_only

@@ -255,6 +255,7 @@ async fn pushing(bench: &Bench) {
             expires_at: None,
             replay_of: None,
             route: Vec::new(),
+            batch: None,
         }
     };
     // The count stops at the limit, however many jobs there are.

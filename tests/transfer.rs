@@ -110,9 +110,24 @@ async fn fill(server: &Server) -> Value {
     held
 }
 
+/// A batch that is not over yet, with a result. Answers its path.
+async fn begin_batch(server: &Server) -> String {
+    let body = json!({
+        "sealed": false, "jobs": [{"queue": "batched", "payload": 1}],
+        "on_finished": {"queue": "after", "payload": 1.5},
+    });
+    let (status, batch) = server.post("/v1/batches", body).await;
+    assert_eq!(status, 201, "{batch}");
+    let job = server.reserve("batched", json!({})).await.remove(0);
+    assert_eq!(server.settle(&job, "commit", json!({"result": {"rows": 1}})).await.0, 200);
+    format!("/v1/batches/{}", batch["id"].as_str().unwrap())
+}
+
 async fn everything_arrives(from: &Place, to: &Place) {
     let mut server = Server::start(&from.url).await;
     let held = fill(&server).await;
+    let batch = begin_batch(&server).await;
+    let batch_before = (server.get(&batch).await, server.get(&format!("{batch}/results")).await);
     let before = everything(&server).await;
     assert!(server.terminate().await.success());
     let told = copy(from, to).await;
@@ -121,6 +136,13 @@ async fn everything_arrives(from: &Place, to: &Place) {
 
     let mut server = Server::start(&to.url).await;
     assert_eq!(everything(&server).await, before);
+    let batch_now = (server.get(&batch).await, server.get(&format!("{batch}/results")).await);
+    assert_eq!(
+        (batch_now.1.1["results"][0]["result"]["rows"].clone(), &batch_now),
+        (json!(1), &batch_before)
+    );
+    assert_eq!(server.post(&format!("{batch}/seal"), json!({})).await.0, 200);
+    assert_eq!(server.reserve("after", json!({})).await.len(), 1);
     let repeat = json!({"payload": {"k": 1}, "key": "a/key"});
     let (status, answer) = server.post("/v1/queues/plain/jobs", repeat).await;
     assert_eq!((status, &answer["deduplicated"]), (200, &json!(true)), "{answer}");

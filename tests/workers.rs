@@ -41,6 +41,7 @@ fn job(store: &Mongo, ids: &IdSource) -> NewJob {
         expires_at: None,
         replay_of: None,
         route: Vec::new(),
+        batch: None,
     }
 }
 

@@ -153,6 +153,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("defaults.worker_timeout_ms", raw.defaults.worker_timeout_ms, least, most)?;
     check.range("defaults.retain_done_ms", raw.defaults.retain_done_ms, 0, YEAR_MS)?;
     check.range("defaults.retain_dead_ms", raw.defaults.retain_dead_ms, 0, YEAR_MS)?;
+    check.range("defaults.retain_batch_ms", raw.defaults.retain_batch_ms, 1000, YEAR_MS)?;
     check.range("wait.poll_ms", raw.wait.poll_ms, 10, 60_000)?;
     check.range("reaper.interval_ms", raw.reaper.interval_ms, 10, 60_000)?;
     check.range("reaper.batch", raw.reaper.batch, 1, 10_000)?;
@@ -184,6 +185,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
                 backoff: defaults.backoff,
                 retain_done_ms: defaults.retain_done_ms,
                 retain_dead_ms: defaults.retain_dead_ms,
+                retain_batch_ms: defaults.retain_batch_ms,
                 key_ttl_ms: defaults.key_ttl_ms,
                 worker_timeout_ms: defaults.worker_timeout_ms,
             }),

@@ -61,6 +61,7 @@ pub struct Defaults {
     pub worker_timeout_ms: u64,
     pub retain_done_ms: u64,
     pub retain_dead_ms: u64,
+    pub retain_batch_ms: u64,
     pub backoff: Backoff,
 }
 

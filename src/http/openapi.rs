@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 
 use super::AppState;
 use super::problem::{Code, Problem};
-use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats, workers};
+use super::routes::{batches, jobs, operations, queues, reserve, schedules, settle, stats, workers};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -25,6 +25,7 @@ use super::routes::{jobs, operations, queues, reserve, schedules, settle, stats,
     tags(
         (name = "jobs", description = "Push, look at, change, cancel and browse jobs"),
         (name = "work", description = "Take jobs and settle them"),
+        (name = "batches", description = "Jobs that belong together, and a job at their end"),
         (name = "queues", description = "Queues and their settings"),
         (name = "schedules", description = "Cron rules that push jobs"),
         (name = "workers", description = "Who works, seen by heartbeats"),
@@ -48,6 +49,11 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(settle::extend))
         .routes(routes!(settle::move_job))
         .routes(routes!(settle::settle))
+        .routes(routes!(batches::create))
+        .routes(routes!(batches::get, batches::cancel))
+        .routes(routes!(batches::add))
+        .routes(routes!(batches::seal))
+        .routes(routes!(batches::results))
         .routes(routes!(queues::list))
         .routes(routes!(queues::get, queues::put, queues::patch, queues::delete))
         .routes(routes!(queues::pause))

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{JobId, QueueName};
+use crate::job::{BatchId, JobId, QueueName};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The most elements of one page of a list.
@@ -53,6 +53,19 @@ impl<S: Send + Sync> FromRequestParts<S> for OfJob {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
         text.parse().map(Self).map_err(|_| Problem::new(Code::UnknownJob, "there is no job with such an id"))
+    }
+}
+
+/// The batch in the path. An id that does not parse is that of no batch.
+pub struct OfBatch(pub BatchId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = segment(parts, state).await?;
+        let unknown = |_| Problem::new(Code::UnknownBatch, "there is no batch with such an id");
+        text.parse().map(Self).map_err(unknown)
     }
 }
 

@@ -56,6 +56,8 @@ codes! {
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
     /// The worker has sent no heartbeat lately, and holds no jobs.
     UnknownWorker = NOT_FOUND, false, "There is no such worker";
+    /// There is no such batch, or not any more.
+    UnknownBatch = NOT_FOUND, false, "There is no such batch";
     /// The path does not have this method.
     MethodNotAllowed = METHOD_NOT_ALLOWED, false, "The path does not have this method";
     /// The client paused too long while it sent its body.
@@ -67,6 +69,8 @@ codes! {
     WrongState = CONFLICT, false, "The job's state does not allow this";
     /// The key is taken by a job with another payload.
     KeyConflict = CONFLICT, false, "The key is taken by a job with another payload";
+    /// The batch takes no more jobs.
+    BatchSealed = CONFLICT, false, "The batch is sealed";
     /// The queue has jobs and is only deleted when forced.
     QueueNotEmpty = CONFLICT, false, "The queue is not empty";
     /// The first request with this `Idempotency-Key` is still running.
@@ -213,6 +217,8 @@ impl From<Error> for Problem {
             Error::Invalid { pointer, detail } => Self::field(pointer, detail),
             Error::UnknownJob(_) => Self::new(Code::UnknownJob, text),
             Error::UnknownWorker(_) => Self::new(Code::UnknownWorker, text),
+            Error::UnknownBatch(_) => Self::new(Code::UnknownBatch, text),
+            Error::BatchSealed(_) => Self::new(Code::BatchSealed, text),
             Error::ReservationLost { gone, .. } => {
                 Self { gone: Some(gone), ..Self::new(Code::ReservationLost, text) }
             }

@@ -24,6 +24,11 @@ text_type! {
 }
 
 text_type! {
+    /// The id of a batch, made like that of a job.
+    BatchId, is_token, TOKEN_RULE
+}
+
+text_type! {
     /// What a reserve answers beside the id of a job; only its holder may settle the job.
     Reservation, is_token, TOKEN_RULE
 }
@@ -94,6 +99,11 @@ impl IdSource {
         // A generator overflows after 2^80 ids in one millisecond; a fresh random id is as good then.
         let id = last.generate_from_datetime(time).unwrap_or_else(|_| ulid::Ulid::from_datetime(time));
         JobId(id.to_string().into())
+    }
+
+    /// The next id, for a batch.
+    pub fn next_batch(&self, now: Timestamp) -> BatchId {
+        BatchId(self.next(now).0)
     }
 }
 

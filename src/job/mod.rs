@@ -5,6 +5,7 @@
 //! [`transition`] says, for both stores alike, what an operation does to a job.
 
 pub mod backoff;
+pub mod batch;
 pub mod cron;
 pub mod ids;
 pub mod names;
@@ -18,7 +19,8 @@ pub mod time;
 pub mod transition;
 
 pub use backoff::Backoff;
-pub use ids::{Claim, IdSource, JobId, Reservation};
+pub use batch::{Batch, BatchResult, Ending, OnFinished};
+pub use ids::{BatchId, Claim, IdSource, JobId, Reservation};
 pub use names::{JobKey, QueueName, QueuePattern, WorkerName, WorkerVersion};
 pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
@@ -78,6 +78,14 @@ impl Payload {
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    /// Reads the text as it stands, so it must come from a JSON text.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        Self::from_raw(&raw).map_err(serde::de::Error::custom)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backoff, Claim, JobId, JobKey, Payload, QueueName, Stage, State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, JobId, JobKey, Payload, QueueName, Stage, State, Timestamp, Visible, WorkerName,
 };
 
 /// How many of a job's failures are kept: the last ones.
@@ -132,6 +132,8 @@ pub struct Meta {
     pub replay_of: Option<JobId>,
     /// The stages that it still has before it.
     pub route: Vec<Stage>,
+    /// The batch that it belongs to, until it is dead-lettered or redriven.
+    pub batch: Option<BatchId>,
     /// A random number that changes with every write; writes are guarded by it.
     pub rev: i64,
 }
@@ -196,6 +198,8 @@ pub struct NewJob {
     pub replay_of: Option<JobId>,
     /// See [`Meta::route`].
     pub route: Vec<Stage>,
+    /// See [`Meta::batch`].
+    pub batch: Option<BatchId>,
 }
 
 /// A key and until when it is taken at least.
@@ -236,6 +240,7 @@ impl NewJob {
             origin: None,
             replay_of: self.replay_of,
             route: self.route,
+            batch: self.batch,
             rev: 0,
         };
         Job { meta, payload: self.payload, headers: self.headers, result: None }

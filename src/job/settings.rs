@@ -94,6 +94,8 @@ pub struct Defaults {
     pub retain_done_ms: u64,
     /// See [`QueueSettings::retain_dead_ms`].
     pub retain_dead_ms: u64,
+    /// How long a batch that is finished is kept with its results, in milliseconds.
+    pub retain_batch_ms: u64,
     /// How long a key stays taken at least, in milliseconds, when the push does not say.
     pub key_ttl_ms: u64,
     /// After how long a silence a worker that sends heartbeats gives back what it holds, in milliseconds, when its
@@ -109,6 +111,7 @@ impl Default for Defaults {
             backoff: Backoff::default(),
             retain_done_ms: 0,
             retain_dead_ms: 0,
+            retain_batch_ms: 86_400_000,
             key_ttl_ms: 300_000,
             worker_timeout_ms: 15_000,
         }

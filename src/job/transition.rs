@@ -76,6 +76,14 @@ impl Operation {
         }
     }
 
+    /// What the worker says came of the work.
+    pub fn result(&self) -> Option<&Payload> {
+        match self {
+            Self::Commit { result, .. } => result.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The jobs that are to be stored with it.
     pub fn pushes(&self) -> &[NewJob] {
         match self {
@@ -84,12 +92,14 @@ impl Operation {
         }
     }
 
-    /// Whether a receipt must tell its repeat how it ended, since the job would not: it goes on elsewhere, or
-    /// has left others behind.
-    pub fn leaves_receipt(&self, outcome: &Outcome) -> bool {
+    /// Whether a receipt must tell its repeat how it ended, since the job would not: it goes on elsewhere, has
+    /// left others behind, or was counted in its batch.
+    pub fn leaves_receipt(&self, before: &Meta, outcome: &Outcome) -> bool {
         match self {
             Self::Move { .. } => true,
-            Self::Commit { push, .. } => !push.is_empty() || *outcome != Outcome::Done,
+            Self::Commit { push, .. } => {
+                !push.is_empty() || *outcome != Outcome::Done || before.batch.is_some()
+            }
             _ => false,
         }
     }
@@ -394,7 +404,11 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     };
     let buried =
         Meta { run_at: now, expires_at: None, ..rehomed(meta, &dead_letter, TrailReason::Dead, now) };
-    Step::write(Meta { origin: Some(origin), ..buried }, Outcome::Dead { moved_to: Some(dead_letter) })
+    // Dead is finished: whatever becomes of it there is no business of its batch.
+    Step::write(
+        Meta { origin: Some(origin), batch: None, ..buried },
+        Outcome::Dead { moved_to: Some(dead_letter) },
+    )
 }
 
 fn move_to(
@@ -427,6 +441,7 @@ fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refus
         finished_at: None,
         purge_at: None,
         state: State::Ready,
+        batch: None, // it was counted as dead
         ..meta.clone()
     };
     match &meta.origin {

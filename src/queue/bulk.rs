@@ -131,6 +131,7 @@ impl Queues {
             expires_at: None,
             replay_of: Some(job.meta.id),
             route: Vec::new(),
+            batch: None,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | `once` | reserves that carry an `Idempotency-Key` |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost answers |
 //! | `jobs` | look at, change, cancel and browse jobs |
+//! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
 //! | `schedules` | schedules, and running what is due |
 //! | `bulk` | purge, redrive, replay |
@@ -17,6 +18,7 @@
 //! | `others` | the other servers over the same store |
 //! | `outcomes` | how jobs were settled lately |
 
+mod batches;
 mod bulk;
 mod jobs;
 pub mod meter;
@@ -41,6 +43,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
 pub use self::jobs::{Cancelled, Edit, Page};
 use self::meter::Meter;
@@ -62,7 +65,7 @@ use self::wakeups::Wakeups;
 pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
-use crate::job::{IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible, WorkerName};
+use crate::job::{BatchId, IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible, WorkerName};
 use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
@@ -82,6 +85,12 @@ pub enum Error {
     /// There is no such worker.
     #[error("worker {0} has sent no heartbeat lately and holds no jobs")]
     UnknownWorker(WorkerName),
+    /// There is no such batch.
+    #[error("there is no batch {0}")]
+    UnknownBatch(BatchId),
+    /// The batch takes no more jobs.
+    #[error("batch {0} is sealed")]
+    BatchSealed(BatchId),
     /// The token is not, or no longer, the one that holds the job.
     #[error("the reservation of job {id} is not, or no longer, yours")]
     ReservationLost {

@@ -124,6 +124,7 @@ impl NewPush {
             expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
             replay_of: None,
             route: self.then,
+            batch: None,
         }
     }
 }

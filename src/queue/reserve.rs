@@ -358,6 +358,7 @@ impl Queues {
             for (change, applied) in changes.into_iter().zip(applied) {
                 match applied {
                     Ok(applied) => {
+                        self.note_callback(applied.callback.as_ref(), &mut self.meter().notes());
                         if let Outcome::Returned { queue, run_at } = applied.outcome {
                             self.announce(&queue, run_at);
                         }

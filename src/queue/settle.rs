@@ -242,7 +242,8 @@ impl Queues {
         }
         if !applied.repeated {
             self.note(verb, &applied, now, notes);
-            self.note_pushed(change.operation.pushes(), &applied.pushed, notes);
+            let first_expiry = change.operation.pushes().iter().filter_map(|job| job.expires_at).min();
+            self.note_pushed(first_expiry, &applied.pushed, notes);
         }
         Ok(Settled { id, outcome: applied.outcome, pushed: applied.pushed, now })
     }
@@ -263,6 +264,7 @@ impl Queues {
         if let (Some(started_at), true) = (applied.started_at, matches!(verb, Verb::Commit | Verb::Move)) {
             notes.run_time(&applied.queue, now.ms_since(started_at));
         }
+        self.note_callback(applied.callback.as_ref(), notes);
         match &applied.outcome {
             Outcome::Returned { queue, run_at } => self.announce(queue, *run_at),
             Outcome::Dead { moved_to } => {
@@ -276,13 +278,18 @@ impl Queues {
         }
     }
 
-    /// Counts the jobs that a commit pushed, and wakes whoever waits for them.
-    fn note_pushed(&self, asked: &[NewJob], pushed: &[Child], notes: &mut Notes<'_>) {
+    /// Counts jobs that were pushed together with something else, and wakes whoever waits for them.
+    pub(super) fn note_pushed(
+        &self,
+        first_expiry: Option<Timestamp>,
+        pushed: &[Child],
+        notes: &mut Notes<'_>,
+    ) {
         for child in pushed.iter().filter(|child| !child.deduplicated) {
             notes.count(&child.queue, Event::Pushed);
             self.announce(&child.queue, child.run_at);
         }
-        if let Some(expires_at) = asked.iter().filter_map(|job| job.expires_at).min() {
+        if let Some(expires_at) = first_expiry {
             self.note_deadline(expires_at);
         }
     }

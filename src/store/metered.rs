@@ -12,11 +12,13 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Holdings, Imported, Opened, Overdue,
-    Pushed, QueueCounts, Reconciled, Report, Request, Result, Saved, SettingsSnapshot, Signal, Silent, Store,
-    StoreError, StoredSettings, Worker, Workers,
+    Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey,
+    Holdings, Imported, Opened, Overdue, Pushed, QueueCounts, Reconciled, Report, Request, Result, Saved,
+    SettingsSnapshot, Signal, Silent, Store, StoreError, StoredSettings, Worker, Workers,
 };
-use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName};
+use crate::job::{
+    Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName,
+};
 use crate::telemetry;
 
 mod schedules;
@@ -84,6 +86,81 @@ fn note(call: &'static str, error: Option<&StoreError>) {
     telemetry::store_error(call, kind);
     if matches!(error, StoreError::Internal(_)) {
         tracing::error!(call, error = super::chain(error), "a call of the store failed");
+    }
+}
+
+impl Metered {
+    async fn batch_call(
+        &self,
+        call: &'static str,
+        count: usize,
+        work: impl Future<Output = Result<BatchChanged, BatchDenied>>,
+    ) -> Result<BatchChanged, BatchDenied> {
+        self.check_open()?;
+        let start = Instant::now();
+        let answer = work.await;
+        telemetry::store_call(call, start.elapsed(), count);
+        if let Err(BatchDenied::Store(error)) = &answer {
+            note(call, Some(error));
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl Batches for Metered {
+    async fn create_batch(
+        &self,
+        batch: Batch,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        let count = jobs.len();
+        self.batch_call("create_batch", count, self.inner.create_batch(batch, jobs, rules)).await
+    }
+
+    async fn add_to_batch(
+        &self,
+        id: &BatchId,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        let count = jobs.len();
+        self.batch_call("add_to_batch", count, self.inner.add_to_batch(id, jobs, rules)).await
+    }
+
+    async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
+        self.batch_call("seal_batch", 1, self.inner.seal_batch(id, rules)).await
+    }
+
+    async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
+        self.one("batch", self.inner.batch(id)).await
+    }
+
+    async fn batch_results(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<BatchResult>> {
+        self.one("batch_results", self.inner.batch_results(id, after, limit)).await
+    }
+
+    async fn waiting_in_batch(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<JobId>> {
+        self.one("waiting_in_batch", self.inner.waiting_in_batch(id, after, limit)).await
+    }
+
+    async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
+        self.one("export_batches", self.inner.export_batches(after, limit)).await
+    }
+
+    async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool> {
+        self.one("import_batch", self.inner.import_batch(batch, results)).await
     }
 }
 

@@ -17,6 +17,7 @@ use crate::job::{
     Child, Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
 };
 
+pub mod batches;
 pub mod copying;
 pub mod metered;
 pub mod mongo;
@@ -25,6 +26,7 @@ pub mod signals;
 pub mod sqlite;
 pub mod workers;
 
+pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use copying::{HeldKey, Imported};
 pub use schedules::{Fired, Firing, Schedules};
 pub use signals::{Arrivals, Heard, Signal};
@@ -149,6 +151,8 @@ pub struct Applied {
     pub started_at: Option<Timestamp>,
     /// The jobs that were stored with it, in the order in which it asked for them.
     pub pushed: Vec<Child>,
+    /// The callback of a batch whose last job this was, stored with it.
+    pub callback: Option<CalledBack>,
     /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
     pub repeated: bool,
 }
@@ -328,7 +332,7 @@ pub enum Opened {
 /// Every answer of a verb that writes is given after the write is durable. Every verb has a deadline of
 /// its own and ends in [`StoreError::Unavailable`] when it runs into it.
 #[async_trait]
-pub trait Store: Schedules + Workers + Send + Sync + 'static {
+pub trait Store: Batches + Schedules + Workers + Send + Sync + 'static {
     /// Brings the database's schema up to this version and answers the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;

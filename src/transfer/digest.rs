@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::job::{Claim, Job, Meta, Payload};
+use crate::job::{Batch, BatchResult, Claim, Job, Meta, Payload};
 use crate::store::HeldKey;
 
 /// A digest over many things that does not depend on their order: the sum of their SHA-256 digests, in four
@@ -31,6 +31,16 @@ impl Digest {
         self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at))).as_slice());
     }
 
+    /// Takes a batch in.
+    pub fn add_batch(&mut self, batch: &Batch) {
+        self.add(Sha256::digest(format!("{batch:?}")).as_slice());
+    }
+
+    /// Takes a result of a batch in.
+    pub fn add_result(&mut self, batch: &Batch, result: &BatchResult) {
+        self.add(Sha256::digest(format!("{} {result:?}", batch.id)).as_slice());
+    }
+
     fn add(&mut self, digest: &[u8]) {
         for (lane, part) in self.0.iter_mut().zip(digest.chunks_exact(8)) {
             let part = part.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
@@ -52,7 +62,17 @@ pub fn differences(one: &Job, other: &Job) -> Vec<&'static str> {
 }
 
 /// A job's fields as JSON texts. Every field is named, so that the compiler asks for those to come.
-fn fields(Job { meta, payload, headers, result }: &Job) -> [(&'static str, String); 28] {
+fn fields(Job { meta, payload, headers, result }: &Job) -> Vec<(&'static str, String)> {
+    let mut fields = Vec::from(bookkeeping(meta));
+    fields.extend([
+        ("payload", json(Some(payload))),
+        ("headers", text(headers)),
+        ("result", json(result.as_ref())),
+    ]);
+    fields
+}
+
+fn bookkeeping(meta: &Meta) -> [(&'static str, String); 26] {
     let Meta {
         id,
         queue,
@@ -79,6 +99,7 @@ fn fields(Job { meta, payload, headers, result }: &Job) -> [(&'static str, Strin
         origin,
         replay_of,
         route,
+        batch,
         rev: _,
     } = meta;
     [
@@ -107,9 +128,7 @@ fn fields(Job { meta, payload, headers, result }: &Job) -> [(&'static str, Strin
         ("origin", text(origin)),
         ("replay_of", text(replay_of)),
         ("then", text(route)),
-        ("payload", json(Some(payload))),
-        ("headers", text(headers)),
-        ("result", json(result.as_ref())),
+        ("batch", text(batch)),
     ]
 }
 

@@ -6,8 +6,9 @@
 //! the queue, or the key). If the source was used again after an interrupted run, the remedy is to start
 //! with an empty target.
 //!
-//! Copied are the settings with their versions, the keys, the jobs with their ids, states, tokens,
-//! deadlines, errors, trails and history, and the schedules with their next occurrence and their last runs. Not copied are receipts and requests, which live for minutes and
+//! Copied are the settings with their versions, the keys, the batches with their results, the jobs with their ids,
+//! states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence and their
+//! last runs. Not copied are receipts and requests, which live for minutes and
 //! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
 //! and the repeat of a reserve with an `Idempotency-Key` reserves anew. Nor are workers: each shows up with its next
 //! heartbeat, and until then keeps its jobs for their leases.
@@ -15,6 +16,7 @@
 //! History is forgotten when its time comes, by MongoDB (an hour later) also while it is copied: a job that only one side
 //! has and whose `purge_at` has passed is no difference.
 
+mod batches;
 mod digest;
 mod progress;
 mod schedules;
@@ -57,6 +59,7 @@ pub async fn copy(
     schedules::check(source, target).await?;
     copy_settings(source, target).await?;
     copy_keys(source, target, progress).await?;
+    batches::copy(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
     schedules::copy(source, target).await?;
     let verdict = verify(source, target, total, progress).await?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::digest::{Digest, differences};
-use super::{PAGE, Progress, all_settings, forgotten, now, patiently, schedules};
+use super::{PAGE, Progress, all_settings, batches, forgotten, now, patiently, schedules};
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::copying::same;
 use crate::store::{HeldKey, Store};
@@ -24,6 +24,10 @@ pub struct Side {
     pub key_count: u64,
     /// Over all keys.
     pub keys: Digest,
+    /// How many batches there are.
+    pub batch_count: u64,
+    /// Over all batches and their results.
+    pub batches: Digest,
     /// How many queues have settings.
     pub settings: usize,
     /// How many schedules there are.
@@ -86,11 +90,14 @@ impl fmt::Display for Verdict {
         for (name, side) in [("source", source), ("target", target)] {
             writeln!(
                 f,
-                "{name}: {} jobs, digest {}; {} keys, digest {}; settings of {} queues; {} schedules",
+                "{name}: {} jobs, digest {}; {} keys, digest {}; {} batches, digest {}; settings of {} queues; \
+                 {} schedules",
                 side.job_count(),
                 side.jobs,
                 side.key_count,
                 side.keys,
+                side.batch_count,
+                side.batches,
                 side.settings,
                 side.schedules
             )?;
@@ -127,6 +134,11 @@ pub async fn verify(
     (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
     if verdict.source.keys != verdict.target.keys {
         verdict.differ(|| "the keys are not the same".to_owned());
+    }
+    (verdict.source.batch_count, verdict.source.batches) = batches::read(source).await?;
+    (verdict.target.batch_count, verdict.target.batches) = batches::read(target).await?;
+    if verdict.source.batches != verdict.target.batches {
+        verdict.differ(|| "the batches are not the same".to_owned());
     }
     let (mut ours, mut theirs) = (Walk::new(source), Walk::new(target));
     let mut seen = 0;

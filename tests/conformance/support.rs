@@ -10,7 +10,8 @@ use tailback::job::settings::Defaults;
 use tailback::job::state::State;
 use tailback::job::transition::{Operation, Outcome, Refusal};
 use tailback::job::{
-    Backoff, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Stage, Timestamp,
+    Backoff, BatchId, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Stage,
+    Timestamp,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
 
@@ -55,6 +56,7 @@ pub struct Draft {
     headers: Vec<(String, String)>,
     replay_of: Option<JobId>,
     route: Vec<Stage>,
+    batch: Option<BatchId>,
 }
 
 pub fn job(name: &str) -> Draft {
@@ -70,6 +72,7 @@ pub fn job(name: &str) -> Draft {
         headers: Vec::new(),
         replay_of: None,
         route: Vec::new(),
+        batch: None,
     }
 }
 
@@ -125,6 +128,11 @@ impl Draft {
         self
     }
 
+    pub fn of(mut self, batch: &BatchId) -> Self {
+        self.batch = Some(batch.clone());
+        self
+    }
+
     /// The job, by the store's clock.
     pub fn build(self, store: &dyn Store) -> NewJob {
         let now = store.now().unwrap();
@@ -144,6 +152,7 @@ impl Draft {
             expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
             replay_of: self.replay_of,
             route: self.route,
+            batch: self.batch,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One file for each resource.
 
+pub mod batches;
 pub mod jobs;
 pub mod operations;
 pub mod push;

@@ -94,6 +94,61 @@ pushes! {
     }
 }
 
+/// The job that is pushed when the last job of a batch is finished.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OnFinishedRequest {
+    /// Where it goes.
+    #[schema(value_type = String)]
+    queue: QueueName,
+    /// What is to be done: any JSON value, given back equal to what is sent here.
+    #[schema(value_type = serde_json::Value)]
+    payload: Box<RawValue>,
+    /// Due so many milliseconds after the last job was finished.
+    #[schema(minimum = 0, maximum = 31536000000_u64)]
+    delay_ms: Option<u64>,
+    /// Higher is delivered first.
+    #[serde(default)]
+    #[schema(default = 0)]
+    priority: i32,
+    /// How often the job is delivered before it is dead; absent: what the queue says.
+    #[schema(minimum = 1, maximum = 1000000)]
+    max_attempts: Option<u32>,
+    /// How long the job waits after a rollback; absent: what the queue says.
+    #[serde(default, deserialize_with = "crate::job::backoff::object")]
+    backoff: Option<Backoff>,
+    /// Removed so many milliseconds after it was pushed, unless it is reserved or finished then.
+    #[schema(minimum = 1, maximum = 31536000000_u64)]
+    expires_in_ms: Option<u64>,
+    /// Text that travels with the job, beside what the batch adds.
+    #[serde(default)]
+    #[schema(value_type = std::collections::HashMap<String, String>)]
+    headers: Headers,
+    /// The stages that the job goes through afterwards, up to 100.
+    #[serde(default)]
+    #[schema(max_items = 100)]
+    then: Vec<Stage>,
+}
+
+impl OnFinishedRequest {
+    /// What the product makes of it.
+    pub fn into_push(self) -> Result<(QueueName, NewPush), Problem> {
+        let push = NewPush {
+            payload: payload(&self.payload, "/on_finished/payload")?,
+            headers: self.headers,
+            when: self.delay_ms.map_or(When::Now, When::In),
+            priority: self.priority,
+            key: None,
+            key_ttl_ms: None,
+            max_attempts: self.max_attempts,
+            backoff: self.backoff,
+            expires_in_ms: self.expires_in_ms,
+            then: self.then,
+        };
+        Ok((self.queue, push))
+    }
+}
+
 /// Jobs that are a part of another call, where they stand under this pointer: all of them are right, or none.
 pub fn queued(raw: &[Box<RawValue>], under: &str) -> Result<Vec<(QueueName, NewPush)>, Problem> {
     let read = |(n, raw): (usize, &RawValue)| {

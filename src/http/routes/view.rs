@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::job::record::{Failure, Headers, Origin, TrailStep};
 use crate::job::{
-    Backoff, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Stage, Timestamp, Visible,
+    Backoff, BatchId, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Stage, Timestamp, Visible,
     WorkerName,
 };
 
@@ -94,6 +94,10 @@ pub struct JobView {
     /// The stages that it goes through afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Stage>,
+    /// The batch that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub batch: Option<BatchId>,
     /// What its worker answered with the commit: any JSON value (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -130,6 +134,7 @@ impl JobView {
             dead_lettered_from: meta.origin,
             replay_of: meta.replay_of,
             then: meta.route,
+            batch: meta.batch,
             result,
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::client::{barrier, durable, fault, parts, strict, write, write_strict};
 use super::document::{readable, to_meta, without_contents};
-use super::plan::{Plan, receipt_for};
+use super::plan::Plan;
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
 use crate::job::state::Verb;
@@ -69,8 +69,7 @@ impl Round<'_> {
             if !self.goes_on() {
                 return Ok(());
             }
-            let (atomic, plain): (Vec<_>, Vec<_>) =
-                plans.into_iter().partition(|(_, plan)| plan.receipt.is_some());
+            let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
             for result in results {
                 // A refused statement leaves the others of its command as they should be: look again.
@@ -116,8 +115,8 @@ impl Round<'_> {
             };
             match (planned, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
-                    let plan = Plan { meta, step, pushes: Vec::new(), receipt: None, rev: 0 };
-                    let kept = Applied { repeated: true, ..plan.applied(Vec::new()) };
+                    let plan = Plan::new(meta, step, &change.operation, now);
+                    let kept = Applied { repeated: true, ..plan.applied(Vec::new(), None) };
                     let earlier = match change.operation.pushes() {
                         [] => None,
                         _ => self.receipt_of(&change).await?, // it tells more than history does
@@ -125,9 +124,7 @@ impl Round<'_> {
                     proven.push((n, earlier.map_or(kept, Receipt::applied)));
                 }
                 (Ok(step), Some(meta)) => {
-                    let receipt = receipt_for(&change.operation, &meta, &step.outcome);
-                    let pushes = change.operation.pushes().to_vec();
-                    plans.push((n, Plan { meta, step, pushes, receipt, rev: rand::random() }));
+                    plans.push((n, Plan::new(meta, step, &change.operation, now)));
                 }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
                 (Err(refusal), _) => {
@@ -172,7 +169,7 @@ impl Round<'_> {
         if carried_out {
             self.mongo.counters.stepped(&plan.meta, &plan.step.next);
         }
-        Ok(carried_out.then(|| plan.applied(Vec::new())))
+        Ok(carried_out.then(|| plan.applied(Vec::new(), None)))
     }
 
     fn ids(&self) -> Vec<&JobId> {
@@ -280,7 +277,7 @@ impl Round<'_> {
             if certain {
                 self.mongo.handed.remember(plan.held().iter());
                 self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-                self.answer(n, Ok(plan.applied(Vec::new())));
+                self.answer(n, Ok(plan.applied(Vec::new(), None)));
             } else if !in_vain {
                 all_known = false; // what is proven later is counted then, and the queue all the same
                 self.sent.insert(plan.meta.id.clone(), plan);

@@ -1,22 +1,27 @@
-//! Plans that happen together with other documents, or not at all: receipts, and the jobs that a commit pushes.
+//! Plans that happen together with other documents, or not at all: receipts, the jobs that a commit pushes, and
+//! the batches whose jobs end.
+
+use std::collections::HashMap;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 
 use super::JOBS;
 use super::apply::Round;
+use super::batches;
 use super::client::{fault, parts, write_in};
+use super::document::from_job;
 use super::plan::Plan;
-use super::push::{self, Resolved, Room};
+use super::push::{self, Resolved, Room, Trouble};
 use super::receipts::{self, Receipt};
 use crate::job::transition::Refusal;
-use crate::job::{Child, NewJob, QueueName};
-use crate::store::{Denied, PushRefused, Pushed, Result, Store as _, StoreError};
+use crate::job::{BatchId, Child, NewJob, QueueName};
+use crate::store::{CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
 
 /// How a transaction ended.
 enum Written {
-    /// All of it is stored: for each plan, the jobs that it pushed.
-    Done(Vec<Vec<Child>>),
+    /// All of it is stored: for each plan, the jobs that it pushed; and the callbacks of batches that ended.
+    Done(Vec<Vec<Child>>, HashMap<BatchId, CalledBack>),
     /// A job or a key was not what the plans expect; nothing was stored.
     Stale,
     /// A job that was to be pushed is refused; nothing was stored.
@@ -78,10 +83,11 @@ impl Round<'_> {
     /// Answers what is certain.
     fn conclude(&mut self, plans: Vec<(usize, Plan)>, written: Result<Written>) -> Result<()> {
         match written {
-            Ok(Written::Done(pushed)) => {
+            Ok(Written::Done(pushed, mut callbacks)) => {
                 for ((n, plan), pushed) in plans.into_iter().zip(pushed) {
                     self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-                    self.answer(n, Ok(plan.applied(pushed)));
+                    let callback = plan.finish().and_then(|finish| callbacks.remove(&finish.batch));
+                    self.answer(n, Ok(plan.applied(pushed, callback)));
                 }
             }
             Ok(Written::Stale) => {} // plan again
@@ -100,9 +106,70 @@ impl Round<'_> {
         Ok(())
     }
 
-    async fn transact(&self, plans: &[(usize, Plan)], mut room: Room) -> Result<Written> {
-        let database = self.mongo.connection.database().await?;
+    /// Others that write to the same batches are waited for, as long as the round may take.
+    async fn transact(&self, plans: &[(usize, Plan)], room: Room) -> Result<Written> {
+        loop {
+            match self.try_transact(plans, room.clone()).await {
+                Ok(written) => return Ok(written),
+                Err(Trouble::Driver(error)) if batches::is_conflict(&error) => batches::pause().await,
+                Err(Trouble::Driver(error)) => return Err(fault(error)),
+                Err(Trouble::Store(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_transact(
+        &self,
+        plans: &[(usize, Plan)],
+        mut room: Room,
+    ) -> std::result::Result<Written, Trouble> {
         let mut session = self.mongo.transaction().await?;
+        let finishes = plans.iter().filter_map(|(_, plan)| plan.finish());
+        let counted = batches::count(self.mongo, finishes, &mut session).await?;
+        if !self.write_jobs(plans, &mut session).await? {
+            abort(&mut session).await;
+            return Ok(Written::Stale);
+        }
+        let callbacks = batches::conclude(self.mongo, counted, self.rules, &mut session).await?;
+        let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
+        for (_, plan) in plans {
+            // A job that is committed makes room in its queue.
+            if let (Some(left), false) = (room.get_mut(&plan.meta.queue), plan.pushes.is_empty()) {
+                *left += 1;
+            }
+        }
+        let mut resolved = push::resolve(self.mongo, &jobs, &mut room, &mut session).await?;
+        let children = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {
+            Ok(children) => children,
+            Err(refused) => {
+                abort(&mut session).await;
+                return Ok(Written::Refused(refused));
+            }
+        };
+        let receipts = plans.iter().zip(&children).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
+        let receipts: Vec<Receipt> = receipts.collect();
+        if !receipts.is_empty() {
+            receipts::insert(self.mongo, &receipts, &mut session).await?;
+        }
+        let now = self.mongo.now()?;
+        for (_, callback) in &callbacks {
+            resolved.documents.push(from_job(&callback.clone().into_job(), now));
+            resolved.arriving.push(callback.queue.clone());
+        }
+        let stored = self.store(resolved, session).await;
+        let places: Vec<_> = callbacks.iter().map(|(_, callback)| push::place(callback)).collect();
+        self.mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
+        let told = callbacks.iter().map(|(batch, callback)| (batch.clone(), CalledBack::from(callback)));
+        Ok(if stored? { Written::Done(children, told.collect()) } else { Written::Stale })
+    }
+
+    /// Writes what the plans say of the jobs themselves. False if one of them is not as it was read.
+    async fn write_jobs(
+        &self,
+        plans: &[(usize, Plan)],
+        session: &mut ClientSession,
+    ) -> std::result::Result<bool, Trouble> {
+        let database = self.mongo.connection.database().await?;
         let now = self.mongo.now()?;
         let update = |(_, plan): &(usize, Plan)| Some(doc! { "q": plan.guard(), "u": plan.update(now)? });
         let updates: Vec<Document> = plans.iter().filter_map(update).collect();
@@ -112,41 +179,40 @@ impl Round<'_> {
         for (verb, field, statements) in [("update", "updates", updates), ("delete", "deletes", deletes)] {
             for part in parts(statements)? {
                 let command = doc! { verb: JOBS, field: part };
-                found += write_in(database, command, &mut session).await.map_err(fault)?.unwrap_or(0);
+                found += write_in(database, command, session).await.map_err(Trouble::Driver)?.unwrap_or(0);
             }
         }
-        if found != plans.len() as u64 {
-            abort(&mut session).await;
-            return Ok(Written::Stale);
-        }
-        let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
-        for (_, plan) in plans {
-            // A job that is committed makes room in its queue.
-            if let (Some(left), false) = (room.get_mut(&plan.meta.queue), plan.pushes.is_empty()) {
-                *left += 1;
-            }
-        }
-        let Resolved { pushed, documents, records, arriving } =
-            push::resolve(self.mongo, &jobs, &mut room, &mut session).await.map_err(fault_of)?;
-        let children = match children(plans, &jobs, pushed) {
-            Ok(children) => children,
-            Err(refused) => {
-                abort(&mut session).await;
-                return Ok(Written::Refused(refused));
-            }
-        };
-        let receipts = plans.iter().zip(&children).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
-        let receipts: Vec<Receipt> = receipts.collect();
+        Ok(found == plans.len() as u64)
+    }
+
+    /// Stores new jobs, and commits all. False: a key was taken in the meantime.
+    async fn store(
+        &self,
+        resolved: Resolved,
+        mut session: ClientSession,
+    ) -> std::result::Result<bool, Trouble> {
+        let Resolved { documents, records, arriving, .. } = resolved;
+        let database = self.mongo.connection.database().await?;
         let arriving = self.mongo.counters.arriving(&arriving);
-        if !push::write(database, documents, parts(records)?, &mut session).await.map_err(fault)? {
-            arriving.refused();
-            abort(&mut session).await;
-            return Ok(Written::Stale);
+        let stored = async {
+            if !push::write(database, documents, parts(records)?, &mut session)
+                .await
+                .map_err(Trouble::Driver)?
+            {
+                abort(&mut session).await;
+                return Ok(false);
+            }
+            session.commit_transaction().await.map_err(Trouble::Driver)?;
+            Ok(true)
+        };
+        let stored = stored.await;
+        match &stored {
+            Ok(true) => arriving.stored(),
+            Ok(false) => arriving.refused(),
+            Err(Trouble::Driver(error)) if batches::is_conflict(error) => arriving.refused(),
+            Err(_) => {} // it is not known what has been stored
         }
-        receipts::insert(self.mongo, &receipts, &mut session).await?;
-        session.commit_transaction().await.map_err(fault)?;
-        arriving.stored();
-        Ok(Written::Done(children))
+        stored
     }
 }
 
@@ -164,7 +230,8 @@ fn children(
     plans.iter().map(of_plan).collect()
 }
 
-fn child(place: usize, job: &NewJob, pushed: Pushed) -> std::result::Result<Child, PushRefused> {
+/// What became of one of the jobs that are pushed together, unless it was refused.
+pub fn child(place: usize, job: &NewJob, pushed: Pushed) -> std::result::Result<Child, PushRefused> {
     let queue = job.queue.clone();
     match pushed {
         Pushed::Created => Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false }),
@@ -174,15 +241,8 @@ fn child(place: usize, job: &NewJob, pushed: Pushed) -> std::result::Result<Chil
     }
 }
 
-/// What an error means whose cause may be another transaction.
-fn fault_of(error: push::Trouble) -> StoreError {
-    match error {
-        push::Trouble::Driver(error) => fault(error),
-        push::Trouble::Store(error) => error,
-    }
-}
-
-async fn abort(session: &mut ClientSession) {
+/// Gives a transaction up.
+pub async fn abort(session: &mut ClientSession) {
     if let Err(error) = session.abort_transaction().await {
         tracing::debug!(%error, "a transaction was left to end by itself");
     }

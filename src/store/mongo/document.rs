@@ -115,6 +115,7 @@ impl Fields {
         self.maybe("origin", meta.origin.as_ref().map(serialized));
         self.maybe("replay_of", meta.replay_of.as_ref().map(|id| id.as_str()));
         self.maybe("then", (!meta.route.is_empty()).then(|| serialized(&meta.route)));
+        self.maybe("batch", meta.batch.as_ref().map(|batch| batch.as_str()));
         self.put("rev", meta.rev);
     }
 }
@@ -125,7 +126,8 @@ pub fn serialized(value: &impl Serialize) -> Bson {
     mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
 }
 
-fn put_json(document: &mut Document, name: &str, value: &Payload) {
+/// Puts a JSON value into a document, as BSON or, where that cannot hold it exactly, as its text.
+pub fn put_json(document: &mut Document, name: &str, value: &Payload) {
     match payload::to_bson(value) {
         Some(bson) => document.insert(name, bson),
         None => document.insert(format!("{name}_json"), value.as_str()),
@@ -186,6 +188,7 @@ pub fn to_meta(document: &Document) -> Result<Meta> {
         origin: row.part("origin")?,
         replay_of: row.some("replay_of", Row::text)?,
         route: row.part("then")?.unwrap_or_default(),
+        batch: row.some("batch", Row::text)?,
         rev: row.number("rev")?,
     })
 }
@@ -239,7 +242,8 @@ impl Row<'_> {
         })
     }
 
-    fn json(&self, field: &str) -> Result<Option<Payload>> {
+    /// A JSON value that [`put_json`] put there.
+    pub fn json(&self, field: &str) -> Result<Option<Payload>> {
         if let Some(value) = self.0.get(field) {
             return payload::from_bson(value).map(Some).map_err(|_| self.fault(field));
         }

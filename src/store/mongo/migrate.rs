@@ -30,12 +30,13 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 5] = [
+const MIGRATIONS: [Migration; 6] = [
     migration!(1, "0001_jobs"),
     migration!(2, "0002_counters"),
     migration!(3, "0003_routes"),
     migration!(4, "0004_schedules"),
     migration!(5, "0005_workers"),
+    migration!(6, "0006_batches"),
 ];
 
 /// Runs what is missing and answers its names.

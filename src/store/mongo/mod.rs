@@ -14,11 +14,13 @@
 //! | `signals` | what servers tell each other |
 //! | `schedules` | schedules, and firing them |
 //! | `workers` | who works, and who has fallen silent |
+//! | `batches` | jobs that belong together |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
 mod apply;
 mod atomic;
+mod batches;
 mod claim;
 mod client;
 mod clock;
@@ -72,6 +74,8 @@ use super::{
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
+const BATCHES: &str = "batches";
+const BATCH_RESULTS: &str = "batch_results";
 const COUNTERS: &str = "counters";
 const JOBS: &str = "jobs";
 const KEYS: &str = "keys";
@@ -237,7 +241,9 @@ impl Store for Mongo {
     async fn prune(&self, limit: usize) -> Result<u64> {
         let forgotten = self.connection.within(requests::prune_keys(self, limit)).await?;
         let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
-        Ok(forgotten + self.connection.within(history::prune(self, left)).await?)
+        let forgotten = forgotten + self.connection.within(history::prune(self, left)).await?;
+        let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
+        Ok(forgotten + self.connection.within(batches::prune(self, left)).await?)
     }
 
     fn signals(&self) -> Option<BoxStream<'static, Heard>> {

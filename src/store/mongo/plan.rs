@@ -5,10 +5,11 @@ use mongodb::bson::{Document, doc};
 use super::document::update;
 use super::floors::Place;
 use super::receipts::Receipt;
+use crate::job::batch::{self, Finish};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
-use crate::store::Applied;
+use crate::store::{Applied, CalledBack};
 
 /// A plan for one job.
 pub struct Plan {
@@ -18,18 +19,43 @@ pub struct Plan {
     pub pushes: Vec<NewJob>,
     /// What a receipt must say to whom it may concern later, if there must be one.
     pub receipt: Option<Verb>,
+    /// What it means for the job's batch. Kept to itself, so that [`Plan::is_atomic`] cannot be passed by.
+    finish: Option<Finish>,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
 }
 
 impl Plan {
+    /// What an operation is to do to a job, as [`step`](crate::job::transition::step) says.
+    pub fn new(meta: Meta, step: Step, operation: &Operation, now: Timestamp) -> Self {
+        Self {
+            finish: batch::finish(&meta, &step, operation.result(), now),
+            receipt: receipt_for(operation, &meta, &step.outcome),
+            pushes: operation.pushes().to_vec(),
+            meta,
+            step,
+            rev: rand::random(),
+        }
+    }
+
+    /// Whether it must happen together with other documents, and so in a transaction.
+    pub fn is_atomic(&self) -> bool {
+        self.receipt.is_some() || self.finish.is_some()
+    }
+
+    /// What it means for the job's batch.
+    pub fn finish(&self) -> Option<&Finish> {
+        self.finish.as_ref()
+    }
+
     /// What there is to answer once it is carried out and has pushed these.
-    pub fn applied(&self, pushed: Vec<Child>) -> Applied {
+    pub fn applied(&self, pushed: Vec<Child>, callback: Option<CalledBack>) -> Applied {
         Applied {
             outcome: self.step.outcome.clone(),
             queue: self.meta.queue.clone(),
             started_at: self.meta.started_at,
             pushed,
+            callback,
             repeated: false,
         }
     }
@@ -109,13 +135,13 @@ impl Plan {
 }
 
 /// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
-pub fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
+fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
     match operation {
         // Tells a commit that finds the job gone that it was not its own doing: whoever gets the job next may
         // have committed it by then.
         Operation::Abandon { .. } => Some(Verb::Cancel),
         // Tells a commit that meets the deletion that it was not its own.
         Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
-        operation => operation.leaves_receipt(outcome).then_some(operation.verb()),
+        operation => operation.leaves_receipt(meta, outcome).then_some(operation.verb()),
     }
 }

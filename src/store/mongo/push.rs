@@ -329,7 +329,7 @@ pub async fn write(
 }
 
 /// Writes, and commits. False if a key was taken in the meantime.
-async fn commit(
+pub async fn commit(
     database: &Database,
     documents: Vec<Document>,
     records: Vec<Vec<Document>>,

@@ -33,7 +33,8 @@ impl Receipt {
     /// The answer that the first call had.
     pub fn applied(self) -> Applied {
         let Self { outcome, queue, started_at, pushed, .. } = self;
-        Applied { outcome, queue, started_at, pushed, repeated: true }
+        // A callback was told of when it was pushed.
+        Applied { outcome, queue, started_at, pushed, callback: None, repeated: true }
     }
 }
 

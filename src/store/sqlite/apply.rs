@@ -4,7 +4,8 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::tx::Tx;
-use super::{children, push, row};
+use super::{batches, children, push, row};
+use crate::job::batch;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Refusal, Surroundings, step};
 use crate::job::{Claim, JobId, Meta, Rules, Timestamp};
@@ -66,29 +67,38 @@ fn apply_one(
         return Ok(refused(Refusal::Full));
     }
     let pushes = operation.pushes();
-    let children = match children::check(tx, pushes, &meta.queue, rules, now)? {
+    let children = match children::check(tx, pushes, Some(&meta.queue), rules, now)? {
         Ok(children) => children,
         Err(push) => return Ok(Err(Denied::PushRefused(push))),
     };
-    match &done.next {
-        Next::Keep => {}
-        Next::Write { meta, payload, result } => {
-            row::update(tx, &found, meta, payload.as_ref(), result.as_ref(), now)?
-        }
-        Next::Delete => row::delete(tx, &found)?,
-    }
+    write(tx, &found, &done.next, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
+    let callback = match batch::finish(meta, &done, operation.result(), now) {
+        Some(finish) => batches::count(tx, &finish, rules, now)?,
+        None => None,
+    };
     let applied = Applied {
         outcome: done.outcome,
         queue: meta.queue.clone(),
         started_at: meta.started_at,
         pushed,
+        callback,
         repeated: false,
     };
-    if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(&applied.outcome)) {
+    if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(meta, &applied.outcome)) {
         write_receipt(tx, meta, claim, operation.verb(), &applied, now)?;
     }
     Ok(Ok(applied))
+}
+
+fn write(tx: &Tx<'_>, found: &row::Found<Meta>, next: &Next, now: Timestamp) -> Result<(), Fault> {
+    match next {
+        Next::Keep => Ok(()),
+        Next::Write { meta, payload, result } => {
+            row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)
+        }
+        Next::Delete => row::delete(tx, found),
+    }
 }
 
 /// The answer where there is nothing to write for what is allowed: it had happened before. A receipt tells more of
@@ -99,7 +109,8 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
         None => None,
     };
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
-    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed: Vec::new(), repeated: true }))
+    let pushed = Vec::new();
+    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed, callback: None, repeated: true }))
 }
 
 /// The words by which receipts tell verbs apart.
@@ -164,6 +175,7 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
         queue: row::parsed(found, 0, "queue of a receipt")?,
         started_at: row::time(found, 1)?,
         pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
+        callback: None, // it was told of when it was pushed
         repeated: true,
     }))
 }

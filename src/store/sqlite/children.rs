@@ -1,4 +1,4 @@
-//! The jobs that a commit pushes: looked at before anything is written, so that one that is refused leaves
+//! Jobs that are pushed together with something else: looked at before anything is written, so that one that is refused leaves
 //! nothing behind.
 
 use std::collections::HashMap;
@@ -12,11 +12,12 @@ use crate::store::{PushRefused, Pushed};
 /// What is to become of one of them: `None` if it is to be stored, else the job that has its key.
 pub(super) type Fate = Option<Child>;
 
-/// What is to become of each of them, unless one is refused. The job that is committed makes room in its queue.
+/// What is to become of each of them, unless one is refused. A job that leaves `from` with that makes room
+/// there.
 pub(super) fn check(
     tx: &Tx<'_>,
     pushes: &[NewJob],
-    from: &QueueName,
+    from: Option<&QueueName>,
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Vec<Fate>, PushRefused>, Fault> {
@@ -49,7 +50,7 @@ pub(super) fn check(
         if !room.contains_key(&job.queue)
             && let Some(left) = push::room(tx, &job.queue, rules)?
         {
-            room.insert(&job.queue, left + u64::from(job.queue == *from));
+            room.insert(&job.queue, left + u64::from(Some(&job.queue) == from));
         }
         match room.get_mut(&job.queue) {
             Some(0) => return refused(None),

@@ -26,6 +26,7 @@ use super::{
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
 mod apply;
+mod batches;
 mod children;
 mod claim;
 mod clock;

@@ -16,6 +16,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0003_routes", include_str!("../../../migrations/sqlite/0003_routes.sql")),
     ("0004_schedules", include_str!("../../../migrations/sqlite/0004_schedules.sql")),
     ("0005_workers", include_str!("../../../migrations/sqlite/0005_workers.sql")),
+    ("0006_batches", include_str!("../../../migrations/sqlite/0006_batches.sql")),
 ];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.

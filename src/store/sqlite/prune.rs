@@ -15,7 +15,9 @@ const LOOK_AGAIN_MS: u64 = 60_000;
 /// nobody sees: it keeps the count of scheduled jobs cheap.
 pub(super) fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
-    for forget in [forget_keys, forget_receipts, forget_requests, forget_workers, forget_history] {
+    for forget in
+        [forget_keys, forget_receipts, forget_requests, forget_workers, forget_history, forget_batches]
+    {
         forgotten += forget(tx, limit - forgotten, now)?;
     }
     wipe_marks(tx, limit, now)?;
@@ -87,6 +89,30 @@ fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
     while let Some(found) = rows.next()? {
         tx.leaves(&row::parsed(found, 0, "queue")?, row::state(found, 1)?, false);
         forgotten += 1;
+    }
+    Ok(forgotten)
+}
+
+/// The results of a batch go first, so that none is ever left without its batch.
+fn forget_batches(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    let mut first = tx.prepare_cached(
+        "SELECT id FROM batches INDEXED BY batches_purge_at WHERE purge_at <= ?1 ORDER BY purge_at LIMIT 1",
+    )?;
+    let mut forgotten = 0;
+    while forgotten < limit {
+        let mut rows = first.query([now.millis()])?;
+        let Some(row) = rows.next()? else { break };
+        let id: String = row.get(0)?;
+        let results = tx
+            .prepare_cached(
+                "DELETE FROM batch_results WHERE rowid IN \
+                 (SELECT rowid FROM batch_results WHERE batch = ?1 ORDER BY job LIMIT ?2)",
+            )?
+            .execute(params![id, row::signed(limit - forgotten)])?;
+        forgotten += results;
+        if forgotten < limit {
+            forgotten += tx.prepare_cached("DELETE FROM batches WHERE id = ?1")?.execute([id])?;
+        }
     }
     Ok(forgotten)
 }

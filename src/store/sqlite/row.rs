@@ -16,7 +16,7 @@ macro_rules! meta_columns {
     () => {
         "id, queue, state, priority, run_at, attempts, max_attempts, backoff, key, created_at, started_at, \
          finished_at, expires_at, purge_at, worker, claim, reserved_until, lease_ms, cancel_requested, \
-         replay_of, rev, progress, errors, trail, origin, route"
+         replay_of, rev, progress, errors, trail, origin, route, batch"
     };
 }
 
@@ -58,9 +58,9 @@ impl<T> Found<T> {
 }
 
 /// How many columns the bookkeeping has.
-const META_COLUMNS: usize = 26;
+const META_COLUMNS: usize = 27;
 /// How many columns a job has.
-const JOB_COLUMNS: usize = 29;
+const JOB_COLUMNS: usize = 30;
 
 /// The bookkeeping in a row of the columns `meta_columns!`.
 pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
@@ -91,6 +91,7 @@ pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
         trail: json(row, 23, "trail")?.unwrap_or_default(),
         origin: json(row, 24, "origin")?,
         route: json(row, 25, "route")?.unwrap_or_default(),
+        batch: parsed_if_any(row, 26, "batch")?,
     })
 }
 
@@ -98,9 +99,9 @@ pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
 pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
     Ok(Job {
         meta: meta(row)?,
-        headers: json(row, 26, "headers")?.unwrap_or_default(),
-        result: payload(row, 27, "result")?,
-        payload: payload(row, 28, "payload")?.ok_or_else(|| Fault::stored("payload", "missing"))?,
+        headers: json(row, 27, "headers")?.unwrap_or_default(),
+        result: payload(row, 28, "result")?,
+        payload: payload(row, 29, "payload")?.ok_or_else(|| Fault::stored("payload", "missing"))?,
     })
 }
 
@@ -149,8 +150,8 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     let due = meta.due(now).map(Timestamp::millis);
     tx.prepare_cached(
         "INSERT INTO jobs (id, queue, state, priority, run_at, due, attempts, max_attempts, backoff, key, \
-         created_at, expires_at, cancel_requested, replay_of, rev, headers, payload, route) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15, ?16)",
+         created_at, expires_at, cancel_requested, replay_of, rev, headers, payload, route, batch) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15, ?16, ?17)",
     )?
     .execute(params![
         meta.id.as_str(),
@@ -169,6 +170,7 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
         to_json(Some(&job.headers).filter(|headers| !headers.is_empty()))?,
         job.payload.as_str(),
         to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
+        meta.batch.as_ref().map(|batch| batch.as_str()),
     ])?;
     tx.enters(&meta.queue, meta.state, due.is_some());
     Ok(())
@@ -212,7 +214,8 @@ pub fn update(
          max_attempts = ?8, backoff = ?9, key = ?10, started_at = ?11, finished_at = ?12, expires_at = ?13, \
          purge_at = ?14, worker = ?15, claim = ?16, reserved_until = ?17, lease_ms = ?18, \
          cancel_requested = ?19, rev = ?20, progress = ?21, errors = ?22, trail = ?23, origin = ?24, \
-         result = coalesce(?25, result), payload = coalesce(?26, payload), route = ?27 WHERE rowid = ?1",
+         result = coalesce(?25, result), payload = coalesce(?26, payload), route = ?27, batch = ?28 \
+         WHERE rowid = ?1",
     )?
     .execute(params![
         found.rowid,
@@ -242,6 +245,7 @@ pub fn update(
         result.map(Payload::as_str),
         payload.map(Payload::as_str),
         to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
+        meta.batch.as_ref().map(|batch| batch.as_str()),
     ])?;
     tx.leaves(&found.job.queue, found.job.state, found.marked);
     tx.enters(&meta.queue, meta.state, due.is_some());
@@ -289,7 +293,8 @@ where
     text(row, at)?.map(str::parse).transpose().map_err(|error| Fault::stored(what, error))
 }
 
-fn payload(row: &Row<'_>, at: usize, what: &'static str) -> Result<Option<Payload>, Fault> {
+/// A JSON value as people sent it; nothing for NULL.
+pub fn payload(row: &Row<'_>, at: usize, what: &'static str) -> Result<Option<Payload>, Fault> {
     text(row, at)?
         .map(|text| Payload::from_canonical(text.to_owned()))
         .transpose()

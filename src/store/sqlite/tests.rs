@@ -37,6 +37,7 @@ fn job(store: &SqliteStore, ids: &IdSource, payload: &str) -> NewJob {
         expires_at: None,
         replay_of: None,
         route: Vec::new(),
+        batch: None,
     }
 }
 

@@ -1,0 +1,246 @@
+//! Batches: jobs that belong together, and a job at their end.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::push::{OnFinishedRequest, QueuedPush, queued};
+use super::queues::AffectedResponse;
+use crate::http::body::Body;
+use crate::http::params::{OfBatch, Query, cursor};
+use crate::http::problem::{Answer, Code, Problem};
+use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
+use crate::queue::{NewBatch, Queues};
+
+/// A batch to create.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateBatchRequest {
+    /// Its first jobs, up to 1000, for any queues.
+    #[serde(default)]
+    #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
+    jobs: Vec<Box<RawValue>>,
+    /// The job that is pushed when the last one is finished.
+    on_finished: Option<OnFinishedRequest>,
+    /// Whether these are all of its jobs. If not, add more, and seal it.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    sealed: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Jobs to add to a batch.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddToBatchRequest {
+    /// The jobs, 1 to 1000, for any queues.
+    #[schema(value_type = Vec<QueuedPush>, min_items = 1, max_items = 1000)]
+    jobs: Vec<Box<RawValue>>,
+}
+
+/// A batch: how many of its jobs are unfinished, and how the others have ended.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Batch)]
+pub struct BatchView {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: BatchId,
+    /// Whether no more jobs may be added.
+    sealed: bool,
+    /// How many of its jobs are unfinished.
+    pending: u64,
+    /// How many are done.
+    done: u64,
+    /// How many are dead.
+    dead: u64,
+    /// How many were taken away: cancelled, purged, or past their expiry.
+    cancelled: u64,
+    /// When it was created.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// When it was sealed and its last job finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    finished_at: Option<Timestamp>,
+    /// When it is forgotten with its results.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    purge_at: Option<Timestamp>,
+    /// The job that is pushed at its end, if there is one; it does not exist before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    callback: Option<JobId>,
+}
+
+impl From<Batch> for BatchView {
+    fn from(batch: Batch) -> Self {
+        let callback = batch.on_finished.is_some().then_some(batch.callback);
+        Self {
+            id: batch.id,
+            sealed: batch.sealed,
+            pending: batch.pending,
+            done: batch.endings.done,
+            dead: batch.endings.dead,
+            cancelled: batch.endings.cancelled,
+            created_at: batch.created_at,
+            finished_at: batch.finished_at,
+            purge_at: batch.purge_at,
+            callback,
+        }
+    }
+}
+
+/// A batch, and the jobs that were added to it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchJobsResponse {
+    /// The batch as it is now.
+    #[serde(flatten)]
+    batch: BatchView,
+    /// The jobs, in the order of the request.
+    jobs: Vec<Child>,
+}
+
+/// Create a batch
+///
+/// Pushes jobs that belong together. When the last of them is finished (done, dead, or taken away), the job in
+/// `on_finished` is pushed, once, with the headers `batch-id`, `batch-done`, `batch-dead` and `batch-cancelled`. The
+/// batch and all its jobs are stored, or nothing happens. A job whose key is taken by an equal one is not counted.
+#[utoipa::path(post, path = "/v1/batches", operation_id = "create_batch", tag = "batches",
+    request_body = CreateBatchRequest,
+    responses(
+        (status = 201, description = "The batch and its jobs are stored", body = BatchJobsResponse,
+            headers(("Location" = String, description = "The batch's path"))),
+        (status = 409, description = "`key-conflict`", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
+pub async fn create(
+    State(queues): State<Queues>,
+    Body(request): Body<CreateBatchRequest>,
+) -> Answer<Response> {
+    let on_finished = request.on_finished.map(OnFinishedRequest::into_push).transpose()?;
+    let new = NewBatch { jobs: queued(&request.jobs, "/jobs")?, on_finished, sealed: request.sealed };
+    let (batch, jobs) = queues.create_batch(new).await?;
+    let lost = |_| Problem::new(Code::Internal, "the batch has an odd id");
+    let location = HeaderValue::try_from(format!("/v1/batches/{}", batch.id)).map_err(lost)?;
+    let answer = BatchJobsResponse { batch: batch.into(), jobs };
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(answer)).into_response())
+}
+
+/// Add jobs to a batch
+///
+/// Only while it is not sealed. All of the jobs are stored, or none.
+#[utoipa::path(post, path = "/v1/batches/{id}/jobs", operation_id = "add_to_batch", tag = "batches",
+    params(("id" = String, Path, description = "The batch")),
+    request_body = AddToBatchRequest,
+    responses(
+        (status = 200, description = "The jobs are stored", body = BatchJobsResponse),
+        (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`batch-sealed`, `key-conflict`", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
+pub async fn add(
+    State(queues): State<Queues>,
+    OfBatch(id): OfBatch,
+    Body(request): Body<AddToBatchRequest>,
+) -> Answer<Json<BatchJobsResponse>> {
+    let (batch, jobs) = queues.add_to_batch(&id, queued(&request.jobs, "/jobs")?).await?;
+    Ok(Json(BatchJobsResponse { batch: batch.into(), jobs }))
+}
+
+/// Seal a batch
+///
+/// It takes no more jobs. If all of its jobs are finished, it ends now. Sealing again changes nothing.
+#[utoipa::path(post, path = "/v1/batches/{id}/seal", operation_id = "seal_batch", tag = "batches",
+    params(("id" = String, Path, description = "The batch")),
+    responses(
+        (status = 200, description = "The batch as it is now", body = BatchView),
+        (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
+pub async fn seal(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<BatchView>> {
+    Ok(Json(queues.seal_batch(&id).await?.into()))
+}
+
+/// Look at a batch
+#[utoipa::path(get, path = "/v1/batches/{id}", operation_id = "get_batch", tag = "batches",
+    params(("id" = String, Path, description = "The batch")),
+    responses(
+        (status = 200, description = "The batch", body = BatchView),
+        (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
+pub async fn get(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<BatchView>> {
+    Ok(Json(queues.batch(&id).await?.into()))
+}
+
+/// Cancel a batch
+///
+/// Seals it and takes away those of its jobs that nobody holds; answers how many. The others end as their workers
+/// say, and then the batch does.
+#[utoipa::path(delete, path = "/v1/batches/{id}", operation_id = "cancel_batch", tag = "batches",
+    params(("id" = String, Path, description = "The batch")),
+    responses(
+        (status = 200, description = "How many jobs were taken away", body = AffectedResponse),
+        (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
+pub async fn cancel(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<AffectedResponse>> {
+    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id).await? }))
+}
+
+/// What has come of a job of a batch.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchResultView {
+    /// The job.
+    #[schema(value_type = String)]
+    id: JobId,
+    /// The queue that it was in.
+    #[schema(value_type = String)]
+    queue: QueueName,
+    /// How it has ended.
+    state: Ending,
+    /// What its worker answered with the commit: any JSON value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Payload>,
+    /// When it ended.
+    #[schema(value_type = String, format = DateTime)]
+    finished_at: Timestamp,
+}
+
+impl From<BatchResult> for BatchResultView {
+    fn from(BatchResult { id, queue, state, result, finished_at }: BatchResult) -> Self {
+        Self { id, queue, state, result, finished_at }
+    }
+}
+
+/// Results of a batch.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchResultsPage {
+    /// The results, by the ids of the jobs.
+    results: Vec<BatchResultView>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+}
+
+/// Read the results of a batch
+///
+/// What has come of those of its jobs that are finished, whether or not their queues keep history.
+#[utoipa::path(get, path = "/v1/batches/{id}/results", operation_id = "get_batch_results", tag = "batches",
+    params(("id" = String, Path, description = "The batch"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
+        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+    responses(
+        (status = 200, description = "Results, by the ids of the jobs", body = BatchResultsPage),
+        (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
+pub async fn results(
+    State(queues): State<Queues>,
+    OfBatch(id): OfBatch,
+    query: Query,
+) -> Answer<Json<BatchResultsPage>> {
+    let query = query.only(&["limit", "cursor"])?;
+    let page = queues.batch_results(&id, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
+    Ok(Json(BatchResultsPage {
+        results: page.items.into_iter().map(BatchResultView::from).collect(),
+        cursor: page.next.as_ref().map(cursor),
+    }))
+}

@@ -1,0 +1,235 @@
+//! Batches: jobs that belong together, and the job that is pushed when the last of them is finished.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Headers, NewJob};
+use super::transition::{Next, Outcome, Step};
+use super::{Backoff, BatchId, JobId, Meta, Payload, QueueName, Stage, Timestamp};
+
+/// The job that is pushed when the last job of a batch is finished: what a push may say, but for a key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OnFinished {
+    /// Where it goes.
+    pub queue: QueueName,
+    /// What is to be done.
+    pub payload: Payload,
+    /// What else the producer says. The batch adds its id and its counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: Headers,
+    /// Due so many milliseconds after it was pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    /// Higher is delivered first.
+    #[serde(default)]
+    pub priority: i32,
+    /// See [`Meta::max_attempts`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// See [`Meta::backoff`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
+    /// Removed so many milliseconds after it was pushed, unless it is reserved or finished then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<u64>,
+    /// See [`Meta::route`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Stage>,
+}
+
+/// How a job of a batch has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The work is done.
+    Done,
+    /// Its attempts were used up.
+    Dead,
+    /// It was taken away: cancelled, purged, or past its expiry.
+    Cancelled,
+}
+
+impl Ending {
+    /// Every ending.
+    pub const ALL: [Self; 3] = [Self::Done, Self::Dead, Self::Cancelled];
+
+    /// The word that a store keeps.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl std::str::FromStr for Ending {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|ending| ending.as_str() == word)
+            .ok_or_else(|| format!("{word:?} is no ending"))
+    }
+}
+
+/// How many jobs of a batch have ended in each way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Endings {
+    /// Those whose work is done.
+    pub done: u64,
+    /// Those whose attempts were used up.
+    pub dead: u64,
+    /// Those that were taken away.
+    pub cancelled: u64,
+}
+
+impl Endings {
+    /// One more job has ended.
+    pub fn add(&mut self, ending: Ending) {
+        match ending {
+            Ending::Done => self.done += 1,
+            Ending::Dead => self.dead += 1,
+            Ending::Cancelled => self.cancelled += 1,
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.done + self.dead + self.cancelled
+    }
+}
+
+/// A batch as a store keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// Its id.
+    pub id: BatchId,
+    /// Whether no more jobs may be added.
+    pub sealed: bool,
+    /// How many of its jobs are unfinished.
+    pub pending: u64,
+    /// How the others have ended.
+    pub endings: Endings,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was sealed and its last job finished: then its callback was pushed.
+    pub finished_at: Option<Timestamp>,
+    /// When the store forgets it with its results.
+    pub purge_at: Option<Timestamp>,
+    /// The id that the callback has, or will have: chosen at the beginning, so that it is pushed once only.
+    pub callback: JobId,
+    /// What is pushed at the end, if anything.
+    pub on_finished: Option<OnFinished>,
+}
+
+impl Batch {
+    /// One that has no jobs yet.
+    pub fn new(
+        id: BatchId,
+        callback: JobId,
+        on_finished: Option<OnFinished>,
+        sealed: bool,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            sealed,
+            pending: 0,
+            endings: Endings::default(),
+            created_at: now,
+            finished_at: None,
+            purge_at: None,
+            callback,
+            on_finished,
+        }
+    }
+
+    /// Whether its end has come, which nobody has noted yet.
+    pub fn is_over(&self) -> bool {
+        self.sealed && self.pending == 0 && self.finished_at.is_none()
+    }
+
+    /// Ends it at this moment, and answers the callback that is to be stored with that, if there is one.
+    pub fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
+        self.finished_at = Some(now);
+        self.purge_at = Some(now.plus_ms(retain_ms));
+        let OnFinished {
+            queue,
+            payload,
+            mut headers,
+            delay_ms,
+            priority,
+            max_attempts,
+            backoff,
+            expires_in_ms,
+            then,
+        } = self.on_finished.clone()?;
+        let Endings { done, dead, cancelled } = self.endings;
+        headers.insert("batch-id".to_owned(), self.id.to_string());
+        for (name, count) in [("batch-done", done), ("batch-dead", dead), ("batch-cancelled", cancelled)] {
+            headers.insert(name.to_owned(), count.to_string());
+        }
+        Some(NewJob {
+            id: self.callback.clone(),
+            queue,
+            payload,
+            headers,
+            priority,
+            created_at: now,
+            run_at: now.plus_ms(delay_ms.unwrap_or(0)),
+            key: None,
+            max_attempts,
+            backoff,
+            expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)),
+            replay_of: None,
+            route: then,
+            batch: None,
+        })
+    }
+}
+
+/// What is kept with a batch of a job that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchResult {
+    /// The job.
+    pub id: JobId,
+    /// The queue that it was in.
+    pub queue: QueueName,
+    /// How it has ended.
+    pub state: Ending,
+    /// What its worker answered with the commit.
+    pub result: Option<Payload>,
+    /// When it ended.
+    pub finished_at: Timestamp,
+}
+
+/// The batch of a job, and how the job has ended for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    /// The batch.
+    pub batch: BatchId,
+    /// What is to be kept.
+    pub result: BatchResult,
+}
+
+/// Whether a step ends a job of a batch. A job ends once for its batch: what was finished already (a dead job that
+/// is purged, say) has been counted, and one that goes on along its route or is moved is still under way.
+/// `result` is what the worker answered, if the step is a commit.
+pub fn finish(before: &Meta, step: &Step, result: Option<&Payload>, now: Timestamp) -> Option<Finish> {
+    let batch = before.batch.clone()?;
+    if !before.state.is_unfinished() || step.next == Next::Keep {
+        return None;
+    }
+    let state = match &step.outcome {
+        Outcome::Done => Ending::Done,
+        Outcome::Dead { .. } => Ending::Dead,
+        Outcome::Removed => Ending::Cancelled,
+        Outcome::Returned { .. } | Outcome::Held { .. } => return None,
+    };
+    let result = result.filter(|_| state == Ending::Done).cloned();
+    let (id, queue) = (before.id.clone(), before.queue.clone());
+    Some(Finish { batch, result: BatchResult { id, queue, state, result, finished_at: now } })
+}

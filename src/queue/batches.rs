@@ -1,0 +1,198 @@
+//! Batches: jobs that belong together, and a job at their end.
+
+use super::jobs::Page;
+use super::meter::{Event, Notes};
+use super::push::{NewPush, When};
+use super::{Error, Queues, Result};
+use crate::job::state::Verb;
+use crate::job::transition::{Operation, Outcome};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, OnFinished, QueueName, Rules};
+use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
+
+/// The most jobs that one call adds to a batch.
+pub const BATCH_MAX: usize = 1000;
+/// How many jobs one step of a cancel reads and takes away.
+const STEP: usize = 500;
+
+/// A batch that somebody wants.
+#[derive(Debug, Clone)]
+pub struct NewBatch {
+    /// Its first jobs.
+    pub jobs: Vec<(QueueName, NewPush)>,
+    /// What is pushed when the last of its jobs is finished; its key is not looked at.
+    pub on_finished: Option<(QueueName, NewPush)>,
+    /// Whether these are all of its jobs.
+    pub sealed: bool,
+}
+
+impl Queues {
+    /// Stores a batch with its first jobs: all of that, or nothing.
+    pub async fn create_batch(&self, new: NewBatch) -> Result<(Batch, Vec<Child>)> {
+        let now = self.now()?;
+        let id = self.0.ids.next_batch(now);
+        let on_finished = new.on_finished.map(|(queue, push)| self.on_finished(queue, push)).transpose()?;
+        let jobs = self.batch_jobs(&id, new.jobs)?;
+        let batch = Batch::new(id.clone(), self.0.ids.next(now), on_finished, new.sealed, now);
+        self.change_batch(id, jobs, move |store, jobs, rules| {
+            Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
+        })
+        .await
+    }
+
+    /// Adds jobs to a batch that is not sealed: all of them, or none.
+    pub async fn add_to_batch(
+        &self,
+        id: &BatchId,
+        jobs: Vec<(QueueName, NewPush)>,
+    ) -> Result<(Batch, Vec<Child>)> {
+        if jobs.is_empty() {
+            return Err(Error::invalid("/jobs", "must be 1 to 1000 jobs"));
+        }
+        let jobs = self.batch_jobs(id, jobs)?;
+        let batch = id.clone();
+        self.change_batch(id.clone(), jobs, move |store, jobs, rules| {
+            Box::pin(async move { store.add_to_batch(&batch, jobs, &rules).await })
+        })
+        .await
+    }
+
+    /// Takes no more jobs into a batch; where none is pending, it ends. Sealing again changes nothing.
+    pub async fn seal_batch(&self, id: &BatchId) -> Result<Batch> {
+        let batch = id.clone();
+        let sealed = self.change_batch(id.clone(), Vec::new(), move |store, _, rules| {
+            Box::pin(async move { store.seal_batch(&batch, &rules).await })
+        });
+        Ok(sealed.await?.0)
+    }
+
+    /// The batch.
+    pub async fn batch(&self, id: &BatchId) -> Result<Batch> {
+        self.0.store.batch(id).await?.ok_or_else(|| Error::UnknownBatch(id.clone()))
+    }
+
+    /// What has come of the jobs of a batch that are finished, by their ids.
+    pub async fn batch_results(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Page<BatchResult, JobId>> {
+        self.batch(id).await?;
+        let results = self.0.store.batch_results(id, after, limit + 1).await?;
+        Ok(Page::cut(results, limit, |result| result.id.clone()))
+    }
+
+    /// Seals a batch and takes away those of its jobs that nobody holds. Answers how many.
+    pub async fn cancel_batch(&self, id: &BatchId) -> Result<u64> {
+        self.seal_batch(id).await?;
+        let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
+        loop {
+            let ids = self.0.store.waiting_in_batch(id, last.as_ref(), STEP).await?;
+            let Some(end) = ids.last() else {
+                return Ok(affected);
+            };
+            last = Some(end.clone());
+            let cancel = |id| Change { id, operation: Operation::Cancel { force: false } };
+            let changes = ids.into_iter().map(cancel).collect();
+            let now = self.now()?;
+            let applied = self.0.store.apply(changes, &self.rules()).await;
+            let mut notes = self.meter().notes();
+            for applied in applied {
+                match applied {
+                    Ok(applied) => {
+                        affected += u64::from(applied.outcome == Outcome::Removed);
+                        self.note(Verb::Cancel, &applied, now, &mut notes);
+                    }
+                    Err(Denied::Store(error)) => return Err(error.into()),
+                    Err(_) => {} // finished in the meantime
+                }
+            }
+        }
+    }
+
+    fn on_finished(&self, queue: QueueName, push: NewPush) -> Result<OnFinished> {
+        push.check(self.options().payload_bytes).map_err(|error| error.under("/on_finished"))?;
+        Ok(OnFinished {
+            queue,
+            payload: push.payload,
+            headers: push.headers,
+            delay_ms: match push.when {
+                When::In(ms) => Some(ms),
+                When::Now | When::At(_) => None,
+            },
+            priority: push.priority,
+            max_attempts: push.max_attempts,
+            backoff: push.backoff,
+            expires_in_ms: push.expires_in_ms,
+            then: push.then,
+        })
+    }
+
+    fn batch_jobs(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<Vec<NewJob>> {
+        if jobs.len() > BATCH_MAX {
+            return Err(Error::invalid("/jobs", "must be at most 1000 jobs"));
+        }
+        let (now, options) = (self.now()?, self.options());
+        let job = |(n, (queue, push)): (usize, (QueueName, NewPush))| {
+            push.check(options.payload_bytes).map_err(|error| error.under(&format!("/jobs/{n}")))?;
+            let job = push.into_job(self.0.ids.next(now), queue, now, options.defaults.key_ttl_ms);
+            Ok(NewJob { batch: Some(id.clone()), ..job })
+        };
+        jobs.into_iter().enumerate().map(job).collect()
+    }
+
+    /// Changes a batch, and wakes whoever waits for what that stored: also where its client has left.
+    async fn change_batch(
+        &self,
+        id: BatchId,
+        jobs: Vec<NewJob>,
+        change: impl Changing,
+    ) -> Result<(Batch, Vec<Child>)> {
+        let this = self.clone();
+        let changing = tokio::spawn(async move {
+            let first_expiry = jobs.iter().filter_map(|job| job.expires_at).min();
+            let changed = change(this.0.store.clone(), jobs, this.rules()).await;
+            let BatchChanged { batch, pushed, callback } =
+                changed.map_err(|denied| Error::batch_denied(&id, denied))?;
+            let mut notes = this.meter().notes();
+            this.note_pushed(first_expiry, &pushed, &mut notes);
+            this.note_callback(callback.as_ref(), &mut notes);
+            drop(notes);
+            Ok((batch, pushed))
+        });
+        let lost = |error| Err(StoreError::internal(error).into());
+        self.in_time(changing).await?.unwrap_or_else(lost)
+    }
+
+    /// Counts a callback that was pushed, and wakes whoever waits for it.
+    pub(super) fn note_callback(&self, callback: Option<&CalledBack>, notes: &mut Notes<'_>) {
+        let Some(CalledBack { queue, run_at, expires_at }) = callback else { return };
+        notes.count(queue, Event::Pushed);
+        self.announce(queue, *run_at);
+        if let Some(expires_at) = expires_at {
+            self.note_deadline(*expires_at);
+        }
+    }
+}
+
+type Changed = futures::future::BoxFuture<'static, store::Result<BatchChanged, BatchDenied>>;
+
+/// A verb of the store that changes a batch.
+trait Changing: FnOnce(std::sync::Arc<dyn store::Store>, Vec<NewJob>, Rules) -> Changed + Send + 'static {}
+
+impl<F> Changing for F where
+    F: FnOnce(std::sync::Arc<dyn store::Store>, Vec<NewJob>, Rules) -> Changed + Send + 'static
+{
+}
+
+impl Error {
+    fn batch_denied(id: &BatchId, denied: BatchDenied) -> Self {
+        match denied {
+            BatchDenied::Unknown => Self::UnknownBatch(id.clone()),
+            BatchDenied::Sealed => Self::BatchSealed(id.clone()),
+            BatchDenied::PushRefused(PushRefused { key_of: Some(id), .. }) => Self::KeyConflict(id),
+            BatchDenied::PushRefused(PushRefused { queue, .. }) => Self::QueueFull(queue),
+            BatchDenied::Store(error) => Self::Store(error),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a store does for batches, beside counting the jobs that finish: that happens in [`Store::apply`].
+//!
+//! [`Store::apply`]: super::Store::apply
+
+use async_trait::async_trait;
+
+use super::{PushRefused, Result, StoreError};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
+
+/// Where a job that nobody asked for by itself was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CalledBack {
+    /// Its queue.
+    pub queue: QueueName,
+    /// When it is due.
+    pub run_at: Timestamp,
+    /// When it is removed unless it is reserved or finished.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl From<&NewJob> for CalledBack {
+    fn from(job: &NewJob) -> Self {
+        Self { queue: job.queue.clone(), run_at: job.run_at, expires_at: job.expires_at }
+    }
+}
+
+/// What has become of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchChanged {
+    /// The batch as it is now.
+    pub batch: Batch,
+    /// The jobs that were added, in the order in which they were asked for.
+    pub pushed: Vec<Child>,
+    /// Its callback, if this very change pushed it.
+    pub callback: Option<CalledBack>,
+}
+
+/// Why a change of a batch did not happen.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BatchDenied {
+    /// There is no such batch.
+    #[error("there is no such batch")]
+    Unknown,
+    /// It takes no more jobs.
+    #[error("the batch is sealed")]
+    Sealed,
+    /// One of the jobs was refused.
+    #[error("the push of a job was refused: {0:?}")]
+    PushRefused(PushRefused),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The part of a store that is about batches.
+#[async_trait]
+pub trait Batches {
+    /// Stores a new batch and its first jobs, which name it: all of that, or nothing. A job whose key is taken by
+    /// one with an equal payload is not counted. Where nothing is pending in a sealed batch, it ends at once.
+    async fn create_batch(
+        &self,
+        batch: Batch,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied>;
+
+    /// Adds jobs, which name it, to a batch that is not sealed: all of them, or none.
+    async fn add_to_batch(
+        &self,
+        id: &BatchId,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied>;
+
+    /// Takes no more jobs; where none is pending, the batch ends. Sealing again changes nothing.
+    async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
+
+    /// The batch.
+    async fn batch(&self, id: &BatchId) -> Result<Option<Batch>>;
+
+    /// What is kept of its jobs that have ended, by their ids, from the one behind `after` on.
+    async fn batch_results(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<BatchResult>>;
+
+    /// Its jobs that wait, those that nobody holds and that are not finished, by id, from the one behind `after` on.
+    async fn waiting_in_batch(&self, id: &BatchId, after: Option<&JobId>, limit: usize)
+    -> Result<Vec<JobId>>;
+
+    /// Every batch, by id, from the one behind `after` on.
+    async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
+
+    /// Stores a batch of another store as it is, and some of its results. What is there already stays. Answers
+    /// whether the batch that is there now is equal.
+    async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
+}

@@ -1,0 +1,474 @@
+//! Batches: one document each, which counts the batch's jobs in the transactions that change these. Whoever writes
+//! that document first in a transaction holds up the others until it has committed: they begin again, after a
+//! random pause, and so the counts add up and the callback is pushed once, whichever servers are at it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use mongodb::error::{Error, ErrorKind};
+use mongodb::options::ReturnDocument;
+
+use super::atomic::{abort, child};
+use super::client::{DUPLICATE_KEY, fault, parts};
+use super::document::{Row, date, from_job, put_json};
+use super::push::{self, Resolved, Room, Trouble, insert_each};
+use super::{BATCH_RESULTS, BATCHES, Mongo};
+use crate::job::batch::{Endings, Finish};
+use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
+
+/// The longest pause before a transaction that met another one begins again, in microseconds.
+const PAUSE_US: u64 = 8_000;
+
+#[async_trait]
+impl Batches for Mongo {
+    async fn create_batch(
+        &self,
+        batch: Batch,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        change(self, &What::Create(Box::new(batch)), &jobs, rules).await
+    }
+
+    async fn add_to_batch(
+        &self,
+        id: &BatchId,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        change(self, &What::Add(id.clone()), &jobs, rules).await
+    }
+
+    async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
+        change(self, &What::Seal(id.clone()), &[], rules).await
+    }
+
+    async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
+        let find = async {
+            let batches = self.collection(BATCHES).await?;
+            let found = batches.find_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
+            found.as_ref().map(to_batch).transpose()
+        };
+        self.connection.within(find).await
+    }
+
+    async fn batch_results(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<BatchResult>> {
+        self.connection.within(results(self, id, after, limit)).await
+    }
+
+    async fn waiting_in_batch(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<JobId>> {
+        let behind = doc! { "$gt": after.map_or("", JobId::as_str) };
+        let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked"] } };
+        let find = self.all(filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit);
+        let found = self.connection.within(find).await?;
+        found.iter().map(|document| Row(document).text("_id")).collect()
+    }
+
+    async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
+        let behind = doc! { "_id": { "$gt": after.map_or("", BatchId::as_str) } };
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let find = async {
+            let all = self.collection(BATCHES).await?;
+            let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+            let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+            found.iter().map(to_batch).collect()
+        };
+        self.connection.within(find).await
+    }
+
+    async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool> {
+        self.connection.within(import(self, &batch, &results)).await
+    }
+}
+
+/// Whether another transaction was in the way: then nothing was stored, and it may be begun again.
+pub fn is_conflict(error: &Error) -> bool {
+    error.contains_label("TransientTransactionError") && matches!(error.kind.as_ref(), ErrorKind::Command(_))
+}
+
+/// A random pause, so that those who met do not meet again.
+pub async fn pause() {
+    tokio::time::sleep(Duration::from_micros(rand::random_range(0..PAUSE_US))).await;
+}
+
+/// The jobs of one batch that end in a transaction.
+pub struct Counted<'a> {
+    /// The batch as it is then, but for what is pushed at its end.
+    batch: Batch,
+    finishes: Vec<&'a Finish>,
+}
+
+/// Counts jobs that end, in the order of the batches' ids. It must come first in its transaction: whoever meets
+/// another one here has done nothing in vain.
+pub async fn count<'a>(
+    mongo: &Mongo,
+    finishes: impl Iterator<Item = &'a Finish>,
+    session: &mut ClientSession,
+) -> Result<Vec<Counted<'a>>, Trouble> {
+    let mut by_batch: BTreeMap<&BatchId, Vec<&Finish>> = BTreeMap::new();
+    finishes.for_each(|finish| by_batch.entry(&finish.batch).or_default().push(finish));
+    let batches = mongo.collection(BATCHES).await?;
+    let mut counted = Vec::with_capacity(by_batch.len());
+    for (id, finishes) in by_batch {
+        let mut ended = Endings::default();
+        finishes.iter().for_each(|finish| ended.add(finish.result.state));
+        let increments = doc! {
+            "pending": -number(ended.total()), "done": number(ended.done), "dead": number(ended.dead),
+            "cancelled": number(ended.cancelled),
+        };
+        let update = batches
+            .find_one_and_update(doc! { "_id": id.as_str() }, doc! { "$inc": increments })
+            .return_document(ReturnDocument::After)
+            .projection(doc! { "on_finished": 0 });
+        // There is none where another program named a batch that never was.
+        if let Some(found) = update.session(&mut *session).await.map_err(Trouble::Driver)? {
+            counted.push(Counted { batch: to_batch(&found)?, finishes });
+        }
+    }
+    Ok(counted)
+}
+
+/// Keeps the results of jobs that were counted, and ends the batches whose last job was among them. Answers their
+/// callbacks, which are still to be stored.
+pub async fn conclude(
+    mongo: &Mongo,
+    counted: Vec<Counted<'_>>,
+    rules: &Rules,
+    session: &mut ClientSession,
+) -> Result<Vec<(BatchId, NewJob)>, Trouble> {
+    let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
+    let mut callbacks = Vec::new();
+    for Counted { batch, finishes } in counted {
+        let kept: Vec<Document> =
+            finishes.iter().map(|finish| from_result(&finish.batch, &finish.result)).collect();
+        let results = mongo.collection(BATCH_RESULTS).await?;
+        results.insert_many(kept).session(&mut *session).await.map_err(Trouble::Driver)?;
+        if !batch.is_over() {
+            continue;
+        }
+        let whole = batches.find_one(doc! { "_id": batch.id.as_str() }).session(&mut *session);
+        let Some(whole) = whole.await.map_err(Trouble::Driver)? else { continue };
+        let mut batch = to_batch(&whole)?;
+        let callback = end(mongo, &mut batch, rules, now, session).await?;
+        callbacks.extend(callback.map(|callback| (batch.id, callback)));
+    }
+    Ok(callbacks)
+}
+
+/// Ends a batch that is stored already, and answers its callback.
+async fn end(
+    mongo: &Mongo,
+    batch: &mut Batch,
+    rules: &Rules,
+    now: Timestamp,
+    session: &mut ClientSession,
+) -> Result<Option<NewJob>, Trouble> {
+    let callback = batch.finish(now, rules.defaults().retain_batch_ms);
+    let mut set = doc! { "finished_at": date(now) };
+    set.extend(batch.purge_at.map(|at| ("purge_at".to_owned(), date(at).into())));
+    let batches = mongo.collection(BATCHES).await?;
+    let update = batches.update_one(doc! { "_id": batch.id.as_str() }, doc! { "$set": set });
+    update.session(session).await.map_err(Trouble::Driver)?;
+    Ok(callback)
+}
+
+/// What is to become of a batch.
+enum What {
+    Create(Box<Batch>),
+    Add(BatchId),
+    Seal(BatchId),
+}
+
+type Changed = Result<BatchChanged, BatchDenied>;
+
+async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> Changed {
+    let changing = async {
+        let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
+        limited.retain(|queue| rules.max_jobs(queue).is_some());
+        limited.sort();
+        limited.dedup();
+        let _gates = mongo.gates.enter(limited.iter().cloned()).await;
+        let room = mongo.room(&limited, rules).await?;
+        loop {
+            match try_change(mongo, what, jobs, room.clone(), rules).await {
+                Ok(Some(changed)) => return Ok(changed),
+                Ok(None) => {}
+                Err(Trouble::Driver(error)) if is_conflict(&error) => {}
+                Err(Trouble::Driver(error)) => return Err(fault(error)),
+                Err(Trouble::Store(error)) => return Err(error),
+            }
+            pause().await;
+        }
+    };
+    mongo.connection.within(changing).await?
+}
+
+/// One try, in one transaction. `None`: a key was taken in the meantime, and nothing was stored.
+async fn try_change(
+    mongo: &Mongo,
+    what: &What,
+    jobs: &[NewJob],
+    mut room: Room,
+    rules: &Rules,
+) -> Result<Option<Changed>, Trouble> {
+    let mut session = mongo.transaction().await?;
+    let mut batch = match lock(mongo, what, jobs.len() as u64, &mut session).await? {
+        Ok(batch) => batch,
+        Err(denied) => {
+            abort(&mut session).await;
+            return Ok(Some(Err(denied)));
+        }
+    };
+    let asked: Vec<&NewJob> = jobs.iter().collect();
+    let mut resolved = push::resolve(mongo, &asked, &mut room, &mut session).await?;
+    let pushed = std::mem::take(&mut resolved.pushed);
+    let children =
+        jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| child(place, job, pushed));
+    let pushed: Vec<Child> = match children.collect() {
+        Ok(children) => children,
+        Err(refused) => {
+            abort(&mut session).await;
+            return Ok(Some(Err(BatchDenied::PushRefused(refused))));
+        }
+    };
+    let counts = (jobs.len() as u64, resolved.documents.len() as u64);
+    let callback = settle(mongo, what, &mut batch, counts, rules, &mut session).await?;
+    let places = jobs.iter().chain(&callback).map(push::place).collect::<Vec<_>>();
+    let stored = store(mongo, resolved, callback.as_ref(), session).await;
+    mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
+    let callback = callback.as_ref().map(CalledBack::from);
+    Ok(stored?.then_some(Ok(BatchChanged { batch, pushed, callback })))
+}
+
+/// The batch, written in this transaction before all else so that others have to wait, and with all of the new
+/// jobs pending.
+async fn lock(
+    mongo: &Mongo,
+    what: &What,
+    jobs: u64,
+    session: &mut ClientSession,
+) -> Result<Result<Batch, BatchDenied>, Trouble> {
+    let batches = mongo.collection(BATCHES).await?;
+    let (id, filter, update) = match what {
+        What::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
+        What::Add(id) => {
+            (id, doc! { "_id": id.as_str(), "sealed": false }, doc! { "$inc": { "pending": number(jobs) } })
+        }
+        What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
+    };
+    let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
+    match update.session(&mut *session).await.map_err(Trouble::Driver)? {
+        Some(found) => Ok(Ok(to_batch(&found)?)),
+        None => {
+            let there = batches.find_one(doc! { "_id": id.as_str() }).session(session).await;
+            let there = there.map_err(Trouble::Driver)?.is_some();
+            Ok(Err(if there { BatchDenied::Sealed } else { BatchDenied::Unknown }))
+        }
+    }
+}
+
+/// Writes the batch as it is once so many of the new jobs are stored, and answers its callback if that ends it.
+async fn settle(
+    mongo: &Mongo,
+    what: &What,
+    batch: &mut Batch,
+    (asked, stored): (u64, u64),
+    rules: &Rules,
+    session: &mut ClientSession,
+) -> Result<Option<NewJob>, Trouble> {
+    let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
+    match what {
+        What::Create(_) => {
+            batch.pending = stored;
+            let over = batch.is_over();
+            let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
+            batches.insert_one(from_batch(batch)).session(session).await.map_err(Trouble::Driver)?;
+            Ok(callback)
+        }
+        What::Add(id) => {
+            let surplus = asked - stored; // their keys were taken by equal jobs
+            if surplus > 0 {
+                batch.pending = batch.pending.saturating_sub(surplus);
+                let update = doc! { "$inc": { "pending": -number(surplus) } };
+                let update = batches.update_one(doc! { "_id": id.as_str() }, update);
+                update.session(session).await.map_err(Trouble::Driver)?;
+            }
+            Ok(None)
+        }
+        What::Seal(_) if batch.is_over() => end(mongo, batch, rules, now, session).await,
+        What::Seal(_) => Ok(None),
+    }
+}
+
+/// Stores the new jobs, and commits. False: a key was taken in the meantime.
+async fn store(
+    mongo: &Mongo,
+    resolved: Resolved,
+    callback: Option<&NewJob>,
+    session: ClientSession,
+) -> Result<bool, Trouble> {
+    let Resolved { mut documents, records, mut arriving, .. } = resolved;
+    let database = mongo.connection.database().await?;
+    if let Some(callback) = callback {
+        documents.push(from_job(&callback.clone().into_job(), mongo.now()?));
+        arriving.push(callback.queue.clone());
+    }
+    let arriving = mongo.counters.arriving(&arriving);
+    match push::commit(database, documents, parts(records)?, session).await {
+        Ok(true) => {
+            arriving.stored();
+            Ok(true)
+        }
+        Ok(false) => {
+            arriving.refused();
+            Ok(false)
+        }
+        Err(error) => {
+            if is_conflict(&error) {
+                arriving.refused();
+            }
+            Err(Trouble::Driver(error))
+        }
+    }
+}
+
+async fn results(
+    mongo: &Mongo,
+    batch: &BatchId,
+    after: Option<&JobId>,
+    limit: usize,
+) -> Result<Vec<BatchResult>> {
+    let behind = format!("{batch}/{}", after.map_or("", JobId::as_str));
+    // What follows a slash among the characters: no token has either.
+    let filter = doc! { "_id": { "$gt": behind, "$lt": format!("{batch}0") } };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let kept = mongo.collection(BATCH_RESULTS).await?;
+    let cursor = kept.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+    let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    found.iter().map(to_result).collect()
+}
+
+/// Forgets up to `limit` results and batches whose time has passed. Results go first, so that none is ever left
+/// without its batch.
+pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
+    let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
+    let (limit, now) = (limit as u64, date(mongo.now()?));
+    let mut forgotten = 0;
+    while forgotten < limit {
+        let over = batches.find_one(doc! { "purge_at": { "$lte": now } }).sort(doc! { "purge_at": 1 });
+        let over = over.projection(doc! { "_id": 1 }).await.map_err(fault)?;
+        let Some(batch) = over else { break };
+        let id: BatchId = Row(&batch).text("_id")?;
+        let most = usize::try_from(limit - forgotten).unwrap_or(usize::MAX);
+        let over = results(mongo, &id, None, most).await?;
+        if !over.is_empty() {
+            let ids: Vec<String> = over.iter().map(|result| result_id(&id, &result.id)).collect();
+            kept.delete_many(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
+            forgotten += over.len() as u64;
+        }
+        if over.len() < most {
+            batches.delete_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
+            forgotten += 1;
+        }
+    }
+    Ok(forgotten)
+}
+
+async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result<bool> {
+    let batches = mongo.collection(BATCHES).await?;
+    let met = insert_each(&batches, vec![from_batch(batch)]).await?;
+    if !results.is_empty() {
+        let documents = results.iter().map(|result| from_result(&batch.id, result)).collect();
+        let refused = insert_each(&mongo.collection(BATCH_RESULTS).await?, documents).await?;
+        if let Some(refused) = refused.into_iter().find(|refused| refused.code != DUPLICATE_KEY) {
+            return Err(StoreError::internal(refused.message));
+        }
+    }
+    match met.into_iter().next() {
+        None => Ok(true),
+        Some(met) if met.code == DUPLICATE_KEY => {
+            let there = batches.find_one(doc! { "_id": batch.id.as_str() }).await.map_err(fault)?;
+            Ok(there.as_ref().map(to_batch).transpose()?.is_some_and(|there| there == *batch))
+        }
+        Some(met) => Err(StoreError::internal(met.message)),
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn from_batch(batch: &Batch) -> Document {
+    let Endings { done, dead, cancelled } = batch.endings;
+    let mut document = doc! {
+        "_id": batch.id.as_str(), "sealed": batch.sealed, "pending": number(batch.pending),
+        "done": number(done), "dead": number(dead), "cancelled": number(cancelled),
+        "created_at": date(batch.created_at), "callback": batch.callback.as_str(),
+    };
+    for (name, at) in [("finished_at", batch.finished_at), ("purge_at", batch.purge_at)] {
+        document.extend(at.map(|at| (name.to_owned(), date(at).into())));
+    }
+    // As text: the payload in it must come back as it is. None of its parts can fail to be written.
+    let text = batch.on_finished.as_ref().and_then(|on_finished| serde_json::to_string(on_finished).ok());
+    document.extend(text.map(|text| ("on_finished".to_owned(), text.into())));
+    document
+}
+
+fn to_batch(document: &Document) -> Result<Batch> {
+    let row = Row(document);
+    let on_finished = document.get_str("on_finished").ok().map(serde_json::from_str).transpose();
+    let count = |field: &str| row.number::<i64>(field).map(|count| u64::try_from(count).unwrap_or(0));
+    Ok(Batch {
+        id: row.text("_id")?,
+        sealed: document.get_bool("sealed").map_err(|_| row.fault("sealed"))?,
+        pending: count("pending")?,
+        endings: Endings { done: count("done")?, dead: count("dead")?, cancelled: count("cancelled")? },
+        created_at: row.time("created_at")?.ok_or_else(|| row.fault("created_at"))?,
+        finished_at: row.time("finished_at")?,
+        purge_at: row.time("purge_at")?,
+        callback: row.text("callback")?,
+        on_finished: on_finished.map_err(|_| row.fault("on_finished"))?,
+    })
+}
+
+/// Tokens have no slash, so that no two pairs of batch and job share an id.
+fn result_id(batch: &BatchId, job: &JobId) -> String {
+    format!("{batch}/{job}")
+}
+
+fn from_result(batch: &BatchId, result: &BatchResult) -> Document {
+    let mut document = doc! {
+        "_id": result_id(batch, &result.id), "batch": batch.as_str(), "job": result.id.as_str(),
+        "queue": result.queue.as_str(), "state": result.state.as_str(), "finished_at": date(result.finished_at),
+    };
+    if let Some(result) = &result.result {
+        put_json(&mut document, "result", result);
+    }
+    document
+}
+
+fn to_result(document: &Document) -> Result<BatchResult> {
+    let row = Row(document);
+    Ok(BatchResult {
+        id: row.text("job")?,
+        queue: row.text("queue")?,
+        state: row.text::<Ending>("state")?,
+        result: row.json("result")?,
+        finished_at: row.time("finished_at")?.ok_or_else(|| row.fault("finished_at"))?,
+    })
+}

@@ -1,0 +1,293 @@
+//! Batches: rows that count their jobs, in the transactions that change these.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Row, params};
+
+use super::children::{self, Fate};
+use super::fault::Fault;
+use super::push::{self, New};
+use super::tx::Tx;
+use super::{SqliteStore, row};
+use crate::job::batch::{Endings, Finish};
+use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
+use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result};
+
+#[async_trait]
+impl Batches for SqliteStore {
+    async fn create_batch(
+        &self,
+        batch: Batch,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        let rules = rules.clone();
+        self.writer.run(move |tx, now| change(tx, batch.clone(), &jobs, &rules, now)).await?
+    }
+
+    async fn add_to_batch(
+        &self,
+        id: &BatchId,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+    ) -> Result<BatchChanged, BatchDenied> {
+        let (id, rules) = (id.clone(), rules.clone());
+        let add = move |tx: &Tx<'_>, now| match get(tx, &id)? {
+            None => Ok(Err(BatchDenied::Unknown)),
+            Some(batch) if batch.sealed => Ok(Err(BatchDenied::Sealed)),
+            Some(batch) => change(tx, batch, &jobs, &rules, now),
+        };
+        self.writer.run(add).await?
+    }
+
+    async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
+        let (id, rules) = (id.clone(), rules.clone());
+        let seal = move |tx: &Tx<'_>, now| match get(tx, &id)? {
+            None => Ok(Err(BatchDenied::Unknown)),
+            Some(batch) => change(tx, Batch { sealed: true, ..batch }, &[], &rules, now),
+        };
+        self.writer.run(seal).await?
+    }
+
+    async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
+        let id = id.clone();
+        self.read(move |db, _| get(db, &id)).await
+    }
+
+    async fn batch_results(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<BatchResult>> {
+        let (id, after) = (id.clone(), after.cloned());
+        self.read(move |db, _| results(db, &id, after.as_ref(), limit)).await
+    }
+
+    async fn waiting_in_batch(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<JobId>> {
+        let (id, after) = (id.clone(), after.cloned());
+        self.read(move |db, _| waiting(db, &id, after.as_ref(), limit)).await
+    }
+
+    async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
+        let after = after.cloned();
+        self.read(move |db, _| export(db, after.as_ref(), limit)).await
+    }
+
+    async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool> {
+        self.writer.run(move |tx, _| import(tx, &batch, &results)).await
+    }
+}
+
+/// A job of a batch has ended. Answers the callback, if it was the last one.
+pub(super) fn count(
+    tx: &Tx<'_>,
+    finish: &Finish,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Option<CalledBack>, Fault> {
+    keep(tx, &finish.batch, &finish.result)?;
+    let mut ended = Endings::default();
+    ended.add(finish.result.state);
+    let is_over = {
+        let mut count = tx.prepare_cached(
+            "UPDATE batches SET pending = max(pending - 1, 0), done = done + ?2, dead = dead + ?3, \
+             cancelled = cancelled + ?4 WHERE id = ?1 \
+             RETURNING sealed AND pending = 0 AND finished_at IS NULL",
+        )?;
+        let by = params![
+            finish.batch.as_str(),
+            row::signed(ended.done),
+            row::signed(ended.dead),
+            row::signed(ended.cancelled),
+        ];
+        let mut rows = count.query(by)?;
+        let is_over = rows.next()?.map(|row| row.get::<_, bool>(0)).transpose()?;
+        // The statement ends only when it has been read to its end.
+        while rows.next()?.is_some() {}
+        is_over
+    };
+    match if is_over == Some(true) { get(tx, &finish.batch)? } else { None } {
+        Some(mut batch) => {
+            let callback = end_if_over(tx, &mut batch, rules, now)?;
+            put(tx, &batch)?;
+            Ok(callback)
+        }
+        None => Ok(None), // others are pending, or another program named a batch that never was
+    }
+}
+
+/// The batch as it is to be, with more jobs, unless one of these is refused.
+fn change(
+    tx: &Tx<'_>,
+    mut batch: Batch,
+    jobs: &[NewJob],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
+    let fates: Vec<Fate> = match children::check(tx, jobs, None, rules, now)? {
+        Ok(fates) => fates,
+        Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
+    };
+    let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;
+    batch.pending += pushed.iter().filter(|child| !child.deduplicated).count() as u64;
+    let callback = end_if_over(tx, &mut batch, rules, now)?;
+    put(tx, &batch)?;
+    Ok(Ok(BatchChanged { batch, pushed, callback }))
+}
+
+fn end_if_over(
+    tx: &Tx<'_>,
+    batch: &mut Batch,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Option<CalledBack>, Fault> {
+    if !batch.is_over() {
+        return Ok(None);
+    }
+    let Some(callback) = batch.finish(now, rules.defaults().retain_batch_ms) else {
+        return Ok(None);
+    };
+    let told = CalledBack::from(&callback);
+    push::store(tx, &New::from(callback), now)?;
+    Ok(Some(told))
+}
+
+macro_rules! columns {
+    () => {
+        "id, sealed, pending, done, dead, cancelled, created_at, finished_at, purge_at, callback, on_finished"
+    };
+}
+
+fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
+    let Endings { done, dead, cancelled } = batch.endings;
+    db.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO batches (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+    ))?
+    .execute(params![
+        batch.id.as_str(),
+        batch.sealed,
+        row::signed(batch.pending),
+        row::signed(done),
+        row::signed(dead),
+        row::signed(cancelled),
+        batch.created_at.millis(),
+        batch.finished_at.map(Timestamp::millis),
+        batch.purge_at.map(Timestamp::millis),
+        batch.callback.as_str(),
+        row::to_json(batch.on_finished.as_ref())?,
+    ])?;
+    Ok(())
+}
+
+fn read(found: &Row<'_>) -> Result<Batch, Fault> {
+    let count = |at: usize| Ok::<u64, Fault>(u64::try_from(found.get::<_, i64>(at)?).unwrap_or(0));
+    Ok(Batch {
+        id: row::parsed(found, 0, "id of a batch")?,
+        sealed: found.get(1)?,
+        pending: count(2)?,
+        endings: Endings { done: count(3)?, dead: count(4)?, cancelled: count(5)? },
+        created_at: Timestamp::from_millis(found.get(6)?),
+        finished_at: row::time(found, 7)?,
+        purge_at: row::time(found, 8)?,
+        callback: row::parsed(found, 9, "callback of a batch")?,
+        on_finished: row::json(found, 10, "on_finished of a batch")?,
+    })
+}
+
+fn get(db: &Connection, id: &BatchId) -> Result<Option<Batch>, Fault> {
+    let mut by_id = db.prepare_cached(concat!("SELECT ", columns!(), " FROM batches WHERE id = ?1"))?;
+    let mut rows = by_id.query([id.as_str()])?;
+    rows.next()?.map(read).transpose()
+}
+
+fn export(db: &Connection, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>, Fault> {
+    let mut all = db.prepare_cached(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM batches WHERE id > ?1 ORDER BY id LIMIT ?2"
+    ))?;
+    let mut rows = all.query(params![after.map_or("", BatchId::as_str), row::signed(limit)])?;
+    let mut batches = Vec::new();
+    while let Some(found) = rows.next()? {
+        batches.push(read(found)?);
+    }
+    Ok(batches)
+}
+
+fn keep(db: &Connection, batch: &BatchId, result: &BatchResult) -> Result<(), Fault> {
+    db.prepare_cached(
+        "INSERT OR IGNORE INTO batch_results (batch, job, queue, state, finished_at, result) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        batch.as_str(),
+        result.id.as_str(),
+        result.queue.as_str(),
+        result.state.as_str(),
+        result.finished_at.millis(),
+        result.result.as_ref().map(|result| result.as_str()),
+    ])?;
+    Ok(())
+}
+
+fn results(
+    db: &Connection,
+    batch: &BatchId,
+    after: Option<&JobId>,
+    limit: usize,
+) -> Result<Vec<BatchResult>, Fault> {
+    let mut of_batch = db.prepare_cached(
+        "SELECT job, queue, state, finished_at, result FROM batch_results WHERE batch = ?1 AND job > ?2 \
+         ORDER BY job LIMIT ?3",
+    )?;
+    let after = after.map_or("", JobId::as_str);
+    let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
+    let mut results = Vec::new();
+    while let Some(found) = rows.next()? {
+        results.push(BatchResult {
+            id: row::parsed(found, 0, "job of a result")?,
+            queue: row::parsed(found, 1, "queue of a result")?,
+            state: row::parsed::<Ending>(found, 2, "state of a result")?,
+            finished_at: Timestamp::from_millis(found.get(3)?),
+            result: row::payload(found, 4, "result")?,
+        });
+    }
+    Ok(results)
+}
+
+fn waiting(
+    db: &Connection,
+    batch: &BatchId,
+    after: Option<&JobId>,
+    limit: usize,
+) -> Result<Vec<JobId>, Fault> {
+    let mut of_batch = db.prepare_cached(
+        "SELECT id FROM jobs INDEXED BY jobs_batch WHERE batch = ?1 AND id > ?2 \
+         AND state IN ('ready', 'blocked') ORDER BY id LIMIT ?3",
+    )?;
+    let after = after.map_or("", JobId::as_str);
+    let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
+    let mut ids = Vec::new();
+    while let Some(found) = rows.next()? {
+        ids.push(row::parsed(found, 0, "id")?);
+    }
+    Ok(ids)
+}
+
+fn import(tx: &Tx<'_>, batch: &Batch, results: &[BatchResult]) -> Result<bool, Fault> {
+    let there = get(tx, &batch.id)?;
+    if there.is_none() {
+        put(tx, batch)?;
+    }
+    for result in results {
+        keep(tx, &batch.id, result)?;
+    }
+    Ok(there.is_none_or(|there| there == *batch))
+}

@@ -1,0 +1,72 @@
+//! Batches and their results.
+
+use anyhow::bail;
+
+use super::{Digest, PAGE, Progress, patiently};
+use crate::job::{Batch, BatchId, BatchResult, JobId};
+use crate::store::Store;
+
+/// Copies every batch with its results. What is there already stays as it is, and must be equal.
+pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
+    let (mut after, mut copied) = (None, 0);
+    while let Some(batches) = page(source, after.as_ref()).await? {
+        for batch in &batches {
+            let mut last: Option<JobId> = None;
+            loop {
+                let results = results(source, batch, last.as_ref()).await?;
+                let import = async || target.import_batch(batch.clone(), results.clone()).await;
+                if !patiently(import).await? {
+                    bail!(
+                        "the target holds the batch {} otherwise than the source; it was left as it is. Start with \
+                         an empty target",
+                        batch.id
+                    );
+                }
+                match results.last() {
+                    Some(end) => last = Some(end.id.clone()),
+                    None => break,
+                }
+            }
+        }
+        copied += batches.len() as u64;
+        progress.report("copying batches", copied, copied);
+        after = batches.last().map(|batch| batch.id.clone());
+    }
+    Ok(())
+}
+
+/// How many batches a store has, and a digest over them and their results.
+pub async fn read(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
+    let (mut after, mut count, mut digest) = (None, 0, Digest::default());
+    while let Some(batches) = page(store, after.as_ref()).await? {
+        for batch in &batches {
+            digest.add_batch(batch);
+            let mut last: Option<JobId> = None;
+            loop {
+                let results = results(store, batch, last.as_ref()).await?;
+                results.iter().for_each(|result| digest.add_result(batch, result));
+                match results.last() {
+                    Some(end) => last = Some(end.id.clone()),
+                    None => break,
+                }
+            }
+        }
+        count += batches.len() as u64;
+        after = batches.last().map(|batch| batch.id.clone());
+    }
+    Ok((count, digest))
+}
+
+/// The batches behind this one, if there are any.
+async fn page(store: &dyn Store, after: Option<&BatchId>) -> anyhow::Result<Option<Vec<Batch>>> {
+    let page = patiently(async || store.export_batches(after, PAGE).await).await?;
+    Ok(Some(page).filter(|page| !page.is_empty()))
+}
+
+async fn results(
+    store: &dyn Store,
+    batch: &Batch,
+    after: Option<&JobId>,
+) -> anyhow::Result<Vec<BatchResult>> {
+    patiently(async || store.batch_results(&batch.id, after, PAGE).await).await
+}

@@ -1,0 +1,156 @@
+//! Batches over HTTP.
+
+use std::time::Instant;
+
+use reqwest::Method;
+
+use super::support::*;
+
+async fn create(server: &Server, body: Value) -> Value {
+    let (status, answer) = server.post("/v1/batches", body).await;
+    assert_eq!(status, 201, "{answer}");
+    answer
+}
+
+fn path(batch: &Value) -> String {
+    format!("/v1/batches/{}", id(batch))
+}
+
+async fn counts(server: &Server, batch: &Value) -> [u64; 4] {
+    let (status, shown) = server.get(&path(batch)).await;
+    assert_eq!(status, 200, "{shown}");
+    ["pending", "done", "dead", "cancelled"].map(|field| shown[field].as_u64().unwrap())
+}
+
+pub async fn a_batch_goes_on_to_the_next_task(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let since = Instant::now();
+    let waiter = begin_reserve(&server, "analyze");
+    until_looked(&server, 1).await;
+    let jobs: Vec<Value> =
+        (0..3).map(|n| json!({"queue": format!("check-{}", n % 2), "payload": {"n": n}})).collect();
+    let on_finished =
+        json!({"queue": "analyze", "payload": {"of": 1.50}, "headers": {"trace": "t"}, "priority": 2});
+    let body = json!({"jobs": jobs, "on_finished": on_finished}).to_string();
+    let reply = post_text(&server, "/v1/batches", &body).await;
+    let batch = reply.json();
+    assert_eq!((reply.status, reply.header("location")), (201, path(&batch).as_str()), "{batch}");
+    assert_eq!((&batch["sealed"], &batch["pending"]), (&json!(true), &json!(3)));
+    let pushed = ids(batch["jobs"].as_array().unwrap());
+    assert_eq!(see(&server, &pushed[0]).await["batch"], batch["id"]);
+    assert_eq!(server.get(&format!("/v1/jobs/{}", batch["callback"].as_str().unwrap())).await.0, 404);
+    for name in ["check-0", "check-1"] {
+        for job in server.reserve(name, json!({"count": 9})).await {
+            let n = &job["payload"]["n"];
+            assert_eq!(server.settle(&job, "commit", json!({"result": {"was": n}})).await.0, 200);
+        }
+    }
+    assert_eq!(woken(since, waiter).await, [batch["callback"].as_str().unwrap()]);
+    assert_eq!(counts(&server, &batch).await, [0, 3, 0, 0]);
+    let called = see(&server, batch["callback"].as_str().unwrap()).await;
+    assert_eq!((&called["payload"], &called["priority"]), (&json!({"of": 1.5}), &json!(2)));
+    let headers = json!({
+        "trace": "t", "batch-id": batch["id"], "batch-done": "3", "batch-dead": "0", "batch-cancelled": "0",
+    });
+    assert_eq!(called["headers"], headers);
+    let (mut cursor, mut seen) = (String::new(), Vec::new());
+    loop {
+        let (status, page) = server.get(&format!("{}/results?limit=2{cursor}", path(&batch))).await;
+        assert_eq!(status, 200, "{page}");
+        seen.extend(page["results"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(ids(&seen), pushed);
+    assert_eq!((&seen[2]["state"], &seen[2]["result"]), (&json!("done"), &json!({"was": 2})));
+}
+
+pub async fn a_batch_is_filled_and_sealed(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let batch = create(&server, json!({"sealed": false})).await;
+    assert_eq!((&batch["sealed"], batch.get("callback")), (&json!(false), None));
+    let add = async || {
+        let body = json!({"jobs": [{"queue": "a", "payload": 1}]});
+        server.post(&format!("{}/jobs", path(&batch)), body).await
+    };
+    let (status, answer) = add().await;
+    assert_eq!((status, &answer["pending"], answer["jobs"].as_array().unwrap().len()), (200, &json!(1), 1));
+    let first = server.send(Method::POST, &format!("{}/seal", path(&batch)), None).await;
+    assert_eq!((first.0, &first.1["sealed"]), (200, &json!(true)));
+    assert_eq!(server.send(Method::POST, &format!("{}/seal", path(&batch)), None).await, first);
+    refused(&add().await, 409, "batch-sealed");
+}
+
+pub async fn a_batch_can_be_cancelled(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs = json!([{"queue": "a", "payload": 1}, {"queue": "a", "payload": 2}, {"queue": "b", "payload": 3, "delay_ms": 60_000}]);
+    let batch = create(
+        &server,
+        json!({"jobs": jobs, "sealed": false, "on_finished": {"queue": "after", "payload": null}}),
+    )
+    .await;
+    let held = server.reserve("a", json!({})).await.remove(0);
+    let (status, answer) = server.send(Method::DELETE, &path(&batch), None).await;
+    assert_eq!((status, &answer), (200, &json!({"affected": 2})));
+    assert_eq!(counts(&server, &batch).await, [1, 0, 0, 2]);
+    assert!(server.reserve("after", json!({})).await.is_empty());
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    let called = take(&server, "after").await;
+    assert_eq!(called["headers"]["batch-cancelled"], "2");
+    assert_eq!(server.send(Method::DELETE, &path(&batch), None).await, (200, json!({"affected": 0})));
+}
+
+pub async fn what_is_wrong_with_a_batch_is_named(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let good = json!({"queue": "a", "payload": 1});
+    for (body, pointer) in [
+        (json!({"jobs": [good, {"queue": "a"}]}), "/jobs/1/payload"),
+        (json!({"jobs": [good, {"queue": "-", "payload": 1}]}), "/jobs/1/queue"),
+        (json!({"jobs": [{"queue": "a", "payload": 1, "max_attempts": 0}]}), "/jobs/0/max_attempts"),
+        (json!({"jobs": vec![good.clone(); 1001]}), "/jobs"),
+        (json!({"jobs": [good], "on_finished": {"queue": "a"}}), "/on_finished/payload"),
+        (
+            json!({"jobs": [good], "on_finished": {"queue": "a", "payload": 1, "key": "k"}}),
+            "/on_finished/key",
+        ),
+        (
+            json!({"jobs": [good], "on_finished": {"queue": "a", "payload": 1, "max_attempts": 0}}),
+            "/on_finished/max_attempts",
+        ),
+        (json!({"jobs": [good], "seal": true}), "/seal"),
+    ] {
+        invalid(&server.post("/v1/batches", body).await, pointer);
+    }
+    for path in ["/v1/batches/nobody", "/v1/batches/no.token", "/v1/batches/nobody/results"] {
+        refused(&server.get(path).await, 404, "unknown-batch");
+    }
+    refused(&server.send(Method::DELETE, "/v1/batches/nobody", None).await, 404, "unknown-batch");
+    refused(&server.post("/v1/batches/nobody/jobs", json!({"jobs": [good]})).await, 404, "unknown-batch");
+    let open = create(&server, json!({"sealed": false})).await;
+    invalid(&server.post(&format!("{}/jobs", path(&open)), json!({"jobs": []})).await, "/jobs");
+    configure(&server, "full", json!({"max_jobs": 1})).await;
+    let two = json!({"jobs": [good, {"queue": "full", "payload": 1}, {"queue": "full", "payload": 1}]});
+    refused(&server.post("/v1/batches", two).await, 429, "queue-full");
+    assert!(server.reserve("a", json!({})).await.is_empty(), "nothing was pushed");
+}
+
+/// Two servers end the jobs of one batch at once, some of them both.
+pub async fn two_servers_call_back_once(place: &Place) {
+    let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
+    let jobs = vec![json!({"queue": "a", "payload": 1}); 200];
+    let batch = create(&one, json!({"jobs": jobs, "on_finished": {"queue": "after", "payload": 0}})).await;
+    let taken = one.reserve("a", json!({"count": 200})).await;
+    let commit = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"], "result": 1});
+    let settle = async |server: &Server, jobs: &[Value]| {
+        for part in jobs.chunks(8) {
+            let body = json!({"commit": part.iter().map(commit).collect::<Vec<_>>()});
+            let (status, answer) = server.post("/v1/settle", body).await;
+            assert_eq!(status, 200, "{answer}");
+            let settled = answer["commit"].as_array().unwrap();
+            assert!(settled.iter().all(|one| one["status"] == 200), "{answer}");
+        }
+    };
+    tokio::join!(settle(&one, &taken[..120]), settle(&two, &taken[80..]));
+    assert_eq!(counts(&two, &batch).await, [0, 200, 0, 0]);
+    assert_eq!(ids(&two.reserve("after", json!({"count": 9})).await), [batch["callback"].as_str().unwrap()]);
+}
