@@ -34,6 +34,12 @@ struct Book {
 }
 
 impl Book {
+    /// Acknowledged jobs of which nothing else is known.
+    fn missing(&self) -> Vec<String> {
+        let settled = |id: &&String| !self.committed.contains_key(*id) && !self.unknown.contains(*id);
+        self.pushed.keys().filter(settled).cloned().collect()
+    }
+
     fn delivered(&mut self, job: &Value) {
         let (id, attempt) = (text(job, "id"), job["attempt"].as_u64().unwrap());
         assert!(self.delivered.insert((id.clone(), attempt)), "one delivery, made twice: {job}");
@@ -106,9 +112,11 @@ impl Load {
     async fn settle_up(mut self) {
         self.producing.send_replace(false);
         let server = self.server();
-        let empty = until("the queue is empty", || async {
+        let books = self.book.clone();
+        // The answer to the last commit may come later than its job has gone.
+        let empty = until("the queue is empty, and every acknowledged job is accounted for", || async {
             let (status, page) = server.get("/v1/queues/work/jobs?limit=1").await;
-            status == 200 && page["jobs"] == json!([])
+            status == 200 && page["jobs"] == json!([]) && books.lock().unwrap().missing().is_empty()
         });
         tokio::select! {
             () = empty => {}
@@ -118,9 +126,7 @@ impl Load {
         while let Some(ended) = self.clients.join_next().await {
             assert!(!ended.is_err_and(|error| error.is_panic()), "a client found a mistake");
         }
-        let book = self.book();
-        let settled = |id: &&String| !book.committed.contains_key(*id) && !book.unknown.contains(*id);
-        let missing: Vec<&String> = book.pushed.keys().filter(settled).collect();
+        let missing = self.book().missing();
         assert!(missing.is_empty(), "acknowledged, and gone: {missing:?}");
     }
 }
