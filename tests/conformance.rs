@@ -25,6 +25,7 @@ mod conformance {
     pub mod editing;
     pub mod failing;
     pub mod flowing;
+    pub mod groups;
     pub mod keeping;
     pub mod keys;
     pub mod limits;
@@ -153,6 +154,27 @@ macro_rules! every_case {
                 a_route_ends_where_somebody_asked_for_it
                 a_moved_job_keeps_its_route
                 a_key_is_taken_until_the_last_stage_has_ended
+            }
+            groups {
+                jobs_of_a_group_come_one_at_a_time
+                a_push_says_who_has_to_wait
+                a_job_that_is_rolled_back_keeps_its_place
+                neither_delay_nor_priority_reorders_a_group
+                a_dead_job_holds_its_group
+                a_group_goes_on_without_a_dead_job_where_it_may
+                dead_letters_stand_in_no_line
+                a_moved_job_joins_the_end
+                a_route_joins_the_groups_of_its_queues
+                a_pop_and_history_free_their_group
+                who_leaves_the_middle_of_a_line_moves_nobody
+                a_whole_line_leaves_in_one_call
+                what_expires_frees_its_group
+                what_lapses_comes_back_to_its_place
+                jobs_of_groups_are_stored_with_others
+                a_full_queue_has_no_room_for_who_waits
+                a_group_can_be_browsed
+                a_blocked_job_can_be_changed_and_taken_away
+                the_order_holds_with_many_at_work
             }
             batches {
                 a_batch_counts_its_jobs_and_calls_back

@@ -72,6 +72,8 @@ async fn live(store: &Mongo) {
         replay_of: None,
         route: Vec::new(),
         batch: None,
+        group: None,
+        semaphores: Vec::new(),
     };
     for pushed in store.push(vec![job(None), job(Some("k"))], &rules).await {
         pushed.unwrap();

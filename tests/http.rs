@@ -11,6 +11,7 @@ mod http {
     pub mod draining;
     pub mod figures;
     pub mod flows;
+    pub mod groups;
     pub mod jobs;
     pub mod limits;
     pub mod many;
@@ -30,8 +31,8 @@ mod http {
 }
 
 use http::{
-    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, jobs::*, limits::*, many::*, once::*,
-    payloads::*,
+    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, groups::*, jobs::*, limits::*, many::*,
+    once::*, payloads::*,
 };
 use http::{
     push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*, workers::*,
@@ -47,6 +48,11 @@ on_every_store! {
     a_push_out_of_range_names_the_field
     the_widest_values_are_accepted
     a_name_that_is_none_is_refused
+
+    a_group_goes_one_by_one
+    a_failed_job_holds_its_group
+    a_move_says_that_the_job_has_to_wait
+    what_is_wrong_with_a_group_is_named
 
     a_batch_answers_each_job_at_its_place
     a_batch_takes_a_thousand_jobs

@@ -148,6 +148,7 @@ async fn every_hot_query_is_served_by_one_index(place: &Place) {
     pushing(&bench).await;
     reaping(&bench, now).await;
     working(&bench, now).await;
+    in_groups(&bench).await;
 }
 
 /// The figures never read a job, nor walk the backlog: but for the scheduled jobs, whose entries in the index
@@ -237,32 +238,81 @@ async fn settling(bench: &Bench, jobs: Vec<Job>) {
     }
 }
 
+fn new_job(bench: &Bench, ids: &IdSource, n: i64) -> NewJob {
+    let now = bench.store.now().unwrap();
+    NewJob {
+        id: ids.next(now),
+        queue: queue(n),
+        payload: Payload::parse("1").unwrap(),
+        headers: Default::default(),
+        priority: 0,
+        created_at: now,
+        run_at: now,
+        key: None,
+        max_attempts: None,
+        backoff: None,
+        expires_at: None,
+        replay_of: None,
+        route: Vec::new(),
+        batch: None,
+        group: None,
+        semaphores: Vec::new(),
+    }
+}
+
 async fn pushing(bench: &Bench) {
-    let ids = IdSource::default();
-    let new = |n: i64| {
-        let now = bench.store.now().unwrap();
-        NewJob {
-            id: ids.next(now),
-            queue: queue(n),
-            payload: Payload::parse("1").unwrap(),
-            headers: Default::default(),
-            priority: 0,
-            created_at: now,
-            run_at: now,
-            key: None,
-            max_attempts: None,
-            backoff: None,
-            expires_at: None,
-            replay_of: None,
-            route: Vec::new(),
-            batch: None,
-        }
-    };
     // The count stops at the limit, however many jobs there are.
     let (limit, limited) = (100, rules(Some(100)));
-    let pushed =
-        bench.judge("the room in a full queue", limit, bench.store.push(vec![new(1)], &limited)).await;
+    let pushed = bench
+        .judge(
+            "the room in a full queue",
+            limit,
+            bench.store.push(vec![new_job(bench, &IdSource::default(), 1)], &limited),
+        )
+        .await;
     assert_eq!(*pushed[0].as_ref().unwrap(), Pushed::Full);
+}
+
+/// Beside many lines of many jobs: whose turn comes is found by its place, also behind a gap.
+async fn in_groups(bench: &Bench) {
+    const LINES: i64 = 20;
+    let ids = IdSource::default();
+    let new = |n: i64| NewJob {
+        queue: "grouped".parse().unwrap(),
+        group: Some(format!("group-{}", n % LINES).parse().unwrap()),
+        ..new_job(bench, &ids, n)
+    };
+    let jobs: Vec<NewJob> = (0..LINES * 50).map(new).collect();
+    let second = jobs[usize::try_from(LINES).unwrap()].id.clone();
+    let pushed = bench.store.push(jobs, &rules(None)).await;
+    assert!(pushed.iter().all(|pushed| matches!(pushed, Ok(Pushed::Created | Pushed::Blocked))));
+    let gap = vec![Change { id: second, operation: Operation::Cancel { force: false } }];
+    bench.judge("leaving a line", 1, bench.store.apply(gap, &rules(None))).await.remove(0).unwrap();
+    let group = Some("group-7".parse().unwrap());
+    let filter = Filter { group, ..Filter::all("grouped".parse().unwrap()) };
+    let found = bench.judge("browsing a group", 20, bench.store.find(&filter, None, 20)).await.unwrap();
+    assert_eq!(found.len(), 20);
+    let ask = ClaimAsk {
+        queue: "grouped".parse().unwrap(),
+        count: 100,
+        claim: Claim::random(),
+        lease_ms: 60_000,
+        worker: None,
+    };
+    let taken = bench.store.claim(&[ask]).await.remove(0).unwrap();
+    assert_eq!(taken.len() as i64, LINES);
+    let commit = |job: &Job| Change {
+        id: job.meta.id.clone(),
+        operation: Operation::Commit {
+            claim: job.meta.claim.clone().unwrap(),
+            result: None,
+            push: Vec::new(),
+        },
+    };
+    let changes: Vec<Change> = taken.iter().map(commit).collect();
+    let applied =
+        bench.judge("whose turn comes", 3 * taken.len(), bench.store.apply(changes, &rules(None))).await;
+    assert!(applied.iter().all(|applied| applied.as_ref().unwrap().unblocked.len() == 1));
 }
 
 async fn looking(bench: &Bench) {

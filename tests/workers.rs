@@ -42,6 +42,8 @@ fn job(store: &Mongo, ids: &IdSource) -> NewJob {
         replay_of: None,
         route: Vec::new(),
         batch: None,
+        group: None,
+        semaphores: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Deserialize;
 
@@ -42,29 +43,46 @@ impl Queue {
     }
 }
 
-/// Jobs as they are pushed, all of them alike and written once.
+/// Jobs as they are pushed, all of them alike and written once; only their groups may differ.
 #[derive(Debug)]
 pub struct Jobs {
     one: String,
     many: String,
     batch: usize,
+    groups: Option<Groups>,
+}
+
+/// The groups that jobs go to in turn.
+#[derive(Debug)]
+struct Groups {
+    count: usize,
+    next: AtomicUsize,
 }
 
 impl Jobs {
     /// Jobs whose payload has so many bytes of text, and which travel in batches of so many.
     pub fn new(payload_bytes: usize, batch: usize) -> Self {
-        Self::along(payload_bytes, batch, &[])
+        Self::with(payload_bytes, batch, "")
+    }
+
+    /// The same for jobs that go to so many groups in turn.
+    pub fn grouped(payload_bytes: usize, batch: usize, groups: usize) -> Self {
+        let groups = Some(Groups { count: groups.max(1), next: AtomicUsize::new(0) });
+        Self { groups, ..Self::new(payload_bytes, batch) }
     }
 
     /// The same for jobs that go through these queues afterwards.
     pub fn along(payload_bytes: usize, batch: usize, route: &[Queue]) -> Self {
         let stages: Vec<String> =
             route.iter().map(|queue| format!("{{\"queue\":\"{}\"}}", queue.name)).collect();
-        let then =
-            if stages.is_empty() { String::new() } else { format!(",\"then\":[{}]", stages.join(",")) };
-        let one = format!("{{\"payload\":{{\"x\":\"{}\"}}{then}}}", "x".repeat(payload_bytes));
-        let many = list(&one, if batch > 1 { batch } else { 0 });
-        Self { one, many, batch }
+        Self::with(payload_bytes, batch, &format!(",\"then\":[{}]", stages.join(",")))
+    }
+
+    /// The same for jobs that have these fields as well, each behind a comma.
+    pub fn with(payload_bytes: usize, batch: usize, fields: &str) -> Self {
+        let one = format!("{{\"payload\":{{\"x\":\"{}\"}}{fields}}}", "x".repeat(payload_bytes));
+        let many = list([one.as_str()].into_iter().cycle().take(if batch > 1 { batch } else { 0 }));
+        Self { one, many, batch, groups: None }
     }
 
     /// Jobs that travel in batches as large as they may be.
@@ -77,14 +95,34 @@ impl Jobs {
         self.batch
     }
 
+    fn one(&self) -> Cow<'_, str> {
+        match &self.groups {
+            None => Cow::Borrowed(&self.one),
+            Some(Groups { count, next }) => {
+                let group = next.fetch_add(1, Ordering::Relaxed) % count;
+                let job = self.one.strip_suffix('}').unwrap_or(&self.one);
+                Cow::Owned(format!("{job},\"group\":\"g{group}\"}}"))
+            }
+        }
+    }
+
     fn body(&self, count: usize) -> Cow<'_, str> {
-        if count == self.batch { Cow::Borrowed(&self.many) } else { Cow::Owned(list(&self.one, count)) }
+        if self.groups.is_none() && count == self.batch {
+            return Cow::Borrowed(&self.many);
+        }
+        Cow::Owned(list((0..count).map(|_| self.one())))
     }
 }
 
-/// The body that pushes a job several times.
-fn list(job: &str, count: usize) -> String {
-    format!("{{\"jobs\":[{}]}}", vec![job; count].join(","))
+/// The body that pushes jobs.
+fn list(jobs: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let mut list = String::from("{\"jobs\":[");
+    for (n, job) in jobs.enumerate() {
+        list.push_str(if n > 0 { "," } else { "" });
+        list.push_str(job.as_ref());
+    }
+    list.push_str("]}");
+    list
 }
 
 /// A job that was reserved, as far as this client cares.
@@ -141,7 +179,7 @@ impl Caller {
     /// Pushes so many jobs in one call.
     pub async fn push(&mut self, queue: &Queue, jobs: &Jobs, count: usize) -> anyhow::Result<()> {
         if jobs.batch == 1 {
-            self.client.call("POST", &queue.jobs, &jobs.one).await?;
+            self.client.call("POST", &queue.jobs, &jobs.one()).await?;
             return Ok(());
         }
         self.push_body(queue, &jobs.body(count), count).await
@@ -238,6 +276,9 @@ mod tests {
         assert_eq!(jobs.one, r#"{"payload":{"x":"xx"}}"#);
         assert!(matches!(jobs.body(3), Cow::Borrowed(_)));
         assert_eq!(jobs.body(2), r#"{"jobs":[{"payload":{"x":"xx"}},{"payload":{"x":"xx"}}]}"#);
+        let grouped = Jobs::grouped(0, 1, 2);
+        let third = [grouped.one(), grouped.one(), grouped.one()].into_iter().last().unwrap();
+        assert_eq!(third, r#"{"payload":{"x":""},"group":"g0"}"#);
         assert_eq!(Jobs::in_bulk(200).batch(), 1000);
         assert_eq!(Jobs::in_bulk(4 << 20).batch(), 1);
     }

@@ -17,6 +17,7 @@ mod crew;
 mod depth;
 mod drain;
 mod figures;
+mod groups;
 mod idle;
 mod lives;
 mod mongod;
@@ -65,6 +66,7 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Stats => stats::run(&crew).await?,
         Scenario::Schedule => schedule::run(&crew).await?,
         Scenario::Pipeline => pipeline::run(&crew).await?,
+        Scenario::Groups => groups::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
     let Crew { options, traffic } = crew;

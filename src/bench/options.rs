@@ -23,6 +23,8 @@ pub enum Scenario {
     Simulation,
     /// How fast jobs go from stage to stage, against jobs that have but one
     Pipeline,
+    /// How fast jobs of ordered groups live, against plain jobs; and what a blocked group costs the others
+    Groups,
 }
 
 impl Scenario {
@@ -38,6 +40,7 @@ impl Scenario {
             Self::Schedule => "schedule",
             Self::Simulation => "simulation",
             Self::Pipeline => "pipeline",
+            Self::Groups => "groups",
         }
     }
 
@@ -47,14 +50,14 @@ impl Scenario {
             Self::Wake => 1,
             Self::Stats => 8,
             Self::Simulation => 200,
-            Self::Lives | Self::Depth | Self::Drain | Self::Idle | Self::Schedule | Self::Pipeline => 64,
+            _ => 64,
         }
     }
 
     /// How many jobs there are unless it is said.
     fn jobs(self) -> usize {
         match self {
-            Self::Lives | Self::Depth | Self::Pipeline => 20_000,
+            Self::Lives | Self::Depth | Self::Pipeline | Self::Groups => 20_000,
             Self::Drain => 1_000_000,
             Self::Stats => 100_000,
             Self::Schedule => 10_000,
@@ -98,7 +101,7 @@ pub struct Options {
     /// How many bytes of text the payload of each job has
     #[arg(long, default_value_t = 200)]
     pub(super) payload_bytes: usize,
-    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline)
+    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline, groups)
     #[arg(long, default_value_t = 1)]
     pub(super) batch: usize,
     /// How many turns begin per second in all, however long the answers take; latencies count from when a turn
@@ -118,6 +121,9 @@ pub struct Options {
     /// How many queues each job goes through (pipeline)
     #[arg(long, default_value_t = 3)]
     pub(super) stages: usize,
+    /// How many jobs each group has (groups)
+    #[arg(long, default_value_t = 10)]
+    pub(super) group_size: usize,
     /// How many reserves wait (idle)
     #[arg(long, default_value_t = 2000)]
     pub(super) waiters: usize,
@@ -145,6 +151,7 @@ impl Options {
         anyhow::ensure!(self.jobs != Some(0), "--jobs must be at least 1");
         anyhow::ensure!((1..=1000).contains(&self.batch), "--batch must be 1 to 1000");
         anyhow::ensure!(self.queues > 0 && self.waiters > 0, "--queues and --waiters must be at least 1");
+        anyhow::ensure!(self.group_size > 0, "--group-size must be at least 1");
         anyhow::ensure!((1..=100).contains(&self.stages), "--stages must be 1 to 100");
         anyhow::ensure!((1..=3600).contains(&self.seconds()), "--seconds must be 1 to 3600");
         anyhow::ensure!(self.rate.is_none() || paced, "--rate is for lives and stats, not for {name}");

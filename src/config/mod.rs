@@ -149,6 +149,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
     check.range("defaults.max_attempts", raw.defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
     check.range("defaults.key_ttl_ms", raw.defaults.key_ttl_ms, 0, YEAR_MS)?;
+    check.range("defaults.semaphore_patience_ms", raw.defaults.semaphore_patience_ms, 0, YEAR_MS)?;
     let (least, most) = (WORKER_TIMEOUT_MIN_MS, WORKER_TIMEOUT_MAX_MS);
     check.range("defaults.worker_timeout_ms", raw.defaults.worker_timeout_ms, least, most)?;
     check.range("defaults.retain_done_ms", raw.defaults.retain_done_ms, 0, YEAR_MS)?;
@@ -187,6 +188,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
                 retain_dead_ms: defaults.retain_dead_ms,
                 retain_batch_ms: defaults.retain_batch_ms,
                 key_ttl_ms: defaults.key_ttl_ms,
+                semaphore_patience_ms: defaults.semaphore_patience_ms,
                 worker_timeout_ms: defaults.worker_timeout_ms,
             }),
             payload_bytes: size(limits.payload_bytes),

@@ -58,6 +58,7 @@ pub struct Defaults {
     pub lease_ms: u64,
     pub max_attempts: u32,
     pub key_ttl_ms: u64,
+    pub semaphore_patience_ms: u64,
     pub worker_timeout_ms: u64,
     pub retain_done_ms: u64,
     pub retain_dead_ms: u64,

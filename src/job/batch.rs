@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Headers, NewJob};
 use super::transition::{Next, Outcome, Step};
-use super::{Backoff, BatchId, JobId, Meta, Payload, QueueName, Stage, Timestamp};
+use super::{Backoff, BatchId, GroupName, JobId, Meta, Payload, QueueName, SemaphoreName, Stage, Timestamp};
 
 /// The job that is pushed when the last job of a batch is finished: what a push may say, but for a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,12 @@ pub struct OnFinished {
     /// Removed so many milliseconds after it was pushed, unless it is reserved or finished then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
+    /// The group that the job belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupName>,
+    /// The semaphores that the job takes while it is reserved, up to 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub semaphores: Vec<SemaphoreName>,
     /// See [`Meta::route`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Stage>,
@@ -165,6 +171,8 @@ impl Batch {
             max_attempts,
             backoff,
             expires_in_ms,
+            group,
+            semaphores,
             then,
         } = self.on_finished.clone()?;
         let Endings { done, dead, cancelled } = self.endings;
@@ -187,6 +195,8 @@ impl Batch {
             replay_of: None,
             route: then,
             batch: None,
+            group,
+            semaphores,
         })
     }
 }

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod batch;
 pub mod cron;
+pub mod group;
 pub mod ids;
 pub mod names;
 pub mod payload;
@@ -21,7 +22,7 @@ pub mod transition;
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchResult, Ending, OnFinished};
 pub use ids::{BatchId, Claim, IdSource, JobId, Reservation};
-pub use names::{JobKey, QueueName, QueuePattern, WorkerName, WorkerVersion};
+pub use names::{GroupName, JobKey, QueueName, QueuePattern, SemaphoreName, WorkerName, WorkerVersion};
 pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
 pub use route::{Child, Stage};

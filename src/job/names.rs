@@ -73,6 +73,16 @@ text_type! {
 }
 
 text_type! {
+    /// The name of a group: jobs of one queue that are delivered one after the other.
+    GroupName, is_name, NAME_RULE
+}
+
+text_type! {
+    /// The name of a semaphore.
+    SemaphoreName, is_name, NAME_RULE
+}
+
+text_type! {
     /// The name that a worker gives itself when it reserves.
     WorkerName, is_name, NAME_RULE
 }

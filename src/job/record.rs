@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backoff, BatchId, Claim, JobId, JobKey, Payload, QueueName, Stage, State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobKey, Payload, QueueName, SemaphoreName, Stage, State,
+    Timestamp, Visible, WorkerName,
 };
 
 /// How many of a job's failures are kept: the last ones.
@@ -134,6 +135,17 @@ pub struct Meta {
     pub route: Vec<Stage>,
     /// The batch that it belongs to, until it is dead-lettered or redriven.
     pub batch: Option<BatchId>,
+    /// The group that it belongs to, in whichever queue it is.
+    pub group: Option<GroupName>,
+    /// Its place in the line of its group: the first in the line may be delivered, the others are blocked. A job
+    /// that is finished stands in no line, unless it is dead and holds its group.
+    pub turn: Option<i64>,
+    /// The semaphores that it takes while it is reserved.
+    pub semaphores: Vec<SemaphoreName>,
+    /// The semaphore that it is blocked by; a blocked job without one waits for its turn.
+    pub waits_for: Option<SemaphoreName>,
+    /// Since when semaphores have kept it from being delivered.
+    pub waiting_since: Option<Timestamp>,
     /// A random number that changes with every write; writes are guarded by it.
     pub rev: i64,
 }
@@ -200,6 +212,10 @@ pub struct NewJob {
     pub route: Vec<Stage>,
     /// See [`Meta::batch`].
     pub batch: Option<BatchId>,
+    /// See [`Meta::group`].
+    pub group: Option<GroupName>,
+    /// See [`Meta::semaphores`].
+    pub semaphores: Vec<SemaphoreName>,
 }
 
 /// A key and until when it is taken at least.
@@ -241,6 +257,11 @@ impl NewJob {
             replay_of: self.replay_of,
             route: self.route,
             batch: self.batch,
+            group: self.group,
+            turn: None,
+            semaphores: self.semaphores,
+            waits_for: None,
+            waiting_since: None,
             rev: 0,
         };
         Job { meta, payload: self.payload, headers: self.headers, result: None }

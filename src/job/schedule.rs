@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::cron::{CronRule, Zone};
 use super::names::text_type;
 use super::record::Headers;
-use super::{Backoff, JobId, Payload, QueueName, Stage, Timestamp};
+use super::{Backoff, GroupName, JobId, Payload, QueueName, SemaphoreName, Stage, Timestamp};
 
 text_type! {
     /// The name of a schedule.
@@ -77,6 +77,14 @@ pub struct ScheduledJob {
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     #[schema(value_type = std::collections::HashMap<String, String>)]
     pub headers: Headers,
+    /// The group that the job belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub group: Option<GroupName>,
+    /// The semaphores that the job takes while it is reserved, up to 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>, max_items = 16)]
+    pub semaphores: Vec<SemaphoreName>,
     /// The stages that the job goes through afterwards, up to 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]

@@ -20,6 +20,42 @@ pub const WORKER_TIMEOUT_MAX_MS: u64 = 86_400_000;
 /// The most attempts that a job or a queue may ask for.
 pub const ATTEMPTS_MAX: u32 = 1_000_000;
 
+/// What becomes of a group whose first job dies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnGroupDead {
+    /// The dead job stays in the queue and holds its group until it is redriven or taken away.
+    #[default]
+    Hold,
+    /// The group goes on without it.
+    Skip,
+}
+
+/// At most so many deliveries in any stretch of time so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// How many.
+    #[schema(minimum = 1, maximum = 1000000)]
+    pub limit: u64,
+    /// How long, in milliseconds.
+    #[schema(minimum = 1, maximum = 86400000)]
+    pub per_ms: u64,
+}
+
+impl Rate {
+    /// The field that is out of its range and what would be right, if any is.
+    pub fn fault(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self { limit, .. } if !(1..=1_000_000).contains(limit) => Some(("limit", "must be 1 to 1000000")),
+            Self { per_ms, .. } if !(1..=LEASE_MAX_MS).contains(per_ms) => {
+                Some(("per_ms", "must be 1 to 86400000"))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What a queue's owner has set. What is absent falls back on the server's defaults, at the moment it
 /// is used and not when a job was pushed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -52,6 +88,16 @@ pub struct QueueSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_jobs: Option<u64>,
+    /// The most jobs of the queue that are reserved at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_reserved: Option<u64>,
+    /// How often jobs of the queue are delivered at most, pops included, on all servers together.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
+    pub rate: Option<Rate>,
+    /// What becomes of a group whose first job dies: `hold` it, which is the default, or `skip` the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_group_dead: Option<OnGroupDead>,
     /// Stops delivery; pushes go on.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
@@ -76,6 +122,12 @@ impl QueueSettings {
         if self.max_jobs == Some(0) {
             return plain("max_jobs", "must be at least 1; pause the queue to stop its delivery");
         }
+        if self.max_reserved == Some(0) {
+            return plain("max_reserved", "must be at least 1; pause the queue to stop its delivery");
+        }
+        if let Some((field, what)) = self.rate.as_ref().and_then(Rate::fault) {
+            return Some((format!("rate/{field}"), what));
+        }
         let (field, what) = self.backoff.as_ref()?.fault()?;
         Some((format!("backoff/{field}"), what))
     }
@@ -96,6 +148,9 @@ pub struct Defaults {
     pub retain_dead_ms: u64,
     /// How long a batch that is finished is kept with its results, in milliseconds.
     pub retain_batch_ms: u64,
+    /// How long a job waits for its semaphores until later ones that need one of them wait behind it, in
+    /// milliseconds.
+    pub semaphore_patience_ms: u64,
     /// How long a key stays taken at least, in milliseconds, when the push does not say.
     pub key_ttl_ms: u64,
     /// After how long a silence a worker that sends heartbeats gives back what it holds, in milliseconds, when its
@@ -112,6 +167,7 @@ impl Default for Defaults {
             retain_done_ms: 0,
             retain_dead_ms: 0,
             retain_batch_ms: 86_400_000,
+            semaphore_patience_ms: 10_000,
             key_ttl_ms: 300_000,
             worker_timeout_ms: 15_000,
         }
@@ -183,6 +239,21 @@ impl Rules {
     /// The most unfinished jobs that the queue takes.
     pub fn max_jobs(&self, queue: &QueueName) -> Option<u64> {
         self.queues.get(queue)?.max_jobs
+    }
+
+    /// The most jobs of the queue that are reserved at once.
+    pub fn max_reserved(&self, queue: &QueueName) -> Option<u64> {
+        self.queues.get(queue)?.max_reserved
+    }
+
+    /// How often jobs of the queue are delivered at most.
+    pub fn rate(&self, queue: &QueueName) -> Option<Rate> {
+        self.queues.get(queue)?.rate
+    }
+
+    /// Whether a dead job of this queue holds its group.
+    pub fn holds_dead(&self, queue: &QueueName) -> bool {
+        self.own(queue, |s| s.on_group_dead, OnGroupDead::Hold) == OnGroupDead::Hold
     }
 
     /// Whether delivery from this queue is stopped.

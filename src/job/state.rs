@@ -103,6 +103,10 @@ impl Visible {
 pub enum Verb {
     /// A worker takes it.
     Reserve,
+    /// A claim meets it while a semaphore that it needs has no room.
+    Block,
+    /// Its turn in its group has come, or its semaphore has room.
+    Unblock,
     /// The work is done.
     Commit,
     /// The work failed.
@@ -135,12 +139,15 @@ pub type Target = Option<State>;
 const GONE: Target = None;
 const READY: Target = Some(State::Ready);
 const RESERVED: Target = Some(State::Reserved);
+const BLOCKED: Target = Some(State::Blocked);
 const DONE: Target = Some(State::Done);
 const DEAD: Target = Some(State::Dead);
 
 /// Every transition there is. What is not listed is refused. A push makes a job `ready`.
 pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Reserve, &[RESERVED]),
+    (State::Ready, Verb::Block, &[BLOCKED]),
+    (State::Blocked, Verb::Unblock, &[READY]),
     (State::Reserved, Verb::Commit, &[DONE, GONE, READY]), // ready: in the next stage of its route
     (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose answer was lost
     (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
@@ -152,7 +159,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Expire, &[GONE]),
     (State::Blocked, Verb::Expire, &[GONE]),
     (State::Ready, Verb::Edit, &[READY]),
-    (State::Blocked, Verb::Edit, &[Some(State::Blocked)]),
+    (State::Blocked, Verb::Edit, &[BLOCKED]),
     (State::Reserved, Verb::Cancel, &[RESERVED, GONE]),
     (State::Ready, Verb::Cancel, &[GONE]),
     (State::Blocked, Verb::Cancel, &[GONE]),

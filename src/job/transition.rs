@@ -149,8 +149,8 @@ impl Loss {
 pub enum Outcome {
     /// It is done: history, or gone.
     Done,
-    /// It is in `queue`, due at `run_at`.
-    Returned { queue: QueueName, run_at: Timestamp },
+    /// It is in `queue`, due at `run_at`; `blocked`: once its turn in its group has come.
+    Returned { queue: QueueName, run_at: Timestamp, blocked: bool },
     /// Its attempts are used up. `moved_to` is the dead-letter queue that it is in now, if it has one.
     Dead { moved_to: Option<QueueName> },
     /// It is still reserved.
@@ -313,6 +313,7 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
     };
     let finished = Meta {
         state: State::Done,
+        turn: None,
         finished_at: Some(around.now),
         purge_at: Some(around.now.plus_ms(retain_ms)),
         claim: meta.claim.clone(), // tells the repeat of this commit, on any server
@@ -391,9 +392,13 @@ fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(
 
 fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     let now = around.now;
-    let Some(dead_letter) = around.rules.dead_letter(&meta.queue).cloned() else {
-        let purge_at = around.rules.retain_dead_ms(&meta.queue).map(|ms| now.plus_ms(ms));
-        let dead = Meta { state: State::Dead, finished_at: Some(now), purge_at, expires_at: None, ..meta };
+    // What holds its group stays where it is, and is not forgotten: somebody must decide.
+    let turn = meta.turn.filter(|_| around.rules.holds_dead(&meta.queue));
+    let Some(dead_letter) = around.rules.dead_letter(&meta.queue).filter(|_| turn.is_none()).cloned() else {
+        let retain_ms = around.rules.retain_dead_ms(&meta.queue).filter(|_| turn.is_none());
+        let purge_at = retain_ms.map(|ms| now.plus_ms(ms));
+        let dead =
+            Meta { state: State::Dead, finished_at: Some(now), purge_at, expires_at: None, turn, ..meta };
         return Step::write(dead, Outcome::Dead { moved_to: None });
     };
     let origin = Origin {
@@ -476,11 +481,12 @@ fn rehomed(mut meta: Meta, queue: &QueueName, reason: TrailReason, now: Timestam
     meta.trail.push(TrailStep { at: now, queue: meta.queue.clone(), reason, attempts: meta.attempts });
     let surplus = meta.trail.len().saturating_sub(TRAIL_KEPT);
     meta.trail.drain(..surplus);
-    Meta { queue: queue.clone(), attempts: 0, key: None, origin: None, ..meta }
+    Meta { queue: queue.clone(), attempts: 0, key: None, origin: None, turn: None, ..meta }
 }
 
 fn returned(meta: Meta) -> Step {
-    let outcome = Outcome::Returned { queue: meta.queue.clone(), run_at: meta.run_at };
+    let (queue, blocked) = (meta.queue.clone(), meta.state == State::Blocked);
+    let outcome = Outcome::Returned { queue, run_at: meta.run_at, blocked };
     Step::write(meta, outcome)
 }
 

@@ -124,6 +124,8 @@ impl Queues {
             max_attempts: push.max_attempts,
             backoff: push.backoff,
             expires_in_ms: push.expires_in_ms,
+            group: push.group,
+            semaphores: push.semaphores,
             then: push.then,
         })
     }

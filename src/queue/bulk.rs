@@ -132,6 +132,8 @@ impl Queues {
             replay_of: Some(job.meta.id),
             route: Vec::new(),
             batch: None,
+            group: job.meta.group,
+            semaphores: job.meta.semaphores,
         }
     }
 }

@@ -9,11 +9,16 @@ use crate::job::backoff::YEAR_MS;
 use crate::job::record::{Headers, KeyHold};
 use crate::job::route::ROUTE_MAX;
 use crate::job::settings::ATTEMPTS_MAX;
-use crate::job::{Backoff, JobId, JobKey, NewJob, Payload, QueueName, Stage, State, Timestamp, Visible};
+use crate::job::{
+    Backoff, GroupName, JobId, JobKey, NewJob, Payload, QueueName, SemaphoreName, Stage, State, Timestamp,
+    Visible,
+};
 use crate::store::{self, Pushed, StoreError};
 
 /// The most headers of one job.
 const HEADERS_MAX: usize = 64;
+/// The most semaphores of one job.
+pub(super) const SEMAPHORES_MAX: usize = 16;
 /// The most bytes of all names and texts of one job's headers.
 const HEADER_BYTES_MAX: usize = 8192;
 
@@ -49,6 +54,10 @@ pub struct NewPush {
     pub backoff: Option<Backoff>,
     /// Removed after so many milliseconds, unless it is reserved or finished then.
     pub expires_in_ms: Option<u64>,
+    /// The group that it belongs to.
+    pub group: Option<GroupName>,
+    /// The semaphores that it takes while it is reserved.
+    pub semaphores: Vec<SemaphoreName>,
     /// The stages that it goes through afterwards.
     pub then: Vec<Stage>,
 }
@@ -71,6 +80,7 @@ impl NewPush {
     pub(super) fn check(&self, payload_bytes: usize) -> Result<()> {
         check_size(&self.payload, "/payload", payload_bytes)?;
         check_route(&self.then)?;
+        check_semaphores(&self.semaphores)?;
         let year = |value: Option<u64>| value.is_some_and(|ms| ms > YEAR_MS);
         if matches!(self.when, When::In(ms) if ms > YEAR_MS) {
             return Err(Error::invalid("/delay_ms", "must be 0 to 31536000000 (a year)"));
@@ -125,7 +135,19 @@ impl NewPush {
             replay_of: None,
             route: self.then,
             batch: None,
+            group: self.group,
+            semaphores: self.semaphores,
         }
+    }
+}
+
+fn check_semaphores(semaphores: &[SemaphoreName]) -> Result<()> {
+    if semaphores.len() > SEMAPHORES_MAX {
+        return Err(Error::invalid("/semaphores", "must be at most 16"));
+    }
+    match semaphores.iter().enumerate().find(|(n, name)| semaphores[..*n].contains(name)) {
+        Some((n, _)) => Err(Error::invalid(format!("/semaphores/{n}"), "must not be named twice")),
+        None => Ok(()),
     }
 }
 
@@ -248,6 +270,10 @@ impl Queues {
                 self.announce(&queue, run_at);
                 let state = State::Ready.visible(run_at, created_at);
                 Ok(PushAnswer { id, state, run_at, deduplicated: false })
+            }
+            Pushed::Blocked => {
+                notes.count(&queue, Event::Pushed);
+                Ok(PushAnswer { id, state: Visible::Blocked, run_at, deduplicated: false })
             }
             Pushed::Duplicate { id, state, run_at } => {
                 Ok(PushAnswer { id, state, run_at, deduplicated: true })

@@ -359,7 +359,7 @@ impl Queues {
                 match applied {
                     Ok(applied) => {
                         self.note_callback(applied.callback.as_ref(), &mut self.meter().notes());
-                        if let Outcome::Returned { queue, run_at } = applied.outcome {
+                        if let Outcome::Returned { queue, run_at, .. } = applied.outcome {
                             self.announce(&queue, run_at);
                         }
                     }

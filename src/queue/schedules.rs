@@ -246,6 +246,8 @@ fn as_push(job: &ScheduledJob) -> NewPush {
         max_attempts: job.max_attempts,
         backoff: job.backoff,
         expires_in_ms: job.expires_in_ms,
+        group: job.group.clone(),
+        semaphores: job.semaphores.clone(),
         then: job.then.clone(),
     }
 }

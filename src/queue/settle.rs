@@ -265,8 +265,10 @@ impl Queues {
             notes.run_time(&applied.queue, now.ms_since(started_at));
         }
         self.note_callback(applied.callback.as_ref(), notes);
+        applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
         match &applied.outcome {
-            Outcome::Returned { queue, run_at } => self.announce(queue, *run_at),
+            Outcome::Returned { blocked: true, .. } => {}
+            Outcome::Returned { queue, run_at, .. } => self.announce(queue, *run_at),
             Outcome::Dead { moved_to } => {
                 notes.count(&applied.queue, Event::Dead);
                 if let Some(queue) = moved_to {

@@ -14,7 +14,8 @@ use futures::stream::BoxStream;
 
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
-    Child, Claim, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible, WorkerName,
+    Child, Claim, GroupName, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible,
+    WorkerName,
 };
 
 pub mod batches;
@@ -87,6 +88,8 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub enum Pushed {
     /// It is stored.
     Created,
+    /// It is stored, and waits for its turn in its group.
+    Blocked,
     /// Its key is taken by a job with an equal payload; nothing was stored.
     Duplicate {
         /// The job that has the key.
@@ -153,6 +156,8 @@ pub struct Applied {
     pub pushed: Vec<Child>,
     /// The callback of a batch whose last job this was, stored with it.
     pub callback: Option<CalledBack>,
+    /// Jobs that nothing blocks any more: their queues, and when they are due.
+    pub unblocked: Vec<(QueueName, Timestamp)>,
     /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
     pub repeated: bool,
 }
@@ -193,6 +198,8 @@ pub struct Filter {
     pub state: Option<Visible>,
     /// Only jobs pushed with this key.
     pub key: Option<JobKey>,
+    /// Only jobs of this group.
+    pub group: Option<GroupName>,
     /// Only jobs that were dead-lettered into the queue.
     pub dead_lettered: bool,
     /// Only jobs from this moment on: by `finished_at` in history and among the dead, else by `created_at`.
@@ -204,7 +211,7 @@ pub struct Filter {
 impl Filter {
     /// Every job of the queue.
     pub fn all(queue: QueueName) -> Self {
-        Self { queue, state: None, key: None, dead_lettered: false, from: None, before: None }
+        Self { queue, state: None, key: None, group: None, dead_lettered: false, from: None, before: None }
     }
 
     /// The jobs of the queue that are in this state.

@@ -65,6 +65,15 @@ pub fn differences(one: &Job, other: &Job) -> Vec<&'static str> {
 fn fields(Job { meta, payload, headers, result }: &Job) -> Vec<(&'static str, String)> {
     let mut fields = Vec::from(bookkeeping(meta));
     fields.extend([
+        ("origin", text(&meta.origin)),
+        ("replay_of", text(&meta.replay_of)),
+        ("then", text(&meta.route)),
+        ("batch", text(&meta.batch)),
+        ("group", text(&meta.group)),
+        ("turn", text(&meta.turn)),
+        ("semaphores", text(&meta.semaphores)),
+        ("waits_for", text(&meta.waits_for)),
+        ("waiting_since", text(&meta.waiting_since)),
         ("payload", json(Some(payload))),
         ("headers", text(headers)),
         ("result", json(result.as_ref())),
@@ -72,7 +81,7 @@ fn fields(Job { meta, payload, headers, result }: &Job) -> Vec<(&'static str, St
     fields
 }
 
-fn bookkeeping(meta: &Meta) -> [(&'static str, String); 26] {
+fn bookkeeping(meta: &Meta) -> [(&'static str, String); 22] {
     let Meta {
         id,
         queue,
@@ -96,10 +105,15 @@ fn bookkeeping(meta: &Meta) -> [(&'static str, String); 26] {
         cancel_requested,
         errors,
         trail,
-        origin,
-        replay_of,
-        route,
-        batch,
+        origin: _,
+        replay_of: _, // these are added above
+        route: _,
+        batch: _,
+        group: _,
+        turn: _,
+        semaphores: _,
+        waits_for: _,
+        waiting_since: _,
         rev: _,
     } = meta;
     [
@@ -125,10 +139,6 @@ fn bookkeeping(meta: &Meta) -> [(&'static str, String); 26] {
         ("cancel_requested", text(cancel_requested)),
         ("errors", text(errors)),
         ("trail", text(trail)),
-        ("origin", text(origin)),
-        ("replay_of", text(replay_of)),
-        ("then", text(route)),
-        ("batch", text(batch)),
     ]
 }
 

@@ -29,6 +29,8 @@ fn batch(store: &dyn Store, sealed: bool) -> Batch {
         max_attempts: Some(2),
         backoff: None,
         expires_in_ms: None,
+        group: None,
+        semaphores: Vec::new(),
         then: Vec::new(),
     };
     Batch::new(IDS.next_batch(now), IDS.next(now), Some(on_finished), sealed, now)

@@ -58,7 +58,8 @@ pub async fn an_edit_postpones_and_hurries(store: &dyn Store) {
     assert_eq!(store.upcoming(5).await.unwrap(), [(queue("q"), later)]);
     let now = store.now().unwrap();
     apply(store, edit(&id, None, Some(now), None)).await.unwrap();
-    assert_eq!(counts_of(store, "q").await.scheduled, 0);
+    // The estimate by which the counts tell what is due may lag behind the clock.
+    until("it is due", async || (counts_of(store, "q").await.scheduled == 0).then_some(())).await;
     assert_eq!(take(store, "q").await.meta.id, id);
 }
 

@@ -1,5 +1,6 @@
 //! The settings of queues, their versions and their revision.
 
+use tailback::job::settings::{OnGroupDead, Rate};
 use tailback::job::{Backoff, QueueSettings};
 use tailback::store::{Expected, Saved, SettingsSnapshot, Store, StoredSettings};
 
@@ -28,6 +29,9 @@ pub async fn settings_come_back_as_they_were_saved(store: &dyn Store) {
         retain_done_ms: Some(0),
         retain_dead_ms: Some(31_536_000_000),
         max_jobs: Some(u64::from(u32::MAX) * 5),
+        max_reserved: Some(7),
+        rate: Some(Rate { limit: 1_000_000, per_ms: 86_400_000 }),
+        on_group_dead: Some(OnGroupDead::Skip),
         paused: true,
     };
     let (one, two) = (stored("v1", full), stored("v2", QueueSettings::default()));

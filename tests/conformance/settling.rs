@@ -124,7 +124,7 @@ pub async fn a_release_is_not_counted(store: &dyn Store) {
     let taken = push_and_take(store, job("q").priority(4)).await;
     let run_at = taken.meta.run_at;
     let released = outcome(store, release(&taken), &Rules::default()).await;
-    assert_eq!(released, Outcome::Returned { queue: queue("q"), run_at });
+    assert_eq!(released, Outcome::Returned { queue: queue("q"), run_at, blocked: false });
     let again = take(store, "q").await;
     assert_eq!((again.meta.attempts, again.meta.errors.len()), (1, 0));
     assert_eq!(apply(store, release(&taken)).await, Err(LOST));

@@ -10,8 +10,8 @@ use tailback::job::settings::Defaults;
 use tailback::job::state::State;
 use tailback::job::transition::{Operation, Outcome, Refusal};
 use tailback::job::{
-    Backoff, BatchId, Claim, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings, Rules, Stage,
-    Timestamp,
+    Backoff, BatchId, Claim, GroupName, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings,
+    Rules, SemaphoreName, Stage, Timestamp,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
 
@@ -57,6 +57,8 @@ pub struct Draft {
     replay_of: Option<JobId>,
     route: Vec<Stage>,
     batch: Option<BatchId>,
+    group: Option<GroupName>,
+    semaphores: Vec<SemaphoreName>,
 }
 
 pub fn job(name: &str) -> Draft {
@@ -73,6 +75,8 @@ pub fn job(name: &str) -> Draft {
         replay_of: None,
         route: Vec::new(),
         batch: None,
+        group: None,
+        semaphores: Vec::new(),
     }
 }
 
@@ -133,6 +137,16 @@ impl Draft {
         self
     }
 
+    pub fn group(mut self, name: &str) -> Self {
+        self.group = Some(name.parse().unwrap());
+        self
+    }
+
+    pub fn needs(mut self, semaphores: &[&str]) -> Self {
+        self.semaphores = semaphores.iter().map(|name| name.parse().unwrap()).collect();
+        self
+    }
+
     /// The job, by the store's clock.
     pub fn build(self, store: &dyn Store) -> NewJob {
         let now = store.now().unwrap();
@@ -153,6 +167,8 @@ impl Draft {
             replay_of: self.replay_of,
             route: self.route,
             batch: self.batch,
+            group: self.group,
+            semaphores: self.semaphores,
         }
     }
 }

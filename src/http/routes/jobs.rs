@@ -13,6 +13,7 @@ use super::{align, each};
 use crate::http::body::{Body, maybe_payload, present};
 use crate::http::params::{InQueue, OfJob, Query, cursor};
 use crate::http::problem::{Answer, Code, Problem};
+use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::{JobId, QueueName, Timestamp, Visible};
 use crate::queue::{Cancelled, Edit, PushAnswer, Queues};
 use crate::store::Filter;
@@ -251,6 +252,7 @@ pub struct JobsPage {
 #[utoipa::path(get, path = "/v1/queues/{queue}/jobs", operation_id = "browse_jobs", tag = "jobs",
     params(("queue" = String, Path, description = "The queue"),
         ("state" = Option<Visible>, Query, description = "Only jobs in this state"),
+        ("group" = Option<String>, Query, description = "Only jobs of this group"),
         ("key" = Option<String>, Query, description = "Only jobs pushed with this key"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
         ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
@@ -260,10 +262,11 @@ pub async fn browse(
     InQueue(queue): InQueue,
     query: Query,
 ) -> Answer<Json<JobsPage>> {
-    let query = query.only(&["state", "key", "limit", "cursor"])?;
+    let query = query.only(&["state", "group", "key", "limit", "cursor"])?;
     let filter = Filter {
         state: query.word("state", STATES)?,
-        key: query.get("key", crate::job::names::KEY_RULE)?,
+        group: query.get("group", NAME_RULE)?,
+        key: query.get("key", KEY_RULE)?,
         ..Filter::all(queue)
     };
     let page = queues.browse(&filter, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use crate::http::body::{parse, payload};
 use crate::http::problem::Problem;
 use crate::job::record::Headers;
-use crate::job::{Backoff, JobKey, QueueName, Stage, Timestamp};
+use crate::job::{Backoff, GroupName, JobKey, QueueName, SemaphoreName, Stage, Timestamp};
 use crate::queue::{Error, NewPush, When};
 
 macro_rules! pushes {
@@ -50,6 +50,14 @@ macro_rules! pushes {
                 #[serde(default)]
                 #[schema(value_type = std::collections::HashMap<String, String>)]
                 headers: Headers,
+                /// The group that the job belongs to: jobs of the queue with the same one are delivered one at a time, in the
+                /// order of their pushes.
+                #[schema(value_type = Option<String>)]
+                group: Option<GroupName>,
+                /// The semaphores that the job needs, up to 16: it is delivered while each has room, and takes all of them.
+                #[serde(default)]
+                #[schema(value_type = Vec<String>, max_items = 16)]
+                semaphores: Vec<SemaphoreName>,
                 /// The stages that the job goes through afterwards, up to 100: each commit hands it to the next one.
                 #[serde(default)]
                 #[schema(max_items = 100)]
@@ -75,7 +83,9 @@ macro_rules! pushes {
                         max_attempts: self.max_attempts,
                         backoff: self.backoff,
                         expires_in_ms: self.expires_in_ms,
-                                then: self.then,
+                        group: self.group,
+                        semaphores: self.semaphores,
+                        then: self.then,
                     })
                 }
             }
@@ -124,6 +134,14 @@ pub struct OnFinishedRequest {
     #[serde(default)]
     #[schema(value_type = std::collections::HashMap<String, String>)]
     headers: Headers,
+    /// The group that the job belongs to: jobs of the queue with the same one are delivered one at a time, in the
+    /// order of their pushes.
+    #[schema(value_type = Option<String>)]
+    group: Option<GroupName>,
+    /// The semaphores that the job needs, up to 16: it is delivered while each has room, and takes all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>, max_items = 16)]
+    semaphores: Vec<SemaphoreName>,
     /// The stages that the job goes through afterwards, up to 100.
     #[serde(default)]
     #[schema(max_items = 100)]
@@ -143,6 +161,8 @@ impl OnFinishedRequest {
             max_attempts: self.max_attempts,
             backoff: self.backoff,
             expires_in_ms: self.expires_in_ms,
+            group: self.group,
+            semaphores: self.semaphores,
             then: self.then,
         };
         Ok((self.queue, push))

@@ -11,7 +11,7 @@ use crate::http::body::{Body, maybe_payload, present};
 use crate::http::params::SettledJob;
 use crate::http::problem::{Answer, Code, Problem};
 use crate::job::transition::Outcome;
-use crate::job::{Child, JobId, QueueName, State as JobState, Timestamp};
+use crate::job::{Child, JobId, QueueName, State as JobState, Timestamp, Visible};
 use crate::queue::settle::{Action, SETTLE_MAX};
 use crate::queue::{Queues, Settle, Settled};
 
@@ -157,6 +157,8 @@ pub enum SettledState {
     Ready,
     /// It can be delivered again from its `run_at` on.
     Scheduled,
+    /// It waits for its turn in its group.
+    Blocked,
     /// Its attempts are used up.
     Dead,
     /// It has left: somebody had asked for its end, or its `expires_at` had passed.
@@ -171,9 +173,13 @@ impl From<Settled> for SettleResponse {
             Outcome::Done => Self { state: Some(SettledState::Done), ..answer },
             Outcome::Removed => Self { state: Some(SettledState::Removed), ..answer },
             Outcome::Dead { moved_to } => Self { state: Some(SettledState::Dead), queue: moved_to, ..answer },
-            Outcome::Returned { queue, run_at } => {
-                let scheduled = JobState::Ready.visible(run_at, now) == crate::job::Visible::Scheduled;
-                let state = if scheduled { SettledState::Scheduled } else { SettledState::Ready };
+            Outcome::Returned { queue, run_at, blocked } => {
+                let state =
+                    match if blocked { JobState::Blocked } else { JobState::Ready }.visible(run_at, now) {
+                        Visible::Blocked => SettledState::Blocked,
+                        Visible::Scheduled => SettledState::Scheduled,
+                        _ => SettledState::Ready,
+                    };
                 Self { state: Some(state), queue: Some(queue), run_at: Some(run_at), ..answer }
             }
             Outcome::Held { reserved_until, cancel_requested } => Self {
@@ -441,13 +447,14 @@ mod tests {
 
     #[test]
     fn states_are_told_apart_by_the_stores_clock() {
-        let state = |run_at| {
-            let outcome =
-                Outcome::Returned { queue: "q".parse().unwrap(), run_at: Timestamp::from_millis(run_at) };
+        let state = |run_at, blocked| {
+            let run_at = Timestamp::from_millis(run_at);
+            let outcome = Outcome::Returned { queue: "q".parse().unwrap(), run_at, blocked };
             let (id, now) = ("a".parse().unwrap(), Timestamp::from_millis(1000));
             let settled = Settled { id, outcome, pushed: Vec::new(), now };
             serde_json::to_value(SettleResponse::from(settled)).unwrap()["state"].clone()
         };
-        assert_eq!((state(1000), state(1001)), ("ready".into(), "scheduled".into()));
+        assert_eq!((state(1000, false), state(1001, false)), ("ready".into(), "scheduled".into()));
+        assert_eq!(state(1001, true), "blocked");
     }
 }

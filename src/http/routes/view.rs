@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::job::record::{Failure, Headers, Origin, TrailStep};
 use crate::job::{
-    Backoff, BatchId, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Stage, Timestamp, Visible,
-    WorkerName,
+    Backoff, BatchId, GroupName, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, SemaphoreName,
+    Stage, Timestamp, Visible, WorkerName,
 };
 
 fn is_false(value: &bool) -> bool {
@@ -98,6 +98,18 @@ pub struct JobView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub batch: Option<BatchId>,
+    /// The group that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub group: Option<GroupName>,
+    /// The semaphores that it takes while it is reserved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub semaphores: Vec<SemaphoreName>,
+    /// The semaphore that it is blocked by; a blocked job without one waits for its turn in its group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub waits_for: Option<SemaphoreName>,
     /// What its worker answered with the commit: any JSON value (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -135,6 +147,9 @@ impl JobView {
             replay_of: meta.replay_of,
             then: meta.route,
             batch: meta.batch,
+            group: meta.group,
+            semaphores: meta.semaphores,
+            waits_for: meta.waits_for,
             result,
         }
     }

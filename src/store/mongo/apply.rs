@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::client::{barrier, durable, fault, parts, strict, write, write_strict};
 use super::document::{readable, to_meta, without_contents};
-use super::plan::Plan;
+use super::plan::{Plan, deletion};
 use super::receipts::{self, Receipt};
 use super::{JOBS, Mongo};
 use crate::job::state::Verb;
@@ -252,12 +252,7 @@ impl Round<'_> {
             if leaving.is_empty() {
                 return Ok(0);
             }
-            // One statement for all: a job whose `rev` is among those that were read is as it was read.
-            let ids: Vec<&str> = leaving.iter().map(|plan| plan.meta.id.as_str()).collect();
-            let revs: Vec<i64> = leaving.iter().map(|plan| plan.meta.rev).collect();
-            let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
-            let statement = doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } };
-            write(database, doc! { "delete": JOBS, "deletes": [statement] }).await
+            write(database, doc! { "delete": JOBS, "deletes": [deletion(&leaving)] }).await
         };
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);

@@ -4,28 +4,48 @@
 use std::collections::HashMap;
 
 use mongodb::ClientSession;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
-use super::JOBS;
 use super::apply::Round;
 use super::batches;
 use super::client::{fault, parts, write_in};
-use super::document::from_job;
-use super::plan::Plan;
+use super::lines::{self, Lines};
+use super::plan::{Plan, deletion};
 use super::push::{self, Resolved, Room, Trouble};
 use super::receipts::{self, Receipt};
+use super::{JOBS, Mongo};
 use crate::job::transition::Refusal;
-use crate::job::{BatchId, Child, NewJob, QueueName};
-use crate::store::{CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
+use crate::job::{BatchId, Child, NewJob, QueueName, State};
+use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
 
 /// How a transaction ended.
 enum Written {
-    /// All of it is stored: for each plan, the jobs that it pushed; and the callbacks of batches that ended.
-    Done(Vec<Vec<Child>>, HashMap<BatchId, CalledBack>),
+    /// All of it is stored.
+    Done(Together),
     /// A job or a key was not what the plans expect; nothing was stored.
     Stale,
     /// A job that was to be pushed is refused; nothing was stored.
     Refused(PushRefused),
+}
+
+/// What was stored together with the plans.
+#[derive(Default)]
+struct Together {
+    /// For each plan, the jobs that it pushed.
+    pushed: Vec<Vec<Child>>,
+    /// The callbacks of batches that ended.
+    callbacks: HashMap<BatchId, CalledBack>,
+    /// The jobs whose turn has come.
+    next: Vec<lines::Next>,
+}
+
+impl Together {
+    /// Takes out whose turn has come with this plan.
+    fn next_of(&mut self, plan: &Plan) -> Option<lines::Next> {
+        let vacated = plan.vacated().filter(|vacated| vacated.was_first)?;
+        let place = self.next.iter().position(|next| next.line == vacated.line)?;
+        Some(self.next.swap_remove(place))
+    }
 }
 
 impl Round<'_> {
@@ -54,6 +74,11 @@ impl Round<'_> {
         limited.sort();
         limited.dedup();
         let _gates = mongo.gates.enter(limited.iter().cloned()).await;
+        // Where a job only leaves its line, meeting others is rare enough not to wait for them.
+        let joined = plans.iter().flat_map(|(_, plan)| {
+            plan.joined().cloned().into_iter().chain(plan.pushes.iter().filter_map(push::line))
+        });
+        let _lines = mongo.line_gates.enter(joined).await;
         let mut room = mongo.room(&limited, rules).await?;
         let mut fitting = Vec::new();
         for (n, plan) in plans {
@@ -70,7 +95,7 @@ impl Round<'_> {
             return Ok(());
         }
         let sent = mongo.counters.sending(fitting.iter().flat_map(|(_, plan)| plan.queues()));
-        let written = self.transact(&fitting, room).await;
+        let written = self.transact(&mut fitting, room).await;
         mongo.floors.came(fitting.iter().filter_map(|(_, plan)| plan.place()));
         let pushed = fitting.iter().flat_map(|(_, plan)| &plan.pushes).map(push::place);
         mongo.floors.came(pushed.collect::<Vec<_>>().iter().map(|(queue, place)| (queue, *place)));
@@ -83,11 +108,17 @@ impl Round<'_> {
     /// Answers what is certain.
     fn conclude(&mut self, plans: Vec<(usize, Plan)>, written: Result<Written>) -> Result<()> {
         match written {
-            Ok(Written::Done(pushed, mut callbacks)) => {
-                for ((n, plan), pushed) in plans.into_iter().zip(pushed) {
+            Ok(Written::Done(mut together)) => {
+                let (counters, floors) = (&self.mongo.counters, &self.mongo.floors);
+                for next in &together.next {
+                    counters.moved(&next.line.queue, State::Blocked, State::Ready, 1);
+                    floors.came([(&next.line.queue, next.place)]);
+                }
+                for ((n, plan), pushed) in plans.into_iter().zip(std::mem::take(&mut together.pushed)) {
                     self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-                    let callback = plan.finish().and_then(|finish| callbacks.remove(&finish.batch));
-                    self.answer(n, Ok(plan.applied(pushed, callback)));
+                    let callback = plan.finish().and_then(|finish| together.callbacks.remove(&finish.batch));
+                    let unblocked = together.next_of(&plan).iter().map(lines::Next::arrival).collect();
+                    self.answer(n, Ok(Applied { unblocked, ..plan.applied(pushed, callback) }));
                 }
             }
             Ok(Written::Stale) => {} // plan again
@@ -107,10 +138,11 @@ impl Round<'_> {
     }
 
     /// Others that write to the same batches are waited for, as long as the round may take.
-    async fn transact(&self, plans: &[(usize, Plan)], room: Room) -> Result<Written> {
+    async fn transact(&self, plans: &mut [(usize, Plan)], room: Room) -> Result<Written> {
         loop {
             match self.try_transact(plans, room.clone()).await {
                 Ok(written) => return Ok(written),
+                Err(Trouble::Again) => batches::pause().await,
                 Err(Trouble::Driver(error)) if batches::is_conflict(&error) => batches::pause().await,
                 Err(Trouble::Driver(error)) => return Err(fault(error)),
                 Err(Trouble::Store(error)) => return Err(error),
@@ -120,69 +152,78 @@ impl Round<'_> {
 
     async fn try_transact(
         &self,
-        plans: &[(usize, Plan)],
+        plans: &mut [(usize, Plan)],
         mut room: Room,
     ) -> std::result::Result<Written, Trouble> {
-        let mut session = self.mongo.transaction().await?;
+        let mongo = self.mongo;
+        let mut session = mongo.transaction().await?;
+        let mut lines = Lines::default();
+        let next = line_up(mongo, plans, &mut lines, &mut session).await?;
         let finishes = plans.iter().filter_map(|(_, plan)| plan.finish());
-        let counted = batches::count(self.mongo, finishes, &mut session).await?;
-        if !self.write_jobs(plans, &mut session).await? {
-            abort(&mut session).await;
-            return Ok(Written::Stale);
-        }
-        let callbacks = batches::conclude(self.mongo, counted, self.rules, &mut session).await?;
+        let counted = batches::count(mongo, finishes, &mut session).await?;
         let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
-        for (_, plan) in plans {
+        for (_, plan) in plans.iter() {
             // A job that is committed makes room in its queue.
             if let (Some(left), false) = (room.get_mut(&plan.meta.queue), plan.pushes.is_empty()) {
                 *left += 1;
             }
         }
-        let mut resolved = push::resolve(self.mongo, &jobs, &mut room, &mut session).await?;
-        let children = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {
+        let mut resolved = push::resolve(mongo, &jobs, &mut room, &mut lines, &mut session).await?;
+        let pushed = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {
             Ok(children) => children,
             Err(refused) => {
                 abort(&mut session).await;
                 return Ok(Written::Refused(refused));
             }
         };
-        let receipts = plans.iter().zip(&children).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
+        let callbacks = batches::conclude(mongo, counted, self.rules, &mut session).await?;
+        lines.load(mongo, callbacks.iter().filter_map(|(_, job)| push::line(job)), &mut session).await?;
+        let now = mongo.now()?;
+        for (_, callback) in &callbacks {
+            let (document, state) = push::stored(callback, &mut lines, now);
+            resolved.documents.push(document);
+            resolved.arriving.push((callback.queue.clone(), state));
+        }
+        lines.write(mongo, &mut session).await?;
+        if !self.write_jobs(plans, &next, &mut session).await? {
+            abort(&mut session).await;
+            return Ok(Written::Stale);
+        }
+        let receipts = plans.iter().zip(&pushed).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
         let receipts: Vec<Receipt> = receipts.collect();
         if !receipts.is_empty() {
-            receipts::insert(self.mongo, &receipts, &mut session).await?;
-        }
-        let now = self.mongo.now()?;
-        for (_, callback) in &callbacks {
-            resolved.documents.push(from_job(&callback.clone().into_job(), now));
-            resolved.arriving.push(callback.queue.clone());
+            receipts::insert(mongo, &receipts, &mut session).await?;
         }
         let stored = self.store(resolved, session).await;
         let places: Vec<_> = callbacks.iter().map(|(_, callback)| push::place(callback)).collect();
-        self.mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
+        mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
         let told = callbacks.iter().map(|(batch, callback)| (batch.clone(), CalledBack::from(callback)));
-        Ok(if stored? { Written::Done(children, told.collect()) } else { Written::Stale })
+        let together = Together { pushed, callbacks: told.collect(), next };
+        Ok(if stored? { Written::Done(together) } else { Written::Stale })
     }
 
-    /// Writes what the plans say of the jobs themselves. False if one of them is not as it was read.
+    /// Writes what the plans say of the jobs themselves, and those whose turn has come. False if one of them is not as
+    /// it was read.
     async fn write_jobs(
         &self,
         plans: &[(usize, Plan)],
+        next: &[lines::Next],
         session: &mut ClientSession,
     ) -> std::result::Result<bool, Trouble> {
         let database = self.mongo.connection.database().await?;
         let now = self.mongo.now()?;
         let update = |(_, plan): &(usize, Plan)| Some(doc! { "q": plan.guard(), "u": plan.update(now)? });
-        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
-        let leaving = plans.iter().filter(|(_, plan)| plan.deletes());
-        let deletes = leaving.map(|(_, plan)| doc! { "q": plan.guard(), "limit": 1 }).collect();
+        let updates = plans.iter().filter_map(update).chain(lines::statements(next)).collect();
+        let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
+        let deletes = if leaving.is_empty() { Vec::new() } else { vec![deletion(&leaving)] };
         let mut found = 0;
         for (verb, field, statements) in [("update", "updates", updates), ("delete", "deletes", deletes)] {
             for part in parts(statements)? {
                 let command = doc! { verb: JOBS, field: part };
-                found += write_in(database, command, session).await.map_err(Trouble::Driver)?.unwrap_or(0);
+                found += write_in(database, command, session).await?.unwrap_or(0);
             }
         }
-        Ok(found == plans.len() as u64)
+        Ok(found == (plans.len() + next.len()) as u64)
     }
 
     /// Stores new jobs, and commits all. False: a key was taken in the meantime.
@@ -193,7 +234,7 @@ impl Round<'_> {
     ) -> std::result::Result<bool, Trouble> {
         let Resolved { documents, records, arriving, .. } = resolved;
         let database = self.mongo.connection.database().await?;
-        let arriving = self.mongo.counters.arriving(&arriving);
+        let arriving = self.mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
         let stored = async {
             if !push::write(database, documents, parts(records)?, &mut session)
                 .await
@@ -216,6 +257,26 @@ impl Round<'_> {
     }
 }
 
+/// Takes the jobs out of the lines that they leave, sees whose turn has come, and puts those that come to a line at its
+/// end.
+async fn line_up(
+    mongo: &Mongo,
+    plans: &mut [(usize, Plan)],
+    lines: &mut Lines,
+    session: &mut ClientSession,
+) -> std::result::Result<Vec<lines::Next>, Trouble> {
+    plans.iter().filter_map(|(_, plan)| plan.vacated()).for_each(|vacated| lines.vacate(vacated));
+    let next = lines.advance(mongo, session).await?;
+    lines.load(mongo, plans.iter().filter_map(|(_, plan)| plan.joined().cloned()), session).await?;
+    for (_, plan) in plans {
+        if let Some(line) = plan.joined() {
+            let (turn, is_first) = lines.join(line);
+            plan.step.stand(turn, is_first);
+        }
+    }
+    Ok(next)
+}
+
 /// The jobs that each plan pushes, unless one of them is refused.
 fn children(
     plans: &[(usize, Plan)],
@@ -234,7 +295,9 @@ fn children(
 pub fn child(place: usize, job: &NewJob, pushed: Pushed) -> std::result::Result<Child, PushRefused> {
     let queue = job.queue.clone();
     match pushed {
-        Pushed::Created => Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false }),
+        Pushed::Created | Pushed::Blocked => {
+            Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
+        }
         Pushed::Duplicate { id, run_at, .. } => Ok(Child { id, queue, run_at, deduplicated: true }),
         Pushed::KeyConflict { id } => Err(PushRefused { place, queue, key_of: Some(id) }),
         Pushed::Full => Err(PushRefused { place, queue, key_of: None }),

@@ -14,7 +14,8 @@ use mongodb::options::ReturnDocument;
 
 use super::atomic::{abort, child};
 use super::client::{DUPLICATE_KEY, fault, parts};
-use super::document::{Row, date, from_job, put_json};
+use super::document::{Row, date, put_json};
+use super::lines::Lines;
 use super::push::{self, Resolved, Room, Trouble, insert_each};
 use super::{BATCH_RESULTS, BATCHES, Mongo};
 use crate::job::batch::{Endings, Finish};
@@ -203,11 +204,13 @@ async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> C
         limited.sort();
         limited.dedup();
         let _gates = mongo.gates.enter(limited.iter().cloned()).await;
+        let _lines = mongo.line_gates.enter(jobs.iter().filter_map(push::line)).await;
         let room = mongo.room(&limited, rules).await?;
         loop {
             match try_change(mongo, what, jobs, room.clone(), rules).await {
                 Ok(Some(changed)) => return Ok(changed),
                 Ok(None) => {}
+                Err(Trouble::Again) => {}
                 Err(Trouble::Driver(error)) if is_conflict(&error) => {}
                 Err(Trouble::Driver(error)) => return Err(fault(error)),
                 Err(Trouble::Store(error)) => return Err(error),
@@ -235,7 +238,8 @@ async fn try_change(
         }
     };
     let asked: Vec<&NewJob> = jobs.iter().collect();
-    let mut resolved = push::resolve(mongo, &asked, &mut room, &mut session).await?;
+    let mut lines = Lines::default();
+    let mut resolved = push::resolve(mongo, &asked, &mut room, &mut lines, &mut session).await?;
     let pushed = std::mem::take(&mut resolved.pushed);
     let children =
         jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| child(place, job, pushed));
@@ -249,7 +253,7 @@ async fn try_change(
     let counts = (jobs.len() as u64, resolved.documents.len() as u64);
     let callback = settle(mongo, what, &mut batch, counts, rules, &mut session).await?;
     let places = jobs.iter().chain(&callback).map(push::place).collect::<Vec<_>>();
-    let stored = store(mongo, resolved, callback.as_ref(), session).await;
+    let stored = store(mongo, resolved, callback.as_ref(), lines, session).await;
     mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
     let callback = callback.as_ref().map(CalledBack::from);
     Ok(stored?.then_some(Ok(BatchChanged { batch, pushed, callback })))
@@ -320,15 +324,19 @@ async fn store(
     mongo: &Mongo,
     resolved: Resolved,
     callback: Option<&NewJob>,
-    session: ClientSession,
+    mut lines: Lines,
+    mut session: ClientSession,
 ) -> Result<bool, Trouble> {
     let Resolved { mut documents, records, mut arriving, .. } = resolved;
     let database = mongo.connection.database().await?;
     if let Some(callback) = callback {
-        documents.push(from_job(&callback.clone().into_job(), mongo.now()?));
-        arriving.push(callback.queue.clone());
+        lines.load(mongo, push::line(callback).into_iter(), &mut session).await?;
+        let (document, state) = push::stored(callback, &mut lines, mongo.now()?);
+        documents.push(document);
+        arriving.push((callback.queue.clone(), state));
     }
-    let arriving = mongo.counters.arriving(&arriving);
+    lines.write(mongo, &mut session).await?;
+    let arriving = mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
     match push::commit(database, documents, parts(records)?, session).await {
         Ok(true) => {
             arriving.stored();

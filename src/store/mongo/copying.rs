@@ -8,8 +8,10 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
 use super::client::{DUPLICATE_KEY, fault};
 use super::document::{Row, date, from_job, to_job};
+use super::lines;
 use super::push::insert_each;
 use super::{JOBS, KEYS, Mongo};
+use crate::job::group::Line;
 use crate::job::{Job, JobId};
 use crate::store::copying::{PAGE_BYTES, same, weight};
 use crate::store::{HeldKey, Imported, Result, Store as _, StoreError};
@@ -41,6 +43,8 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
     let imported =
         insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
             .await?;
+    let places = jobs.iter().filter_map(|job| Some((Line::of(&job.meta)?, job.meta.turn?)));
+    lines::import(mongo, places).await?;
     for (job, imported) in jobs.iter().zip(&imported) {
         if matches!(imported, Ok(Imported::New)) {
             mongo.counters.came(&job.meta.queue, job.meta.state, 1);

@@ -162,13 +162,13 @@ impl Counters {
         Sending { counters: self.clone(), queues: distinct.into_iter().cloned().collect() }
     }
 
-    /// Jobs for these queues are about to be stored as ready.
-    pub fn arriving<'a>(&self, queues: impl IntoIterator<Item = &'a QueueName>) -> Arriving {
-        let mut arrivals: HashMap<&QueueName, u64> = HashMap::new();
-        queues.into_iter().for_each(|queue| *arrivals.entry(queue).or_default() += 1);
-        let sending = self.sending(arrivals.keys().copied());
-        let counts = sending.queues.iter().map(|queue| arrivals.get(queue).copied().unwrap_or(0)).collect();
-        Arriving { sending, counts }
+    /// Jobs for these queues are about to be stored, in these states.
+    pub fn arriving<'a>(&self, jobs: impl IntoIterator<Item = (&'a QueueName, State)>) -> Arriving {
+        let mut counts: HashMap<(&QueueName, State), u64> = HashMap::new();
+        jobs.into_iter().for_each(|arrival| *counts.entry(arrival).or_default() += 1);
+        let sending = self.sending(counts.keys().map(|(queue, _)| *queue));
+        let counts = counts.into_iter().map(|((queue, state), count)| (queue.clone(), state, count));
+        Arriving { sending, counts: counts.collect() }
     }
 
     fn count(&self, queue: &QueueName, from: Option<State>, to: Option<State>, count: u64) {
@@ -273,14 +273,14 @@ impl Drop for Sending {
 /// Jobs on their way into their queues. Unless they are known to be there, their queues are unsure.
 pub struct Arriving {
     sending: Sending,
-    counts: Vec<u64>,
+    counts: Vec<(QueueName, State, u64)>,
 }
 
 impl Arriving {
     /// They are there, all of them.
     pub fn stored(self) {
-        for (queue, count) in self.sending.queues.iter().zip(&self.counts) {
-            self.sending.counters.came(queue, State::Ready, *count);
+        for (queue, state, count) in &self.counts {
+            self.sending.counters.came(queue, *state, *count);
         }
         self.sending.answered();
     }
@@ -320,10 +320,10 @@ mod tests {
     fn a_write_without_an_answer_leaves_its_queues_unsure() {
         let (counters, q, r) = (counters(), queue("q"), queue("r"));
         counters.sending([&q, &q]).answered();
-        counters.arriving([&r, &r]).refused();
+        counters.arriving([(&r, State::Ready); 2]).refused();
         assert!(counters.pending().deltas.is_empty());
         drop(counters.sending([&q, &q]));
-        counters.arriving([&r, &r]).stored();
+        counters.arriving([(&r, State::Ready); 2]).stored();
         let unsure = Delta { changes: 1, unsure: true, ..Delta::default() };
         assert_eq!(counters.pending().deltas[&q], unsure);
         assert_eq!(counters.pending().deltas[&r].by_state, [2, 0, 0, 0, 0]);

@@ -1,37 +1,42 @@
-//! One gate for each queue that has a `max_jobs`: counting its jobs and adding to them is for one caller
-//! at a time, so that the limit is exact within this server.
+//! One gate for each of many things that is for one caller at a time within this server: counting the jobs of a queue
+//! that has a `max_jobs` and adding to them, so that the limit is exact; and changing the line of a group, so that the
+//! transactions of one server do not meet there.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::job::QueueName;
-
 /// See the module's documentation.
-#[derive(Default)]
-pub struct Gates(Mutex<HashMap<QueueName, Weak<tokio::sync::Mutex<()>>>>);
+pub struct Gates<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
-impl Gates {
-    /// Waits at the gates of all these queues; dropping the guards opens them again.
-    pub async fn enter(&self, queues: impl Iterator<Item = QueueName>) -> Vec<OwnedMutexGuard<()>> {
+impl<K> Default for Gates<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Clone + Ord + Hash> Gates<K> {
+    /// Waits at the gates of all of these; dropping the guards opens them again.
+    pub async fn enter(&self, keys: impl Iterator<Item = K>) -> Vec<OwnedMutexGuard<()>> {
         // Everybody enters in the order of the names, so that no two wait for each other.
-        let queues: BTreeSet<QueueName> = queues.collect();
-        let mut guards = Vec::with_capacity(queues.len());
-        for queue in queues {
-            guards.push(self.gate(queue).lock_owned().await);
+        let keys: BTreeSet<K> = keys.collect();
+        let mut guards = Vec::with_capacity(keys.len());
+        for key in keys {
+            guards.push(self.gate(key).lock_owned().await);
         }
         guards
     }
 
-    fn gate(&self, queue: QueueName) -> Arc<tokio::sync::Mutex<()>> {
+    fn gate(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
         let mut gates = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(gate) = gates.get(&queue).and_then(Weak::upgrade) {
+        if let Some(gate) = gates.get(&key).and_then(Weak::upgrade) {
             return gate;
         }
         gates.retain(|_, gate| gate.strong_count() > 0);
         let gate = Arc::new(tokio::sync::Mutex::new(()));
-        gates.insert(queue, Arc::downgrade(&gate));
+        gates.insert(key, Arc::downgrade(&gate));
         gate
     }
 }

@@ -30,13 +30,14 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 6] = [
+const MIGRATIONS: [Migration; 7] = [
     migration!(1, "0001_jobs"),
     migration!(2, "0002_counters"),
     migration!(3, "0003_routes"),
     migration!(4, "0004_schedules"),
     migration!(5, "0005_workers"),
     migration!(6, "0006_batches"),
+    migration!(7, "0007_groups"),
 ];
 
 /// Runs what is missing and answers its names.

@@ -15,6 +15,7 @@
 //! | `schedules` | schedules, and firing them |
 //! | `workers` | who works, and who has fallen silent |
 //! | `batches` | jobs that belong together |
+//! | `lines` | whose turn it is in the groups |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -32,6 +33,7 @@ mod floors;
 mod gates;
 mod handed;
 mod history;
+mod lines;
 mod migrate;
 mod overdue;
 mod payload;
@@ -72,11 +74,13 @@ use super::{
     QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
     StoredSettings,
 };
+use crate::job::group::Line;
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
 const BATCHES: &str = "batches";
 const BATCH_RESULTS: &str = "batch_results";
 const COUNTERS: &str = "counters";
+const GROUPS: &str = "groups";
 const JOBS: &str = "jobs";
 const KEYS: &str = "keys";
 const META: &str = "meta";
@@ -95,7 +99,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Mongo {
     connection: Arc<Connection>,
     clock: Clock,
-    gates: Gates,
+    /// Of queues with a `max_jobs`; entered before those of lines.
+    gates: Gates<QueueName>,
+    line_gates: Gates<Line>,
     handed: Handed,
     floors: Floors,
     reaped: Reaped,
@@ -115,6 +121,7 @@ impl Mongo {
             connection,
             clock: Clock::new(),
             gates: Gates::default(),
+            line_gates: Gates::default(),
             handed: Handed::default(),
             floors: Floors::default(),
             reaped: Reaped::default(),

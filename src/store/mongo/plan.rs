@@ -6,6 +6,7 @@ use super::document::update;
 use super::floors::Place;
 use super::receipts::Receipt;
 use crate::job::batch::{self, Finish};
+use crate::job::group::{self, Line, Vacated};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
@@ -21,6 +22,10 @@ pub struct Plan {
     pub receipt: Option<Verb>,
     /// What it means for the job's batch. Kept to itself, so that [`Plan::is_atomic`] cannot be passed by.
     finish: Option<Finish>,
+    /// The place in a line that the job leaves. Kept to itself likewise.
+    vacated: Option<Vacated>,
+    /// The line that the job comes to the end of.
+    joined: Option<Line>,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
 }
@@ -30,6 +35,11 @@ impl Plan {
     pub fn new(meta: Meta, step: Step, operation: &Operation, now: Timestamp) -> Self {
         Self {
             finish: batch::finish(&meta, &step, operation.result(), now),
+            vacated: group::vacated(&meta, &step.next),
+            joined: match &step.next {
+                Next::Write { meta, .. } => Line::to_join(meta),
+                Next::Keep | Next::Delete => None,
+            },
             receipt: receipt_for(operation, &meta, &step.outcome),
             pushes: operation.pushes().to_vec(),
             meta,
@@ -40,7 +50,17 @@ impl Plan {
 
     /// Whether it must happen together with other documents, and so in a transaction.
     pub fn is_atomic(&self) -> bool {
-        self.receipt.is_some() || self.finish.is_some()
+        self.receipt.is_some() || self.finish.is_some() || self.vacated.is_some() || self.joined.is_some()
+    }
+
+    /// The place in a line that the job leaves.
+    pub fn vacated(&self) -> Option<&Vacated> {
+        self.vacated.as_ref()
+    }
+
+    /// The line that the job comes to the end of.
+    pub fn joined(&self) -> Option<&Line> {
+        self.joined.as_ref()
     }
 
     /// What it means for the job's batch.
@@ -56,6 +76,7 @@ impl Plan {
             started_at: self.meta.started_at,
             pushed,
             callback,
+            unblocked: Vec::new(),
             repeated: false,
         }
     }
@@ -132,6 +153,14 @@ impl Plan {
             _ => None,
         }
     }
+}
+
+/// One statement that takes these jobs away: one whose `rev` is among those that were read is as it was read.
+pub fn deletion(plans: &[&Plan]) -> Document {
+    let ids: Vec<&str> = plans.iter().map(|plan| plan.meta.id.as_str()).collect();
+    let revs: Vec<i64> = plans.iter().map(|plan| plan.meta.rev).collect();
+    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
+    doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } }
 }
 
 /// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.

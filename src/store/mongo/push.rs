@@ -1,5 +1,5 @@
-//! Storing new jobs. Those without a key travel in one insert; those with one go through a transaction
-//! with the record of their key, so that a key never stands for a job that does not exist.
+//! Storing new jobs. Most travel in one insert; those with a key or a group go through a transaction with the record
+//! of their key and the line of their group, so that neither stands for a job that does not exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,13 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use mongodb::error::ErrorKind;
 use mongodb::{ClientSession, Collection, Database};
 
+use super::batches::pause;
 use super::client::{DUPLICATE_KEY, code, fault, parts, write_in};
 use super::document::{Row, date, from_job};
 use super::floors::Place;
+use super::lines::Lines;
 use super::{JOBS, KEYS, Mongo};
+use crate::job::group::Line;
 use crate::job::record::KeyHold;
 use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::{Pushed, Result, Store as _, StoreError};
@@ -30,21 +33,26 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
     let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
     let (limited, free): (Placed<_>, Placed<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
-    let (keyed, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(|(_, job)| job.key.is_some());
-    let (limited, keyed, plain) = tokio::join!(
+    let (bound, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(is_bound);
+    let (limited, bound, plain) = tokio::join!(
         push_limited(mongo, limited, rules),
         async {
-            let pushed = push_keyed(mongo, &keyed, Room::new()).await;
-            pushed.map_or_else(|error| all_failed(&keyed, &error), |(answers, _)| answers)
+            let pushed = push_bound(mongo, &bound, Room::new()).await;
+            pushed.map_or_else(|error| all_failed(&bound, &error), |(answers, _)| answers)
         },
         push_plain(mongo, plain)
     );
     mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
-    for (n, answer) in [limited, keyed, plain].into_iter().flatten() {
+    for (n, answer) in [limited, bound, plain].into_iter().flatten() {
         answers[n] = Some(answer);
     }
     let unanswered = || Err(StoreError::internal("a push was left unanswered"));
     answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// Whether the job must be stored together with something else.
+fn is_bound((_, job): &(usize, NewJob)) -> bool {
+    job.key.is_some() || job.group.is_some()
 }
 
 fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Placed<Result<Pushed>> {
@@ -66,11 +74,11 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
         Ok(counted) => counted,
         Err(error) => return all_failed(&jobs, &error),
     };
-    let (keyed, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(|(_, job)| job.key.is_some());
-    let (mut answers, mut room) = match push_keyed(mongo, &keyed, room).await {
+    let (bound, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(is_bound);
+    let (mut answers, mut room) = match push_bound(mongo, &bound, room).await {
         Ok(pushed) => pushed,
         // Whether they were stored is unknown, and so is the room that is left for the others.
-        Err(error) => return [all_failed(&keyed, &error), all_failed(&plain, &error)].concat(),
+        Err(error) => return [all_failed(&bound, &error), all_failed(&plain, &error)].concat(),
     };
     let (fitting, full): (Placed<_>, Placed<_>) =
         plain.into_iter().partition(|(_, job)| take_room(&mut room, &job.queue));
@@ -109,7 +117,7 @@ async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed
 /// Inserts the jobs and answers which of them failed, and why.
 async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
     let now = mongo.now()?;
-    let arriving = mongo.counters.arriving(jobs.iter().map(|job| &job.queue));
+    let arriving = mongo.counters.arriving(jobs.iter().map(|job| (&job.queue, State::Ready)));
     let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
     let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
@@ -157,8 +165,9 @@ pub async fn insert_each(
     Ok(refused.collect())
 }
 
-/// Jobs with keys, in one transaction that is repeated while others get in its way. Answers what room is left.
-async fn push_keyed(
+/// Jobs with keys or groups, in one transaction that is repeated while others get in its way. Answers what room is
+/// left.
+async fn push_bound(
     mongo: &Mongo,
     jobs: &Placed<NewJob>,
     room: Room,
@@ -167,11 +176,12 @@ async fn push_keyed(
         return Ok((Vec::new(), room));
     }
     let pushing = mongo.connection.within(async {
+        let _gates = mongo.line_gates.enter(jobs.iter().filter_map(|(_, job)| line(job))).await;
         loop {
             let mut left = room.clone();
-            match try_keyed(mongo, jobs, &mut left).await? {
+            match try_bound(mongo, jobs, &mut left).await? {
                 Some(pushed) => return Ok((pushed, left)),
-                None => tokio::task::yield_now().await,
+                None => pause().await,
             }
         }
     });
@@ -215,17 +225,24 @@ impl Holder {
 }
 
 /// `None`: another transaction was in the way, and nothing was stored.
-async fn try_keyed(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
+async fn try_bound(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
     let database = mongo.connection.database().await?;
     let mut session = mongo.transaction().await?;
     let jobs: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
-    let resolved = match resolve(mongo, &jobs, room, &mut session).await {
+    let mut lines = Lines::default();
+    let resolved = async {
+        let resolved = resolve(mongo, &jobs, room, &mut lines, &mut session).await?;
+        lines.write(mongo, &mut session).await?;
+        Ok(resolved)
+    };
+    let resolved = match resolved.await {
         Ok(resolved) => resolved,
+        Err(Trouble::Again) => return Ok(None),
         Err(Trouble::Driver(error)) => return conflict_is_none(error),
         Err(Trouble::Store(error)) => return Err(error),
     };
     let Resolved { pushed, documents, records, arriving } = resolved;
-    let arriving = mongo.counters.arriving(&arriving);
+    let arriving = mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
     match commit(database, documents, parts(records)?, session).await {
         Ok(true) => {
             arriving.stored();
@@ -247,16 +264,24 @@ pub struct Resolved {
     pub documents: Vec<Document>,
     /// The updates that take their keys.
     pub records: Vec<Document>,
-    /// The queues of the jobs that are to be stored.
-    pub arriving: Vec<QueueName>,
+    /// The queues of the jobs that are to be stored, and their states.
+    pub arriving: Vec<(QueueName, State)>,
 }
 
 /// Why a transaction did not get to its commit.
 pub enum Trouble {
     /// The driver says so: another transaction may have been in the way.
     Driver(mongodb::error::Error),
+    /// Another one has just taken a key, or made a document, that this one was about to.
+    Again,
     /// Something else.
     Store(StoreError),
+}
+
+impl From<mongodb::error::Error> for Trouble {
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Driver(error)
+    }
 }
 
 impl From<StoreError> for Trouble {
@@ -265,17 +290,20 @@ impl From<StoreError> for Trouble {
     }
 }
 
-/// Reads the keys of jobs within a transaction, and says what is to become of them.
+/// Reads the keys of jobs within a transaction, says what is to become of them, and lets them join their lines, which
+/// are still to be written.
 pub async fn resolve(
     mongo: &Mongo,
     jobs: &[&NewJob],
     room: &mut Room,
+    lines: &mut Lines,
     session: &mut ClientSession,
 ) -> std::result::Result<Resolved, Trouble> {
     let now = mongo.now()?;
     let database = mongo.connection.database().await?;
     let (known, states) = read_holders(database, jobs, session).await.map_err(Trouble::Driver)?;
     let mut holders = holders(&known, &states, now)?;
+    lines.load(mongo, jobs.iter().filter_map(|job| line(job)), session).await?;
     let mut pushed = Vec::with_capacity(jobs.len());
     let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
     for job in jobs {
@@ -293,11 +321,27 @@ pub async fn resolve(
             records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
             holders.insert(id, Holder::new(job, hold, now));
         }
-        documents.push(from_job(&(*job).clone().into_job(), now));
-        arriving.push(job.queue.clone());
-        pushed.push(Pushed::Created);
+        let (document, state) = stored(job, lines, now);
+        documents.push(document);
+        arriving.push((job.queue.clone(), state));
+        pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });
     }
     Ok(Resolved { pushed, documents, records, arriving })
+}
+
+/// The line that a new job comes to, if it does.
+pub fn line(job: &NewJob) -> Option<Line> {
+    Some(Line { queue: job.queue.clone(), group: job.group.clone()? })
+}
+
+/// A new job as it is stored, at the end of its line, which must be loaded; and its state.
+pub fn stored(job: &NewJob, lines: &mut Lines, now: Timestamp) -> (Document, State) {
+    let mut stored = job.clone().into_job();
+    if let Some(line) = line(job) {
+        let (turn, is_first) = lines.join(&line);
+        stored.meta.stand(turn, is_first);
+    }
+    (from_job(&stored, now), stored.meta.state)
 }
 
 /// Errors that mean "again, from the start".

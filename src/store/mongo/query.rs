@@ -60,11 +60,14 @@ pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: 
     Ok(readable(&documents, to_job))
 }
 
-/// A filter as a condition that the indexes `browse`, `key` or `dead_lettered` serve.
+/// A filter as a condition that the indexes `browse`, `key`, `group` or `dead_lettered` serve.
 pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
     let mut condition = doc! { "queue": filter.queue.as_str() };
     if let Some(key) = &filter.key {
         condition.insert("key", key.as_str());
+    }
+    if let Some(group) = &filter.group {
+        condition.insert("group", group.as_str());
     }
     if filter.dead_lettered {
         condition.insert("origin", doc! { "$exists": true });
@@ -72,7 +75,7 @@ pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
     match filter.state {
         Some(state) => condition.insert("state", state.stored().as_str()),
         // Named one by one, the states let the index give the ids of all of them in order.
-        None if filter.key.is_none() && !filter.dead_lettered => {
+        None if filter.key.is_none() && filter.group.is_none() && !filter.dead_lettered => {
             let states: Vec<&str> = State::ALL.into_iter().map(State::as_str).collect();
             condition.insert("state", doc! { "$in": states })
         }

@@ -34,7 +34,8 @@ impl Receipt {
     pub fn applied(self) -> Applied {
         let Self { outcome, queue, started_at, pushed, .. } = self;
         // A callback was told of when it was pushed.
-        Applied { outcome, queue, started_at, pushed, callback: None, repeated: true }
+        let (callback, unblocked) = (None, Vec::new());
+        Applied { outcome, queue, started_at, pushed, callback, unblocked, repeated: true }
     }
 }
 
@@ -54,8 +55,8 @@ pub async fn insert(mongo: &Mongo, receipts: &[Receipt], session: &mut ClientSes
                 "queue": receipt.queue.as_str(),
                 "until": until,
             };
-            if let Outcome::Returned { queue, run_at } = &receipt.outcome {
-                document.extend(doc! { "to": queue.as_str(), "run_at": date(*run_at) });
+            if let Outcome::Returned { queue, run_at, blocked } = &receipt.outcome {
+                document.extend(doc! { "to": queue.as_str(), "run_at": date(*run_at), "blocked": *blocked });
             }
             if !receipt.pushed.is_empty() {
                 document.insert("pushed", serialized(&receipt.pushed));
@@ -78,7 +79,10 @@ pub async fn find(mongo: &Mongo, id: &JobId, claim: &Claim) -> Result<Option<Rec
     let found = document.get_str("verb").ok();
     let verb = VERBS.into_iter().find(|verb| found == Some(word(*verb))).ok_or_else(|| row.fault("verb"))?;
     let outcome = match row.time("run_at")? {
-        Some(run_at) => Outcome::Returned { queue: row.text("to")?, run_at },
+        Some(run_at) => {
+            let blocked = document.get_bool("blocked").unwrap_or(false);
+            Outcome::Returned { queue: row.text("to")?, run_at, blocked }
+        }
         None if verb == Verb::Commit => Outcome::Done,
         None => Outcome::Removed,
     };

@@ -10,8 +10,10 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::{ClientSession, Database};
 
 use super::client::{DUPLICATE_KEY, code, fault};
-use super::document::{Row, date, from_job};
+use super::document::{Row, date};
 use super::floors::Place;
+use super::lines::Lines;
+use super::push::{self, Trouble};
 use super::{JOBS, Mongo, SCHEDULES};
 use crate::job::{Schedule, ScheduleName, State, Timestamp};
 use crate::store::{Fired, Firing, Result, Saved, Schedules, Store as _, StoreError};
@@ -129,12 +131,14 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
 
 /// Fires in a transaction that is repeated while others get in its way, up to the verb's deadline.
 async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
-    let arriving = mongo.counters.arriving(firing.job.iter().map(|job| &job.queue));
+    let sending = mongo.counters.sending(firing.job.iter().map(|job| &job.queue));
+    let _gates = mongo.line_gates.enter(firing.job.iter().filter_map(push::line)).await;
     let mut attempts = 0;
-    let fired = loop {
+    let (fired, state) = loop {
         attempts += 1;
         match try_fire(mongo, firing).await {
             Ok(fired) => break fired,
+            Err(Trouble::Again) => {}
             Err(Trouble::Driver(error)) if is_conflict(&error) => tokio::task::yield_now().await,
             Err(Trouble::Driver(error)) => return Err(fault(error)),
             Err(Trouble::Store(error)) => return Err(error),
@@ -142,11 +146,12 @@ async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
     };
     match (&fired, &firing.job) {
         (Fired::Done(run), Some(job)) if run.job_id.is_some() => {
-            arriving.stored();
+            mongo.counters.came(&job.queue, state, 1);
+            sending.answered();
             let place = Place { priority: job.priority, run_at: job.run_at };
             mongo.floors.came([(&job.queue, place)]);
         }
-        _ if attempts == 1 => arriving.refused(),
+        _ if attempts == 1 => sending.answered(),
         _ => {} // an attempt whose outcome never became known may have stored the job after all
     }
     Ok(fired)
@@ -158,47 +163,36 @@ fn is_conflict(error: &Error) -> bool {
     error.contains_label("TransientTransactionError") && !no_server
 }
 
-/// Why an attempt to fire has failed.
-enum Trouble {
-    Driver(Error),
-    Store(StoreError),
-}
-
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl From<StoreError> for Trouble {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<Fired, Trouble> {
+/// One attempt; answers the state of the job as well, if it was stored.
+async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, State), Trouble> {
     let database = mongo.connection.database().await?;
     let all = database.collection::<Document>(SCHEDULES);
     let mut session = mongo.transaction().await?;
     let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(&mut session).await?;
     let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
-        return Ok(Fired::Lost);
+        return Ok((Fired::Lost, State::Ready));
     };
     if schedule.rev != firing.seen {
         commit(&mut session).await?; // what was read must be durable before it is answered
-        return Ok(firing.found_in(&schedule.last_runs).unwrap_or(Fired::Lost));
+        let earlier = firing.found_in(&schedule.last_runs).unwrap_or(Fired::Lost);
+        return Ok((earlier, State::Ready));
     }
     let yields = firing.yields && is_unfinished(database, &schedule, &mut session).await?;
     let run = if yields { firing.yielded() } else { firing.run.clone() };
     schedule.remember(run.clone());
     let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
     all.replace_one(guard(&firing.name, firing.seen), next).session(&mut session).await?;
-    if let Some(job) = firing.job.clone().filter(|_| !yields) {
-        let document = from_job(&job.into_job(), mongo.now()?);
+    let mut state = State::Ready;
+    if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
+        let mut lines = Lines::default();
+        lines.load(mongo, push::line(job).into_iter(), &mut session).await?;
+        let document;
+        (document, state) = push::stored(job, &mut lines, mongo.now()?);
+        lines.write(mongo, &mut session).await?;
         database.collection::<Document>(JOBS).insert_one(document).session(&mut session).await?;
     }
     commit(&mut session).await?;
-    Ok(Fired::Done(run))
+    Ok((Fired::Done(run), state))
 }
 
 async fn commit(session: &mut ClientSession) -> Result<(), Error> {

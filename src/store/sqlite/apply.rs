@@ -4,11 +4,10 @@ use rusqlite::{Connection, params};
 
 use super::fault::Fault;
 use super::tx::Tx;
-use super::{batches, children, push, row};
-use crate::job::batch;
+use super::{batches, children, lines, push, row};
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Outcome, Refusal, Surroundings, step};
-use crate::job::{Claim, JobId, Meta, Rules, Timestamp};
+use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
+use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group};
 use crate::store::{Applied, Change, Denied};
 
 /// How long the outcome of a move or of such a commit can be asked for again, in milliseconds.
@@ -50,7 +49,7 @@ fn apply_one(
     };
     let meta = &found.job;
     let around = Surroundings { now, rules, chance: rand::random() };
-    let done = match (step(meta, operation, around), operation.claim()) {
+    let mut done = match (step(meta, operation, around), operation.claim()) {
         (Ok(done), _) => done,
         (Err(lost @ Refusal::Lost { .. }), Some(claim)) => {
             return Ok(receipt(tx, id, claim, operation.verb())?.map_or_else(|| refused(lost), Ok));
@@ -71,7 +70,7 @@ fn apply_one(
         Ok(children) => children,
         Err(push) => return Ok(Err(Denied::PushRefused(push))),
     };
-    write(tx, &found, &done.next, now)?;
+    let unblocked = write(tx, &found, &mut done, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -83,6 +82,7 @@ fn apply_one(
         started_at: meta.started_at,
         pushed,
         callback,
+        unblocked,
         repeated: false,
     };
     if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(meta, &applied.outcome)) {
@@ -91,14 +91,23 @@ fn apply_one(
     Ok(Ok(applied))
 }
 
-fn write(tx: &Tx<'_>, found: &row::Found<Meta>, next: &Next, now: Timestamp) -> Result<(), Fault> {
-    match next {
-        Next::Keep => Ok(()),
+/// Writes what is to become of the job, in the lines of groups as well; answers whose turn has come with that.
+fn write(
+    tx: &Tx<'_>,
+    found: &row::Found<Meta>,
+    step: &mut Step,
+    now: Timestamp,
+) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
+    let vacated = group::vacated(&found.job, &step.next);
+    lines::join(tx, step, vacated.as_ref())?;
+    match &step.next {
+        Next::Keep => {}
         Next::Write { meta, payload, result } => {
-            row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)
+            row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)?;
         }
-        Next::Delete => row::delete(tx, found),
+        Next::Delete => row::delete(tx, found)?,
     }
+    lines::advance(tx, vacated, now)
 }
 
 /// The answer where there is nothing to write for what is allowed: it had happened before. A receipt tells more of
@@ -109,8 +118,8 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
         None => None,
     };
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
-    let pushed = Vec::new();
-    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed, callback: None, repeated: true }))
+    let (pushed, callback, unblocked) = (Vec::new(), None, Vec::new());
+    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed, callback, unblocked, repeated: true }))
 }
 
 /// The words by which receipts tell verbs apart.
@@ -130,13 +139,15 @@ fn write_receipt(
     applied: &Applied,
     now: Timestamp,
 ) -> Result<(), Fault> {
-    let (returned_to, run_at) = match &applied.outcome {
-        Outcome::Returned { queue, run_at } => (Some(queue.as_str()), Some(run_at.millis())),
-        _ => (None, None),
+    let (returned_to, run_at, is_blocked) = match &applied.outcome {
+        Outcome::Returned { queue, run_at, blocked } => {
+            (Some(queue.as_str()), Some(run_at.millis()), *blocked)
+        }
+        _ => (None, None, false),
     };
     db.prepare_cached(
         "INSERT OR REPLACE INTO receipts (job, claim, verb, queue, started_at, returned_to, run_at, until, \
-         pushed) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+         pushed, blocked) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )?
     .execute(params![
         before.id.as_str(),
@@ -148,6 +159,7 @@ fn write_receipt(
         run_at,
         now.plus_ms(RECEIPT_MS).millis(),
         row::to_json(Some(&applied.pushed).filter(|pushed| !pushed.is_empty()))?,
+        is_blocked,
     ])?;
     Ok(())
 }
@@ -158,7 +170,7 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
         return Ok(None);
     };
     let mut by_claim = db.prepare_cached(
-        "SELECT queue, started_at, returned_to, run_at, pushed FROM receipts \
+        "SELECT queue, started_at, returned_to, run_at, pushed, blocked FROM receipts \
          WHERE job = ?1 AND claim = ?2 AND verb = ?3",
     )?;
     let mut rows = by_claim.query([id.as_str(), claim.as_str(), word])?;
@@ -166,7 +178,10 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
         return Ok(None);
     };
     let outcome = match row::parsed_if_any(found, 2, "queue of a receipt")? {
-        Some(queue) => Outcome::Returned { queue, run_at: Timestamp::from_millis(found.get(3)?) },
+        Some(queue) => {
+            let run_at = Timestamp::from_millis(found.get(3)?);
+            Outcome::Returned { queue, run_at, blocked: found.get(5)? }
+        }
         None if verb == Verb::Commit => Outcome::Done,
         None => Outcome::Removed,
     };
@@ -176,6 +191,7 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
         started_at: row::time(found, 1)?,
         pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
         callback: None, // it was told of when it was pushed
+        unblocked: Vec::new(),
         repeated: true,
     }))
 }

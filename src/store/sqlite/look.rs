@@ -24,14 +24,17 @@ pub(super) fn find(
     limit: usize,
     now: Timestamp,
 ) -> Result<Vec<Job>, Fault> {
-    let mut ids = match (&filter.key, filter.dead_lettered, filter.state) {
-        (Some(_), _, _) => matching(db, "jobs_key", filter, None, after, limit, now)?,
-        (None, true, _) => matching(db, "jobs_origin", filter, None, after, limit, now)?,
-        (None, false, Some(state)) => {
-            matching(db, "jobs_browse", filter, Some(state.stored()), after, limit, now)?
-        }
+    let narrow = [
+        (filter.key.is_some(), "jobs_key"),
+        (filter.group.is_some(), "jobs_group"),
+        (filter.dead_lettered, "jobs_origin"),
+    ];
+    let narrow = narrow.into_iter().find(|(applies, _)| *applies);
+    let mut ids = match (narrow, filter.state) {
+        (Some((_, index)), _) => matching(db, index, filter, None, after, limit, now)?,
+        (None, Some(state)) => matching(db, "jobs_browse", filter, Some(state.stored()), after, limit, now)?,
         // Each state is in the order of ids; the first of all are among the first of each.
-        (None, false, None) => {
+        (None, None) => {
             let mut ids = Vec::new();
             for state in State::ALL {
                 ids.extend(matching(db, "jobs_browse", filter, Some(state), after, limit, now)?);
@@ -75,6 +78,9 @@ fn matching(
     }
     if let Some(key) = &filter.key {
         only(" AND key = ?", Some(key.as_str().to_owned().into()));
+    }
+    if let Some(group) = &filter.group {
+        only(" AND group_name = ?", Some(group.as_str().to_owned().into()));
     }
     if filter.dead_lettered {
         only(" AND origin IS NOT NULL", None);

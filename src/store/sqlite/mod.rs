@@ -32,6 +32,7 @@ mod claim;
 mod clock;
 mod copying;
 mod fault;
+mod lines;
 mod look;
 mod open;
 mod prune;

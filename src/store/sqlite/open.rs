@@ -17,6 +17,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0004_schedules", include_str!("../../../migrations/sqlite/0004_schedules.sql")),
     ("0005_workers", include_str!("../../../migrations/sqlite/0005_workers.sql")),
     ("0006_batches", include_str!("../../../migrations/sqlite/0006_batches.sql")),
+    ("0007_groups", include_str!("../../../migrations/sqlite/0007_groups.sql")),
 ];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.

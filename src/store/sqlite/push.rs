@@ -3,10 +3,10 @@
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::fault::Fault;
-use super::row;
 use super::tx::Tx;
+use super::{lines, row};
 use crate::job::record::KeyHold;
-use crate::job::{Job, JobId, NewJob, Payload, QueueName, Rules, Timestamp, Visible};
+use crate::job::{Job, JobId, NewJob, Payload, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::{Pushed, StoreError};
 
 /// A job that is about to be stored, and what its key asks for.
@@ -46,7 +46,8 @@ fn push_one(
         return Ok(Ok(Pushed::Full));
     }
     match store(tx, new, now) {
-        Ok(()) => Ok(Ok(Pushed::Created)),
+        Ok(State::Blocked) => Ok(Ok(Pushed::Blocked)),
+        Ok(_) => Ok(Ok(Pushed::Created)),
         // The statement alone was undone: the other jobs of the push are not affected.
         Err(Fault::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
             Ok(Err(StoreError::internal(error)))
@@ -55,13 +56,15 @@ fn push_one(
     }
 }
 
-/// Stores a job whose key is free.
-pub(super) fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Result<(), Fault> {
+/// Stores a job whose key is free, and answers the state that it has then: it may have to wait for its group.
+pub(super) fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Result<State, Fault> {
+    let placed = lines::placed(tx, job)?;
+    let job = placed.as_ref().unwrap_or(job);
     row::insert(tx, job, now)?;
-    match hold {
-        Some(hold) => take(tx, job, hold),
-        None => Ok(()),
+    if let Some(hold) = hold {
+        take(tx, job, hold)?;
     }
+    Ok(job.meta.state)
 }
 
 /// How many more unfinished jobs the queue takes, if its settings limit it.

@@ -16,7 +16,8 @@ macro_rules! meta_columns {
     () => {
         "id, queue, state, priority, run_at, attempts, max_attempts, backoff, key, created_at, started_at, \
          finished_at, expires_at, purge_at, worker, claim, reserved_until, lease_ms, cancel_requested, \
-         replay_of, rev, progress, errors, trail, origin, route, batch"
+         replay_of, rev, progress, errors, trail, origin, route, batch, group_name, turn, semaphores, \
+         waits_for, waiting_since"
     };
 }
 
@@ -58,9 +59,9 @@ impl<T> Found<T> {
 }
 
 /// How many columns the bookkeeping has.
-const META_COLUMNS: usize = 27;
+const META_COLUMNS: usize = 32;
 /// How many columns a job has.
-const JOB_COLUMNS: usize = 30;
+const JOB_COLUMNS: usize = 35;
 
 /// The bookkeeping in a row of the columns `meta_columns!`.
 pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
@@ -92,6 +93,11 @@ pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
         origin: json(row, 24, "origin")?,
         route: json(row, 25, "route")?.unwrap_or_default(),
         batch: parsed_if_any(row, 26, "batch")?,
+        group: parsed_if_any(row, 27, "group")?,
+        turn: row.get(28)?,
+        semaphores: json(row, 29, "semaphores")?.unwrap_or_default(),
+        waits_for: parsed_if_any(row, 30, "waits_for")?,
+        waiting_since: time(row, 31)?,
     })
 }
 
@@ -99,9 +105,9 @@ pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
 pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
     Ok(Job {
         meta: meta(row)?,
-        headers: json(row, 27, "headers")?.unwrap_or_default(),
-        result: payload(row, 28, "result")?,
-        payload: payload(row, 29, "payload")?.ok_or_else(|| Fault::stored("payload", "missing"))?,
+        headers: json(row, 32, "headers")?.unwrap_or_default(),
+        result: payload(row, 33, "result")?,
+        payload: payload(row, 34, "payload")?.ok_or_else(|| Fault::stored("payload", "missing"))?,
     })
 }
 
@@ -150,8 +156,10 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     let due = meta.due(now).map(Timestamp::millis);
     tx.prepare_cached(
         "INSERT INTO jobs (id, queue, state, priority, run_at, due, attempts, max_attempts, backoff, key, \
-         created_at, expires_at, cancel_requested, replay_of, rev, headers, payload, route, batch) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15, ?16, ?17)",
+         created_at, expires_at, cancel_requested, replay_of, rev, headers, payload, route, batch, \
+         group_name, turn, semaphores) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
+         ?20)",
     )?
     .execute(params![
         meta.id.as_str(),
@@ -171,6 +179,9 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
         job.payload.as_str(),
         to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
         meta.batch.as_ref().map(|batch| batch.as_str()),
+        meta.group.as_ref().map(|group| group.as_str()),
+        meta.turn,
+        to_json(Some(&meta.semaphores).filter(|semaphores| !semaphores.is_empty()))?,
     ])?;
     tx.enters(&meta.queue, meta.state, due.is_some());
     Ok(())
@@ -214,8 +225,8 @@ pub fn update(
          max_attempts = ?8, backoff = ?9, key = ?10, started_at = ?11, finished_at = ?12, expires_at = ?13, \
          purge_at = ?14, worker = ?15, claim = ?16, reserved_until = ?17, lease_ms = ?18, \
          cancel_requested = ?19, rev = ?20, progress = ?21, errors = ?22, trail = ?23, origin = ?24, \
-         result = coalesce(?25, result), payload = coalesce(?26, payload), route = ?27, batch = ?28 \
-         WHERE rowid = ?1",
+         result = coalesce(?25, result), payload = coalesce(?26, payload), route = ?27, batch = ?28, \
+         turn = ?29, waits_for = ?30, waiting_since = ?31 WHERE rowid = ?1",
     )?
     .execute(params![
         found.rowid,
@@ -246,6 +257,9 @@ pub fn update(
         payload.map(Payload::as_str),
         to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
         meta.batch.as_ref().map(|batch| batch.as_str()),
+        meta.turn,
+        meta.waits_for.as_ref().map(|semaphore| semaphore.as_str()),
+        at(meta.waiting_since),
     ])?;
     tx.leaves(&found.job.queue, found.job.state, found.marked);
     tx.enters(&meta.queue, meta.state, due.is_some());

@@ -38,6 +38,8 @@ fn job(store: &SqliteStore, ids: &IdSource, payload: &str) -> NewJob {
         replay_of: None,
         route: Vec::new(),
         batch: None,
+        group: None,
+        semaphores: Vec::new(),
     }
 }
 
