@@ -34,7 +34,9 @@ mod conformance {
     pub mod order;
     pub mod payloads;
     pub mod requests;
+    pub mod reserving;
     pub mod schedules;
+    pub mod semaphores;
     pub mod settings;
     pub mod settling;
     pub mod stocked;
@@ -223,6 +225,31 @@ macro_rules! every_case {
                 a_duplicate_needs_no_room
                 pushes_at_once_never_pass_the_limit
                 dead_letters_find_room_in_a_full_queue
+            }
+            semaphores {
+                a_semaphore_has_no_more_holders_than_its_capacity
+                claimers_at_once_never_pass_the_capacity
+                all_semaphores_are_taken_or_none
+                jobs_that_wait_hold_up_nobody
+                whatever_ends_a_reservation_releases
+                the_highest_priority_is_called_first
+                who_was_called_is_not_called_again
+                nobody_passes_who_has_lost_patience
+                a_paused_queue_keeps_nothing_from_others
+                a_capacity_may_change_at_any_time
+                what_nobody_has_made_has_no_room
+                a_semaphore_in_use_stays
+                a_blocked_job_is_like_any_that_waits
+                pops_pass_over_jobs_that_need_semaphores
+                semaphores_are_listed_by_name
+                a_long_line_is_worked_off
+            }
+            reserving {
+                a_queue_has_no_more_reserved_than_it_may
+                claims_at_once_never_pass_max_reserved
+                a_rate_holds_in_every_window
+                claims_at_once_never_pass_the_rate
+                a_pop_is_a_delivery
             }
             looking {
                 get_answers_each_id_at_its_place

@@ -84,9 +84,10 @@ async fn live(store: &Mongo) {
         claim: Claim::random(),
         lease_ms: 60_000,
         worker: None,
+        pop: false,
     };
     let claim = ask.claim.clone();
-    let jobs = store.claim(&[ask]).await.remove(0).unwrap();
+    let jobs = store.claim(&[ask], &rules).await.won.remove(0).unwrap();
     assert_eq!(jobs.len(), 2);
     let commit = |id| Change {
         id,

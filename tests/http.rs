@@ -21,6 +21,7 @@ mod http {
     pub mod queues;
     pub mod reserve;
     pub mod schedules;
+    pub mod semaphores;
     pub mod settle;
     pub mod signals;
     pub mod stale;
@@ -35,7 +36,8 @@ use http::{
     once::*, payloads::*,
 };
 use http::{
-    push::*, queues::*, reserve::*, schedules::*, settle::*, stale::*, waiting::*, wire::*, workers::*,
+    push::*, queues::*, reserve::*, schedules::*, semaphores::*, settle::*, stale::*, waiting::*, wire::*,
+    workers::*,
 };
 
 on_every_store! {
@@ -64,6 +66,13 @@ on_every_store! {
     an_expired_job_leaves
     a_reserved_job_expires_once_it_is_given_back
     payloads_and_bodies_have_limits
+
+    a_semaphore_shows_who_holds_it
+    an_unknown_semaphore_is_refused
+    a_release_wakes_who_waits
+    a_lapse_releases
+    max_reserved_holds_and_a_settle_wakes
+    a_rate_wakes_when_it_allows_more
 
     a_reserved_job_shows_what_a_worker_needs
     a_reserve_takes_what_is_most_urgent_first

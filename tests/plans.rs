@@ -10,14 +10,14 @@ use futures::TryStreamExt as _;
 use futures::future::BoxFuture;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::{Client, Database};
-use tailback::job::settings::Defaults;
+use tailback::job::settings::{Defaults, Rate};
 use tailback::job::transition::Operation;
 use tailback::job::{
-    Claim, IdSource, Job, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules, Visible,
-    WorkerName,
+    Claim, IdSource, Job, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules, SemaphoreName,
+    Visible, WorkerName,
 };
 use tailback::store::mongo::{Mongo, MongoOptions};
-use tailback::store::{Change, ClaimAsk, Filter, Pushed, Report, Store, Workers as _};
+use tailback::store::{Change, ClaimAsk, Filter, Pushed, Report, Semaphores as _, Store, Workers as _};
 
 const JOBS: i64 = 100_000;
 const QUEUES: i64 = 50;
@@ -149,6 +149,7 @@ async fn every_hot_query_is_served_by_one_index(place: &Place) {
     reaping(&bench, now).await;
     working(&bench, now).await;
     in_groups(&bench).await;
+    limiting(&bench, now).await;
 }
 
 /// The figures never read a job, nor walk the backlog: but for the scheduled jobs, whose entries in the index
@@ -197,10 +198,11 @@ async fn claiming(bench: &Bench) -> Vec<Job> {
     let mut won = Vec::new();
     for count in [1, 100, 900] {
         let claim = Claim::random();
-        let ask = ClaimAsk { queue: queue(7), count, claim, lease_ms: 60_000, worker: None };
+        let ask = ClaimAsk { queue: queue(7), count, claim, lease_ms: 60_000, worker: None, pop: false };
         let asks = [ask];
-        let jobs = bench.judge(&format!("a claim of {count}"), count, bench.store.claim(&asks)).await;
-        let jobs = jobs.into_iter().next().unwrap().unwrap();
+        let jobs =
+            bench.judge(&format!("a claim of {count}"), count, bench.store.claim(&asks, &rules(None))).await;
+        let jobs = jobs.won.into_iter().next().unwrap().unwrap();
         assert_eq!(jobs.len(), count);
         won.extend(jobs);
     }
@@ -298,8 +300,9 @@ async fn in_groups(bench: &Bench) {
         claim: Claim::random(),
         lease_ms: 60_000,
         worker: None,
+        pop: false,
     };
-    let taken = bench.store.claim(&[ask]).await.remove(0).unwrap();
+    let taken = bench.store.claim(&[ask], &rules(None)).await.won.remove(0).unwrap();
     assert_eq!(taken.len() as i64, LINES);
     let commit = |job: &Job| Change {
         id: job.meta.id.clone(),
@@ -419,6 +422,59 @@ async fn working(bench: &Bench, now: i64) {
     assert_eq!(silent.changes.len(), 200);
     let applied = bench.judge("what they lose", 200, bench.store.apply(silent.changes, &rules(None))).await;
     assert!(applied.into_iter().all(|applied| applied.is_ok()));
+}
+
+/// Holders, those who wait and those who are called are found by the semaphore, in a line of thousands.
+async fn limiting(bench: &Bench, now: i64) {
+    const WAITING: usize = 2000;
+    let (one, other) = ("one".parse::<SemaphoreName>().unwrap(), "other".parse::<SemaphoreName>().unwrap());
+    bench.store.save_semaphore(&one, 5).await.unwrap();
+    bench.store.save_semaphore(&other, 1).await.unwrap();
+    let line = (3 * JOBS..3 * JOBS + 2 * WAITING as i64).map(|n| {
+        let mut job = document(12 * QUEUES * 10, now); // a ready one
+        let at = DateTime::from_millis(now - 5000 + n % 1000);
+        job.extend(doc! {
+            "_id": format!("NEED{n}"), "queue": format!("limited-{}", n % 4), "run_at": at,
+            "semaphores": if n % 3 == 0 { vec!["one", "other"] } else { vec!["one"] },
+        });
+        if n % 2 == 0 {
+            job.extend(doc! { "state": "blocked", "waits_for": "one", "waiting_since": at });
+        }
+        job
+    });
+    bench.insert(line.collect()).await;
+    let called =
+        bench.judge("a call", 8, bench.store.call(Some(std::slice::from_ref(&one)), &rules(None))).await;
+    let called = called.unwrap().len();
+    assert!((5..=10).contains(&called), "{called} for five places, in two queues");
+    let again = bench.judge("a look for all", 8, bench.store.call(None, &rules(None))).await.unwrap();
+    assert!(again.len() <= 10, "{}", again.len());
+    let ask = ClaimAsk {
+        queue: "limited-1".parse().unwrap(),
+        count: 3,
+        claim: Claim::random(),
+        lease_ms: 60_000,
+        worker: None,
+        pop: false,
+    };
+    let asks = [ask];
+    let claims = bench.judge("a claim with semaphores", 32, bench.store.claim(&asks, &rules(None))).await;
+    assert!(claims.won[0].as_ref().unwrap().len() <= 3);
+    let shown = bench.judge("a semaphore", 2 * WAITING, bench.store.semaphores(&[one.clone(), other])).await;
+    assert_eq!(shown.unwrap().len(), 2);
+    // Not judged: they are no more than the capacity, and are sorted for whoever looks at them.
+    assert!(bench.store.holders(&one, 1000).await.unwrap().len() <= 3);
+    let limited = QueueSettings {
+        max_reserved: Some(50),
+        rate: Some(Rate { limit: 50, per_ms: 60_000 }),
+        ..QueueSettings::default()
+    };
+    let rules = Rules::new(Arc::new(Defaults::default()), [(queue(9), limited)].into());
+    let claim = Claim::random();
+    let ask = ClaimAsk { queue: queue(9), count: 100, claim, lease_ms: 60_000, worker: None, pop: false };
+    let asks = [ask];
+    let claims = bench.judge("a claim under limits", 100, bench.store.claim(&asks, &rules)).await;
+    assert!(claims.won[0].as_ref().unwrap().len() <= 50);
 }
 
 on_one_store! { mongo:

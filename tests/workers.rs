@@ -77,8 +77,9 @@ async fn what_a_heartbeat_answers_holds(place: &Place) {
             claim: Claim::random(),
             lease_ms: LEASE_MS,
             worker: Some(name.clone()),
+            pop: false,
         };
-        if !store.claim(&[ask]).await.remove(0).unwrap().is_empty() {
+        if !store.claim(&[ask], &Rules::default()).await.won.remove(0).unwrap().is_empty() {
             sign = Instant::now();
         }
         // Its last sign of life is about as long ago as it may be.

@@ -8,6 +8,7 @@
 //! | `workers` | takes back what workers hold that have fallen silent |
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `scheduler` | runs schedules whose time has come |
+//! | `semaphores` | calls jobs that wait for semaphores which have room |
 //! | `sweep` | looks for jobs on behalf of all waiters |
 //! | `listener`, `teller` | hear and tell the other servers over the same store |
 //! | `pruner` | forgets records whose time has passed |
@@ -22,6 +23,7 @@ mod pulse;
 mod reaper;
 mod reconciler;
 mod scheduler;
+mod semaphores;
 mod settings;
 mod sweep;
 mod teller;
@@ -60,6 +62,7 @@ pub fn start(
     driver.start(workers::Silence::new(queues.clone()));
     driver.start(due::Due::new(queues.clone(), store.clone()));
     driver.start(scheduler::Scheduler::new(queues.clone()));
+    driver.start(semaphores::Semaphores::new(queues.clone()));
     driver.start(sweep::Sweep::new(queues.clone()));
     driver.start(pruner::Pruner::new(store.clone()));
     driver.start(reconciler::Reconcile::new(store.clone()));

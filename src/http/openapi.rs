@@ -8,7 +8,9 @@ use utoipa_axum::routes;
 
 use super::AppState;
 use super::problem::{Code, Problem};
-use super::routes::{batches, jobs, operations, queues, reserve, schedules, settle, stats, workers};
+use super::routes::{
+    batches, jobs, operations, queues, reserve, schedules, semaphores, settle, stats, workers,
+};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -27,6 +29,7 @@ use super::routes::{batches, jobs, operations, queues, reserve, schedules, settl
         (name = "work", description = "Take jobs and settle them"),
         (name = "batches", description = "Jobs that belong together, and a job at their end"),
         (name = "queues", description = "Queues and their settings"),
+        (name = "semaphores", description = "Shared limits on how many jobs are reserved at once"),
         (name = "schedules", description = "Cron rules that push jobs"),
         (name = "workers", description = "Who works, seen by heartbeats"),
         (name = "operations", description = "For those who run the server")
@@ -61,6 +64,8 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(queues::purge))
         .routes(routes!(queues::redrive))
         .routes(routes!(queues::replay))
+        .routes(routes!(semaphores::list))
+        .routes(routes!(semaphores::get, semaphores::put, semaphores::delete))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::get, schedules::put, schedules::delete))
         .routes(routes!(schedules::run))

@@ -54,6 +54,8 @@ codes! {
     UnknownJob = NOT_FOUND, false, "There is no such job";
     /// There is no such schedule.
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
+    /// There is no such semaphore.
+    UnknownSemaphore = NOT_FOUND, false, "There is no such semaphore";
     /// The worker has sent no heartbeat lately, and holds no jobs.
     UnknownWorker = NOT_FOUND, false, "There is no such worker";
     /// There is no such batch, or not any more.
@@ -71,6 +73,8 @@ codes! {
     KeyConflict = CONFLICT, false, "The key is taken by a job with another payload";
     /// The batch takes no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
+    /// Jobs that are not finished need the semaphore.
+    SemaphoreInUse = CONFLICT, false, "The semaphore is in use";
     /// The queue has jobs and is only deleted when forced.
     QueueNotEmpty = CONFLICT, false, "The queue is not empty";
     /// The first request with this `Idempotency-Key` is still running.
@@ -231,6 +235,8 @@ impl From<Error> for Problem {
             Error::QueueNotEmpty(_) => {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them with it"))
             }
+            Error::UnknownSemaphore(_) => Self::new(Code::UnknownSemaphore, text),
+            Error::SemaphoreInUse(_) => Self::new(Code::SemaphoreInUse, text),
             Error::UnknownSchedule(_) => Self::new(Code::UnknownSchedule, text),
             Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),

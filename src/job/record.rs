@@ -35,6 +35,17 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// The beginning of a message that is too long to keep.
+    pub fn shortened(message: &str) -> &str {
+        let mut end = message.len().min(MESSAGE_BYTES);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        &message[..end]
+    }
+}
+
 /// A queue that the job has left, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TrailStep {

@@ -3,9 +3,7 @@
 //! A store reads the job, calls [`step`], and writes what it answers, all guarded so that the job cannot
 //! have changed in between. Time is the store's and is passed in.
 
-use super::record::{
-    FAILURES_KEPT, Failure, MESSAGE_BYTES, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep,
-};
+use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::state::{self, State, Verb, Visible};
 use super::{Claim, NewJob, Payload, QueueName, Rules, Stage, Timestamp};
 
@@ -378,7 +376,7 @@ fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(
         at: now,
         attempt: meta.attempts,
         worker: meta.worker.clone(),
-        message: shortened(message).to_owned(),
+        message: Failure::shortened(message).to_owned(),
     });
     let surplus = failed.errors.len().saturating_sub(FAILURES_KEPT);
     failed.errors.drain(..surplus);
@@ -472,6 +470,8 @@ fn free(meta: &Meta) -> Meta {
         reserved_until: None,
         lease_ms: None,
         cancel_requested: false,
+        waits_for: None,
+        waiting_since: None,
         ..meta.clone()
     }
 }
@@ -488,13 +488,4 @@ fn returned(meta: Meta) -> Step {
     let (queue, blocked) = (meta.queue.clone(), meta.state == State::Blocked);
     let outcome = Outcome::Returned { queue, run_at: meta.run_at, blocked };
     Step::write(meta, outcome)
-}
-
-/// The beginning of a message that is too long to keep.
-fn shortened(message: &str) -> &str {
-    let mut end = message.len().min(MESSAGE_BYTES);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    &message[..end]
 }

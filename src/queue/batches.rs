@@ -30,8 +30,14 @@ impl Queues {
     pub async fn create_batch(&self, new: NewBatch) -> Result<(Batch, Vec<Child>)> {
         let now = self.now()?;
         let id = self.0.ids.next_batch(now);
-        let on_finished = new.on_finished.map(|(queue, push)| self.on_finished(queue, push)).transpose()?;
-        let jobs = self.batch_jobs(&id, new.jobs)?;
+        let on_finished = match new.on_finished {
+            Some((queue, push)) => {
+                self.check_semaphores(&push).await.map_err(|error| error.under("/on_finished"))?;
+                Some(self.on_finished(queue, push)?)
+            }
+            None => None,
+        };
+        let jobs = self.batch_jobs(&id, new.jobs).await?;
         let batch = Batch::new(id.clone(), self.0.ids.next(now), on_finished, new.sealed, now);
         self.change_batch(id, jobs, move |store, jobs, rules| {
             Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
@@ -48,7 +54,7 @@ impl Queues {
         if jobs.is_empty() {
             return Err(Error::invalid("/jobs", "must be 1 to 1000 jobs"));
         }
-        let jobs = self.batch_jobs(id, jobs)?;
+        let jobs = self.batch_jobs(id, jobs).await?;
         let batch = id.clone();
         self.change_batch(id.clone(), jobs, move |store, jobs, rules| {
             Box::pin(async move { store.add_to_batch(&batch, jobs, &rules).await })
@@ -130,13 +136,15 @@ impl Queues {
         })
     }
 
-    fn batch_jobs(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<Vec<NewJob>> {
+    async fn batch_jobs(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<Vec<NewJob>> {
         if jobs.len() > BATCH_MAX {
             return Err(Error::invalid("/jobs", "must be at most 1000 jobs"));
         }
+        let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| push)).await?;
         let (now, options) = (self.now()?, self.options());
         let job = |(n, (queue, push)): (usize, (QueueName, NewPush))| {
-            push.check(options.payload_bytes).map_err(|error| error.under(&format!("/jobs/{n}")))?;
+            let checked = push.check(options.payload_bytes).and_then(|()| push.check_known(&unknown));
+            checked.map_err(|error| error.under(&format!("/jobs/{n}")))?;
             let job = push.into_job(self.0.ids.next(now), queue, now, options.defaults.key_ttl_ms);
             Ok(NewJob { batch: Some(id.clone()), ..job })
         };

@@ -9,6 +9,7 @@
 //! | `jobs` | look at, change, cancel and browse jobs |
 //! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
+//! | `semaphores` | semaphores, and calling those who wait for them |
 //! | `schedules` | schedules, and running what is due |
 //! | `bulk` | purge, redrive, replay |
 //! | `workers` | who works: heartbeats, and the jobs of workers that are lost |
@@ -29,6 +30,7 @@ mod push;
 mod reserve;
 mod rounds;
 mod schedules;
+mod semaphores;
 mod settings;
 pub mod settle;
 mod stats;
@@ -55,6 +57,7 @@ use self::reserve::ClaimRounds;
 pub use self::reserve::{PopAsk, ReserveAsk};
 use self::rounds::Turned;
 pub use self::schedules::DueRuns;
+use self::semaphores::SemaphoreNotes;
 pub use self::settings::{Precondition, QueueView};
 use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
@@ -65,7 +68,9 @@ use self::wakeups::Wakeups;
 pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
-use crate::job::{BatchId, IdSource, JobId, QueueName, Rules, ScheduleName, Timestamp, Visible, WorkerName};
+use crate::job::{
+    BatchId, IdSource, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp, Visible, WorkerName,
+};
 use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. What it means for a client is `http/problem.rs`'s to say.
@@ -119,6 +124,12 @@ pub enum Error {
     /// The settings have changed since the version that the caller knows.
     #[error("the settings of queue {0} are not of the version in If-Match")]
     SettingsChanged(QueueName),
+    /// There is no such semaphore.
+    #[error("there is no semaphore {0}")]
+    UnknownSemaphore(SemaphoreName),
+    /// The semaphore cannot be deleted while jobs need it.
+    #[error("jobs that are not finished need the semaphore {0}")]
+    SemaphoreInUse(SemaphoreName),
     /// There is no such schedule.
     #[error("there is no schedule {0}")]
     UnknownSchedule(ScheduleName),
@@ -214,6 +225,7 @@ pub struct Shared {
     reaper: Alarm,
     scheduler: Alarm,
     sweep: SweepAlarm,
+    semaphores: SemaphoreNotes,
     /// Tells those who wait that the store stays away.
     away: Notify,
     draining: CancellationToken,
@@ -240,6 +252,7 @@ impl Queues {
             reaper: Alarm::default(),
             scheduler: Alarm::default(),
             sweep: SweepAlarm::default(),
+            semaphores: SemaphoreNotes::default(),
             away: Notify::new(),
             draining: CancellationToken::new(),
         }))

@@ -204,11 +204,15 @@ impl Queues {
             Ok(now) => now,
             Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
         };
+        let unknown = match self.unknown_semaphores(pushes.iter()).await {
+            Ok(unknown) => unknown,
+            Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
+        };
         let options = self.options();
         let mut answers: Vec<Option<Error>> = Vec::with_capacity(pushes.len());
         let mut jobs = Vec::with_capacity(pushes.len());
         for push in pushes {
-            match push.check(options.payload_bytes) {
+            match push.check(options.payload_bytes).and_then(|()| push.check_known(&unknown)) {
                 Ok(()) => {
                     let id = self.0.ids.next(now);
                     jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));

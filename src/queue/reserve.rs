@@ -16,7 +16,7 @@ use super::{Error, Queues, Result, Shared};
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
-use crate::store::{self, Change, ClaimAsk, Denied, StoreError};
+use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
@@ -88,7 +88,7 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
             let shared = shared.upgrade();
             Box::pin(async move {
                 match shared {
-                    Some(shared) => shared.store.claim(&asks).await,
+                    Some(shared) => Queues(shared).claim_round(&asks).await,
                     None => Vec::new(),
                 }
             })
@@ -226,9 +226,9 @@ impl Queues {
     /// One look.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let jobs = match purpose {
-            Purpose::Reserve => self.claim_from_queues(ask, &Claim::random()).await?.hand_over(),
+            Purpose::Reserve => self.claim_from_queues(ask, &Claim::random(), false).await?.hand_over(),
             Purpose::Pop => {
-                let jobs = self.claim_from_queues(ask, &Claim::random()).await?.hand_over();
+                let jobs = self.claim_from_queues(ask, &Claim::random(), true).await?.hand_over();
                 self.finish_pop(&jobs).await?
             }
             Purpose::ReserveOnce(once) => return self.claim_once(ask, once).await,
@@ -242,7 +242,7 @@ impl Queues {
         let (this, ask) = (self.clone(), ask.clone());
         let claiming = tokio::spawn(async move {
             let guard = once.claiming().await;
-            let jobs = this.claim_from_queues(&ask, once.claim()).await?.hand_over();
+            let jobs = this.claim_from_queues(&ask, once.claim(), false).await?.hand_over();
             guard.won(&jobs).await;
             this.count_deliveries(&jobs);
             Ok(jobs)
@@ -250,7 +250,15 @@ impl Queues {
         claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
+    /// One round of claims; what they say of others, those are told.
+    async fn claim_round(&self, asks: &[ClaimAsk]) -> Vec<store::Result<Vec<Job>>> {
+        let Claims { won, resume, offers } = self.0.store.claim(asks, &self.rules()).await;
+        self.offer(offers);
+        resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
+        won
+    }
+
+    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim, pop: bool) -> Result<Delivery> {
         let rules = self.rules();
         let mut delivery = Delivery { queues: self.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
@@ -262,7 +270,8 @@ impl Queues {
             }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
             let (count, worker) = (ask.count - delivery.won.len(), ask.worker.clone());
-            match delivery.claim(ClaimAsk { queue, count, claim: claim.clone(), lease_ms, worker }).await {
+            let claim = claim.clone();
+            match delivery.claim(ClaimAsk { queue, count, claim, lease_ms, worker, pop }).await {
                 Ok(()) => {}
                 Err(error) if delivery.won.is_empty() => return Err(error),
                 Err(_) => break, // what other queues gave is not lost for the trouble with this one
@@ -359,6 +368,8 @@ impl Queues {
                 match applied {
                     Ok(applied) => {
                         self.note_callback(applied.callback.as_ref(), &mut self.meter().notes());
+                        self.note_room(&applied);
+                        applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
                         if let Outcome::Returned { queue, run_at, .. } = applied.outcome {
                             self.announce(&queue, run_at);
                         }

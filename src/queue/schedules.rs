@@ -58,7 +58,7 @@ impl Queues {
         rule: ScheduleRule,
         precondition: &Precondition,
     ) -> Result<Schedule> {
-        self.check_job(&rule.job)?;
+        self.check_job(&rule.job).await?;
         for _ in 0..TRIES {
             let found = self.0.store.schedule(name).await?;
             if !allows(precondition, found.as_ref()) {
@@ -214,8 +214,10 @@ impl Queues {
         Ok(push.into_job(self.0.ids.next(now), rule.queue.clone(), now, 0))
     }
 
-    fn check_job(&self, job: &ScheduledJob) -> Result<()> {
-        as_push(job).check(self.options().payload_bytes).map_err(|error| error.under("/job"))
+    async fn check_job(&self, job: &ScheduledJob) -> Result<()> {
+        let push = as_push(job);
+        push.check(self.options().payload_bytes).map_err(|error| error.under("/job"))?;
+        self.check_semaphores(&push).await.map_err(|error| error.under("/job"))
     }
 
     /// Rings when the scheduler should look again.

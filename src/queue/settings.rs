@@ -64,7 +64,7 @@ impl Queues {
         Ok(())
     }
 
-    /// From now on these settings hold. Wakes waiters of queues that are not paused any more.
+    /// From now on these settings hold. Wakes waiters of queues that are not paused any more, or whose limits have changed.
     fn adopt(&self, snapshot: SettingsSnapshot) {
         let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
         let rules = Rules::new(self.options().defaults.clone(), queues.collect());
@@ -73,7 +73,10 @@ impl Queues {
             std::mem::replace(&mut *settings, (Arc::new(snapshot), rules.clone())).1
         };
         for (queue, settings) in before.configured() {
-            if settings.paused && !rules.paused(queue) {
+            let reserved = rules.max_reserved(queue).unwrap_or(u64::MAX);
+            let is_raised = settings.max_reserved.is_some_and(|before| before < reserved)
+                || (settings.rate.is_some() && settings.rate != rules.rate(queue));
+            if (settings.paused && !rules.paused(queue)) || is_raised {
                 self.wake_here(queue, usize::MAX);
             }
         }

@@ -1,5 +1,6 @@
 //! Commit, rollback, extend, move.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
@@ -10,7 +11,7 @@ use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome, Refusal};
-use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, Reservation, Timestamp};
+use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, Reservation, SemaphoreName, Timestamp};
 use crate::store::{Applied, Change, Denied, StoreError};
 
 /// The most jobs of one settle.
@@ -55,13 +56,17 @@ pub struct Settled {
 impl Settle {
     /// How many jobs it pushes.
     pub fn pushes(&self) -> usize {
+        self.pushed().len()
+    }
+
+    fn pushed(&self) -> &[(QueueName, NewPush)] {
         match &self.action {
-            Action::Commit { push, .. } => push.len(),
-            _ => 0,
+            Action::Commit { push, .. } => push,
+            _ => &[],
         }
     }
 
-    fn check(&self, payload_bytes: usize) -> Result<()> {
+    fn check(&self, payload_bytes: usize, unknown: &HashSet<SemaphoreName>) -> Result<()> {
         let (payload, field) = match &self.action {
             Action::Commit { result, .. } => (result, "/result"),
             Action::Extend { progress, .. } => (progress, "/progress"),
@@ -77,7 +82,8 @@ impl Settle {
             }
             Action::Commit { push, .. } => {
                 let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
-                    push.check(payload_bytes).map_err(|error| error.under(&format!("/push/{n}")))
+                    let checked = push.check(payload_bytes).and_then(|()| push.check_known(unknown));
+                    checked.map_err(|error| error.under(&format!("/push/{n}")))
                 };
                 push.iter().enumerate().try_for_each(check)
             }
@@ -153,10 +159,15 @@ impl Queues {
             Ok(now) => now,
             Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
         };
+        let pushes = settles.iter().flat_map(Settle::pushed).map(|(_, push)| push);
+        let unknown = match self.unknown_semaphores(pushes).await {
+            Ok(unknown) => unknown,
+            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
+        };
         let mut answers: Vec<Option<Result<Settled>>> = Vec::with_capacity(settles.len());
         let mut changes = Vec::new();
         for settle in settles {
-            if let Err(error) = settle.check(self.options().payload_bytes) {
+            if let Err(error) = settle.check(self.options().payload_bytes, &unknown) {
                 answers.push(Some(Err(error)));
                 continue;
             }
@@ -266,6 +277,7 @@ impl Queues {
         }
         self.note_callback(applied.callback.as_ref(), notes);
         applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
+        self.note_room(applied);
         match &applied.outcome {
             Outcome::Returned { blocked: true, .. } => {}
             Outcome::Returned { queue, run_at, .. } => self.announce(queue, *run_at),

@@ -12,9 +12,9 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey,
-    Holdings, Imported, Opened, Overdue, Pushed, QueueCounts, Reconciled, Report, Request, Result, Saved,
-    SettingsSnapshot, Signal, Silent, Store, StoreError, StoredSettings, Worker, Workers,
+    Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Expected, Filter, Heard,
+    HeldKey, Holdings, Imported, Opened, Overdue, Pushed, QueueCounts, Reconciled, Report, Request, Result,
+    Saved, SettingsSnapshot, Signal, Silent, Store, StoreError, StoredSettings, Worker, Workers,
 };
 use crate::job::{
     Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName,
@@ -22,6 +22,7 @@ use crate::job::{
 use crate::telemetry;
 
 mod schedules;
+mod semaphores;
 
 /// See the module's documentation.
 pub struct Metered {
@@ -186,14 +187,14 @@ impl Store for Metered {
         self.each("push", count, self.inner.push(jobs, rules)).await
     }
 
-    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
         if let Err(error) = self.check_open() {
-            return asks.iter().map(|_| Err(error.clone())).collect();
+            return Claims::failed(asks.len(), &error);
         }
         let start = Instant::now();
-        let answers = self.inner.claim(asks).await;
+        let answers = self.inner.claim(asks, rules).await;
         telemetry::store_call("claim", start.elapsed(), asks.iter().map(|ask| ask.count).sum());
-        note("claim", answers.iter().find_map(|answer| answer.as_ref().err()));
+        note("claim", answers.won.iter().find_map(|answer| answer.as_ref().err()));
         answers
     }
 

@@ -14,8 +14,8 @@ use futures::stream::BoxStream;
 
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
-    Child, Claim, GroupName, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, Timestamp, Visible,
-    WorkerName,
+    Child, Claim, GroupName, Job, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules, SemaphoreName,
+    Timestamp, Visible, WorkerName,
 };
 
 pub mod batches;
@@ -23,6 +23,7 @@ pub mod copying;
 pub mod metered;
 pub mod mongo;
 pub mod schedules;
+pub mod semaphores;
 pub mod signals;
 pub mod sqlite;
 pub mod workers;
@@ -30,6 +31,7 @@ pub mod workers;
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use copying::{HeldKey, Imported};
 pub use schedules::{Fired, Firing, Schedules};
+pub use semaphores::{Called, Claims, Holder, Removal, SemaphoreView, Semaphores};
 pub use signals::{Arrivals, Heard, Signal};
 pub use workers::{Holdings, Report, Silent, Worker, Workers};
 
@@ -132,6 +134,8 @@ pub struct ClaimAsk {
     pub lease_ms: u64,
     /// Who asks.
     pub worker: Option<WorkerName>,
+    /// Whether the jobs are taken away for good: those that need semaphores are passed over.
+    pub pop: bool,
 }
 
 /// Something that is to happen to one job.
@@ -158,6 +162,8 @@ pub struct Applied {
     pub callback: Option<CalledBack>,
     /// Jobs that nothing blocks any more: their queues, and when they are due.
     pub unblocked: Vec<(QueueName, Timestamp)>,
+    /// The semaphores that others may have now: [`Semaphores::call`] them.
+    pub released: Vec<SemaphoreName>,
     /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
     pub repeated: bool,
 }
@@ -339,7 +345,7 @@ pub enum Opened {
 /// Every answer of a verb that writes is given after the write is durable. Every verb has a deadline of
 /// its own and ends in [`StoreError::Unavailable`] when it runs into it.
 #[async_trait]
-pub trait Store: Batches + Schedules + Workers + Send + Sync + 'static {
+pub trait Store: Batches + Schedules + Semaphores + Workers + Send + Sync + 'static {
     /// Brings the database's schema up to this version and answers the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
@@ -357,7 +363,11 @@ pub trait Store: Batches + Schedules + Workers + Send + Sync + 'static {
 
     /// Reserves jobs that are ready and due and not expired: the highest priority first, then the earliest
     /// `run_at`, then the smallest id. A job is won by at most one claim. Each delivery counts as an attempt.
-    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>>;
+    ///
+    /// Jobs whose semaphores have no room for them are blocked and passed over; no semaphore ever has more holders
+    /// than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow, however many
+    /// instances claim at once.
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims;
 
     /// The jobs of these queues that this claim holds: what a claim whose answer was lost has won.
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;

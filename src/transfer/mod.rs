@@ -6,7 +6,7 @@
 //! the queue, or the key). If the source was used again after an interrupted run, the remedy is to start
 //! with an empty target.
 //!
-//! Copied are the settings with their versions, the keys, the batches with their results, the jobs with their ids,
+//! Copied are the settings with their versions, the keys, the semaphores, the batches with their results, the jobs with their ids,
 //! states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence and their
 //! last runs. Not copied are receipts and requests, which live for minutes and
 //! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
@@ -20,6 +20,7 @@ mod batches;
 mod digest;
 mod progress;
 mod schedules;
+mod semaphores;
 mod verify;
 
 use std::collections::HashMap;
@@ -57,8 +58,10 @@ pub async fn copy(
     let total = total(source).await?;
     check(source, target, progress).await?;
     schedules::check(source, target).await?;
+    semaphores::check(source, target).await?;
     copy_settings(source, target).await?;
     copy_keys(source, target, progress).await?;
+    semaphores::copy(source, target).await?;
     batches::copy(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
     schedules::copy(source, target).await?;

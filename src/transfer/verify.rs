@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::digest::{Digest, differences};
-use super::{PAGE, Progress, all_settings, batches, forgotten, now, patiently, schedules};
+use super::{PAGE, Progress, all_settings, batches, forgotten, now, patiently, schedules, semaphores};
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::copying::same;
 use crate::store::{HeldKey, Store};
@@ -32,6 +32,8 @@ pub struct Side {
     pub settings: usize,
     /// How many schedules there are.
     pub schedules: usize,
+    /// How many semaphores there are.
+    pub semaphores: usize,
 }
 
 impl Side {
@@ -91,7 +93,7 @@ impl fmt::Display for Verdict {
             writeln!(
                 f,
                 "{name}: {} jobs, digest {}; {} keys, digest {}; {} batches, digest {}; settings of {} queues; \
-                 {} schedules",
+                 {} schedules, {} semaphores",
                 side.job_count(),
                 side.jobs,
                 side.key_count,
@@ -99,7 +101,8 @@ impl fmt::Display for Verdict {
                 side.batch_count,
                 side.batches,
                 side.settings,
-                side.schedules
+                side.schedules,
+                side.semaphores
             )?;
         }
         if self.forgotten > 0 {
@@ -130,6 +133,7 @@ pub async fn verify(
     let mut verdict = Verdict::default();
     compare_settings(source, target, &mut verdict).await?;
     schedules::compare(source, target, &mut verdict).await?;
+    semaphores::compare(source, target, &mut verdict).await?;
     (verdict.source.key_count, verdict.source.keys) = read_keys(source).await?;
     (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
     if verdict.source.keys != verdict.target.keys {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
-use tailback::job::{JobId, QueueName, State};
+use tailback::job::{JobId, QueueName, Rules, State};
 use tailback::store::{ClaimAsk, Store};
 
 use super::support::*;
@@ -53,7 +53,7 @@ pub async fn each_delivery_counts_as_an_attempt(store: &dyn Store) {
 
 pub async fn every_ask_has_its_answer_at_its_place(store: &dyn Store) {
     let pushed = push_all(store, vec![job("a"), job("c"), job("c")]).await;
-    let answers = store.claim(&[ask("c", 5), ask("b", 5), ask("a", 5)]).await;
+    let answers = store.claim(&[ask("c", 5), ask("b", 5), ask("a", 5)], &Rules::default()).await.won;
     let answers: Vec<Vec<JobId>> = answers.into_iter().map(|jobs| ids(&jobs.unwrap())).collect();
     assert_eq!(answers, [pushed[1..].to_vec(), vec![], pushed[..1].to_vec()]);
 }
@@ -62,7 +62,7 @@ pub async fn two_asks_for_one_queue_share_it(store: &dyn Store) {
     let pushed = push_all(store, vec![job("q"); 5]).await;
     let asks = [ask("q", 2), ask("q", 2), ask("q", 2)];
     let mut won = Vec::new();
-    for (answer, asked) in store.claim(&asks).await.into_iter().zip(&asks) {
+    for (answer, asked) in store.claim(&asks, &Rules::default()).await.won.into_iter().zip(&asks) {
         let jobs = answer.unwrap();
         assert!(jobs.iter().all(|job| held_by(job) == asked.claim));
         won.extend(ids(&jobs));
@@ -151,7 +151,7 @@ pub async fn many_claims_of_large_jobs_all_win(store: &dyn Store) {
         push_all(store, vec![job("q").payload(&large); 6]).await;
     }
     let asks: Vec<ClaimAsk> = (0..JOBS).map(|_| ask("q", 1)).collect();
-    let answers = store.claim(&asks).await;
+    let answers = store.claim(&asks, &Rules::default()).await.won;
     let won: HashSet<JobId> =
         answers.into_iter().flat_map(|jobs| jobs.unwrap()).map(|job| job.meta.id).collect();
     assert_eq!(won.len(), JOBS);

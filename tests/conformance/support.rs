@@ -217,7 +217,7 @@ pub async fn push_one(store: &dyn Store, draft: Draft) -> JobId {
 }
 
 pub fn ask(name: &str, count: usize) -> ClaimAsk {
-    ClaimAsk { queue: queue(name), count, claim: Claim::random(), lease_ms: 30_000, worker: None }
+    ClaimAsk { queue: queue(name), count, claim: Claim::random(), lease_ms: 30_000, worker: None, pop: false }
 }
 
 pub fn ask_for(name: &str, count: usize, lease_ms: u64) -> ClaimAsk {
@@ -225,7 +225,11 @@ pub fn ask_for(name: &str, count: usize, lease_ms: u64) -> ClaimAsk {
 }
 
 pub async fn claim(store: &dyn Store, ask: ClaimAsk) -> Vec<Job> {
-    let mut answers = store.claim(&[ask]).await;
+    claim_under(store, ask, &Rules::default()).await
+}
+
+pub async fn claim_under(store: &dyn Store, ask: ClaimAsk, rules: &Rules) -> Vec<Job> {
+    let mut answers = store.claim(&[ask], rules).await.won;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
 }

@@ -79,6 +79,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
         "reaper",
         "reconciler",
         "scheduler",
+        "semaphores",
         "settings",
         "sweep",
         "upkeep",

@@ -7,6 +7,7 @@ pub mod push;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
+pub mod semaphores;
 pub mod settle;
 pub mod stats;
 pub mod view;

@@ -15,9 +15,10 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use super::client::{barrier, fault, write};
 use super::document::{date, readable, to_job};
 use super::floors::Place;
+use super::limited::{self, Given};
 use super::{JOBS, Mongo};
-use crate::job::{Claim, Job, Meta, QueueName, State, Timestamp};
-use crate::store::{ClaimAsk, Result, Store as _, StoreError};
+use crate::job::{Claim, Job, Meta, QueueName, Rules, State, Timestamp};
+use crate::store::{ClaimAsk, Claims, Result, Store as _, StoreError};
 
 /// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
 /// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
@@ -38,40 +39,45 @@ fn deliverable(queue: &QueueName, floor: Option<Place>) -> Document {
 }
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
-pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk]) -> Result<Vec<Result<Vec<Job>>>> {
+pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Result<Claims> {
     let now = mongo.now()?;
-    let mut queues: Vec<(&QueueName, Vec<usize>)> = Vec::new();
+    let mut queues: Vec<(&ClaimAsk, Vec<usize>)> = Vec::new();
     for (n, ask) in asks.iter().enumerate() {
-        match queues.iter_mut().find(|(queue, _)| **queue == ask.queue) {
+        match queues.iter_mut().find(|(first, _)| first.queue == ask.queue && first.pop == ask.pop) {
             Some((_, members)) => members.push(n),
-            None => queues.push((&ask.queue, vec![n])),
+            None => queues.push((ask, vec![n])),
         }
     }
-    let rounds = queues.iter().map(|(queue, members)| async move {
+    let rounds = queues.iter().map(|(first, members)| async move {
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
-        let won = claim(mongo, queue, &asks, now).await;
-        if let Ok(won) = &won {
-            mongo.handed.remember(won.iter().flatten().map(|job| &job.meta));
+        let given = claim(mongo, first, &asks, rules, now).await;
+        if let Ok(given) = &given {
+            mongo.handed.remember(given.won.iter().flatten().map(|job| &job.meta));
         }
-        (members, won)
+        (&first.queue, members, given)
     });
-    let mut answers: Vec<Result<Vec<Job>>> = asks.iter().map(|_| Ok(Vec::new())).collect();
-    for (members, answer) in futures::future::join_all(rounds).await {
-        match answer {
-            Ok(jobs) => members.iter().zip(jobs).for_each(|(n, jobs)| answers[*n] = Ok(jobs)),
-            Err(error) => members.iter().for_each(|n| answers[*n] = Err(error.clone())),
+    let mut claims = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
+    for (queue, members, given) in futures::future::join_all(rounds).await {
+        match given {
+            Ok(Given { won, resume_at, offers }) => {
+                members.iter().zip(won).for_each(|(n, jobs)| claims.won[*n] = Ok(jobs));
+                claims.resume.extend(resume_at.map(|at| (queue.clone(), at)));
+                claims.offers.extend(offers);
+            }
+            Err(error) => members.iter().for_each(|n| claims.won[*n] = Err(error.clone())),
         }
     }
-    Ok(answers)
+    Ok(claims)
 }
 
 /// Serves requests for one queue, in order.
 async fn claim(
     mongo: &Mongo,
-    queue: &QueueName,
+    ClaimAsk { queue, pop, .. }: &ClaimAsk,
     asks: &[&ClaimAsk],
+    rules: &Rules,
     now: Timestamp,
-) -> Result<Vec<Vec<Job>>> {
+) -> Result<Given> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
     // Others may be quicker again and again: long before the callers give up, they are told what there is.
@@ -82,7 +88,11 @@ async fn claim(
             break;
         }
         let began = Instant::now();
-        let Heads { jobs: heads, read, large } = heads(mongo, queue, wanted).await?;
+        let found = heads(mongo, queue, wanted, *pop).await?;
+        if limited::is_limited(queue, &found, rules) {
+            return limited::claim(mongo, asks, won, found, rules, end).await;
+        }
+        let Heads { jobs: heads, read, large } = found;
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
@@ -103,28 +113,34 @@ async fn claim(
             tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
         }
     }
-    Ok(won)
+    Ok(Given { won, ..Given::default() })
 }
 
 /// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
 const HEAD_BYTES: usize = 16 << 20;
 
 /// The head of a queue.
-struct Heads {
+pub struct Heads {
     /// The jobs, in delivery order.
-    jobs: Vec<Job>,
+    pub jobs: Vec<Job>,
     /// How many documents were read.
-    read: usize,
+    pub read: usize,
     /// Whether there may be more, which would be too much at once.
-    large: bool,
+    pub large: bool,
 }
 
 /// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
-/// from there on, at the very front.
-async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize) -> Result<Heads> {
+/// from there on, at the very front. A pop passes over those that need semaphores.
+pub async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
     let mut floor = mongo.floors.begin(queue);
     loop {
-        let heads = read_heads(mongo, queue, floor, limit).await?;
+        let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
+        if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
+            // They stay where they are for others, and so no place is remembered.
+            let mut filter = deliverable(queue, None);
+            filter.insert("semaphores", doc! { "$exists": false });
+            return read_heads(mongo, filter, queue, limit).await;
+        }
         if floor.is_none() || heads.read == limit || heads.large {
             if let Some(Job { meta, .. }) = heads.jobs.first() {
                 mongo.floors.found(queue, Place { priority: meta.priority, run_at: meta.run_at });
@@ -135,11 +151,11 @@ async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize) -> Result<Heads> 
     }
 }
 
-async fn read_heads(mongo: &Mongo, queue: &QueueName, floor: Option<Place>, limit: usize) -> Result<Heads> {
+async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: usize) -> Result<Heads> {
     let database = mongo.connection.database().await?;
     let mut cursor = database
         .collection::<RawDocumentBuf>(JOBS)
-        .find(deliverable(queue, floor))
+        .find(filter)
         .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
         .limit(i64::try_from(limit).unwrap_or(i64::MAX))
         .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
@@ -225,7 +241,7 @@ async fn take(
 }
 
 /// The job as it is once the request has it.
-fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
+pub fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
     let meta = Meta {
         state: State::Reserved,
         attempts: job.meta.attempts.saturating_add(1),
@@ -241,7 +257,7 @@ fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
 }
 
 /// One update for the jobs of one request, or of several at once.
-fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
+pub fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
     let until = |ask: &ClaimAsk| date(now.plus_ms(ask.lease_ms));
     let lease = |ask: &ClaimAsk| Bson::from(ask.lease_ms.cast_signed());
     let worker = |ask: &ClaimAsk| ask.worker.as_ref().map_or(Bson::Null, |worker| worker.as_str().into());

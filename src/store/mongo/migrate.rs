@@ -30,7 +30,7 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 7] = [
+const MIGRATIONS: [Migration; 8] = [
     migration!(1, "0001_jobs"),
     migration!(2, "0002_counters"),
     migration!(3, "0003_routes"),
@@ -38,6 +38,7 @@ const MIGRATIONS: [Migration; 7] = [
     migration!(5, "0005_workers"),
     migration!(6, "0006_batches"),
     migration!(7, "0007_groups"),
+    migration!(8, "0008_semaphores"),
 ];
 
 /// Runs what is missing and answers its names.

@@ -16,6 +16,7 @@
 //! | `workers` | who works, and who has fallen silent |
 //! | `batches` | jobs that belong together |
 //! | `lines` | whose turn it is in the groups |
+//! | `semaphores`, `limited` | semaphores, and claims that they or their queue limit |
 //! | `settings`, `requests`, `receipts` | what else is remembered |
 //! | `copying` | all of it, from and to another store |
 
@@ -33,6 +34,7 @@ mod floors;
 mod gates;
 mod handed;
 mod history;
+mod limited;
 mod lines;
 mod migrate;
 mod overdue;
@@ -44,6 +46,7 @@ mod receipts;
 mod reconcile;
 mod requests;
 mod schedules;
+mod semaphores;
 mod settings;
 mod signals;
 mod stocked;
@@ -70,8 +73,8 @@ use self::overdue::Reaped;
 use self::reconcile::Reconciler;
 use self::signals::Signals;
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue, Pushed,
-    QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
+    Applied, Change, ClaimAsk, Claims, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue,
+    Pushed, QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Signal, Store, StoreError,
     StoredSettings,
 };
 use crate::job::group::Line;
@@ -83,11 +86,13 @@ const COUNTERS: &str = "counters";
 const GROUPS: &str = "groups";
 const JOBS: &str = "jobs";
 const KEYS: &str = "keys";
+const LIMITS: &str = "limits";
 const META: &str = "meta";
 const QUEUES: &str = "queues";
 const RECEIPTS: &str = "receipts";
 const REQUESTS: &str = "requests";
 const SCHEDULES: &str = "schedules";
+const SEMAPHORES: &str = "semaphores";
 const WORKERS: &str = "workers";
 
 /// How many times its usual deadline reading the figures of many queues may take.
@@ -167,11 +172,9 @@ impl Store for Mongo {
         push::push(self, jobs, rules).await
     }
 
-    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
-        match self.connection.within(claim::claim_all(self, asks)).await {
-            Ok(answers) => answers,
-            Err(error) => asks.iter().map(|_| Err(error.clone())).collect(),
-        }
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
+        let claims = self.connection.within(claim::claim_all(self, asks, rules)).await;
+        claims.unwrap_or_else(|error| Claims::failed(asks.len(), &error))
     }
 
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {

@@ -7,6 +7,7 @@ use super::floors::Place;
 use super::receipts::Receipt;
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Line, Vacated};
+use crate::job::semaphore;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
@@ -77,6 +78,7 @@ impl Plan {
             pushed,
             callback,
             unblocked: Vec::new(),
+            released: semaphore::released(&self.meta, &self.step.next),
             repeated: false,
         }
     }

@@ -34,8 +34,8 @@ impl Receipt {
     pub fn applied(self) -> Applied {
         let Self { outcome, queue, started_at, pushed, .. } = self;
         // A callback was told of when it was pushed.
-        let (callback, unblocked) = (None, Vec::new());
-        Applied { outcome, queue, started_at, pushed, callback, unblocked, repeated: true }
+        let (callback, unblocked, released) = (None, Vec::new(), Vec::new());
+        Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true }
     }
 }
 

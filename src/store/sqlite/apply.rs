@@ -7,7 +7,7 @@ use super::tx::Tx;
 use super::{batches, children, lines, push, row};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
-use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group};
+use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
 use crate::store::{Applied, Change, Denied};
 
 /// How long the outcome of a move or of such a commit can be asked for again, in milliseconds.
@@ -83,6 +83,7 @@ fn apply_one(
         pushed,
         callback,
         unblocked,
+        released: semaphore::released(meta, &done.next),
         repeated: false,
     };
     if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(meta, &applied.outcome)) {
@@ -118,8 +119,10 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
         None => None,
     };
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
-    let (pushed, callback, unblocked) = (Vec::new(), None, Vec::new());
-    Ok(earlier.unwrap_or(Applied { outcome, queue, started_at, pushed, callback, unblocked, repeated: true }))
+    let (pushed, callback) = (Vec::new(), None);
+    let (unblocked, released) = (Vec::new(), Vec::new());
+    let kept = Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true };
+    Ok(earlier.unwrap_or(kept))
 }
 
 /// The words by which receipts tell verbs apart.
@@ -192,6 +195,7 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
         pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
         callback: None, // it was told of when it was pushed
         unblocked: Vec::new(),
+        released: Vec::new(),
         repeated: true,
     }))
 }

@@ -9,22 +9,34 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
+use super::limited;
 use super::row::{self, Found, found_columns, job_columns};
 use super::tx::Tx;
-use crate::job::{Claim, Job, QueueName, State, Timestamp};
-use crate::store::ClaimAsk;
+use crate::job::{Claim, Job, QueueName, Rules, State, Timestamp};
+use crate::store::{ClaimAsk, Claims};
 
 /// Reserves what each of the requests asks for, in the order of delivery. Those for one queue share its head.
-pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], now: Timestamp) -> Result<Vec<Vec<Job>>, Fault> {
+pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> Result<Claims, Fault> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    let mut claims = Claims::default();
     for (n, first) in asks.iter().enumerate() {
-        let shares = |ask: &ClaimAsk| ask.queue == first.queue;
+        let shares = |ask: &ClaimAsk| ask.queue == first.queue && ask.pop == first.pop;
         if asks[..n].iter().any(shares) {
             continue; // served with the earlier one
         }
         let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
-        let mut heads = heads(tx, &first.queue, wanted, now)?.into_iter();
-        for (ask, won) in asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask)) {
+        let heads = heads(tx, &first.queue, wanted, first.pop, now)?;
+        let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
+        if limited::is_limited(&first.queue, &heads, rules) {
+            let (asks, won): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
+            let given = limited::claim(tx, &asks, rules, now)?;
+            won.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
+            claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
+            claims.offers.extend(given.offers);
+            continue;
+        }
+        let mut heads = heads.into_iter();
+        for (ask, won) in sharing {
             for mut found in heads.by_ref().take(ask.count) {
                 grant(&mut found.job, ask, now);
                 row::reserve(tx, &found)?;
@@ -32,14 +44,16 @@ pub(super) fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], now: Timestamp) -> Result<Ve
             }
         }
     }
-    Ok(won)
+    claims.won = won.into_iter().map(Ok).collect();
+    Ok(claims)
 }
 
-/// The first jobs of a queue in the order of delivery.
-fn heads(
+/// The first jobs of a queue in the order of delivery. A pop passes over those that need semaphores.
+pub(super) fn heads(
     db: &Connection,
     queue: &QueueName,
     wanted: usize,
+    pop: bool,
     now: Timestamp,
 ) -> Result<Vec<Found<Job>>, Fault> {
     let mut heads = Vec::new();
@@ -47,14 +61,15 @@ fn heads(
     while heads.len() < wanted
         && let Some(priority) = next_priority(db, queue, above)?
     {
-        heads.extend(due(db, queue, priority, wanted - heads.len(), now)?);
+        let sql = if pop { DUE_FOR_POP } else { DUE };
+        heads.extend(due(db, sql, queue, priority, wanted - heads.len(), now)?);
         above = priority;
     }
     Ok(heads)
 }
 
 /// The job is the request's.
-fn grant(job: &mut Job, ask: &ClaimAsk, now: Timestamp) {
+pub(super) fn grant(job: &mut Job, ask: &ClaimAsk, now: Timestamp) {
     let meta = &mut job.meta;
     meta.state = State::Reserved;
     meta.attempts = meta.attempts.saturating_add(1);
@@ -79,12 +94,13 @@ pub(super) const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY job
 /// The first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
 fn due(
     db: &Connection,
+    sql: &str,
     queue: &QueueName,
     priority: i64,
     limit: usize,
     now: Timestamp,
 ) -> Result<Vec<Found<Job>>, Fault> {
-    let mut due = db.prepare_cached(DUE)?;
+    let mut due = db.prepare_cached(sql)?;
     row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)])
 }
 
@@ -94,6 +110,14 @@ pub(super) const DUE: &str = concat!(
     found_columns!(),
     " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
      AND (expires_at IS NULL OR expires_at > ?3) ORDER BY run_at, id LIMIT ?4"
+);
+
+const DUE_FOR_POP: &str = concat!(
+    "SELECT ",
+    job_columns!(),
+    found_columns!(),
+    " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
+     AND (expires_at IS NULL OR expires_at > ?3) AND semaphores IS NULL ORDER BY run_at, id LIMIT ?4"
 );
 
 /// The jobs of these queues that the claim holds, in the order of delivery within each queue.

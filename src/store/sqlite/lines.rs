@@ -1,19 +1,20 @@
 //! The lines of groups: who comes next. A line is the rows that have a `turn`, and its order is theirs; the first
 //! one is never blocked by the group, and all others are.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::fault::Fault;
+use super::row;
 use super::tx::Tx;
 use crate::job::group::{Line, Vacated};
 use crate::job::transition::{Next, Step};
-use crate::job::{Job, QueueName, State, Timestamp};
+use crate::job::{Job, JobId, Meta, QueueName, State, Timestamp};
 
 /// The number of the last place that is taken.
 pub(super) const LAST: &str = "SELECT turn FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn DESC LIMIT 1";
 /// The first place that is taken.
-pub(super) const FIRST: &str = "SELECT rowid, run_at FROM jobs INDEXED BY jobs_turn \
+pub(super) const FIRST: &str = "SELECT id FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn LIMIT 1";
 
 fn last(db: &Connection, line: &Line) -> Result<Option<i64>, Fault> {
@@ -52,19 +53,14 @@ pub(super) fn advance(
         return Ok(Vec::new());
     };
     let mut first = tx.prepare_cached(FIRST)?;
-    let first = first.query_row([queue.as_str(), group.as_str()], |row| Ok((row.get(0)?, row.get(1)?)));
-    let Some((rowid, run_at)) = first.optional()? else { return Ok(Vec::new()) };
-    let (rowid, run_at): (i64, Timestamp) = (rowid, Timestamp::from_millis(run_at));
-    let due = Some(run_at).filter(|at| *at > now).map(Timestamp::millis);
-    let unblocked = tx
-        .prepare_cached(
-            "UPDATE jobs SET state = 'ready', due = ?2, rev = ?3 WHERE rowid = ?1 AND state = 'blocked'",
-        )?
-        .execute(params![rowid, due, rand::random::<i64>()])?;
-    if unblocked == 0 {
+    let mut rows = first.query([queue.as_str(), group.as_str()])?;
+    let Some(first) = rows.next()? else { return Ok(Vec::new()) };
+    let id: JobId = row::parsed(first, 0, "id")?;
+    let Some(found) = row::meta_of(tx, &id)? else { return Ok(Vec::new()) };
+    if found.job.state != State::Blocked {
         return Ok(Vec::new()); // it came to the line in this very step, alone
     }
-    tx.leaves(&queue, State::Blocked, false);
-    tx.enters(&queue, State::Ready, due.is_some());
-    Ok(vec![(queue, run_at)])
+    let ready = Meta { state: State::Ready, ..found.job.clone() };
+    row::update(tx, &found, &ready, None, None, now)?;
+    Ok(vec![(queue, ready.run_at)])
 }

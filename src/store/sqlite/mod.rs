@@ -20,7 +20,7 @@ use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
 use super::{
-    Applied, Change, ClaimAsk, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
+    Applied, Change, ClaimAsk, Claims, Denied, Expected, Filter, HeldKey, Imported, Opened, Overdue, Pushed,
     QueueCounts, Reconciled, Request, Result, Saved, SettingsSnapshot, Store, StoredSettings,
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
@@ -32,8 +32,10 @@ mod claim;
 mod clock;
 mod copying;
 mod fault;
+mod limited;
 mod lines;
 mod look;
+mod needs;
 mod open;
 mod prune;
 mod push;
@@ -41,6 +43,7 @@ mod readers;
 mod requests;
 mod row;
 mod schedules;
+mod semaphores;
 mod settings;
 mod stocked;
 #[cfg(test)]
@@ -130,11 +133,19 @@ impl Store for SqliteStore {
         pushed.unwrap_or_else(|error| vec![Err(error); count])
     }
 
-    async fn claim(&self, asks: &[ClaimAsk]) -> Vec<Result<Vec<Job>>> {
-        let own = asks.to_vec();
-        match self.writer.run(move |tx, now| claim::claim(tx, &own, now)).await {
-            Ok(won) => won.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); asks.len()],
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
+        let mut offers = Vec::new();
+        loop {
+            let (own, rules) = (asks.to_vec(), rules.clone());
+            let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
+            let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
+            offers.append(&mut claims.offers);
+            // So many were blocked that the rest was left for another transaction.
+            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
+                || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
+            {
+                return Claims { offers, ..claims };
+            }
         }
     }
 

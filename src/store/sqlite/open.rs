@@ -18,6 +18,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("0005_workers", include_str!("../../../migrations/sqlite/0005_workers.sql")),
     ("0006_batches", include_str!("../../../migrations/sqlite/0006_batches.sql")),
     ("0007_groups", include_str!("../../../migrations/sqlite/0007_groups.sql")),
+    ("0008_semaphores", include_str!("../../../migrations/sqlite/0008_semaphores.sql")),
 ];
 
 /// Marks a file as Tailback's: "Tail" in ASCII.

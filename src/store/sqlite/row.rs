@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::fault::Fault;
+use super::needs;
 use super::tx::Tx;
 use crate::job::{Claim, Job, JobId, Meta, Payload, State, Timestamp};
 
@@ -184,10 +185,10 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
         to_json(Some(&meta.semaphores).filter(|semaphores| !semaphores.is_empty()))?,
     ])?;
     tx.enters(&meta.queue, meta.state, due.is_some());
-    Ok(())
+    needs::write(tx, meta)
 }
 
-/// Reserves a job that is ready: what [`update`] would write, and nothing else.
+/// Reserves a job that is ready and needs no semaphores: what [`update`] would write, and nothing else.
 pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     let meta = &found.job.meta;
     tx.prepare_cached(
@@ -209,7 +210,7 @@ pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes a job's new bookkeeping and, where given, a new payload and a result.
+/// Writes a job's new bookkeeping and, where given, a new payload and a result. Answers the `rev` that it has then.
 pub fn update(
     tx: &Tx<'_>,
     found: &Found<Meta>,
@@ -217,7 +218,8 @@ pub fn update(
     payload: Option<&Payload>,
     result: Option<&Payload>,
     now: Timestamp,
-) -> Result<(), Fault> {
+) -> Result<i64, Fault> {
+    let rev: i64 = rand::random();
     let at = |time: Option<Timestamp>| time.map(Timestamp::millis);
     let due = at(meta.due(now));
     tx.prepare_cached(
@@ -248,7 +250,7 @@ pub fn update(
         at(meta.reserved_until),
         meta.lease_ms.map(signed),
         meta.cancel_requested,
-        rand::random::<i64>(),
+        rev,
         meta.progress.as_ref().map(Payload::as_str),
         to_json(Some(&meta.errors).filter(|errors| !errors.is_empty()))?,
         to_json(Some(&meta.trail).filter(|trail| !trail.is_empty()))?,
@@ -263,14 +265,15 @@ pub fn update(
     ])?;
     tx.leaves(&found.job.queue, found.job.state, found.marked);
     tx.enters(&meta.queue, meta.state, due.is_some());
-    Ok(())
+    needs::write(tx, meta)?;
+    Ok(rev)
 }
 
 /// Takes a job away.
 pub fn delete(tx: &Tx<'_>, found: &Found<Meta>) -> Result<(), Fault> {
     tx.prepare_cached("DELETE FROM jobs WHERE rowid = ?1")?.execute([found.rowid])?;
     tx.leaves(&found.job.queue, found.job.state, found.marked);
-    Ok(())
+    needs::remove(tx, &found.job)
 }
 
 /// A count or a length as SQLite keeps it.

@@ -48,7 +48,14 @@ async fn push_one(store: &SqliteStore, job: NewJob) -> Result<Pushed, StoreError
 }
 
 fn ask(count: usize) -> ClaimAsk {
-    ClaimAsk { queue: "q".parse().unwrap(), count, claim: Claim::random(), lease_ms: 60_000, worker: None }
+    ClaimAsk {
+        queue: "q".parse().unwrap(),
+        count,
+        claim: Claim::random(),
+        lease_ms: 60_000,
+        worker: None,
+        pop: false,
+    }
 }
 
 #[tokio::test]
@@ -59,7 +66,7 @@ async fn jobs_and_reservations_survive_a_restart() {
     let mut keyed = job(&store, &ids, "[1.0]");
     keyed.key = Some(KeyHold { key: "k".parse().unwrap(), until: store.now().unwrap().plus_ms(60_000) });
     push_one(&store, keyed.clone()).await.unwrap();
-    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    let taken = store.claim(&[ask(1)], &Rules::default()).await.won.remove(0).unwrap().remove(0);
     store.close().await;
     assert!(matches!(push_one(&store, keyed.clone()).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(store.counts().await, Err(StoreError::Unavailable(_))));
@@ -84,7 +91,7 @@ async fn what_was_answered_is_on_the_disk_without_a_close() {
         std::fs::copy(from, home.path().join(format!("copy.db{suffix}"))).unwrap();
     }
     let copy = opened(&home.path().join("copy.db")).await;
-    assert_eq!(copy.claim(&[ask(5)]).await.remove(0).unwrap().len(), 1);
+    assert_eq!(copy.claim(&[ask(5)], &Rules::default()).await.won.remove(0).unwrap().len(), 1);
     copy.close().await;
     store.close().await;
 }
@@ -180,7 +187,7 @@ async fn one_failing_caller_does_not_disturb_the_others_of_its_round() {
     let (answers, bad) = futures::future::join(futures::future::join_all(calls), bad).await;
     assert!(bad.is_err());
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 11, "{answers:?}");
-    assert_eq!(store.claim(&[ask(100)]).await.remove(0).unwrap().len(), 11);
+    assert_eq!(store.claim(&[ask(100)], &Rules::default()).await.won.remove(0).unwrap().len(), 11);
 }
 
 #[tokio::test]
@@ -192,7 +199,7 @@ async fn history_is_forgotten_after_its_time() {
     let rules = Rules::new(Arc::default(), [(queue, settings)].into());
     let new = job(&store, &IdSource::default(), "0");
     push_one(&store, new.clone()).await.unwrap();
-    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    let taken = store.claim(&[ask(1)], &Rules::default()).await.won.remove(0).unwrap().remove(0);
     let operation = crate::job::transition::Operation::Commit {
         claim: taken.meta.claim.unwrap(),
         result: None,
@@ -291,7 +298,7 @@ async fn a_clock_set_back_loses_and_doubles_nothing() {
     let ids = IdSource::default();
     let rules = Rules::default();
     push_one(&store, job(&store, &ids, "1")).await.unwrap();
-    let taken = store.claim(&[ask(1)]).await.remove(0).unwrap().remove(0);
+    let taken = store.claim(&[ask(1)], &Rules::default()).await.won.remove(0).unwrap().remove(0);
     push_one(&store, job(&store, &ids, "2")).await.unwrap();
 
     let hour = 3_600_000;
@@ -299,7 +306,7 @@ async fn a_clock_set_back_loses_and_doubles_nothing() {
     let later = job(&store, &ids, "3");
     push_one(&store, later.clone()).await.unwrap();
     // What was due before waits as much longer as the clock jumped; what is pushed now does not.
-    let jobs = store.claim(&[ask(10)]).await.remove(0).unwrap();
+    let jobs = store.claim(&[ask(10)], &Rules::default()).await.won.remove(0).unwrap();
     assert_eq!(jobs.iter().map(|job| &job.meta.id).collect::<Vec<_>>(), [&later.id]);
     assert!(store.overdue(10).await.unwrap().changes.is_empty(), "the reservation only lasts longer");
     let stale = Operation::Commit { claim: Claim::random(), result: None, push: Vec::new() };
@@ -310,7 +317,7 @@ async fn a_clock_set_back_loses_and_doubles_nothing() {
     assert!(applied[0].is_err() && applied[1].is_ok(), "the token decides, whatever the clock says");
 
     store.clock.shift_ms.store(0, std::sync::atomic::Ordering::Relaxed);
-    let jobs = store.claim(&[ask(10)]).await.remove(0).unwrap();
+    let jobs = store.claim(&[ask(10)], &Rules::default()).await.won.remove(0).unwrap();
     assert_eq!(jobs.len(), 1, "the one that waited, once");
     assert_eq!(jobs[0].payload.as_str(), "2");
 }

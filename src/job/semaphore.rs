@@ -1,0 +1,312 @@
+//! Semaphores: which jobs may be delivered while others hold what they need. Pure, and the same for both stores.
+//!
+//! A job is pushed `ready`. A claim that meets it while one of its semaphores has no room blocks it, and it waits for
+//! that one; once there is room it is *called*: it is ready again, and may be claimed by whoever comes for its queue.
+//! All of its semaphores are taken at once or none is, so that no two jobs wait for each other.
+//!
+//! For who has waited for longer than the patience, a place is kept from those behind it in the order of delivery, in
+//! whatever queue they are. That order is one line, whose first never waits for anybody but for holders: so everybody's
+//! turn comes.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::transition::Next;
+use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+
+/// The largest capacity.
+pub const CAPACITY_MAX: u64 = 1_000_000;
+/// For how long room is kept for a job that was called, in milliseconds: nobody may be there to claim it.
+pub const CALLED_MS: u64 = 1000;
+/// How many of those who wait for a semaphore are looked at, the first in the order of delivery.
+pub const LINE: usize = 32;
+/// The most jobs of one queue that are called at once.
+pub const CALLS_MAX: u64 = 8;
+
+/// A job that semaphores have kept from being delivered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiter {
+    /// The job.
+    pub id: JobId,
+    /// Its queue.
+    pub queue: QueueName,
+    /// `Blocked`, or `Ready` once it was called.
+    pub state: State,
+    /// Its priority.
+    pub priority: i32,
+    /// When it is due.
+    pub run_at: Timestamp,
+    /// Since when it waits.
+    pub waiting_since: Timestamp,
+    /// When it was called, if it is ready.
+    pub called_at: Option<Timestamp>,
+    /// What it needs.
+    pub semaphores: Vec<SemaphoreName>,
+}
+
+/// Where a job stands in the order of delivery.
+#[derive(Debug, Clone, Copy)]
+pub struct Rank<'a> {
+    priority: i32,
+    run_at: Timestamp,
+    id: &'a JobId,
+}
+
+impl<'a> From<&'a Meta> for Rank<'a> {
+    fn from(meta: &'a Meta) -> Self {
+        Self { priority: meta.priority, run_at: meta.run_at, id: &meta.id }
+    }
+}
+
+impl Waiter {
+    fn is_before(&self, other: Rank<'_>) -> bool {
+        (other.priority, self.run_at, &self.id) < (self.priority, other.run_at, other.id)
+    }
+}
+
+/// What is known of a semaphore at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Gauge {
+    /// How many may hold it; 0 where there is no such semaphore.
+    pub capacity: u64,
+    /// How many hold it.
+    pub held: u64,
+    /// The first of those who wait, in the order of delivery.
+    pub line: Vec<Waiter>,
+}
+
+impl Gauge {
+    /// How many more may hold it.
+    pub fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.held)
+    }
+}
+
+/// Decides who is delivered.
+pub struct Admission<'a> {
+    gauges: HashMap<SemaphoreName, Gauge>,
+    now: Timestamp,
+    rules: &'a Rules,
+}
+
+impl<'a> Admission<'a> {
+    /// With these semaphores as they are now. Those of `missing` do not exist: who waits for one of them keeps nothing
+    /// from anybody.
+    pub fn new(
+        mut gauges: HashMap<SemaphoreName, Gauge>,
+        missing: &[SemaphoreName],
+        now: Timestamp,
+        rules: &'a Rules,
+    ) -> Self {
+        for gauge in gauges.values_mut() {
+            gauge.line.retain(|waiter| !waiter.semaphores.iter().any(|name| missing.contains(name)));
+        }
+        Self { gauges, now, rules }
+    }
+
+    /// The first of its semaphores that keeps this job from being delivered.
+    pub fn stopped_by<'j>(&self, job: &'j Meta) -> Option<&'j SemaphoreName> {
+        job.semaphores.iter().find(|name| !self.allows(name, job.into()))
+    }
+
+    /// Whether this semaphore alone would let the job pass.
+    pub fn allows(&self, name: &SemaphoreName, job: Rank<'_>) -> bool {
+        let Some(gauge) = self.gauges.get(name) else { return false };
+        let kept = gauge.line.iter().filter(|waiter| self.keeps(waiter, job)).count() as u64;
+        gauge.room() > kept
+    }
+
+    /// Whether a place of what both need is kept for this waiter from that job.
+    fn keeps(&self, waiter: &Waiter, from: Rank<'_>) -> bool {
+        if !waiter.is_before(from) || waiter.run_at > self.now || self.rules.paused(&waiter.queue) {
+            return false;
+        }
+        let patience_ms = self.rules.defaults().semaphore_patience_ms;
+        let is_impatient = waiter.waiting_since.plus_ms(patience_ms) <= self.now;
+        match (waiter.state, waiter.called_at) {
+            (State::Ready, Some(at)) if at.plus_ms(CALLED_MS) > self.now => {
+                is_impatient || waiter.priority > from.priority
+            }
+            (State::Ready, _) => false,
+            _ => is_impatient,
+        }
+    }
+
+    /// The job is delivered, and takes all that it needs.
+    pub fn grant(&mut self, job: &Meta) {
+        for name in &job.semaphores {
+            if let Some(gauge) = self.gauges.get_mut(name) {
+                gauge.held += 1;
+                gauge.line.retain(|waiter| waiter.id != job.id);
+            }
+        }
+    }
+
+    /// The job's semaphores that have room left: somebody else may use it.
+    pub fn offers<'j>(&self, job: &'j Meta) -> impl Iterator<Item = &'j SemaphoreName> {
+        job.semaphores.iter().filter(|name| self.gauges.get(name).is_some_and(|gauge| gauge.room() > 0))
+    }
+
+    /// How many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
+    /// that were called and that nobody has claimed yet.
+    pub fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
+        let Some(gauge) = self.gauges.get(name) else { return 0 };
+        let is_called = |waiter: &&Waiter| {
+            waiter.state == State::Ready && waiter.queue == *queue && waiter.run_at <= self.now
+        };
+        let called = gauge.line.iter().filter(is_called).count() as u64;
+        gauge.room().min(CALLS_MAX).saturating_sub(called)
+    }
+}
+
+/// The semaphores of those who wait that are not among these.
+pub fn others(gauges: &HashMap<SemaphoreName, Gauge>) -> BTreeSet<&SemaphoreName> {
+    let waiters = gauges.values().flat_map(|gauge| &gauge.line);
+    waiters.flat_map(|waiter| &waiter.semaphores).filter(|name| !gauges.contains_key(name)).collect()
+}
+
+/// The semaphores that others may have now because this job has changed: it holds them no longer, or does not stand
+/// where it stood in their lines.
+pub fn released(before: &Meta, next: &Next) -> Vec<SemaphoreName> {
+    let place = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at);
+    match next {
+        _ if before.semaphores.is_empty() || !before.state.is_unfinished() => Vec::new(),
+        Next::Keep => Vec::new(),
+        Next::Write { meta, .. } if meta.state == State::Reserved || place(meta) == place(before) => {
+            Vec::new()
+        }
+        Next::Write { .. } | Next::Delete => before.semaphores.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{NewJob, Payload};
+
+    const NOW: i64 = 1_000_000;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn name(text: &str) -> SemaphoreName {
+        text.parse().unwrap()
+    }
+
+    fn job(id: &str, priority: i32, run_at: i64, needs: &[&str]) -> Meta {
+        let new = NewJob {
+            id: id.parse().unwrap(),
+            queue: "q".parse().unwrap(),
+            payload: Payload::parse("1").unwrap(),
+            headers: Default::default(),
+            priority,
+            created_at: at(run_at),
+            run_at: at(run_at),
+            key: None,
+            max_attempts: None,
+            backoff: None,
+            expires_at: None,
+            replay_of: None,
+            route: Vec::new(),
+            batch: None,
+            group: None,
+            semaphores: needs.iter().map(|text| name(text)).collect(),
+        };
+        new.into_job().meta
+    }
+
+    fn waiter(job: &Meta, state: State, since: i64, called_at: Option<i64>) -> Waiter {
+        Waiter {
+            id: job.id.clone(),
+            queue: job.queue.clone(),
+            state,
+            priority: job.priority,
+            run_at: job.run_at,
+            waiting_since: at(since),
+            called_at: called_at.map(at),
+            semaphores: job.semaphores.clone(),
+        }
+    }
+
+    fn admission<'r>(rules: &'r Rules, gauges: &[(&str, u64, u64, &[Waiter])]) -> Admission<'r> {
+        let gauge = |(text, capacity, held, line): &(&str, u64, u64, &[Waiter])| {
+            (name(text), Gauge { capacity: *capacity, held: *held, line: line.to_vec() })
+        };
+        Admission::new(gauges.iter().map(gauge).collect(), &[name("gone")], at(NOW), rules)
+    }
+
+    #[test]
+    fn all_semaphores_are_taken_or_none() {
+        let rules = Rules::default();
+        let mut admission = admission(&rules, &[("a", 2, 1, &[]), ("b", 1, 1, &[])]);
+        let both = job("1", 0, 0, &["a", "b"]);
+        assert_eq!(admission.stopped_by(&both), Some(&name("b")));
+        assert_eq!(admission.offers(&both).collect::<Vec<_>>(), [&name("a")]);
+        let one = job("2", 0, 0, &["a"]);
+        assert_eq!(admission.stopped_by(&one), None);
+        admission.grant(&one);
+        assert_eq!(admission.stopped_by(&job("3", 0, 0, &["a"])), Some(&name("a")));
+        assert_eq!(admission.stopped_by(&job("4", 0, 0, &["unknown"])), Some(&name("unknown")));
+        assert_eq!(admission.stopped_by(&job("5", 0, 0, &[])), None);
+    }
+
+    #[test]
+    fn who_has_lost_patience_is_passed_by_nobody_behind_it() {
+        let rules = Rules::default();
+        let first = job("5", 0, 50, &["a", "b"]);
+        let long_ago = NOW - 10_000;
+        let patient = waiter(&first, State::Blocked, long_ago + 1, None);
+        let impatient = waiter(&first, State::Blocked, long_ago, None);
+        let stopped = |waiter: &Waiter, other: &Meta| {
+            let line = [waiter.clone()];
+            admission(&rules, &[("a", 1, 0, &line)]).stopped_by(other).is_some()
+        };
+        let behind = [job("6", 0, 50, &["a"]), job("1", 0, 51, &["a"]), job("1", -1, 0, &["a"])];
+        let before = [job("4", 0, 50, &["a"]), job("9", 0, 49, &["a"]), job("9", 1, 90, &["a"])];
+        for other in &behind {
+            assert!(stopped(&impatient, other) && !stopped(&patient, other));
+        }
+        assert!(!before.iter().any(|other| stopped(&impatient, other)));
+        let line = [impatient.clone()];
+        let itself = admission(&rules, &[("a", 1, 0, &line), ("b", 1, 0, &line)]);
+        assert_eq!(itself.stopped_by(&first), None);
+        let later = Waiter { run_at: at(NOW + 1), ..impatient.clone() };
+        assert!(!stopped(&later, &job("9", -1, NOW + 2, &["a"])), "it could not be delivered itself");
+        let stuck = Waiter { semaphores: vec![name("a"), name("gone")], ..impatient };
+        assert!(!stopped(&stuck, &behind[0]), "it waits for what there is not");
+    }
+
+    #[test]
+    fn one_place_is_kept_for_each() {
+        let rules = Rules::default();
+        let line = [1, 2].map(|n| {
+            let first = job(&n.to_string(), 0, 0, &["a", "b"]);
+            waiter(&first, State::Blocked, NOW - 20_000, None)
+        });
+        let stopped = |held, line: &[Waiter]| {
+            let admission = admission(&rules, &[("a", 3, held, line)]);
+            admission.stopped_by(&job("9", 0, 0, &["a"])).is_some()
+        };
+        assert!(!stopped(0, &line) && stopped(1, &line) && !stopped(1, &line[..1]) && stopped(2, &line[..1]));
+    }
+
+    #[test]
+    fn room_is_kept_a_moment_for_who_was_called() {
+        let rules = Rules::default();
+        let first = job("5", 3, 50, &["a"]);
+        let stopped = |waiter: Waiter, other: &Meta| {
+            admission(&rules, &[("a", 1, 0, &[waiter])]).stopped_by(other).is_some()
+        };
+        let (lower, equal) = (job("6", 2, 50, &["a"]), job("6", 3, 50, &["a"]));
+        let called = waiter(&first, State::Ready, NOW - 5, Some(NOW - 900));
+        assert!(stopped(called.clone(), &lower) && !stopped(called.clone(), &equal));
+        let long = waiter(&first, State::Ready, NOW - 10_000, Some(NOW - 900));
+        assert!(stopped(long, &equal));
+        let missed = waiter(&first, State::Ready, NOW - 10_000, Some(NOW - 1000));
+        assert!(!stopped(missed, &lower));
+        let line = [called];
+        let admission = admission(&rules, &[("a", 3, 1, &line)]);
+        assert_eq!(admission.calls(&name("a"), &"q".parse().unwrap()), 1, "one was called already");
+        assert_eq!(admission.calls(&name("a"), &"r".parse().unwrap()), 2);
+    }
+}

@@ -1,0 +1,369 @@
+//! Semaphores: their documents, who holds them, and calling those who wait.
+//!
+//! | field of `semaphores` | meaning |
+//! |---|---|
+//! | `_id` | the name |
+//! | `capacity` | how many jobs may hold it at once |
+//! | `rev` | grows with every claim that looks at it: of two at once, one begins again |
+
+use std::collections::{BTreeSet, HashMap};
+
+use async_trait::async_trait;
+use futures::TryStreamExt as _;
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use mongodb::options::Hint;
+
+use super::atomic::abort;
+use super::batches::{is_conflict, pause};
+use super::client::{count, fault, write};
+use super::document::{Row, date, readable, to_meta, without_contents};
+use super::floors::Place;
+use super::push::Trouble;
+use super::{JOBS, Mongo, SEMAPHORES};
+use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others};
+use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
+
+/// The most queues in which one call of a semaphore calls somebody.
+const QUEUES_MAX: i64 = 64;
+/// The most semaphores that one look at all of them is about.
+const LOOK: i64 = 1000;
+
+#[async_trait]
+impl Semaphores for Mongo {
+    async fn capacities(
+        &self,
+        after: Option<&SemaphoreName>,
+        limit: usize,
+    ) -> Result<Vec<(SemaphoreName, u64)>> {
+        let behind = doc! { "_id": { "$gt": after.map_or("", SemaphoreName::as_str) } };
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let find = async {
+            let all = self.collection(SEMAPHORES).await?;
+            let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+            let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+            found.iter().map(capacity).collect()
+        };
+        self.connection.within(find).await
+    }
+
+    async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>> {
+        let names: Vec<&SemaphoreName> = names.iter().collect();
+        self.connection.within(views(self, &names)).await
+    }
+
+    async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>> {
+        let find = async {
+            let filter = doc! { "semaphores": name.as_str(), "state": "reserved" };
+            let projection = doc! { "queue": 1, "worker": 1, "reserved_until": 1 };
+            let sort = doc! { "reserved_until": 1, "_id": 1 };
+            self.all(filter, sort, projection, limit).await?.iter().map(holder).collect()
+        };
+        self.connection.within(find).await
+    }
+
+    async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>> {
+        let asked: Vec<&SemaphoreName> = names.iter().collect();
+        let find = async {
+            let known = Reader { mongo: self, session: None }.capacities(&asked).await.map_err(plain)?;
+            Ok(names.iter().filter(|name| !known.contains_key(name)).cloned().collect())
+        };
+        self.connection.within(find).await
+    }
+
+    async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
+        let save = async {
+            let all = self.collection(SEMAPHORES).await?;
+            let update = doc! { "$set": { "capacity": capacity.cast_signed() }, "$inc": { "rev": 1_i64 } };
+            all.update_one(doc! { "_id": name.as_str() }, update).upsert(true).await.map_err(fault)?;
+            Ok(())
+        };
+        self.connection.within(save).await
+    }
+
+    async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
+        let removing = async {
+            loop {
+                match remove(self, name).await {
+                    Err(Trouble::Driver(error)) if is_conflict(&error) => pause().await,
+                    other => return other.map_err(plain),
+                }
+            }
+        };
+        self.connection.within(removing).await
+    }
+
+    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+        let calling = async {
+            let names: BTreeSet<SemaphoreName> = match names {
+                Some(names) => names.iter().cloned().collect(),
+                None => waited_for(self).await?,
+            };
+            let mut called = Vec::new();
+            for name in &names {
+                called.extend(call(self, name, rules).await?);
+            }
+            called.sort_by_key(|called: &Called| (-i64::from(called.priority), called.run_at));
+            Ok(called)
+        };
+        self.connection.within(calling).await
+    }
+}
+
+/// The same outside of a transaction.
+fn plain(trouble: Trouble) -> StoreError {
+    match trouble {
+        Trouble::Driver(error) => fault(error),
+        Trouble::Store(error) => error,
+        Trouble::Again => StoreError::internal("what was only read was taken"), // nothing here writes
+    }
+}
+
+fn capacity(document: &Document) -> Result<(SemaphoreName, u64)> {
+    let row = Row(document);
+    Ok((row.text("_id")?, row.number::<i64>("capacity")?.unsigned_abs()))
+}
+
+fn holder(document: &Document) -> Result<Holder> {
+    let row = Row(document);
+    Ok(Holder {
+        id: row.text("_id")?,
+        queue: row.text("queue")?,
+        worker: document.get_str("worker").ok().and_then(|name| name.parse().ok()),
+        reserved_until: row.time("reserved_until")?.unwrap_or_default(),
+    })
+}
+
+/// Reads within a transaction, or without one.
+pub struct Reader<'a> {
+    pub mongo: &'a Mongo,
+    pub session: Option<&'a mut ClientSession>,
+}
+
+impl Reader<'_> {
+    async fn read(
+        &mut self,
+        collection: &str,
+        pipeline: Vec<Document>,
+        index: Option<&str>,
+    ) -> Result<Vec<Document>, Trouble> {
+        let collection = self.mongo.collection(collection).await?;
+        let mut find = collection.aggregate(pipeline);
+        if let Some(index) = index {
+            find = find.hint(Hint::Name(index.to_owned()));
+        }
+        let found = match self.session.as_deref_mut() {
+            Some(session) => {
+                let mut cursor = find.session(&mut *session).await.map_err(Trouble::Driver)?;
+                cursor.stream(session).try_collect().await
+            }
+            None => find.await.map_err(Trouble::Driver)?.try_collect().await,
+        };
+        found.map_err(Trouble::Driver)
+    }
+
+    async fn capacities(&mut self, names: &[&SemaphoreName]) -> Result<HashMap<SemaphoreName, u64>, Trouble> {
+        if names.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let found = self.read(SEMAPHORES, vec![doc! { "$match": { "_id": { "$in": names } } }], None).await?;
+        Ok(found.iter().map(capacity).collect::<Result<_>>()?)
+    }
+
+    /// How many jobs in this state, due by then where that is said, need the semaphore: counted in the index.
+    async fn count(
+        &mut self,
+        name: &SemaphoreName,
+        state: State,
+        due_by: Option<Timestamp>,
+    ) -> Result<u64, Trouble> {
+        let mut filter = doc! { "semaphores": name.as_str(), "state": state.as_str() };
+        filter.extend(due_by.map(|at| ("run_at".to_owned(), doc! { "$lte": date(at) }.into())));
+        let pipeline = vec![doc! { "$match": filter }, doc! { "$count": "n" }];
+        let found = self.read(JOBS, pipeline, Some("needs")).await?;
+        Ok(found.first().map_or(0, |found| count(found, "n")))
+    }
+
+    /// The first of those who wait for the semaphore.
+    async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, Trouble> {
+        let waiting = doc! { "semaphores": name.as_str(), "waiting_since": { "$exists": true } };
+        let fields = doc! {
+            "queue": 1, "state": 1, "priority": 1, "run_at": 1, "waiting_since": 1, "called_at": 1, "semaphores": 1,
+        };
+        let pipeline = vec![
+            doc! { "$match": waiting },
+            doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
+            doc! { "$limit": i64::try_from(LINE).unwrap_or(i64::MAX) },
+            doc! { "$project": fields },
+        ];
+        let found = self.read(JOBS, pipeline, Some("line")).await?;
+        Ok(readable(&found, waiter))
+    }
+}
+
+fn waiter(document: &Document) -> Result<Waiter> {
+    let row = Row(document);
+    let time = |field| row.time(field)?.ok_or_else(|| row.fault(field));
+    Ok(Waiter {
+        id: row.text("_id")?,
+        queue: row.text("queue")?,
+        state: document.get_str("state").ok().and_then(State::from_word).ok_or_else(|| row.fault("state"))?,
+        priority: row.number("priority")?,
+        run_at: time("run_at")?,
+        waiting_since: time("waiting_since")?,
+        called_at: row.time("called_at")?,
+        semaphores: row.part("semaphores")?.unwrap_or_default(),
+    })
+}
+
+/// Writes the documents of these semaphores, so that of several transactions that do so one goes on. The first thing
+/// that a transaction does: what it reads afterwards is as it was then.
+pub async fn lock(
+    mongo: &Mongo,
+    names: &[&SemaphoreName],
+    session: &mut ClientSession,
+) -> Result<(), Trouble> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let all = mongo.collection(SEMAPHORES).await?;
+    let update = all.update_many(doc! { "_id": { "$in": names } }, doc! { "$inc": { "rev": 1_i64 } });
+    update.session(session).await.map_err(Trouble::Driver)?;
+    Ok(())
+}
+
+/// These semaphores as they are now; one that there is not has no room.
+pub async fn admission<'r>(
+    reader: &mut Reader<'_>,
+    names: &[&SemaphoreName],
+    rules: &'r Rules,
+    now: Timestamp,
+) -> Result<Admission<'r>, Trouble> {
+    let known = reader.capacities(names).await?;
+    let mut gauges = HashMap::with_capacity(names.len());
+    for name in names {
+        let gauge = Gauge {
+            capacity: known.get(name).copied().unwrap_or(0),
+            held: reader.count(name, State::Reserved, None).await?,
+            line: reader.line(name).await?,
+        };
+        gauges.insert((*name).clone(), gauge);
+    }
+    let others: Vec<&SemaphoreName> = others(&gauges).into_iter().collect();
+    let there = reader.capacities(&others).await?;
+    let absent = names.iter().filter(|name| !known.contains_key(name));
+    let absent = absent.chain(others.iter().filter(|name| !there.contains_key(name)));
+    let absent: Vec<SemaphoreName> = absent.map(|name| (*name).clone()).collect();
+    Ok(Admission::new(gauges, &absent, now, rules))
+}
+
+async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
+    let mut reader = Reader { mongo, session: None };
+    let now = mongo.now()?;
+    let mut views = Vec::new();
+    for (name, capacity) in reader.capacities(names).await.map_err(plain)? {
+        let held = reader.count(&name, State::Reserved, None).await.map_err(plain)?;
+        let mut waiting = reader.count(&name, State::Blocked, None).await.map_err(plain)?;
+        if held >= capacity {
+            waiting += reader.count(&name, State::Ready, Some(now)).await.map_err(plain)?;
+        }
+        views.push(SemaphoreView { name, capacity, held, waiting });
+    }
+    Ok(views)
+}
+
+async fn remove(mongo: &Mongo, name: &SemaphoreName) -> Result<Removal, Trouble> {
+    let mut session = mongo.transaction().await?;
+    let all = mongo.collection(SEMAPHORES).await?;
+    let removed = all.delete_one(doc! { "_id": name.as_str() }).session(&mut session).await;
+    if removed.map_err(Trouble::Driver)?.deleted_count == 0 {
+        abort(&mut session).await;
+        return Ok(Removal::Unknown);
+    }
+    let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+    let needed = doc! { "semaphores": name.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
+    let jobs = mongo.collection(JOBS).await?;
+    let needed = jobs.find_one(needed).projection(doc! { "_id": 1 }).hint(Hint::Name("needs".to_owned()));
+    if needed.session(&mut session).await.map_err(Trouble::Driver)?.is_some() {
+        abort(&mut session).await;
+        return Ok(Removal::InUse);
+    }
+    session.commit_transaction().await.map_err(Trouble::Driver)?;
+    Ok(Removal::Done)
+}
+
+/// The semaphores by which jobs are blocked: a seek in the index for each.
+async fn waited_for(mongo: &Mongo) -> Result<BTreeSet<SemaphoreName>> {
+    let pipeline = vec![
+        doc! { "$match": { "waits_for": { "$gt": "" } } },
+        doc! { "$sort": { "waits_for": 1 } },
+        doc! { "$group": { "_id": "$waits_for" } },
+        doc! { "$limit": LOOK },
+    ];
+    let found = Reader { mongo, session: None }.read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
+    found.iter().map(|document| Row(document).text("_id")).collect()
+}
+
+/// Calls those who wait for one semaphore.
+async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Called>> {
+    let mut reader = Reader { mongo, session: None };
+    let pipeline = vec![
+        doc! { "$match": { "waits_for": name.as_str() } },
+        doc! { "$sort": { "waits_for": 1, "queue": 1 } },
+        doc! { "$group": { "_id": "$queue" } },
+        doc! { "$limit": QUEUES_MAX },
+    ];
+    let queues = reader.read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
+    if queues.is_empty() {
+        return Ok(Vec::new());
+    }
+    let admission = admission(&mut reader, &[name], rules, mongo.now()?).await.map_err(plain)?;
+    let mut chosen: Vec<Meta> = Vec::new();
+    for queue in &queues {
+        let queue: QueueName = Row(queue).text("_id")?;
+        let calls = usize::try_from(admission.calls(name, &queue)).unwrap_or(0);
+        if calls == 0 {
+            continue;
+        }
+        let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
+        let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
+        let first = mongo.all(filter, order, without_contents(), calls).await?;
+        chosen
+            .extend(readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into())));
+    }
+    wake(mongo, &chosen).await?;
+    let called = |Meta { queue, priority, run_at, .. }: Meta| Called { queue, priority, run_at };
+    Ok(chosen.into_iter().map(called).collect())
+}
+
+/// Makes these blocked jobs ready, unless something has happened to them since they were read.
+async fn wake(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
+    if chosen.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<&str> = chosen.iter().map(|meta| meta.id.as_str()).collect();
+    let revs: Vec<i64> = chosen.iter().map(|meta| meta.rev).collect();
+    let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
+    let set = doc! {
+        "state": "ready", "waits_for": "$$REMOVE", "called_at": "$$NOW", "rev": rand::random::<i64>(), "due": due,
+    };
+    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "blocked" };
+    let update = vec![doc! { "$set": set }];
+    let statement = doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } };
+    let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
+    let database = mongo.connection.database().await?;
+    let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;
+    mongo.floors.came(
+        chosen.iter().map(|meta| (&meta.queue, Place { priority: meta.priority, run_at: meta.run_at })),
+    );
+    if found == chosen.len() as u64 {
+        chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, State::Blocked, State::Ready, 1));
+        sent.answered();
+    } else if found == 0 {
+        sent.answered();
+    }
+    Ok(())
+}

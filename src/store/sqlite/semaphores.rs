@@ -1,0 +1,244 @@
+//! Semaphores: their rows, who holds them, and calling those who wait.
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Fault;
+use super::tx::Tx;
+use super::{SqliteStore, needs, row};
+use crate::job::semaphore::{Admission, CALLS_MAX, others};
+use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
+
+/// The most queues in which one call of a semaphore calls somebody.
+const QUEUES_MAX: usize = 64;
+/// The most semaphores that one look at all of them is about.
+const LOOK: usize = 1000;
+
+#[async_trait]
+impl Semaphores for SqliteStore {
+    async fn capacities(
+        &self,
+        after: Option<&SemaphoreName>,
+        limit: usize,
+    ) -> Result<Vec<(SemaphoreName, u64)>> {
+        let after = after.cloned();
+        self.read(move |db, _| capacities(db, after.as_ref(), limit)).await
+    }
+
+    async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>> {
+        let names = names.to_vec();
+        self.read(move |db, now| views(db, &names, now)).await
+    }
+
+    async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>> {
+        let name = name.clone();
+        self.read(move |db, _| holders(db, &name, limit)).await
+    }
+
+    async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>> {
+        let names = names.to_vec();
+        self.read(move |db, _| missing(db, names.iter())).await
+    }
+
+    async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
+        let name = name.clone();
+        self.writer.run(move |db, _| save(db, &name, capacity)).await
+    }
+
+    async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
+        let name = name.clone();
+        self.writer.run(move |db, _| remove(db, &name)).await
+    }
+
+    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+        let names = match names {
+            Some(names) => names.to_vec(),
+            None => self.read(|db, _| waited_for(db)).await?,
+        };
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rules = rules.clone();
+        self.writer.run(move |tx, now| call(tx, &names, &rules, now)).await
+    }
+}
+
+/// How many may hold the semaphore, if there is one.
+pub(super) fn capacity(db: &Connection, name: &SemaphoreName) -> Result<Option<u64>, Fault> {
+    let mut by_name = db.prepare_cached("SELECT capacity FROM semaphores WHERE name = ?1")?;
+    let capacity: Option<i64> = by_name.query_row([name.as_str()], |row| row.get(0)).optional()?;
+    Ok(capacity.map(i64::unsigned_abs))
+}
+
+/// Those of these that there are not.
+pub(super) fn missing<'n>(
+    db: &Connection,
+    names: impl Iterator<Item = &'n SemaphoreName>,
+) -> Result<Vec<SemaphoreName>, Fault> {
+    let mut missing = Vec::new();
+    for name in names {
+        if capacity(db, name)?.is_none() {
+            missing.push(name.clone());
+        }
+    }
+    Ok(missing)
+}
+
+/// These semaphores as they are now.
+pub(super) fn admission<'r, 'n>(
+    db: &Connection,
+    names: impl Iterator<Item = &'n SemaphoreName>,
+    rules: &'r Rules,
+    now: Timestamp,
+) -> Result<Admission<'r>, Fault> {
+    let mut gauges = HashMap::new();
+    for name in names {
+        if !gauges.contains_key(name) {
+            gauges.insert(name.clone(), needs::gauge(db, name)?);
+        }
+    }
+    let unknown = gauges.iter().filter(|(_, gauge)| gauge.capacity == 0).map(|(name, _)| name.clone());
+    let unknown: Vec<SemaphoreName> = unknown.chain(missing(db, others(&gauges).into_iter())?).collect();
+    Ok(Admission::new(gauges, &unknown, now, rules))
+}
+
+fn capacities(
+    db: &Connection,
+    after: Option<&SemaphoreName>,
+    limit: usize,
+) -> Result<Vec<(SemaphoreName, u64)>, Fault> {
+    let mut all =
+        db.prepare_cached("SELECT name, capacity FROM semaphores WHERE name > ?1 ORDER BY name LIMIT ?2")?;
+    let mut rows = all.query(params![after.map_or("", SemaphoreName::as_str), row::signed(limit)])?;
+    let mut semaphores = Vec::new();
+    while let Some(found) = rows.next()? {
+        semaphores
+            .push((row::parsed(found, 0, "name of a semaphore")?, found.get::<_, i64>(1)?.unsigned_abs()));
+    }
+    Ok(semaphores)
+}
+
+fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec<SemaphoreView>, Fault> {
+    let ever = Timestamp::from_millis(i64::MAX);
+    let mut views = Vec::new();
+    for name in names {
+        let Some(capacity) = capacity(db, name)? else { continue };
+        let held = needs::count(db, needs::COUNT, name, "reserved", ever)?;
+        let mut waiting = needs::count(db, needs::COUNT, name, "blocked", ever)?;
+        if held >= capacity {
+            waiting += needs::count(db, needs::COUNT, name, "ready", now)?;
+        }
+        views.push(SemaphoreView { name: name.clone(), capacity, held, waiting });
+    }
+    Ok(views)
+}
+
+fn holders(db: &Connection, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>, Fault> {
+    let mut holders = db.prepare_cached(
+        "SELECT j.id, j.queue, j.worker, j.reserved_until FROM needs n INDEXED BY needs_state \
+         CROSS JOIN jobs j ON j.id = n.job WHERE n.semaphore = ?1 AND n.state = 'reserved' \
+         ORDER BY j.reserved_until, j.id LIMIT ?2",
+    )?;
+    let mut rows = holders.query(params![name.as_str(), row::signed(limit)])?;
+    let mut holders = Vec::new();
+    while let Some(found) = rows.next()? {
+        holders.push(Holder {
+            id: row::parsed(found, 0, "id")?,
+            queue: row::parsed(found, 1, "queue")?,
+            worker: row::parsed_if_any(found, 2, "worker")?,
+            reserved_until: row::time(found, 3)?.unwrap_or_default(),
+        });
+    }
+    Ok(holders)
+}
+
+fn save(db: &Connection, name: &SemaphoreName, capacity: u64) -> Result<(), Fault> {
+    db.prepare_cached("INSERT OR REPLACE INTO semaphores (name, capacity) VALUES (?1, ?2)")?
+        .execute(params![name.as_str(), row::signed(capacity)])?;
+    Ok(())
+}
+
+fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
+    let mut needed = db.prepare_cached("SELECT 1 FROM needs WHERE semaphore = ?1 LIMIT 1")?;
+    if needed.exists([name.as_str()])? {
+        return Ok(if capacity(db, name)?.is_some() { Removal::InUse } else { Removal::Unknown });
+    }
+    let removed = db.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
+    Ok(if removed == 1 { Removal::Done } else { Removal::Unknown })
+}
+
+pub(super) const WAITED_FOR: &str =
+    "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
+
+/// The semaphores by which jobs are blocked: one seek in the index for each.
+fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
+    let mut next = db.prepare_cached(WAITED_FOR)?;
+    let mut names: Vec<SemaphoreName> = Vec::new();
+    while names.len() < LOOK {
+        let last = names.last().map_or("", SemaphoreName::as_str).to_owned();
+        let mut rows = next.query([last])?;
+        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "semaphore")).transpose()?;
+        match found.flatten() {
+            Some(name) => names.push(name),
+            None => break,
+        }
+    }
+    Ok(names)
+}
+
+fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> Result<Vec<Called>, Fault> {
+    let (mut called, mut done) = (Vec::new(), HashSet::new());
+    for name in names {
+        let queues = queues(tx, name)?;
+        if queues.is_empty() || !done.insert(name) {
+            continue;
+        }
+        let admission = admission(tx, [name].into_iter(), rules, now)?;
+        for queue in queues {
+            let calls = admission.calls(name, &queue);
+            for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
+                called.extend(wake(tx, &id, name, &admission, now)?);
+            }
+        }
+    }
+    called.sort_by_key(|called| (-i64::from(called.priority), called.run_at));
+    Ok(called)
+}
+
+/// The queues in which jobs are blocked by the semaphore.
+fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
+    let mut next = db.prepare_cached(needs::QUEUES)?;
+    let mut queues: Vec<QueueName> = Vec::new();
+    while queues.len() < QUEUES_MAX {
+        let last = queues.last().map_or("", QueueName::as_str).to_owned();
+        let mut rows = next.query([name.as_str(), &last])?;
+        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "queue")).transpose()?;
+        match found.flatten() {
+            Some(queue) => queues.push(queue),
+            None => break,
+        }
+    }
+    Ok(queues)
+}
+
+/// Makes a job ready that the semaphore does not stop any more.
+fn wake(
+    tx: &Tx<'_>,
+    id: &JobId,
+    name: &SemaphoreName,
+    admission: &Admission<'_>,
+    now: Timestamp,
+) -> Result<Option<Called>, Fault> {
+    let Some(found) = row::meta_of(tx, id)? else { return Ok(None) };
+    let meta = &found.job;
+    if meta.state != State::Blocked || !admission.allows(name, meta.into()) {
+        return Ok(None);
+    }
+    let ready = Meta { state: State::Ready, waits_for: None, ..meta.clone() };
+    row::update(tx, &found, &ready, None, None, now)?;
+    needs::called(tx, &ready, now)?;
+    Ok(Some(Called { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))
+}

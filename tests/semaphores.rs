@@ -1,0 +1,124 @@
+//! Limits that hold across servers: many clients of several servers over one store, and what they see by themselves.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::fleet::{Tally, browse, fleet, push_many, text};
+use common::server::{Place, Server};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tailback::job::Timestamp;
+use tokio::task::JoinSet;
+
+/// How many clients work at once.
+const CLIENTS: usize = 12;
+
+/// How many jobs the clients hold, by what they know themselves: from the answer of a reserve to the call that
+/// settles it.
+#[derive(Default)]
+struct Gauge {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Gauge {
+    fn take(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+    }
+
+    fn give(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn put(server: &Server, path: &str, body: Value) {
+    let (status, answer) = server.send(Method::PUT, path, Some(body)).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// Reserves and commits until so many jobs are done; answers when each was delivered.
+async fn work_off(servers: &[Arc<Server>], jobs: usize, gauge: &Arc<Gauge>) -> Vec<i64> {
+    let done = Tally::default();
+    let mut clients = JoinSet::new();
+    for n in 0..CLIENTS {
+        let (server, done, gauge) = (servers[n % servers.len()].clone(), done.clone(), gauge.clone());
+        clients.spawn(async move {
+            let mut started = Vec::new();
+            while done.len() < jobs {
+                let ask = json!({"queues": ["a", "b"], "wait_ms": 500, "lease_ms": 600_000});
+                let (status, answer) = server.post("/v1/reserve", ask).await;
+                assert!([200, 503].contains(&status), "{answer}");
+                for job in answer["jobs"].as_array().into_iter().flatten() {
+                    gauge.take();
+                    assert_eq!(job["attempt"], 1, "{job}");
+                    started.push(text(job, "started_at").parse::<Timestamp>().unwrap().millis());
+                    tokio::time::sleep(Duration::from_millis(rand::random_range(0..10))).await; // the work
+                    gauge.give();
+                    let id = text(job, "id");
+                    let commit = json!({"reservation": job["reservation"]});
+                    let mut status = 503;
+                    while status == 503 {
+                        status = server.post(&format!("/v1/jobs/{id}/commit"), commit.clone()).await.0;
+                    }
+                    assert!([200, 409].contains(&status), "{status}"); // 409: a lost answer had come through
+                    assert_eq!(done.note(&id), 1);
+                }
+            }
+            started
+        });
+    }
+    let mut started = clients.join_all().await.concat();
+    started.sort_unstable();
+    started
+}
+
+async fn no_semaphore_has_too_many_holders_across_servers(place: &Place) {
+    const JOBS: usize = 150;
+    let servers = fleet(place).await;
+    put(&servers[0], "/v1/semaphores/s", json!({"capacity": 3})).await;
+    put(&servers[0], "/v1/semaphores/t", json!({"capacity": 50})).await;
+    push_many(&servers[0], "a", JOBS / 2, json!({"semaphores": ["s"]})).await;
+    push_many(&servers[0], "b", JOBS / 2, json!({"semaphores": ["t", "s"]})).await;
+    let gauge = Arc::new(Gauge::default());
+    let started = work_off(&servers, JOBS, &gauge).await;
+    assert_eq!(started.len(), JOBS);
+    let most = gauge.most.load(Ordering::SeqCst);
+    assert!((2..=3).contains(&most), "{most} held it at once");
+    for queue in ["a", "b"] {
+        assert_eq!(browse(&servers[0], queue).await, Vec::<Value>::new());
+    }
+    let (_, semaphore) = servers[0].get("/v1/semaphores/s").await;
+    assert_eq!((&semaphore["held"], &semaphore["waiting"]), (&json!(0), &json!(0)), "{semaphore}");
+}
+
+async fn limits_of_a_queue_hold_across_servers(place: &Place) {
+    const JOBS: usize = 90;
+    let servers = fleet(place).await;
+    let settings = json!({"max_reserved": 4, "rate": {"limit": 20, "per_ms": 500}});
+    put(&servers[0], "/v1/queues/a", settings).await;
+    for server in &servers {
+        let path = "/v1/queues/a";
+        common::server::until("the settings are known", || async {
+            server.get(path).await.1["max_reserved"] == 4
+        })
+        .await;
+    }
+    push_many(&servers[0], "a", JOBS, json!({})).await;
+    let gauge = Arc::new(Gauge::default());
+    let started = work_off(&servers, JOBS, &gauge).await;
+    let most = gauge.most.load(Ordering::SeqCst);
+    assert!((2..=4).contains(&most), "{most} were reserved at once");
+    for first in &started {
+        let within = started.iter().filter(|at| (*first..first + 500).contains(*at)).count();
+        assert!(within <= 20, "{within} deliveries in one window");
+    }
+}
+
+on_every_store! {
+    no_semaphore_has_too_many_holders_across_servers
+    limits_of_a_queue_hold_across_servers
+}
