@@ -95,6 +95,15 @@ impl Jobs {
         self.batch
     }
 
+    /// The body that creates a batch of so many of these jobs for a queue, with a callback in another.
+    pub fn as_batch(&self, queue: &Queue, after: &Queue, count: usize) -> String {
+        let job = self.one.strip_prefix('{').unwrap_or(&self.one);
+        let job = format!("{{\"queue\":\"{}\",{job}", queue.name);
+        let jobs = list([job.as_str()].into_iter().cycle().take(count));
+        let jobs = jobs.strip_suffix('}').unwrap_or(&jobs);
+        format!("{jobs},\"on_finished\":{{\"queue\":\"{}\",\"payload\":1}}}}", after.name)
+    }
+
     fn one(&self) -> Cow<'_, str> {
         match &self.groups {
             None => Cow::Borrowed(&self.one),
@@ -243,6 +252,11 @@ impl Caller {
         Ok(!serde_json::from_slice::<PopAnswer>(answer)?.jobs.is_empty())
     }
 
+    /// Any other call.
+    pub async fn send(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
+        self.client.call(method, path, body).await.map(drop)
+    }
+
     /// Looks at something, and answers how many bytes it has.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<usize> {
         Ok(self.client.call("GET", path, "").await?.len())
@@ -281,6 +295,14 @@ mod tests {
         assert_eq!(third, r#"{"payload":{"x":""},"group":"g0"}"#);
         assert_eq!(Jobs::in_bulk(200).batch(), 1000);
         assert_eq!(Jobs::in_bulk(4 << 20).batch(), 1);
+    }
+
+    #[test]
+    fn a_batch_is_written_with_its_callback() {
+        let text = Jobs::new(1, 2).as_batch(&Queue::named("q".into()), &Queue::named("a".into()), 2);
+        let batch: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(batch["jobs"][1], serde_json::json!({"queue": "q", "payload": {"x": "x"}}));
+        assert_eq!(batch["on_finished"]["queue"], "a");
     }
 
     #[test]

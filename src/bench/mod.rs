@@ -5,12 +5,15 @@
 //!
 //! - `options`: the command line.
 //! - `crew`: clients at work, and how far they are. All on one thread, so that they use one core at most.
+//! - `against`: what jobs that ask for more cost, against plain ones.
 //! - `settling`: the loops that push jobs, and that reserve and commit them.
 //! - `pace`: when turns begin.
 //! - `calls`, `client`, `response`: the calls, the connection below them, and reading an answer.
 //! - `figures`: what was measured.
 //! - `mongod`: the one look behind the server: how many commands its database ran.
 
+mod against;
+mod batches;
 mod calls;
 mod client;
 mod crew;
@@ -26,6 +29,7 @@ mod pace;
 mod pipeline;
 mod response;
 mod schedule;
+mod semaphores;
 mod settling;
 mod simulation;
 mod stats;
@@ -67,6 +71,8 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Schedule => schedule::run(&crew).await?,
         Scenario::Pipeline => pipeline::run(&crew).await?,
         Scenario::Groups => groups::run(&crew).await?,
+        Scenario::Semaphores => semaphores::run(&crew).await?,
+        Scenario::Batch => batches::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
     let Crew { options, traffic } = crew;

@@ -25,6 +25,10 @@ pub enum Scenario {
     Pipeline,
     /// How fast jobs of ordered groups live, against plain jobs; and what a blocked group costs the others
     Groups,
+    /// How fast jobs that need semaphores live, against plain jobs; and what waiting ones cost the others
+    Semaphores,
+    /// How fast the jobs of batches live, against plain jobs
+    Batch,
 }
 
 impl Scenario {
@@ -41,6 +45,8 @@ impl Scenario {
             Self::Simulation => "simulation",
             Self::Pipeline => "pipeline",
             Self::Groups => "groups",
+            Self::Semaphores => "semaphores",
+            Self::Batch => "batch",
         }
     }
 
@@ -57,12 +63,12 @@ impl Scenario {
     /// How many jobs there are unless it is said.
     fn jobs(self) -> usize {
         match self {
-            Self::Lives | Self::Depth | Self::Pipeline | Self::Groups => 20_000,
+            Self::Idle | Self::Simulation => 0,
             Self::Drain => 1_000_000,
             Self::Stats => 100_000,
             Self::Schedule => 10_000,
             Self::Wake => 200,
-            Self::Idle | Self::Simulation => 0,
+            _ => 20_000,
         }
     }
 
@@ -101,7 +107,7 @@ pub struct Options {
     /// How many bytes of text the payload of each job has
     #[arg(long, default_value_t = 200)]
     pub(super) payload_bytes: usize,
-    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline, groups)
+    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline, groups, semaphores, batch)
     #[arg(long, default_value_t = 1)]
     pub(super) batch: usize,
     /// How many turns begin per second in all, however long the answers take; latencies count from when a turn
@@ -124,6 +130,9 @@ pub struct Options {
     /// How many jobs each group has (groups)
     #[arg(long, default_value_t = 10)]
     pub(super) group_size: usize,
+    /// How many jobs each batch has (batch)
+    #[arg(long, default_value_t = 100)]
+    pub(super) members: usize,
     /// How many reserves wait (idle)
     #[arg(long, default_value_t = 2000)]
     pub(super) waiters: usize,
@@ -151,6 +160,7 @@ impl Options {
         anyhow::ensure!(self.jobs != Some(0), "--jobs must be at least 1");
         anyhow::ensure!((1..=1000).contains(&self.batch), "--batch must be 1 to 1000");
         anyhow::ensure!(self.queues > 0 && self.waiters > 0, "--queues and --waiters must be at least 1");
+        anyhow::ensure!((1..=1000).contains(&self.members), "--members must be 1 to 1000");
         anyhow::ensure!(self.group_size > 0, "--group-size must be at least 1");
         anyhow::ensure!((1..=100).contains(&self.stages), "--stages must be 1 to 100");
         anyhow::ensure!((1..=3600).contains(&self.seconds()), "--seconds must be 1 to 3600");
