@@ -89,6 +89,14 @@ async fn one_with_a_route(place: &Place) {
     loads(place, "route.json").await;
 }
 
+async fn one_that_belongs_to_others(place: &Place) {
+    loads(place, "belonging.json").await;
+}
+
+async fn one_that_waits_for_a_semaphore(place: &Place) {
+    loads(place, "waiting.json").await;
+}
+
 async fn one_with_every_field(place: &Place) {
     loads(place, "every_field.json").await;
 }
@@ -152,6 +160,8 @@ async fn a_job_cannot_be_made_malformed(place: &Place) {
 on_one_store! { mongo:
     a_minimal_one
     one_with_a_route
+    one_that_belongs_to_others
+    one_that_waits_for_a_semaphore
     one_with_every_field
     one_whose_payload_is_a_text
     a_dead_lettered_one
