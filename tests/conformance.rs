@@ -149,6 +149,8 @@ macro_rules! every_case {
                 a_stale_commit_pushes_nothing
                 pushes_of_a_commit_have_keys
                 a_commit_makes_room_in_its_own_queue
+                a_commit_makes_no_room_where_there_are_too_many
+                a_job_that_ends_leaves_its_key_to_what_it_pushes
                 many_commits_push_much
                 a_commit_hands_a_job_to_its_next_stage
                 the_repeat_of_such_a_commit_answers_the_same
@@ -296,6 +298,7 @@ macro_rules! every_case {
                 the_next_occurrences_come_in_order
                 a_firing_pushes_and_moves_on
                 an_occurrence_is_fired_once_however_many_try
+                the_repeat_of_a_firing_changes_nothing
                 a_firing_of_what_has_changed_does_nothing
                 a_missed_occurrence_may_push_nothing
                 a_firing_yields_while_the_last_job_is_unfinished

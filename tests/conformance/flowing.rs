@@ -130,6 +130,39 @@ pub async fn a_commit_makes_room_in_its_own_queue(store: &dyn Store) {
     assert_eq!(counts_of(store, "loop").await.ready, 1);
 }
 
+pub async fn a_commit_makes_no_room_where_there_are_too_many(store: &dyn Store) {
+    push_all(store, vec![job("q"); 3]).await;
+    let rules = rules_of("q", |settings| settings.max_jobs = Some(2));
+    let taken = claim(store, ask("q", 2)).await;
+    let refused = commit_pushing(store, &taken[0], vec![job("q")], &rules).await;
+    let expected = PushRefused { place: 0, queue: queue("q"), key_of: None };
+    assert!(matches!(&refused, Err(Denied::PushRefused(push)) if *push == expected), "{refused:?}");
+    apply_under(store, commit(&taken[0]), &rules).await.unwrap();
+    commit_pushing(store, &taken[1], vec![job("q")], &rules).await.unwrap();
+    assert_eq!(counts_of(store, "q").await.ready, 2);
+}
+
+/// A job may push itself again, under the same key.
+pub async fn a_job_that_ends_leaves_its_key_to_what_it_pushes(store: &dyn Store) {
+    for rules in [Rules::default(), rules_of("q", with_history)] {
+        push_under(store, vec![job("q").key("k", 0)], &rules).await;
+        let taken = take(store, "q").await;
+        let applied = commit_pushing(store, &taken, vec![job("q").key("k", 0)], &rules).await.unwrap();
+        assert!(!applied.pushed[0].deduplicated);
+        let next = take(store, "q").await;
+        assert_eq!(children(&applied).first(), Some(&next.meta.id));
+        let refused = commit_pushing(store, &next, vec![job("q").payload("2").key("k", 0)], &rules).await;
+        assert!(refused.is_ok(), "another payload is another job: {refused:?}");
+        apply_under(store, commit(&take(store, "q").await), &rules).await.unwrap();
+    }
+    // One that goes on along its route has not ended.
+    push_one(store, job("q").key("k", 0).then(vec![stage("on")])).await;
+    let taken = take(store, "q").await;
+    let applied = commit_pushing(store, &taken, vec![job("q").key("k", 0)], &Rules::default()).await.unwrap();
+    assert!(applied.pushed[0].deduplicated);
+    assert_eq!(children(&applied), [taken.meta.id]);
+}
+
 pub async fn many_commits_push_much(store: &dyn Store) {
     push_all(store, (0..40).map(|_| job("in")).collect()).await;
     let taken = claim(store, ask("in", 40)).await;

@@ -165,6 +165,18 @@ pub async fn an_occurrence_is_fired_once_however_many_try(store: &dyn Store) {
     assert_eq!(there, known);
 }
 
+pub async fn the_repeat_of_a_firing_changes_nothing(store: &dyn Store) {
+    let seen = saved(store, "s").await;
+    let firing = firing(store, &seen);
+    fire(store, &firing).await;
+    let after = found(store, "s").await;
+    // One store remembers its runs and tells of it, the other one only sees that the schedule has changed.
+    let again = fire(store, &firing).await;
+    assert!(again == Fired::Lost || again == Fired::Done(firing.run.clone()), "{again:?}");
+    assert_eq!(found(store, "s").await, after);
+    assert_eq!(counts_of(store, "q").await.ready, 1, "it is neither stored nor counted twice");
+}
+
 pub async fn a_firing_of_what_has_changed_does_nothing(store: &dyn Store) {
     let seen = saved(store, "s").await;
     let firing = firing(store, &seen);

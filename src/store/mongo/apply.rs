@@ -177,13 +177,14 @@ impl Round<'_> {
     }
 
     /// The jobs as this server has handed them out; those that it does not remember are read. What may have
-    /// been taken back by now is read as well, and so is what a step compares with a `rev` that was read.
+    /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
+    /// read: a refusal is not guarded, so that it must not come from memory.
     async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
             let known = operation.claim().and_then(|claim| self.mongo.handed.take(id, claim));
-            let compares = operation.verb() == Verb::Abandon;
+            let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
             match known.filter(|meta| !compares && !meta.is_overdue(now)) {
                 Some(meta) => drop(metas.insert(id.clone(), meta)),
                 None => unknown.push(id),

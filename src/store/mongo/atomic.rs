@@ -79,7 +79,12 @@ impl Round<'_> {
             plan.joined().cloned().into_iter().chain(plan.pushes.iter().filter_map(push::line))
         });
         let _lines = mongo.line_gates.enter(joined).await;
-        let mut room = mongo.room(&limited, rules).await?;
+        // A job that is committed makes room in its queue. One whose pushes could be refused is alone here.
+        let leaving = match plans.as_slice() {
+            [(_, plan)] if !plan.pushes.is_empty() => Some(&plan.meta.queue),
+            _ => None,
+        };
+        let mut room = mongo.room(&limited, leaving, rules).await?;
         let mut fitting = Vec::new();
         for (n, plan) in plans {
             match plan.target().and_then(|queue| room.get_mut(queue)) {
@@ -161,13 +166,11 @@ impl Round<'_> {
         let next = line_up(mongo, plans, &mut lines, &mut session).await?;
         let finishes = plans.iter().filter_map(|(_, plan)| plan.finish());
         let counted = batches::count(mongo, finishes, &mut session).await?;
-        let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
-        for (_, plan) in plans.iter() {
-            // A job that is committed makes room in its queue.
-            if let (Some(left), false) = (room.get_mut(&plan.meta.queue), plan.pushes.is_empty()) {
-                *left += 1;
-            }
+        if !self.write_jobs(plans, &next, &mut session).await? {
+            abort(&mut session).await;
+            return Ok(Written::Stale);
         }
+        let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
         let mut resolved = push::resolve(mongo, &jobs, &mut room, &mut lines, &mut session).await?;
         let pushed = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {
             Ok(children) => children,
@@ -185,10 +188,6 @@ impl Round<'_> {
             resolved.arriving.push((callback.queue.clone(), state));
         }
         lines.write(mongo, &mut session).await?;
-        if !self.write_jobs(plans, &next, &mut session).await? {
-            abort(&mut session).await;
-            return Ok(Written::Stale);
-        }
         let receipts = plans.iter().zip(&pushed).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
         let receipts: Vec<Receipt> = receipts.collect();
         if !receipts.is_empty() {

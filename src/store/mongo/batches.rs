@@ -205,7 +205,7 @@ async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> C
         limited.dedup();
         let _gates = mongo.gates.enter(limited.iter().cloned()).await;
         let _lines = mongo.line_gates.enter(jobs.iter().filter_map(push::line)).await;
-        let room = mongo.room(&limited, rules).await?;
+        let room = mongo.room(&limited, None, rules).await?;
         loop {
             match try_change(mongo, what, jobs, room.clone(), rules).await {
                 Ok(Some(changed)) => return Ok(changed),

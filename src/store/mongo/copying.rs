@@ -8,11 +8,12 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
 use super::client::{DUPLICATE_KEY, fault};
 use super::document::{Row, date, from_job, to_job};
+use super::floors::Place;
 use super::lines;
 use super::push::insert_each;
 use super::{JOBS, KEYS, Mongo};
 use crate::job::group::Line;
-use crate::job::{Job, JobId};
+use crate::job::{Job, JobId, State};
 use crate::store::copying::{PAGE_BYTES, same, weight};
 use crate::store::{HeldKey, Imported, Result, Store as _, StoreError};
 
@@ -45,6 +46,9 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
             .await?;
     let places = jobs.iter().filter_map(|job| Some((Line::of(&job.meta)?, job.meta.turn?)));
     lines::import(mongo, places).await?;
+    let place = |Job { meta, .. }: &Job| Place { priority: meta.priority, run_at: meta.run_at };
+    let ready = jobs.iter().filter(|job| job.meta.state == State::Ready);
+    mongo.floors.came(ready.map(|job| (&job.meta.queue, place(job))));
     for (job, imported) in jobs.iter().zip(&imported) {
         if matches!(imported, Ok(Imported::New)) {
             mongo.counters.came(&job.meta.queue, job.meta.state, 1);

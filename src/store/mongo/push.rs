@@ -68,7 +68,7 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     let queues: Vec<QueueName> = queues.into_iter().collect();
     let counted = mongo.connection.within(async {
         let gates = mongo.gates.enter(queues.iter().cloned()).await;
-        Ok((gates, mongo.room(&queues, rules).await?))
+        Ok((gates, mongo.room(&queues, None, rules).await?))
     });
     let (_gates, room) = match counted.await {
         Ok(counted) => counted,

@@ -26,8 +26,14 @@ impl Mongo {
         cursor.try_collect().await.map_err(fault)
     }
 
-    /// How many more unfinished jobs each of these limited queues takes.
-    pub async fn room(&self, queues: &[QueueName], rules: &Rules) -> Result<HashMap<QueueName, u64>> {
+    /// How many more unfinished jobs each of these limited queues takes, once a job has left `leaving`. A queue may
+    /// have more than it takes.
+    pub async fn room(
+        &self,
+        queues: &[QueueName],
+        leaving: Option<&QueueName>,
+        rules: &Rules,
+    ) -> Result<HashMap<QueueName, u64>> {
         let jobs = self.collection(JOBS).await?;
         let mut room = HashMap::new();
         for queue in queues {
@@ -36,8 +42,10 @@ impl Mongo {
             };
             let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
             let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
-            let there = jobs.count_documents(filter).limit(max_jobs).await.map_err(fault)?;
-            room.insert(queue.clone(), max_jobs.saturating_sub(there));
+            let leaves = u64::from(leaving == Some(queue));
+            let most = max_jobs.saturating_add(leaves);
+            let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
+            room.insert(queue.clone(), max_jobs.saturating_sub(there.saturating_sub(leaves)));
         }
         Ok(room)
     }

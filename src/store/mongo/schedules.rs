@@ -134,23 +134,24 @@ async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
     let sending = mongo.counters.sending(firing.job.iter().map(|job| &job.queue));
     let _gates = mongo.line_gates.enter(firing.job.iter().filter_map(push::line)).await;
     let mut attempts = 0;
-    let (fired, state) = loop {
+    let (fired, stored) = loop {
         attempts += 1;
         match try_fire(mongo, firing).await {
-            Ok(fired) => break fired,
+            Ok(tried) => break tried,
             Err(Trouble::Again) => {}
             Err(Trouble::Driver(error)) if is_conflict(&error) => tokio::task::yield_now().await,
             Err(Trouble::Driver(error)) => return Err(fault(error)),
             Err(Trouble::Store(error)) => return Err(error),
         }
     };
-    match (&fired, &firing.job) {
-        (Fired::Done(run), Some(job)) if run.job_id.is_some() => {
+    match (stored, &firing.job) {
+        (Some(state), Some(job)) => {
             mongo.counters.came(&job.queue, state, 1);
             sending.answered();
             let place = Place { priority: job.priority, run_at: job.run_at };
             mongo.floors.came([(&job.queue, place)]);
         }
+        // What an earlier call has stored is not counted again.
         _ if attempts == 1 => sending.answered(),
         _ => {} // an attempt whose outcome never became known may have stored the job after all
     }
@@ -163,36 +164,35 @@ fn is_conflict(error: &Error) -> bool {
     error.contains_label("TransientTransactionError") && !no_server
 }
 
-/// One attempt; answers the state of the job as well, if it was stored.
-async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, State), Trouble> {
+/// What has become of the firing, and the state of its job, if this very attempt has stored it.
+async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, Option<State>), Trouble> {
     let database = mongo.connection.database().await?;
     let all = database.collection::<Document>(SCHEDULES);
     let mut session = mongo.transaction().await?;
     let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(&mut session).await?;
     let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
-        return Ok((Fired::Lost, State::Ready));
+        return Ok((Fired::Lost, None));
     };
     if schedule.rev != firing.seen {
         commit(&mut session).await?; // what was read must be durable before it is answered
-        let earlier = firing.found_in(&schedule.last_runs).unwrap_or(Fired::Lost);
-        return Ok((earlier, State::Ready));
+        return Ok((firing.found_in(&schedule.last_runs).unwrap_or(Fired::Lost), None));
     }
     let yields = firing.yields && is_unfinished(database, &schedule, &mut session).await?;
     let run = if yields { firing.yielded() } else { firing.run.clone() };
     schedule.remember(run.clone());
     let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
     all.replace_one(guard(&firing.name, firing.seen), next).session(&mut session).await?;
-    let mut state = State::Ready;
+    let mut stored = None;
     if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
         let mut lines = Lines::default();
         lines.load(mongo, push::line(job).into_iter(), &mut session).await?;
-        let document;
-        (document, state) = push::stored(job, &mut lines, mongo.now()?);
+        let (document, state) = push::stored(job, &mut lines, mongo.now()?);
+        stored = Some(state);
         lines.write(mongo, &mut session).await?;
         database.collection::<Document>(JOBS).insert_one(document).session(&mut session).await?;
     }
     commit(&mut session).await?;
-    Ok((Fired::Done(run), state))
+    Ok((Fired::Done(run), stored))
 }
 
 async fn commit(session: &mut ClientSession) -> Result<(), Error> {

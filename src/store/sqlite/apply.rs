@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use super::children::Committed;
 use super::fault::Fault;
 use super::tx::Tx;
 use super::{batches, children, lines, push, row};
@@ -61,15 +62,16 @@ fn apply_one(
     }
     if let (Operation::Move { queue, .. }, Next::Write { .. }) = (operation, &done.next)
         && *queue != meta.queue
-        && push::room(tx, queue, rules)? == Some(0)
+        && push::room(tx, queue, 0, rules)? == Some(0)
     {
         return Ok(refused(Refusal::Full));
     }
     let pushes = operation.pushes();
-    let children = match children::check(tx, pushes, Some(&meta.queue), rules, now)? {
-        Ok(children) => children,
-        Err(push) => return Ok(Err(Denied::PushRefused(push))),
-    };
+    let children =
+        match children::check(tx, pushes, Some(Committed { before: meta, next: &done.next }), rules, now)? {
+            Ok(children) => children,
+            Err(push) => return Ok(Err(Denied::PushRefused(push))),
+        };
     let unblocked = write(tx, &found, &mut done, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {

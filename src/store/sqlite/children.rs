@@ -6,18 +6,38 @@ use std::collections::HashMap;
 use super::fault::Fault;
 use super::push::{self, New};
 use super::tx::Tx;
-use crate::job::{Child, JobKey, NewJob, QueueName, Rules, Timestamp};
+use crate::job::transition::Next;
+use crate::job::{Child, JobId, JobKey, Meta, NewJob, QueueName, Rules, Timestamp};
 use crate::store::{PushRefused, Pushed};
 
 /// What is to become of one of them: `None` if it is to be stored, else the job that has its key.
 pub(super) type Fate = Option<Child>;
 
-/// What is to become of each of them, unless one is refused. A job that leaves `from` with that makes room
-/// there.
+/// A job that is about to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Committed<'a> {
+    pub before: &'a Meta,
+    pub next: &'a Next,
+}
+
+impl<'a> Committed<'a> {
+    /// The job as it is about to be, if it is this one: `Some(None)` if it leaves.
+    pub fn after(self, id: &JobId) -> Option<Option<&'a Meta>> {
+        match self.next {
+            _ if self.before.id != *id => None,
+            Next::Keep => Some(Some(self.before)),
+            Next::Write { meta, .. } => Some(Some(meta)),
+            Next::Delete => Some(None),
+        }
+    }
+}
+
+/// What is to become of each of them, unless one is refused. A job that is committed with that makes room in its
+/// queue, and has its key no longer if it ends.
 pub(super) fn check(
     tx: &Tx<'_>,
     pushes: &[NewJob],
-    from: Option<&QueueName>,
+    committed: Option<Committed<'_>>,
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Vec<Fate>, PushRefused>, Fault> {
@@ -30,7 +50,7 @@ pub(super) fn check(
             let taken = match earlier.get(&(&job.queue, &hold.key)).and_then(|n| pushes.get(*n)) {
                 Some(first) if first.payload.digest() == job.payload.digest() => Some(Ok(child(first, true))),
                 Some(first) => Some(Err(first.id.clone())),
-                None => match push::taken(tx, &job.queue, &job.payload, hold, now)? {
+                None => match push::taken(tx, &job.queue, &job.payload, hold, committed, now)? {
                     Some(Pushed::Duplicate { id, run_at, .. }) => {
                         Some(Ok(Child { id, queue: job.queue.clone(), run_at, deduplicated: true }))
                     }
@@ -47,10 +67,11 @@ pub(super) fn check(
                 None => drop(earlier.insert((&job.queue, &hold.key), place)),
             }
         }
+        let leaves = committed.is_some_and(|committed| committed.before.queue == job.queue);
         if !room.contains_key(&job.queue)
-            && let Some(left) = push::room(tx, &job.queue, rules)?
+            && let Some(left) = push::room(tx, &job.queue, u64::from(leaves), rules)?
         {
-            room.insert(&job.queue, left + u64::from(Some(&job.queue) == from));
+            room.insert(&job.queue, left);
         }
         match room.get_mut(&job.queue) {
             Some(0) => return refused(None),

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, ErrorCode, params};
 
+use super::children::Committed;
 use super::fault::Fault;
 use super::tx::Tx;
 use super::{lines, row};
@@ -38,11 +39,11 @@ fn push_one(
     now: Timestamp,
 ) -> Result<Result<Pushed, StoreError>, Fault> {
     if let Some(hold) = hold
-        && let Some(taken) = taken(tx, &job.meta.queue, &job.payload, hold, now)?
+        && let Some(taken) = taken(tx, &job.meta.queue, &job.payload, hold, None, now)?
     {
         return Ok(Ok(taken));
     }
-    if room(tx, &job.meta.queue, rules)? == Some(0) {
+    if room(tx, &job.meta.queue, 0, rules)? == Some(0) {
         return Ok(Ok(Pushed::Full));
     }
     match store(tx, new, now) {
@@ -67,8 +68,14 @@ pub(super) fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Res
     Ok(job.meta.state)
 }
 
-/// How many more unfinished jobs the queue takes, if its settings limit it.
-pub(super) fn room(tx: &Tx<'_>, queue: &QueueName, rules: &Rules) -> Result<Option<u64>, Fault> {
+/// How many more unfinished jobs the queue takes once `leaving` of them have left it, if its settings limit it. A
+/// queue may have more than it takes.
+pub(super) fn room(
+    tx: &Tx<'_>,
+    queue: &QueueName,
+    leaving: u64,
+    rules: &Rules,
+) -> Result<Option<u64>, Fault> {
     let Some(max_jobs) = rules.max_jobs(queue) else {
         return Ok(None);
     };
@@ -77,15 +84,16 @@ pub(super) fn room(tx: &Tx<'_>, queue: &QueueName, rules: &Rules) -> Result<Opti
         tx.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
     let mut rows = unfinished.query([queue.as_str()])?;
     let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
-    Ok(Some(u64::try_from(row::signed(max_jobs).saturating_sub(unfinished)).unwrap_or(0)))
+    Ok(Some(max_jobs.saturating_sub(unfinished.unsigned_abs().saturating_sub(leaving))))
 }
 
-/// What a push with this key meets, unless the key is free.
+/// What a push with this key meets, unless the key is free. What becomes of `committed` has happened before it.
 pub(super) fn taken(
     db: &Connection,
     queue: &QueueName,
     payload: &Payload,
     hold: &KeyHold,
+    committed: Option<Committed<'_>>,
     now: Timestamp,
 ) -> Result<Option<Pushed>, Fault> {
     let mut by_key =
@@ -97,9 +105,12 @@ pub(super) fn taken(
     let id: JobId = row::parsed(found, 0, "job of a key")?;
     let same = found.get::<_, [u8; 32]>(1)? == payload.digest();
     let until = Timestamp::from_millis(found.get(2)?);
-    let holder = row::meta_of(db, &id)?;
+    let holder = match committed.and_then(|committed| committed.after(&id)) {
+        Some(after) => after.cloned(),
+        None => row::meta_of(db, &id)?.map(|found| found.job),
+    };
     // The job that took the key holds it wherever it has been moved to, until its end.
-    let unfinished = holder.as_ref().is_some_and(|found| found.job.state.is_unfinished());
+    let unfinished = holder.as_ref().is_some_and(|meta| meta.state.is_unfinished());
     if until <= now && !unfinished {
         return Ok(None);
     }
@@ -107,7 +118,7 @@ pub(super) fn taken(
         return Ok(Some(Pushed::KeyConflict { id }));
     }
     let (state, run_at) = match &holder {
-        Some(row::Found { job: meta, .. }) => (meta.visible(now), meta.run_at),
+        Some(meta) => (meta.visible(now), meta.run_at),
         None => (Visible::Done, Timestamp::from_millis(found.get(3)?)),
     };
     Ok(Some(Pushed::Duplicate { id, state, run_at }))

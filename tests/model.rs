@@ -1,0 +1,97 @@
+//! Random sequences of everything that can be asked of a store, on each store and on a model of it.
+//!
+//! `model/state.rs` and its neighbours say what every job must look like after each step, written from the meanings that
+//! the calls have and not from the code; `model/world.rs` takes a step in both and compares the answer and what it has
+//! changed; every few steps all that the store shows is compared (`model/checks.rs`).
+//!
+//! Each test prints a seed. `TAILBACK_MODEL_SEED=… scripts/test -E 'binary(model)'` takes exactly the same steps, and
+//! `TAILBACK_MODEL_STEPS=…` takes more of them. A failure says which seed its sequence has, and shows the fewest steps
+//! that were found to go wrong as well.
+//!
+//! Steps are drawn by proptest's strategies and simplified by them; the loop around them is our own. The crate
+//! `proptest-state-machine` wants a model that goes its way without the store, but this one learns from it the
+//! moments that only the store can choose; and it leaves steps out one by one, where sequences are long and begin
+//! with a new database.
+//!
+//! To add to it: what is new in a job goes into `model/job.rs`, what a call means into `model/settle.rs` or a
+//! neighbour, the step into `model/steps.rs`, and its taking into `model/world.rs` or `model/others.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tailback::store::Store;
+use tailback::store::mongo::{Mongo, MongoOptions};
+use tailback::store::sqlite::{Location, SqliteStore};
+
+#[path = "common/mongod.rs"]
+mod common;
+
+mod model {
+    pub mod batches;
+    pub mod checks;
+    pub mod job;
+    pub mod others;
+    pub mod run;
+    pub mod settle;
+    pub mod state;
+    pub mod steps;
+    pub mod workers;
+    pub mod world;
+}
+
+/// A store that holds nothing yet, and what must be done after it has been closed.
+pub struct Fixture {
+    pub store: Arc<dyn Store>,
+    tidy: BoxFuture<'static, ()>,
+}
+
+impl Fixture {
+    pub async fn close(self) {
+        self.store.close().await;
+        self.tidy.await;
+    }
+}
+
+async fn open_sqlite_memory() -> Fixture {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async {}) }
+}
+
+async fn open_sqlite_file() -> Fixture {
+    let home = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(Location::Path(home.path().join("tailback.db"))).unwrap();
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async move { home.close().unwrap() }) }
+}
+
+async fn open_mongo() -> Fixture {
+    let url = common::mongodb_url();
+    let deadline = Duration::from_secs(20);
+    let store = Arc::new(Mongo::new(MongoOptions { url: url.clone(), deadline, pool_size: 16 }));
+    store.migrate().await.unwrap();
+    Fixture { store, tidy: Box::pin(async move { common::drop_database(&url).await }) }
+}
+
+/// Tests that each take so many steps; several for a store, so that they run beside each other.
+macro_rules! tests {
+    ($($name:ident: $steps:literal steps on $open:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            model::run::run(stringify!($name), $steps, $open).await;
+        })*
+    };
+}
+
+tests! {
+    sqlite_memory_one: 11_000 steps on open_sqlite_memory;
+    sqlite_memory_two: 11_000 steps on open_sqlite_memory;
+    sqlite_memory_three: 11_000 steps on open_sqlite_memory;
+    sqlite_memory_four: 11_000 steps on open_sqlite_memory;
+    sqlite_file_one: 2_000 steps on open_sqlite_file;
+    sqlite_file_two: 2_000 steps on open_sqlite_file;
+    mongo_one: 2_000 steps on open_mongo;
+    mongo_two: 2_000 steps on open_mongo;
+    mongo_three: 2_000 steps on open_mongo;
+}

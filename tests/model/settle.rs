@@ -1,0 +1,426 @@
+//! What operations do to the model's jobs, and what they answer.
+
+use tailback::job::backoff::BackoffKind;
+use tailback::job::record::TrailReason;
+use tailback::job::transition::{Loss, Operation, Outcome, Refusal};
+use tailback::job::{Claim, Ending, QueueName, Stage, State, Visible};
+use tailback::store::{Applied, Change, Denied, PushRefused};
+
+use super::job::{Failed, Home, Job, Left, Rev, When};
+use super::state::{Admitted, Checked, Model, Repeatable};
+
+/// How many failures a job remembers.
+const ERRORS_KEPT: usize = 10;
+
+/// What becomes of a job.
+#[derive(Debug)]
+enum Becomes {
+    Done,
+    Returned { queue: QueueName, run_at: When },
+    Dead { moved_to: Option<QueueName> },
+    Held { until: When, cancel_requested: bool },
+    Removed,
+}
+
+/// What a call must answer.
+#[derive(Debug)]
+struct Answer {
+    becomes: Becomes,
+    pushed: Vec<Admitted>,
+}
+
+/// Why nothing happens. Of the states any one may be told.
+#[derive(Debug)]
+enum No {
+    Lost { gone: bool },
+    Unknown,
+    Conflict(Vec<Visible>),
+    Full,
+    Push(PushRefused),
+}
+
+/// The token that an operation shows, and what its repeat is.
+fn shows(operation: &Operation) -> (Option<&Claim>, Option<Repeatable>) {
+    match operation {
+        Operation::Commit { claim, .. } | Operation::Pop { claim } => (Some(claim), Some(Repeatable::Commit)),
+        Operation::Move { claim, .. } => (Some(claim), Some(Repeatable::Move)),
+        Operation::Rollback { claim, .. }
+        | Operation::Extend { claim, .. }
+        | Operation::Release { claim }
+        | Operation::Lapse { claim, .. }
+        | Operation::Abandon { claim, .. } => (Some(claim), None),
+        _ => (None, None),
+    }
+}
+
+impl Model {
+    /// What there was to answer to a change, and what it has done.
+    pub fn settle(&mut self, change: &Change, told: &Result<Applied, Denied>, now: When) -> Checked {
+        let expected = match self.repeat_of(change) {
+            Some(earlier) => {
+                let is_right = told.as_ref().is_ok_and(|told| *told == earlier);
+                return if is_right {
+                    Ok(())
+                } else {
+                    Err(format!("a repeat was told {told:?}, expected {earlier:?}"))
+                };
+            }
+            None => self.jobs.get(&change.id).cloned(),
+        };
+        let (claim, repeatable) = shows(&change.operation);
+        match (self.change(change, now), told) {
+            (Ok(answer), Ok(told)) => {
+                let before = expected.ok_or("there was no job")?;
+                answer.check(&before, told)?;
+                let remembered = match &change.operation {
+                    Operation::Move { .. } => true,
+                    Operation::Commit { push, .. } => {
+                        !push.is_empty() || before.batch.is_some() || !matches!(answer.becomes, Becomes::Done)
+                    }
+                    _ => false,
+                };
+                if let (Some(claim), Some(repeatable), true) = (claim, repeatable, remembered) {
+                    let told = Applied { repeated: true, callback: None, ..told.clone() };
+                    self.answered.insert((change.id.clone(), claim.clone(), repeatable), told);
+                }
+                Ok(())
+            }
+            (Err(no), Err(denied)) if no.is(denied) => Ok(()),
+            (Ok(answer), told) => Err(format!("told {told:?}, expected {answer:?}")),
+            (Err(no), told) => Err(format!("told {told:?}, expected {no:?}")),
+        }
+    }
+
+    /// What a call answers that has happened before.
+    fn repeat_of(&self, change: &Change) -> Option<Applied> {
+        let (Some(claim), Some(repeatable)) = shows(&change.operation) else { return None };
+        let remembered = self.answered.get(&(change.id.clone(), claim.clone(), repeatable));
+        let in_history = || {
+            let job = self.jobs.get(&change.id)?;
+            let is_it = job.state == State::Done && job.claim.as_ref() == Some(claim);
+            (is_it && repeatable == Repeatable::Commit).then(|| Applied {
+                outcome: Outcome::Done,
+                queue: job.queue.clone(),
+                started_at: job.started_at.map(|when| when.from),
+                pushed: Vec::new(),
+                callback: None,
+                unblocked: Vec::new(),
+                released: Vec::new(),
+                repeated: true,
+            })
+        };
+        remembered.cloned().or_else(in_history)
+    }
+
+    /// Whether a call without that many words would be taken for the repeat of another one.
+    pub fn is_remembered(&self, change: &Change) -> bool {
+        matches!(shows(&change.operation), (Some(claim), Some(repeatable))
+            if self.answered.contains_key(&(change.id.clone(), claim.clone(), repeatable)))
+    }
+
+    fn change(&mut self, change: &Change, now: When) -> Result<Answer, No> {
+        let (claim, _) = shows(&change.operation);
+        let job = match (self.jobs.get(&change.id), claim) {
+            (None, Some(_)) => return Err(No::Lost { gone: true }),
+            (None, None) => return Err(No::Unknown),
+            (Some(job), Some(claim)) if job.state != State::Reserved || job.claim.as_ref() != Some(claim) => {
+                return Err(No::Lost { gone: false });
+            }
+            (Some(job), _) => job.clone(),
+        };
+        let was_unfinished = job.is_unfinished();
+        let becomes = match claim {
+            Some(_) => self.settle_held(&job, &change.operation, now)?,
+            None => self.change_unheld(&job, &change.operation, now)?,
+        };
+        let (push, result): (&[_], _) = match &change.operation {
+            Operation::Commit { push, result, .. } => (push, result.as_ref()),
+            _ => (&[], None),
+        };
+        let pushed = match self.admit(push, Some(&job.id), now) {
+            Ok(pushed) => pushed,
+            Err(refused) => {
+                self.jobs.insert(job.id.clone(), job); // nothing has happened
+                return Err(No::Push(refused));
+            }
+        };
+        self.store_admitted(push, &pushed);
+        let ending = match becomes {
+            Becomes::Done => Some(Ending::Done),
+            Becomes::Dead { .. } => Some(Ending::Dead),
+            Becomes::Removed => Some(Ending::Cancelled),
+            Becomes::Returned { .. } | Becomes::Held { .. } => None,
+        };
+        if let (Some(ending), true) = (ending, was_unfinished) {
+            self.ended(&job, ending, result, now);
+        }
+        Ok(Answer { becomes, pushed })
+    }
+
+    /// What its holder, or who speaks for the holder, does to a job.
+    fn settle_held(&mut self, job: &Job, operation: &Operation, now: When) -> Result<Becomes, No> {
+        match operation {
+            Operation::Commit { result, .. } => match goes_on(job) {
+                Some((stage, rest)) => {
+                    let mut next = elsewhere(unheld(job), &stage.queue, TrailReason::Committed, now);
+                    next.run_at = now.plus(stage.delay_ms.unwrap_or(0));
+                    next.priority = stage.priority.unwrap_or(job.priority);
+                    next.max_attempts = stage.max_attempts.or(job.max_attempts);
+                    next.backoff = stage.backoff.or(job.backoff);
+                    next.route = rest.to_vec();
+                    next.progress = None;
+                    next.payload = result.clone().unwrap_or_else(|| job.payload.clone());
+                    Ok(self.comes_back(next))
+                }
+                None => Ok(self.is_done(job, result.clone(), now)),
+            },
+            Operation::Pop { .. } => Ok(self.is_done(job, None, now)),
+            Operation::Rollback { delay_ms, error, .. } => {
+                let message = error.clone().unwrap_or_else(|| "rolled back without an error".into());
+                let delay = delay_ms.map_or_else(|| self.backoff_ms(job), |ms| (ms, ms));
+                Ok(self.has_failed(job, message, delay, now))
+            }
+            Operation::Lapse { reserved_until, .. } => {
+                if job.reserved_until.map(|until| until.from) != Some(*reserved_until) {
+                    return Err(No::Lost { gone: false });
+                }
+                Ok(self.has_failed(job, "the reservation ran out".into(), (0, 0), now))
+            }
+            Operation::Abandon { loss: Loss::Silent { rev }, .. } => {
+                if !matches!(job.rev, Rev::Same(known) if known == *rev) {
+                    return Err(No::Lost { gone: false }); // it was heard of
+                }
+                Ok(self.has_failed(job, "the worker fell silent".into(), (0, 0), now))
+            }
+            Operation::Abandon { loss: Loss::Removed, .. } => {
+                Ok(self.has_failed(job, "the worker was removed".into(), (0, 0), now))
+            }
+            Operation::Extend { lease_ms, progress, .. } => {
+                let own_ms = job.lease_ms.unwrap_or(self.defaults().lease_ms);
+                let until = now.plus(lease_ms.unwrap_or(own_ms));
+                let progress = progress.clone().or_else(|| job.progress.clone());
+                self.put(Job { reserved_until: Some(until), progress, ..job.clone() });
+                Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
+            }
+            Operation::Release { .. } if is_over(job, now) => Ok(self.leaves(job)),
+            Operation::Release { .. } => {
+                Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))
+            }
+            Operation::Move { queue, payload, delay_ms, priority, .. } => {
+                if job.cancel_requested {
+                    return Ok(self.leaves(job));
+                }
+                if *queue != job.queue
+                    && self.max_jobs(queue).is_some_and(|most| self.unfinished(queue) >= most)
+                {
+                    return Err(No::Full);
+                }
+                let mut next = elsewhere(unheld(job), queue, TrailReason::Moved, now);
+                next.run_at = now.plus(delay_ms.unwrap_or(0));
+                next.priority = priority.unwrap_or(job.priority);
+                next.progress = None;
+                next.payload = payload.clone().unwrap_or_else(|| job.payload.clone());
+                Ok(self.comes_back(next))
+            }
+            _ => Err(No::Unknown),
+        }
+    }
+
+    /// What anybody may do to a job.
+    fn change_unheld(&mut self, job: &Job, operation: &Operation, now: When) -> Result<Becomes, No> {
+        let conflict = Err(No::Conflict(job.visible(now)));
+        let waits = matches!(job.state, State::Ready | State::Blocked);
+        match operation {
+            Operation::Expire { expires_at } => {
+                let is_it = job.expires_at.is_some_and(|at| at.from == *expires_at);
+                if waits && is_it { Ok(self.leaves(job)) } else { conflict }
+            }
+            Operation::Edit { priority, run_at, payload } if waits => {
+                let next = Job {
+                    priority: priority.unwrap_or(job.priority),
+                    run_at: run_at.map_or(job.run_at, When::at),
+                    payload: payload.clone().unwrap_or_else(|| job.payload.clone()),
+                    ..job.clone()
+                };
+                Ok(self.comes_back(next))
+            }
+            Operation::Cancel { force: false } if job.state == State::Reserved => {
+                self.put(Job { cancel_requested: true, ..job.clone() });
+                let until = job.reserved_until.unwrap_or(now);
+                Ok(Becomes::Held { until, cancel_requested: true })
+            }
+            Operation::Cancel { .. } => Ok(self.leaves(job)),
+            Operation::Purge { state }
+                if job.state != State::Reserved && job.visible(now).contains(state) =>
+            {
+                Ok(self.leaves(job))
+            }
+            Operation::Redrive { queue } if *queue == job.queue => match (&job.origin, job.state) {
+                (_, State::Dead) => {
+                    let revived = Job {
+                        state: State::Ready,
+                        attempts: 0,
+                        run_at: now,
+                        finished_at: None,
+                        purge_at: None,
+                        batch: None,
+                        ..job.clone()
+                    };
+                    Ok(self.comes_back(revived))
+                }
+                (Some(origin), State::Ready | State::Blocked) => {
+                    let home = elsewhere(job.clone(), &origin.queue, TrailReason::Redriven, now);
+                    Ok(self.comes_back(Job { run_at: now, ..home }))
+                }
+                _ => conflict,
+            },
+            _ => conflict,
+        }
+    }
+
+    fn comes_back(&mut self, job: Job) -> Becomes {
+        let becomes = Becomes::Returned { queue: job.queue.clone(), run_at: job.run_at };
+        self.put(job);
+        becomes
+    }
+
+    fn leaves(&mut self, job: &Job) -> Becomes {
+        self.remove(&job.id);
+        Becomes::Removed
+    }
+
+    /// The work is done: history, where that is kept.
+    fn is_done(&mut self, job: &Job, result: Option<tailback::job::Payload>, now: When) -> Becomes {
+        match self.retain_done_ms(&job.queue) {
+            None => self.remove(&job.id),
+            Some(ms) => self.put(Job {
+                state: State::Done,
+                finished_at: Some(now),
+                purge_at: Some(now.plus(ms)),
+                expires_at: None,
+                claim: job.claim.clone(), // it tells the repeat
+                result,
+                ..unheld(job)
+            }),
+        }
+        Becomes::Done
+    }
+
+    /// An attempt has failed: the job comes back, or is dead where it has no attempts left.
+    fn has_failed(&mut self, job: &Job, message: String, delay_ms: (u64, u64), now: When) -> Becomes {
+        if is_over(job, now) {
+            return self.leaves(job);
+        }
+        let mut failed = unheld(job);
+        let (attempt, worker) = (job.attempts, job.worker.clone());
+        failed.errors.push(Failed { at: now, attempt, worker, message: message.clone() });
+        if failed.errors.len() > ERRORS_KEPT {
+            failed.errors.remove(0);
+        }
+        let of_queue = self.setting(&job.queue, |settings| settings.max_attempts);
+        if job.attempts < job.max_attempts.or(of_queue).unwrap_or(self.defaults().max_attempts) {
+            return self.comes_back(Job { run_at: now.plus_between(delay_ms.0, delay_ms.1), ..failed });
+        }
+        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone());
+        let dead = Job { expires_at: None, ..failed };
+        match &moved_to {
+            Some(queue) => {
+                let (from, attempts) = (job.queue.clone(), job.attempts);
+                let origin = Some(Home { queue: from, at: now, attempts, error: Some(message) });
+                let letter = elsewhere(dead, queue, TrailReason::Dead, now);
+                self.put(Job { origin, run_at: now, batch: None, ..letter });
+            }
+            None => {
+                let retain_ms =
+                    self.setting(&job.queue, |settings| settings.retain_dead_ms).filter(|ms| *ms > 0);
+                let purge_at = retain_ms.map(|ms| now.plus(ms));
+                self.put(Job { state: State::Dead, finished_at: Some(now), purge_at, ..dead });
+            }
+        }
+        Becomes::Dead { moved_to }
+    }
+
+    /// The shortest and the longest that a job may wait after its attempt has failed.
+    fn backoff_ms(&self, job: &Job) -> (u64, u64) {
+        let of_queue = self.setting(&job.queue, |settings| settings.backoff);
+        let backoff = job.backoff.or(of_queue).unwrap_or(self.defaults().backoff);
+        let mut delay = backoff.base_ms as f64;
+        if backoff.kind == BackoffKind::Exponential {
+            (1..job.attempts).for_each(|_| delay *= backoff.factor);
+            delay = delay.min(backoff.max_ms as f64);
+        }
+        let spread = delay * backoff.jitter;
+        ((delay - spread).floor() as u64, (delay + spread).ceil() as u64)
+    }
+}
+
+/// The next stage of a job's route and what follows, unless the job ends with its commit: in a dead-letter queue the
+/// route rests, and what was asked to stop has no next stage.
+fn goes_on(job: &Job) -> Option<(&Stage, &[Stage])> {
+    let rests = job.origin.is_some() || job.cancel_requested;
+    job.route.split_first().filter(|_| !rests)
+}
+
+/// Whether a job leaves as soon as nobody holds it.
+fn is_over(job: &Job, now: When) -> bool {
+    job.cancel_requested || job.expires_at.is_some_and(|at| at.is_past(now))
+}
+
+/// The job without its reservation.
+fn unheld(job: &Job) -> Job {
+    Job {
+        state: State::Ready,
+        claim: None,
+        reserved_until: None,
+        lease_ms: None,
+        cancel_requested: false,
+        ..job.clone()
+    }
+}
+
+/// The job in another queue, where its attempts start again and its key is not its own.
+fn elsewhere(mut job: Job, queue: &QueueName, reason: TrailReason, now: When) -> Job {
+    job.trail.push(Left { at: now, queue: job.queue.clone(), reason, attempts: job.attempts });
+    Job { queue: queue.clone(), attempts: 0, key: None, origin: None, ..job }
+}
+
+impl Answer {
+    fn check(&self, before: &Job, told: &Applied) -> Checked {
+        let is_right = match (&self.becomes, &told.outcome) {
+            (Becomes::Done, Outcome::Done) | (Becomes::Removed, Outcome::Removed) => true,
+            (
+                Becomes::Returned { queue, run_at },
+                Outcome::Returned { queue: told, run_at: seen, blocked: false },
+            ) => queue == told && run_at.has(*seen),
+            (Becomes::Dead { moved_to }, Outcome::Dead { moved_to: told }) => moved_to == told,
+            (
+                Becomes::Held { until, cancel_requested },
+                Outcome::Held { reserved_until, cancel_requested: told },
+            ) => until.has(*reserved_until) && cancel_requested == told,
+            _ => false,
+        };
+        let started_at = before.started_at.map(|when| when.from);
+        let rest = (&before.queue, started_at, false);
+        let is_right = is_right && Admitted::are(&self.pushed, &told.pushed);
+        if is_right && rest == (&told.queue, told.started_at, told.repeated) {
+            return Ok(());
+        }
+        Err(format!(
+            "told {told:?}, expected {self:?} of a job in {} that started at {started_at:?}",
+            before.queue
+        ))
+    }
+}
+
+impl No {
+    fn is(&self, denied: &Denied) -> bool {
+        match (self, denied) {
+            (Self::Lost { gone }, Denied::Refused(Refusal::Lost { gone: told })) => gone == told,
+            (Self::Unknown, Denied::Refused(Refusal::Unknown)) => true,
+            (Self::Conflict(states), Denied::Refused(Refusal::Conflict { state })) => states.contains(state),
+            (Self::Full, Denied::Refused(Refusal::Full)) => true,
+            (Self::Push(refused), Denied::PushRefused(told)) => refused == told,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What there must be in a store: the model, written from the meanings that the design gives to the calls.
+//!
+//! It is small and slow on purpose, and knows nothing of `job::transition`: two tellings of the same story, which the
+//! test compares. Each call of a store is told to the model together with the store's answer; the model says what
+//! the answer had to be, and becomes what the store must be then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tailback::job::settings::Defaults;
+use tailback::job::{
+    Backoff, BatchId, Child, Claim, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules,
+    Schedule, ScheduleName, State, Timestamp, Visible, WorkerName,
+};
+use tailback::store::{Applied, ClaimAsk, PushRefused, Pushed};
+
+use super::batches::Batch;
+use super::job::{Job, Rev, When};
+use super::workers::Worker;
+
+/// Fine, or what is wrong.
+pub type Checked = Result<(), String>;
+
+/// More than any run of the test takes: what lies so far ahead does not come.
+pub const FAR_MS: u64 = 7_200_000;
+
+/// A key that was taken.
+#[derive(Debug, Clone)]
+pub struct Key {
+    pub job: JobId,
+    pub payload: Payload,
+    pub until: Timestamp,
+    pub run_at: Timestamp,
+}
+
+/// The verbs whose repeats are answered as the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Repeatable {
+    Commit,
+    Move,
+}
+
+/// What becomes of a job that is pushed together with something else.
+#[derive(Debug)]
+pub struct Admitted {
+    id: JobId,
+    queue: QueueName,
+    run_at: When,
+    is_new: bool,
+}
+
+impl Admitted {
+    /// Whether these are the ones that the store tells of.
+    pub fn are(expected: &[Self], told: &[Child]) -> bool {
+        let is = |(own, told): (&Self, &Child)| {
+            let is_it = (&own.id, &own.queue, own.is_new) == (&told.id, &told.queue, !told.deduplicated);
+            is_it && own.run_at.has(told.run_at)
+        };
+        expected.len() == told.len() && expected.iter().zip(told).all(is)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Model {
+    pub jobs: BTreeMap<JobId, Job>,
+    pub keys: BTreeMap<(QueueName, JobKey), Key>,
+    pub batches: BTreeMap<BatchId, Batch>,
+    pub workers: BTreeMap<WorkerName, Worker>,
+    pub schedules: BTreeMap<ScheduleName, Schedule>,
+    pub settings: BTreeMap<QueueName, (QueueSettings, String)>,
+    pub retain_batch_ms: u64,
+    /// What calls have answered that must be answered alike if they are repeated.
+    pub answered: HashMap<(JobId, Claim, Repeatable), Applied>,
+    /// The jobs that the call at hand has changed.
+    pub touched: BTreeSet<JobId>,
+    /// The batches that it has changed.
+    pub touched_batches: BTreeSet<BatchId>,
+    /// The callbacks that the call at hand has pushed.
+    pub callbacks: Vec<JobId>,
+}
+
+impl Model {
+    /// What queues and jobs fall back on. Delays are none, or too long to end in a test.
+    pub fn defaults(&self) -> Defaults {
+        let backoff = Backoff { base_ms: FAR_MS, max_ms: 3 * FAR_MS, ..Backoff::default() };
+        Defaults { backoff, max_attempts: 3, retain_batch_ms: self.retain_batch_ms, ..Defaults::default() }
+    }
+
+    /// The settings as a server hands them to its store.
+    pub fn rules(&self) -> Rules {
+        let queues = self.settings.iter().map(|(queue, (settings, _))| (queue.clone(), settings.clone()));
+        Rules::new(Arc::new(self.defaults()), queues.collect())
+    }
+
+    pub fn setting<T>(&self, queue: &QueueName, field: impl Fn(&QueueSettings) -> Option<T>) -> Option<T> {
+        self.settings.get(queue).and_then(|(settings, _)| field(settings))
+    }
+
+    /// How long finished jobs are kept; none where they are not.
+    pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
+        self.setting(queue, |settings| settings.retain_done_ms).filter(|ms| *ms > 0)
+    }
+
+    pub fn max_jobs(&self, queue: &QueueName) -> Option<u64> {
+        self.setting(queue, |settings| settings.max_jobs)
+    }
+
+    pub fn unfinished(&self, queue: &QueueName) -> u64 {
+        self.jobs.values().filter(|job| job.queue == *queue && job.is_unfinished()).count() as u64
+    }
+
+    /// The job is like this from now on.
+    pub fn put(&mut self, mut job: Job) {
+        if let Rev::Same(rev) = job.rev {
+            job.rev = Rev::Changed(rev);
+        }
+        self.touched.insert(job.id.clone());
+        self.jobs.insert(job.id.clone(), job);
+    }
+
+    pub fn remove(&mut self, id: &JobId) {
+        self.touched.insert(id.clone());
+        self.jobs.remove(id);
+    }
+
+    /// A new job, with its key.
+    pub fn store(&mut self, new: &NewJob) {
+        if let Some(hold) = &new.key {
+            let key = Key {
+                job: new.id.clone(),
+                payload: new.payload.clone(),
+                until: hold.until,
+                run_at: new.run_at,
+            };
+            self.keys.insert((new.queue.clone(), hold.key.clone()), key);
+        }
+        self.put(Job::pushed(new));
+    }
+
+    /// The key that is in the way of this job: taken until the later of its time and its job's end.
+    fn in_the_way(&self, new: &NewJob, now: When) -> Option<&Key> {
+        let hold = new.key.as_ref()?;
+        let key = self.keys.get(&(new.queue.clone(), hold.key.clone()))?;
+        let holder = self.jobs.get(&key.job);
+        let is_held = !When::at(key.until).is_past(now) || holder.is_some_and(Job::is_unfinished);
+        is_held.then_some(key)
+    }
+
+    /// What a push of several told of each of them. Which of them find the last room in a queue, nobody promises.
+    pub fn push(&mut self, jobs: &[NewJob], told: &[Pushed], now: When) -> Checked {
+        let mut full: BTreeSet<&QueueName> = BTreeSet::new();
+        let mut taken: BTreeSet<&QueueName> = BTreeSet::new();
+        for (new, told) in jobs.iter().zip(told) {
+            match (self.in_the_way(new, now), told) {
+                (Some(key), told) => {
+                    let holder = self.jobs.get(&key.job);
+                    let states = holder.map_or(vec![Visible::Done], |job| job.visible(now));
+                    let is_right = match told {
+                        Pushed::Duplicate { id, state, run_at } => {
+                            let due = holder.map_or(When::at(key.run_at), |job| job.run_at);
+                            key.payload == new.payload
+                                && *id == key.job
+                                && states.contains(state)
+                                && due.has(*run_at)
+                        }
+                        Pushed::KeyConflict { id } => key.payload != new.payload && *id == key.job,
+                        _ => false,
+                    };
+                    if !is_right {
+                        return Err(format!("{} was told {told:?}; its key is taken by {key:?}", new.id));
+                    }
+                }
+                (None, Pushed::Created) => {
+                    taken.insert(&new.queue);
+                    self.store(new);
+                }
+                (None, Pushed::Full) => drop(full.insert(&new.queue)),
+                (None, told) => return Err(format!("{} was told {told:?}; its key is free", new.id)),
+            }
+        }
+        for queue in taken.union(&full) {
+            let (there, most) = (self.unfinished(queue), self.max_jobs(queue).unwrap_or(u64::MAX));
+            if taken.contains(queue) && there > most {
+                return Err(format!("{queue} took more than its {most} jobs: {there}"));
+            }
+            if full.contains(queue) && there < most {
+                return Err(format!("{queue} refused a job, but has {there} of {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to become of jobs that are pushed together with something else, which has happened: all of them are
+    /// stored, or none. Where `from` is a job that went on in another queue with that, it takes no room from them.
+    pub fn admit(
+        &self,
+        jobs: &[NewJob],
+        from: Option<&JobId>,
+        now: When,
+    ) -> Result<Vec<Admitted>, PushRefused> {
+        let moved = from.and_then(|id| self.jobs.get(id)).filter(|job| job.is_unfinished());
+        let mut children: Vec<Admitted> = Vec::new();
+        let mut arrived: BTreeMap<&QueueName, u64> = BTreeMap::new();
+        for (place, new) in jobs.iter().enumerate() {
+            let refused = |key_of| Err(PushRefused { place, queue: new.queue.clone(), key_of });
+            let name = |new: &NewJob| Some((new.queue.clone(), new.key.as_ref()?.key.clone()));
+            let sibling = jobs[..place].iter().find(|other| name(new).is_some() && name(other) == name(new));
+            // Siblings all meet whoever has the key already.
+            let holder = match (self.in_the_way(new, now), sibling) {
+                (Some(key), _) => {
+                    let due = self.jobs.get(&key.job).map_or(When::at(key.run_at), |job| job.run_at);
+                    Some((&key.job, &key.payload, due))
+                }
+                (None, Some(first)) => Some((&first.id, &first.payload, When::at(first.run_at))),
+                (None, None) => None,
+            };
+            let (id, run_at, is_new) = match holder {
+                Some((id, payload, _)) if *payload != new.payload => return refused(Some(id.clone())),
+                Some((id, _, run_at)) => (id, run_at, false),
+                None => {
+                    let moved = u64::from(moved.is_some_and(|job| job.queue == new.queue));
+                    let arrived = arrived.entry(&new.queue).or_default();
+                    let there = self.unfinished(&new.queue) - moved + *arrived;
+                    if self.max_jobs(&new.queue).is_some_and(|most| there >= most) {
+                        return refused(None);
+                    }
+                    *arrived += 1;
+                    (&new.id, When::at(new.run_at), true)
+                }
+            };
+            children.push(Admitted { id: id.clone(), queue: new.queue.clone(), run_at, is_new });
+        }
+        Ok(children)
+    }
+
+    /// Stores those that were admitted.
+    pub fn store_admitted(&mut self, jobs: &[NewJob], children: &[Admitted]) {
+        for (new, child) in jobs.iter().zip(children) {
+            if child.is_new {
+                self.store(new);
+            }
+        }
+    }
+
+    /// The jobs of a queue that can be delivered: the highest priority first, then the earliest, then by id.
+    pub fn deliverable(&self, queue: &QueueName, now: When) -> Vec<JobId> {
+        let mut jobs: Vec<&Job> =
+            self.jobs.values().filter(|job| job.queue == *queue && job.is_deliverable(now)).collect();
+        jobs.sort_by_key(|job| (-i64::from(job.priority), job.run_at.from, job.id.clone()));
+        jobs.into_iter().map(|job| job.id.clone()).collect()
+    }
+
+    /// What a claim of several requests won.
+    pub fn claim(&mut self, asks: &[ClaimAsk], told: &[Vec<tailback::job::Job>], now: When) -> Checked {
+        for (ask, told) in asks.iter().zip(told) {
+            let mut expected = self.deliverable(&ask.queue, now);
+            expected.truncate(ask.count);
+            let seen: Vec<JobId> = told.iter().map(|job| job.meta.id.clone()).collect();
+            if seen != expected {
+                return Err(format!("{} of {} won {seen:?}, expected {expected:?}", ask.count, ask.queue));
+            }
+            for (id, seen) in expected.iter().zip(told) {
+                let Some(job) = self.jobs.get(id).cloned() else { continue };
+                let mut reserved = Job {
+                    state: State::Reserved,
+                    attempts: job.attempts + 1,
+                    started_at: Some(now),
+                    reserved_until: Some(now.plus(ask.lease_ms)),
+                    lease_ms: Some(ask.lease_ms),
+                    worker: ask.worker.clone(),
+                    claim: Some(ask.claim.clone()),
+                    rev: match job.rev {
+                        Rev::Same(rev) => Rev::Changed(rev),
+                        other => other,
+                    },
+                    ..job
+                };
+                reserved.check(seen)?; // what it answers is what is stored
+                self.touched.insert(id.clone());
+                self.jobs.insert(id.clone(), reserved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what has been kept for long enough.
+    pub fn prune(&mut self, now: When) {
+        let is_over = |purge_at: Option<When>| purge_at.is_some_and(|at| at.is_past(now));
+        let over: Vec<JobId> =
+            self.jobs.values().filter(|job| is_over(job.purge_at)).map(|job| job.id.clone()).collect();
+        over.iter().for_each(|id| self.remove(id));
+        let over = self.batches.extract_if(.., |_, batch| is_over(batch.purge_at));
+        self.touched_batches.extend(over.map(|(id, _)| id));
+    }
+
+    /// Every moment that the model waits for.
+    pub fn moments(&self) -> impl Iterator<Item = Timestamp> {
+        let batches = self.batches.values().filter_map(|batch| Some(batch.purge_at?.to));
+        let silences = self.workers.values().map(|worker| worker.seen_at.plus(worker.report.timeout_ms).to);
+        let started = self.jobs.values().filter_map(|job| {
+            let timeout_ms = self.workers.get(job.worker.as_ref()?)?.report.timeout_ms;
+            Some(job.started_at?.plus(timeout_ms).to)
+        });
+        let keys = self.keys.values().map(|key| key.until);
+        self.jobs.values().flat_map(Job::moments).chain(batches).chain(silences).chain(started).chain(keys)
+    }
+}

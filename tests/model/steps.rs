@@ -1,0 +1,414 @@
+//! What may happen: steps, how often each is drawn, and the small worlds of names that they are drawn from.
+//!
+//! A step names jobs by their place among those that there are, so that it means something in every state, and still
+//! does when steps before it are left out.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// The queues of a run. A queue's dead letters go only to those behind it.
+pub const QUEUES: [&str; 5] = ["a", "b", "c", "d", "graves"];
+/// The others are drawn less often.
+const USUAL: u8 = 3;
+pub const KEYS: [&str; 4] = ["k0", "k1", "k/2", "k\u{fc}3"];
+pub const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
+pub const SCHEDULES: [&str; 2] = ["s0", "s1"];
+pub const PAYLOADS: [&str; 5] =
+    [r#"{"n":1}"#, "null", r#"[1.0,"$x"]"#, r#""text""#, "123456789012345678901234567890"];
+
+/// How far ahead something lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    Now,
+    /// It comes while the test waits for it, a few milliseconds later.
+    Soon,
+    /// It does not come during the test.
+    Far(u8),
+}
+
+/// A job that is to be pushed.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub queue: u8,
+    pub payload: u8,
+    pub priority: i32,
+    /// Sorts the ids, which need not be in the order of the pushes.
+    pub letter: char,
+    /// So many milliseconds earlier than now, where it is due at once.
+    pub early_ms: u8,
+    pub due: Ahead,
+    pub key: Option<(u8, Ahead)>,
+    pub expires: Option<Ahead>,
+    pub max_attempts: Option<u32>,
+    pub backoff: Option<Wait>,
+    pub route: Vec<StageDraft>,
+    pub has_header: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct StageDraft {
+    pub queue: u8,
+    pub priority: Option<i32>,
+    pub due: Option<Ahead>,
+    pub max_attempts: Option<u32>,
+    pub backoff: Option<Wait>,
+}
+
+/// A backoff: how its first delay is, and whether the delays grow.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    pub first: Ahead,
+    pub grows: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub queue: u8,
+    pub count: u8,
+    pub lease: Ahead,
+    pub worker: Option<u8>,
+}
+
+/// Which job an operation is for.
+#[derive(Debug, Clone, Copy)]
+pub enum Which {
+    /// One that is reserved, with its token.
+    Held(u8),
+    /// One that was, with the token of then.
+    Stale(u8),
+    /// Any one that is there.
+    Any(u8),
+    /// One that has left.
+    Gone(u8),
+}
+
+#[derive(Debug, Clone)]
+pub enum Act {
+    Commit {
+        result: Option<u8>,
+        push: Vec<Draft>,
+    },
+    Rollback {
+        delay: Option<Ahead>,
+        has_error: bool,
+    },
+    Extend {
+        lease: Option<Ahead>,
+        progress: Option<u8>,
+    },
+    Move {
+        queue: u8,
+        payload: Option<u8>,
+        delay: Option<Ahead>,
+        priority: Option<i32>,
+    },
+    Release,
+    /// The reaper's; `is_right`: it names the deadline that the job has.
+    Lapse {
+        is_right: bool,
+    },
+    Silence {
+        is_right: bool,
+    },
+    Removal,
+    Expire {
+        is_right: bool,
+    },
+    Edit {
+        priority: Option<i32>,
+        due: Option<Ahead>,
+        payload: Option<u8>,
+    },
+    Cancel {
+        force: bool,
+    },
+    Purge {
+        state: u8,
+    },
+    Redrive {
+        is_right: bool,
+    },
+}
+
+/// What a queue's owner sets.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub max_attempts: Option<u32>,
+    pub backoff: Option<Wait>,
+    pub dead_letter: Option<u8>,
+    pub retain_done: Option<Ahead>,
+    pub retain_dead: Option<Ahead>,
+    pub max_jobs: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Push(Vec<Draft>),
+    Claim(Vec<Ask>),
+    Pop(Ask),
+    Apply(Vec<(Which, Act)>),
+    /// What was asked for before is asked for again, the same way.
+    Repeat(u8),
+    /// All that has run out is taken back.
+    Reap,
+    CreateBatch {
+        jobs: Vec<Draft>,
+        is_sealed: bool,
+        callback: Option<Draft>,
+    },
+    AddToBatch {
+        batch: u8,
+        jobs: Vec<Draft>,
+    },
+    SealBatch(u8),
+    CancelBatch(u8),
+    Heartbeat {
+        worker: u8,
+        timeout: Ahead,
+        has_slots: bool,
+    },
+    /// What silent workers hold is taken back; `heard_of`: this one is heard of in between.
+    Silence {
+        heard_ms: u64,
+        heard_of: Option<u8>,
+    },
+    RemoveWorker(u8),
+    SaveSchedule {
+        schedule: u8,
+        is_seen: bool,
+        is_removed: bool,
+        next: Option<Ahead>,
+    },
+    Fire {
+        schedule: u8,
+        is_seen: bool,
+        yields: bool,
+        job: Option<Draft>,
+    },
+    FireAgain,
+    /// `expected`: any version, none, the current one, another one.
+    Set {
+        queue: u8,
+        settings: Option<Settings>,
+        expected: u8,
+    },
+    RetainBatches(Ahead),
+    Import {
+        job: Draft,
+        state: u8,
+        ask: Ask,
+        is_expired: bool,
+    },
+    Prune,
+}
+
+fn maybe<T: std::fmt::Debug + Clone>(
+    part: f64,
+    some: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Option<T>> {
+    proptest::option::weighted(part, some)
+}
+
+fn queue() -> impl Strategy<Value = u8> {
+    prop_oneof![2 => 0..USUAL, 1 => 0..QUEUES.len() as u8]
+}
+
+fn priority() -> impl Strategy<Value = i32> {
+    prop_oneof![6 => Just(0), 3 => -2..3_i32, 1 => select(vec![i32::MIN, i32::MAX])]
+}
+
+fn due() -> impl Strategy<Value = Ahead> {
+    prop_oneof![24 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)]
+}
+
+fn lease() -> impl Strategy<Value = Ahead> {
+    prop_oneof![1 => Just(Ahead::Soon), 9 => (0..3_u8).prop_map(Ahead::Far)]
+}
+
+fn wait() -> impl Strategy<Value = Wait> {
+    (due(), any::<bool>()).prop_map(|(first, grows)| Wait { first, grows })
+}
+
+fn stage() -> impl Strategy<Value = StageDraft> {
+    (queue(), maybe(0.2, priority()), maybe(0.3, due()), maybe(0.2, 1..3_u32), maybe(0.1, wait())).prop_map(
+        |(queue, priority, due, max_attempts, backoff)| StageDraft {
+            queue,
+            priority,
+            due,
+            max_attempts,
+            backoff,
+        },
+    )
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let place = (queue(), 0..PAYLOADS.len() as u8, priority(), select(vec!['m', 'a', 'z']));
+    let time = (prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], due());
+    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))]);
+    let expires = prop_oneof![1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)];
+    let rest = (maybe(0.25, key), maybe(0.1, expires), maybe(0.15, 1..3_u32), maybe(0.1, wait()));
+    let route = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(stage(), 1..4)];
+    (place, time, rest, route, prop::bool::weighted(0.1)).prop_map(
+        |(
+            (queue, payload, priority, letter),
+            (early_ms, due),
+            (key, expires, max_attempts, backoff),
+            route,
+            has_header,
+        )| {
+            // Those that share a key often share a payload.
+            let payload = if key.is_some() { payload % 2 } else { payload };
+            Draft {
+                queue,
+                payload,
+                priority,
+                letter,
+                early_ms,
+                due,
+                key,
+                expires,
+                max_attempts,
+                backoff,
+                route,
+                has_header,
+            }
+        },
+    )
+}
+
+fn drafts(most: usize) -> impl Strategy<Value = Vec<Draft>> {
+    prop_oneof![3 => draft().prop_map(|draft| vec![draft]), 2 => prop::collection::vec(draft(), 0..=most)]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let worker = maybe(0.5, 0..WORKERS.len() as u8);
+    (queue(), prop_oneof![3 => Just(1_u8), 2 => 1..5_u8], lease(), worker)
+        .prop_map(|(queue, count, lease, worker)| Ask { queue, count, lease, worker })
+}
+
+fn payload() -> impl Strategy<Value = u8> {
+    0..PAYLOADS.len() as u8
+}
+
+/// What the holder of a job does, and what is done in the holder's name.
+fn settling() -> impl Strategy<Value = Act> {
+    let no_push = Just(Vec::new()).boxed();
+    let push = prop_oneof![3 => no_push, 1 => prop::collection::vec(draft(), 1..4).boxed()];
+    let commit = (maybe(0.4, payload()), push).prop_map(|(result, push)| Act::Commit { result, push });
+    let rollback =
+        (maybe(0.75, due()), any::<bool>()).prop_map(|(delay, has_error)| Act::Rollback { delay, has_error });
+    let extend = (maybe(0.5, lease()), maybe(0.3, payload()))
+        .prop_map(|(lease, progress)| Act::Extend { lease, progress });
+    let moving = (queue(), maybe(0.3, payload()), maybe(0.3, due()), maybe(0.3, priority()))
+        .prop_map(|(queue, payload, delay, priority)| Act::Move { queue, payload, delay, priority });
+    let is_right = || prop::bool::weighted(0.8);
+    prop_oneof![
+        10 => commit,
+        6 => rollback,
+        2 => extend,
+        3 => moving,
+        2 => Just(Act::Release),
+        2 => is_right().prop_map(|is_right| Act::Lapse { is_right }),
+        1 => is_right().prop_map(|is_right| Act::Silence { is_right }),
+        1 => Just(Act::Removal),
+        1 => prop::bool::weighted(0.3).prop_map(|force| Act::Cancel { force }),
+    ]
+}
+
+/// What anybody does to a job.
+fn meddling() -> impl Strategy<Value = Act> {
+    let edit = (maybe(0.5, priority()), maybe(0.5, due()), maybe(0.3, payload()))
+        .prop_map(|(priority, due, payload)| Act::Edit { priority, due, payload });
+    let is_right = || prop::bool::weighted(0.8);
+    prop_oneof![
+        4 => edit,
+        2 => any::<bool>().prop_map(|force| Act::Cancel { force }),
+        3 => (0..6_u8).prop_map(|state| Act::Purge { state }),
+        5 => is_right().prop_map(|is_right| Act::Redrive { is_right }),
+        1 => is_right().prop_map(|is_right| Act::Expire { is_right }),
+    ]
+}
+
+fn act() -> impl Strategy<Value = (Which, Act)> {
+    let held = any::<u8>().prop_map(Which::Held);
+    let stale = any::<u8>().prop_map(Which::Stale);
+    let there = any::<u8>().prop_map(Which::Any);
+    let gone = any::<u8>().prop_map(Which::Gone);
+    prop_oneof![
+        14 => (held, settling()),
+        2 => (stale, settling()),
+        5 => (there, meddling()),
+        1 => (gone, meddling()),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let retain =
+        || maybe(0.5, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 5 => Just(Ahead::Far(0))]);
+    let most = maybe(0.3, 1..8_u64);
+    (maybe(0.4, 1..4_u32), maybe(0.5, wait()), maybe(0.6, 0..QUEUES.len() as u8), retain(), retain(), most)
+        .prop_map(|(max_attempts, backoff, dead_letter, retain_done, retain_dead, max_jobs)| Settings {
+            max_attempts,
+            backoff,
+            dead_letter,
+            retain_done,
+            retain_dead,
+            max_jobs,
+        })
+}
+
+fn of_batches() -> impl Strategy<Value = Step> {
+    let create = (drafts(5), prop::bool::weighted(0.6), maybe(0.8, draft()))
+        .prop_map(|(jobs, is_sealed, callback)| Step::CreateBatch { jobs, is_sealed, callback });
+    prop_oneof![
+        4 => create,
+        3 => (any::<u8>(), drafts(3)).prop_map(|(batch, jobs)| Step::AddToBatch { batch, jobs }),
+        2 => any::<u8>().prop_map(Step::SealBatch),
+        1 => any::<u8>().prop_map(Step::CancelBatch),
+        1 => prop_oneof![1 => Just(Ahead::Soon), 2 => Just(Ahead::Far(0))].prop_map(Step::RetainBatches),
+    ]
+}
+
+fn of_workers() -> impl Strategy<Value = Step> {
+    let (worker, timeout) =
+        (0..WORKERS.len() as u8, prop_oneof![1 => Just(Ahead::Soon), 2 => Just(Ahead::Far(0))]);
+    let beat = (worker.clone(), timeout, any::<bool>())
+        .prop_map(|(worker, timeout, has_slots)| Step::Heartbeat { worker, timeout, has_slots });
+    let silence = (select(vec![1, u64::MAX, u64::MAX]), maybe(0.3, worker.clone()))
+        .prop_map(|(heard_ms, heard_of)| Step::Silence { heard_ms, heard_of });
+    prop_oneof![4 => beat, 3 => silence, 1 => worker.prop_map(Step::RemoveWorker)]
+}
+
+fn of_schedules() -> impl Strategy<Value = Step> {
+    let (schedule, is_seen) = (0..SCHEDULES.len() as u8, prop::bool::weighted(0.9));
+    let next = maybe(0.8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(1))]);
+    let save = (schedule.clone(), is_seen, prop::bool::weighted(0.2), next).prop_map(
+        |(schedule, is_seen, is_removed, next)| Step::SaveSchedule { schedule, is_seen, is_removed, next },
+    );
+    let fire = (schedule, is_seen, any::<bool>(), maybe(0.8, draft()))
+        .prop_map(|(schedule, is_seen, yields, job)| Step::Fire { schedule, is_seen, yields, job });
+    prop_oneof![2 => save, 4 => fire, 1 => Just(Step::FireAgain)]
+}
+
+/// Any step.
+pub fn step() -> BoxedStrategy<Step> {
+    let set = (0..QUEUES.len() as u8, maybe(0.9, settings()), 0..6_u8)
+        .prop_map(|(queue, settings, expected)| Step::Set { queue, settings, expected });
+    let import = (draft(), 0..4_u8, ask(), any::<bool>())
+        .prop_map(|(job, state, ask, is_expired)| Step::Import { job, state, ask, is_expired });
+    prop_oneof![
+        20 => drafts(5).prop_map(Step::Push),
+        20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
+        2 => ask().prop_map(Step::Pop),
+        36 => prop::collection::vec(act(), 1..5).prop_map(Step::Apply),
+        4 => any::<u8>().prop_map(Step::Repeat),
+        4 => Just(Step::Reap),
+        6 => of_batches(),
+        5 => of_workers(),
+        3 => of_schedules(),
+        4 => set,
+        1 => import,
+        2 => Just(Step::Prune),
+    ]
+    .boxed()
+}

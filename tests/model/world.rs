@@ -1,0 +1,488 @@
+//! A store and its model, side by side: takes a step in both, and compares.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tailback::job::record::KeyHold;
+use tailback::job::transition::{Loss, Operation};
+use tailback::job::{
+    Backoff, BatchId, Claim, JobId, NewJob, Payload, QueueName, Rules, Stage, State, Timestamp, Visible,
+    WorkerName,
+};
+use tailback::store::{Applied, Change, ClaimAsk, Denied, Firing, Store};
+
+use super::job::{Rev, When};
+use super::state::{Checked, FAR_MS, Model};
+use super::steps::{Act, Ahead, Ask, Draft, KEYS, PAYLOADS, QUEUES, StageDraft, Step, WORKERS, Wait, Which};
+
+/// How far ahead of what a server believes the store's clock may be, in milliseconds.
+const SLACK_MS: u64 = 1000;
+/// What is soon, in milliseconds.
+const SOON_MS: u64 = 3;
+
+pub struct World<'a> {
+    pub store: &'a dyn Store,
+    pub model: Model,
+    /// The settings that the model has, as the store is told.
+    pub rules: Rules,
+    /// Every delivery there was.
+    deliveries: Vec<(JobId, Claim)>,
+    /// Every job there was, but for those of the step at hand.
+    known: BTreeSet<JobId>,
+    new: Vec<JobId>,
+    /// Every change that was asked for.
+    changes: Vec<Change>,
+    pub fired: Option<Firing>,
+    made: u32,
+    /// What has happened, in words.
+    pub log: Vec<String>,
+}
+
+pub fn fault(error: impl std::fmt::Debug) -> String {
+    format!("the store failed: {error:?}")
+}
+
+pub fn ms(ahead: Ahead) -> u64 {
+    match ahead {
+        Ahead::Now => 0,
+        Ahead::Soon => SOON_MS,
+        Ahead::Far(more) => FAR_MS + u64::from(more) * 60_000,
+    }
+}
+
+pub fn payload(place: u8) -> Payload {
+    Payload::parse(PAYLOADS[place as usize]).unwrap()
+}
+
+pub fn queue(place: u8) -> QueueName {
+    QUEUES[place as usize].parse().unwrap()
+}
+
+pub fn worker(place: u8) -> WorkerName {
+    WORKERS[place as usize].parse().unwrap()
+}
+
+pub fn backoff(wait: Wait) -> Backoff {
+    let base_ms = ms(wait.first);
+    let default = Backoff::default();
+    match wait.first {
+        Ahead::Far(_) if wait.grows => Backoff { base_ms, max_ms: 3 * FAR_MS, ..default },
+        _ => Backoff { kind: tailback::job::backoff::BackoffKind::Fixed, base_ms, jitter: 0.0, ..default },
+    }
+}
+
+pub fn stage(draft: &StageDraft) -> Stage {
+    Stage {
+        queue: queue(draft.queue),
+        priority: draft.priority,
+        delay_ms: draft.due.map(ms),
+        max_attempts: draft.max_attempts,
+        backoff: draft.backoff.map(backoff),
+    }
+}
+
+impl<'a> World<'a> {
+    pub fn new(store: &'a dyn Store) -> Self {
+        let model = Model { retain_batch_ms: FAR_MS, ..Model::default() };
+        let rules = model.rules();
+        let (deliveries, new, changes, log) = Default::default();
+        Self {
+            store,
+            model,
+            rules,
+            deliveries,
+            known: BTreeSet::new(),
+            new,
+            changes,
+            fired: None,
+            made: 0,
+            log,
+        }
+    }
+
+    /// Takes a step; false where there was nothing to do.
+    pub async fn step(&mut self, step: &Step) -> Result<bool, String> {
+        let done = match step {
+            Step::Push(drafts) => self.push(drafts).await?,
+            Step::Claim(asks) => self.claim(asks).await.map(|_| true)?,
+            Step::Pop(ask) => self.pop(ask).await?,
+            Step::Apply(acts) => self.act(acts).await?,
+            Step::Repeat(place) => {
+                let Some(mut change) = nth(&self.changes, *place).cloned() else { return Ok(false) };
+                // The client sends the same; what the server makes of it has other ids.
+                if let Operation::Commit { push, .. } = &mut change.operation {
+                    for job in push {
+                        job.id = self.new_id('r')?;
+                    }
+                }
+                self.apply(vec![change]).await.map(|_| true)?
+            }
+            Step::Reap => self.reap().await?,
+            other => self.other_step(other).await?,
+        };
+        self.settle_down().await?;
+        Ok(done)
+    }
+
+    pub fn now(&self) -> Result<Timestamp, String> {
+        self.store.now().map_err(fault)
+    }
+
+    /// The time of a call that began then and has just ended.
+    pub fn since(&self, from: Timestamp) -> Result<When, String> {
+        Ok(When { from, to: self.now()?.plus_ms(SLACK_MS) })
+    }
+
+    pub fn number(&mut self) -> u32 {
+        self.made += 1;
+        self.made
+    }
+
+    fn new_claim(&mut self) -> Claim {
+        Claim::from_stored(&format!("claim-{:014}", self.number()))
+    }
+
+    pub fn say(&mut self, words: impl Into<String>) {
+        self.log.push(words.into());
+    }
+
+    fn new_id(&mut self, letter: char) -> Result<JobId, String> {
+        let id: JobId = format!("{letter}{:05}", self.number()).parse().map_err(fault)?;
+        self.new.push(id.clone());
+        Ok(id)
+    }
+
+    /// The job of a draft.
+    pub fn build(&mut self, draft: &Draft, batch: Option<&BatchId>) -> Result<NewJob, String> {
+        let now = self.now()?;
+        let run_at = match draft.due {
+            Ahead::Now => Timestamp::from_millis(now.millis() - i64::from(draft.early_ms)),
+            later => now.plus_ms(ms(later)),
+        };
+        let id = self.new_id(draft.letter)?;
+        let hold = |(key, until)| KeyHold {
+            key: KEYS[key as usize].parse().unwrap(),
+            until: now.plus_ms(ms(until)),
+        };
+        let header = draft.has_header.then(|| ("trace".to_owned(), "x".to_owned()));
+        Ok(NewJob {
+            id,
+            queue: queue(draft.queue),
+            payload: payload(draft.payload),
+            headers: header.into_iter().collect(),
+            priority: draft.priority,
+            created_at: now,
+            run_at,
+            key: draft.key.map(hold),
+            max_attempts: draft.max_attempts,
+            backoff: draft.backoff.map(backoff),
+            expires_at: draft.expires.map(|in_ms| now.plus_ms(ms(in_ms))),
+            replay_of: None,
+            route: draft.route.iter().map(stage).collect(),
+            batch: batch.cloned(),
+            group: None,
+            semaphores: Vec::new(),
+        })
+    }
+
+    pub fn build_all(&mut self, drafts: &[Draft], batch: Option<&BatchId>) -> Result<Vec<NewJob>, String> {
+        drafts.iter().map(|draft| self.build(draft, batch)).collect()
+    }
+
+    async fn push(&mut self, drafts: &[Draft]) -> Result<bool, String> {
+        let jobs = self.build_all(drafts, None)?;
+        self.say(format!("push {}", words_of_all(&jobs)));
+        let from = self.now()?;
+        let told = self.store.push(jobs.clone(), &self.rules).await;
+        let told = told.into_iter().collect::<Result<Vec<_>, _>>().map_err(fault)?;
+        self.say(format!("  -> {told:?}"));
+        let now = self.since(from)?;
+        self.model.push(&jobs, &told, now)?;
+        Ok(!jobs.is_empty())
+    }
+
+    pub fn ask(&mut self, ask: &Ask) -> ClaimAsk {
+        ClaimAsk {
+            queue: queue(ask.queue),
+            count: ask.count.into(),
+            claim: self.new_claim(),
+            lease_ms: ms(ask.lease),
+            worker: ask.worker.map(worker),
+            pop: false,
+        }
+    }
+
+    /// Claims, and answers what was won.
+    async fn claim(&mut self, asks: &[Ask]) -> Result<Vec<(JobId, Claim)>, String> {
+        let asks: Vec<ClaimAsk> = asks.iter().map(|one| self.ask(one)).collect();
+        self.claim_all(&asks).await
+    }
+
+    pub async fn claim_all(&mut self, asks: &[ClaimAsk]) -> Result<Vec<(JobId, Claim)>, String> {
+        for ClaimAsk { queue, count, claim, lease_ms, worker, .. } in asks {
+            self.say(format!("claim {count} of {queue} as {claim:?} for {lease_ms} ms, {worker:?}"));
+        }
+        let from = self.now()?;
+        let told = self.store.claim(asks, &self.rules).await.won;
+        let told = told.into_iter().collect::<Result<Vec<_>, _>>().map_err(fault)?;
+        for won in &told {
+            self.say(format!("  -> {:?}", won.iter().map(|job| &job.meta.id).collect::<Vec<_>>()));
+        }
+        let now = self.since(from)?;
+        self.model.claim(asks, &told, now)?;
+        let won = asks
+            .iter()
+            .zip(&told)
+            .flat_map(|(ask, won)| won.iter().map(|job| (job.meta.id.clone(), ask.claim.clone())));
+        let won: Vec<(JobId, Claim)> = won.collect();
+        self.deliveries.extend(won.iter().cloned());
+        Ok(won)
+    }
+
+    /// Reserve and commit in one call: at most once.
+    async fn pop(&mut self, ask: &Ask) -> Result<bool, String> {
+        let won = self.claim(std::slice::from_ref(ask)).await?;
+        self.after_call().await?;
+        let pop = |(id, claim)| Change { id, operation: Operation::Pop { claim } };
+        self.apply(won.into_iter().map(pop).collect()).await?;
+        Ok(true)
+    }
+
+    /// Takes back all that has run out.
+    async fn reap(&mut self) -> Result<bool, String> {
+        let from = self.now()?;
+        let overdue = self.store.overdue(10_000).await.map_err(fault)?.changes;
+        self.say(format!("{} jobs have run out", overdue.len()));
+        let now = self.since(from)?;
+        self.model.check_overdue(&overdue, now)?;
+        let found_some = !overdue.is_empty();
+        self.apply(overdue).await?;
+        Ok(found_some)
+    }
+
+    /// Carries out changes together. The answers are compared one after the other.
+    pub async fn apply(&mut self, changes: Vec<Change>) -> Checked {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        changes.iter().for_each(|change| self.log.push(words_of_change(change)));
+        self.changes.extend(changes.iter().cloned());
+        let from = self.now()?;
+        let told = self.store.apply(changes.clone(), &self.rules).await;
+        for told in &told {
+            self.log.push(format!("  -> {}", words_of_answer(told)));
+        }
+        let now = self.since(from)?;
+        for (change, told) in changes.iter().zip(&told) {
+            if let Err(Denied::Store(error)) = told {
+                return Err(fault(error));
+            }
+            let wrong = |wrong| format!("{}: {wrong}", words_of_change(change));
+            self.model.settle(change, told, now).map_err(wrong)?;
+        }
+        let callbacks = told.iter().flatten().filter_map(|applied: &Applied| applied.callback.as_ref());
+        self.model.check_callbacks(callbacks)?;
+        self.after_call().await
+    }
+
+    async fn act(&mut self, acts: &[(Which, Act)]) -> Result<bool, String> {
+        let mut calls: Vec<Vec<Change>> = vec![Vec::new()];
+        let (mut settled, mut touched) = (BTreeSet::new(), BTreeSet::new());
+        for (which, act) in acts {
+            let Some(change) = self.resolve(*which, act)? else { continue };
+            let repeatable = matches!(change.operation, Operation::Commit { .. } | Operation::Move { .. });
+            // Another call with the same token would be taken for a repeat: repeats are steps of their own.
+            if repeatable && (self.model.is_remembered(&change) || !settled.insert(change.id.clone())) {
+                continue;
+            }
+            // What has just come back may be due, or not: nobody waits within a step.
+            if matches!(change.operation, Operation::Purge { .. }) && !touched.insert(change.id.clone()) {
+                continue;
+            }
+            touched.insert(change.id.clone());
+            if self.stands_alone(&change) {
+                calls.extend([vec![change], Vec::new()]);
+            } else if let Some(call) = calls.last_mut() {
+                call.push(change);
+            }
+        }
+        let has_some = calls.iter().any(|call| !call.is_empty());
+        for call in calls {
+            self.apply(call).await?;
+        }
+        Ok(has_some)
+    }
+
+    /// Changes of different jobs in one call have no order: one whose answer depends on the others goes alone.
+    fn stands_alone(&self, change: &Change) -> bool {
+        let is_limited = |queue: &QueueName| self.model.max_jobs(queue).is_some();
+        match &change.operation {
+            Operation::Move { queue, .. } => is_limited(queue),
+            Operation::Commit { push, .. } => {
+                push.iter().any(|job| job.key.is_some() || is_limited(&job.queue))
+            }
+            _ => false,
+        }
+    }
+
+    /// The job and, where it has one, the token that an operation shows.
+    fn find(&self, which: Which) -> Option<(JobId, Option<Claim>)> {
+        let jobs = self.model.jobs.values();
+        match which {
+            Which::Held(place) => {
+                let held: Vec<_> = jobs.filter(|job| job.state == State::Reserved).collect();
+                nth(&held, place).map(|job| (job.id.clone(), job.claim.clone()))
+            }
+            Which::Any(place) => nth(&jobs.collect::<Vec<_>>(), place).map(|job| (job.id.clone(), None)),
+            Which::Stale(place) => {
+                let now_has = |id: &JobId| self.model.jobs.get(id).and_then(|job| job.claim.as_ref());
+                let (others, old): (Vec<_>, Vec<_>) = (self.deliveries.iter())
+                    .filter(|(id, claim)| now_has(id) != Some(claim))
+                    .partition(|(id, _)| now_has(id).is_some());
+                // The tokens of jobs that somebody else has now are the ones that matter.
+                let stale = if place.is_multiple_of(2) && !others.is_empty() { &others } else { &old };
+                nth(stale, place / 2).map(|(id, claim)| (id.clone(), Some(claim.clone())))
+            }
+            Which::Gone(place) => {
+                let gone: Vec<_> =
+                    self.known.iter().filter(|id| !self.model.jobs.contains_key(*id)).collect();
+                nth(&gone, place).map(|id| ((*id).clone(), None))
+            }
+        }
+    }
+
+    fn resolve(&mut self, which: Which, act: &Act) -> Result<Option<Change>, String> {
+        let Some((id, claim)) = self.find(which) else { return Ok(None) };
+        let claim = claim.unwrap_or_else(|| Claim::from_stored("nobody"));
+        let job = self.model.jobs.get(&id).cloned();
+        let off_by = |is_right: bool| if is_right { 0 } else { 1 };
+        let operation = match act {
+            Act::Commit { result, push } => {
+                let push = self.build_all(push, None)?;
+                Operation::Commit { claim, result: result.map(payload), push }
+            }
+            Act::Rollback { delay, has_error } => {
+                let error = has_error.then(|| "it broke".to_owned());
+                Operation::Rollback { claim, delay_ms: delay.map(ms), error }
+            }
+            Act::Extend { lease, progress } => {
+                Operation::Extend { claim, lease_ms: lease.map(ms), progress: progress.map(payload) }
+            }
+            Act::Move { queue: to, payload: new, delay, priority } => Operation::Move {
+                claim,
+                queue: queue(*to),
+                payload: new.map(payload),
+                delay_ms: delay.map(ms),
+                priority: *priority,
+            },
+            Act::Release => Operation::Release { claim },
+            Act::Lapse { is_right } => {
+                let until = job.and_then(|job| job.reserved_until).map_or(Timestamp::default(), |at| at.from);
+                Operation::Lapse { claim, reserved_until: until.plus_ms(off_by(*is_right)) }
+            }
+            Act::Silence { is_right } => {
+                let rev = match job.map(|job| job.rev) {
+                    Some(Rev::Same(rev)) => rev.wrapping_add(off_by(*is_right).cast_signed()),
+                    _ => 0,
+                };
+                Operation::Abandon { claim, loss: Loss::Silent { rev } }
+            }
+            Act::Removal => Operation::Abandon { claim, loss: Loss::Removed },
+            Act::Expire { is_right } => {
+                let at = job.and_then(|job| job.expires_at).map_or(Timestamp::default(), |at| at.from);
+                Operation::Expire { expires_at: at.plus_ms(off_by(*is_right)) }
+            }
+            Act::Edit { priority, due, payload: new } => {
+                let now = self.now()?;
+                let run_at = due.map(|due| now.plus_ms(ms(due)));
+                Operation::Edit { priority: *priority, run_at, payload: new.map(payload) }
+            }
+            Act::Cancel { force } => Operation::Cancel { force: *force },
+            Act::Purge { state } => {
+                let states = [
+                    Visible::Ready,
+                    Visible::Scheduled,
+                    Visible::Reserved,
+                    Visible::Blocked,
+                    Visible::Done,
+                    Visible::Dead,
+                ];
+                Operation::Purge { state: states[*state as usize] }
+            }
+            Act::Redrive { is_right } => {
+                let own = job.filter(|_| *is_right).map(|job| job.queue);
+                Operation::Redrive { queue: own.unwrap_or_else(|| queue(0)) }
+            }
+        };
+        Ok(Some(Change { id, operation }))
+    }
+
+    /// Waits until everything has come that comes at all: so it is certain what has, whenever a call is made.
+    async fn settle_down(&mut self) -> Checked {
+        self.after_call().await?;
+        self.known.extend(self.new.drain(..));
+        let near = self.now()?.plus_ms(SLACK_MS);
+        let last = self.model.moments().filter(|moment| *moment < near).max();
+        while last.is_some_and(|last| self.store.now().is_ok_and(|now| now <= last)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+}
+
+/// The element at this place, counted around and around.
+pub fn nth<T>(all: &[T], place: u8) -> Option<&T> {
+    all.get(usize::from(place).checked_rem(all.len())?)
+}
+
+fn words_of_all(jobs: &[NewJob]) -> String {
+    let words = |job: &NewJob| {
+        let mut words = format!("{} into {}", job.id, job.queue);
+        let mut add = |what: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!(" {what} {value}")));
+        };
+        add("priority", (job.priority != 0).then(|| job.priority.to_string()));
+        add(
+            "in ms",
+            (job.run_at != job.created_at)
+                .then(|| (job.run_at.millis() - job.created_at.millis()).to_string()),
+        );
+        add(
+            "key",
+            job.key
+                .as_ref()
+                .map(|hold| format!("{:?} for {} ms", hold.key, hold.until.ms_since(job.created_at))),
+        );
+        add("expires in ms", job.expires_at.map(|at| at.ms_since(job.created_at).to_string()));
+        add("attempts", job.max_attempts.map(|most| most.to_string()));
+        add(
+            "then",
+            (!job.route.is_empty())
+                .then(|| format!("{:?}", job.route.iter().map(|stage| &stage.queue).collect::<Vec<_>>())),
+        );
+        add("of", job.batch.as_ref().map(ToString::to_string));
+        add("payload", Some(job.payload.as_str().to_owned()));
+        words
+    };
+    jobs.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+pub fn words_of_change(change: &Change) -> String {
+    match &change.operation {
+        Operation::Commit { claim, result, push } => {
+            format!("{}: commit by {claim:?} with {result:?}, pushing [{}]", change.id, words_of_all(push))
+        }
+        operation => format!("{}: {operation:?}", change.id),
+    }
+}
+
+fn words_of_answer(told: &Result<Applied, Denied>) -> String {
+    match told {
+        Ok(applied) => {
+            let repeated = if applied.repeated { " (a repeat)" } else { "" };
+            let pushed: Vec<&JobId> = applied.pushed.iter().map(|child| &child.id).collect();
+            format!("{:?}{repeated} {pushed:?} {:?}", applied.outcome, applied.callback)
+        }
+        Err(denied) => format!("{denied}"),
+    }
+}
