@@ -114,7 +114,7 @@ fn fate(dice: &mut StdRng, is_alive: bool) -> Fate {
 pub async fn worker(world: Arc<World>, number: usize) {
     let mut dice = StdRng::seed_from_u64(number as u64);
     let name = format!("worker-{number}");
-    let (mut queues, sends_heartbeats) = (QUEUES, number % 2 == 0);
+    let (mut queues, sends_heartbeats) = (QUEUES, number.is_multiple_of(2));
     while !world.is_over() {
         if sends_heartbeats {
             let body = json!({"timeout_ms": 5000, "slots": 2});
