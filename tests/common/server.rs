@@ -174,8 +174,17 @@ pub fn client() -> reqwest::Client {
 }
 
 /// Waits until a condition holds; fails after [`PATIENCE`].
-pub async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl FnMut() -> F) {
+    until_within(PATIENCE, what, condition).await;
+}
+
+/// The same with another patience.
+pub async fn until_within<F: Future<Output = bool>>(
+    patience: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) {
+    let deadline = Instant::now() + patience;
     while !condition().await {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
