@@ -30,12 +30,16 @@ mod common;
 mod model {
     pub mod batches;
     pub mod checks;
+    pub mod claims;
     pub mod job;
+    pub mod lines;
     pub mod others;
     pub mod run;
+    pub mod semaphores;
     pub mod settle;
     pub mod state;
     pub mod steps;
+    pub mod words;
     pub mod workers;
     pub mod world;
 }

@@ -171,6 +171,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Dead, Verb::Purge, &[GONE]),
     (State::Dead, Verb::Redrive, &[READY]),
     (State::Ready, Verb::Redrive, &[READY]), // back from the dead-letter queue
+    (State::Blocked, Verb::Redrive, &[READY]), // the same for one that waits for a semaphore there
 ];
 
 /// What can follow, or `None` where the verb does not apply.

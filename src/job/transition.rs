@@ -451,7 +451,7 @@ fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refus
         _ if meta.state == State::Dead => Ok(returned(revived)),
         Some(origin) => {
             let home = origin.queue.clone();
-            Ok(returned(Meta { run_at: now, ..rehomed(meta.clone(), &home, TrailReason::Redriven, now) }))
+            Ok(returned(Meta { run_at: now, ..rehomed(free(meta), &home, TrailReason::Redriven, now) }))
         }
         None => refused,
     }

@@ -36,10 +36,13 @@ impl Queues {
     /// return to where they came from. Answers how many.
     pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>) -> Result<u64> {
         let operation = |_: &Job| Operation::Redrive { queue: queue.clone() };
-        let own = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
-        let left = limit.map(|limit| limit.saturating_sub(own));
-        let others = Filter { dead_lettered: true, ..Filter::state(queue.clone(), Visible::Ready) };
-        Ok(own + self.each(&others, left, operation).await?)
+        let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
+        for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
+            let left = limit.map(|limit| limit.saturating_sub(affected));
+            let others = Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) };
+            affected += self.each(&others, left, operation).await?;
+        }
+        Ok(affected)
     }
 
     /// Takes away every job of the queue, also those that workers hold. Answers how many.

@@ -131,6 +131,14 @@ pub async fn a_redrive_returns_dead_letters_to_where_they_died(place: &Place) {
     let own = server.push("dead", json!({"payload": "pushed here"})).await;
     assert_eq!(affected(&server, "dead", "redrive", json!({"limit": 1})).await, 1);
     assert_eq!(count(&server, "dead", "ready").await, 2);
+    // One that waits after a rollback there is among them.
+    let other = take(&server, "dead").await;
+    let (other, first) =
+        if id(&other) == own { (take(&server, "dead").await, Some(other)) } else { (other, None) };
+    assert_eq!(server.settle(&other, "rollback", json!({"delay_ms": 600_000})).await.0, 200);
+    if let Some(first) = first {
+        assert_eq!(server.settle(&first, "rollback", json!({"delay_ms": 0})).await.0, 200);
+    }
     assert_eq!(affected(&server, "dead", "redrive", json!({})).await, 1);
     assert_eq!(ids(&server.reserve("dead", json!({"count": 5})).await), [own], "its own jobs stay");
     for (queue, id) in ["mail", "post"].into_iter().zip(died) {

@@ -102,8 +102,8 @@ impl Model {
             replay_of: None,
             route: asked.then.clone(),
             batch: None,
-            group: None,
-            semaphores: Vec::new(),
+            group: asked.group.clone(),
+            semaphores: asked.semaphores.clone(),
         };
         let run_at = now.plus(asked.delay_ms.unwrap_or(0));
         let expires_at = asked.expires_in_ms.map(|ms| now.plus(ms));

@@ -10,7 +10,7 @@ use tailback::store::{Change, ClaimAsk, Counts, Filter, Worker};
 use super::job::{Differences, Job, When};
 use super::state::{Checked, Model};
 use super::steps::QUEUES;
-use super::world::{World, fault};
+use super::world::{World, fault, group};
 
 /// So old may the split of ready and scheduled jobs be, which nothing depends on.
 const SPLIT_AGE: Duration = Duration::from_secs(2);
@@ -40,7 +40,9 @@ impl Model {
             (Operation::Lapse { claim, reserved_until }, Some(job)) if job.claim.as_ref() == Some(claim) => {
                 Some((job.state == State::Reserved, *reserved_until))
             }
-            (Operation::Expire { expires_at }, Some(job)) => Some((job.state == State::Ready, *expires_at)),
+            (Operation::Expire { expires_at }, Some(job)) => {
+                Some((matches!(job.state, State::Ready | State::Blocked), *expires_at))
+            }
             _ => None,
         };
         let is_right = |change: &Change| {
@@ -135,6 +137,8 @@ impl World<'_> {
         self.check_figures().await?;
         self.check_browsing().await?;
         self.check_keys().await?;
+        self.model.check_lines()?;
+        self.check_semaphores().await?;
         let batches = self.store.export_batches(None, ALL).await.map_err(fault)?;
         let ids: Vec<&BatchId> = batches.iter().map(|batch| &batch.id).collect();
         equal("the batches", &ids, &self.model.batches.keys().collect())?;
@@ -242,6 +246,7 @@ impl World<'_> {
             Some(Visible::Ready),
             Some(Visible::Scheduled),
             Some(Visible::Reserved),
+            Some(Visible::Blocked),
             Some(Visible::Done),
             Some(Visible::Dead),
         ];
@@ -252,6 +257,9 @@ impl World<'_> {
         }
         let filter = Filter { dead_lettered: true, ..Filter::all(queue.clone()) };
         self.check_filter(&filter, |job| job.origin.is_some()).await?;
+        let group = group(self.number() as u8 % 3);
+        let filter = Filter { group: Some(group.clone()), ..Filter::all(queue.clone()) };
+        self.check_filter(&filter, |job| job.group.as_ref() == Some(&group)).await?;
         let key = self.model.jobs.values().filter(|job| job.queue == queue).find_map(|job| job.key.clone());
         if let Some(key) = key {
             let filter = Filter { key: Some(key.clone()), ..Filter::all(queue) };
@@ -295,6 +303,14 @@ impl World<'_> {
 
     /// In the end all that can be delivered is, in order.
     pub async fn drain(&mut self) -> Checked {
+        self.claim_everything().await?;
+        self.check_all().await?;
+        self.give_all().await?;
+        self.check_all().await
+    }
+
+    /// Claims all that can be delivered, and answers whether there was anything.
+    pub async fn claim_everything(&mut self) -> Result<bool, String> {
         let asks = QUEUES.map(|name| {
             let claim = tailback::job::Claim::random();
             ClaimAsk {
@@ -306,8 +322,8 @@ impl World<'_> {
                 pop: false,
             }
         });
-        self.claim_all(&asks).await?;
+        let won = self.claim_all(&asks).await?;
         self.after_call().await?;
-        self.check_all().await
+        Ok(!won.is_empty())
     }
 }

@@ -2,8 +2,8 @@
 
 use tailback::job::record::{Headers, TrailReason};
 use tailback::job::{
-    Backoff, BatchId, Claim, JobId, JobKey, NewJob, Payload, QueueName, Stage, State, Timestamp, Visible,
-    WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobKey, NewJob, Payload, QueueName, SemaphoreName, Stage,
+    State, Timestamp, Visible, WorkerName,
 };
 
 /// A moment that a store chose, as far as the model knows it: not before `from`, and not after `to`. Once it has been
@@ -80,6 +80,27 @@ pub enum Rev {
     Changed(i64),
 }
 
+/// What is known of a job's place in the line of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It stands in none.
+    None,
+    /// It has just come to the end of one.
+    New,
+    /// It keeps the place that was seen.
+    Seen(i64),
+}
+
+/// The semaphore that a job is blocked by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waits {
+    /// None.
+    No,
+    /// One of these, as the store chose.
+    OneOf(Vec<SemaphoreName>),
+    For(SemaphoreName),
+}
+
 #[derive(Debug, Clone)]
 pub struct Job {
     pub id: JobId,
@@ -108,6 +129,11 @@ pub struct Job {
     pub replay_of: Option<JobId>,
     pub route: Vec<Stage>,
     pub batch: Option<BatchId>,
+    pub group: Option<GroupName>,
+    pub turn: Turn,
+    pub semaphores: Vec<SemaphoreName>,
+    pub waits_for: Waits,
+    pub waiting_since: Option<When>,
     pub payload: Payload,
     pub headers: Headers,
     pub result: Option<Payload>,
@@ -144,6 +170,11 @@ impl Job {
             replay_of: new.replay_of.clone(),
             route: new.route.clone(),
             batch: new.batch.clone(),
+            group: new.group.clone(),
+            turn: Turn::None,
+            semaphores: new.semaphores.clone(),
+            waits_for: Waits::No,
+            waiting_since: None,
             payload: new.payload.clone(),
             headers: new.headers.clone(),
             result: None,
@@ -176,7 +207,7 @@ impl Job {
 
     /// Moments at which something becomes possible that was not.
     pub fn moments(&self) -> impl Iterator<Item = Timestamp> {
-        let waits = (self.state == State::Ready).then_some(self.run_at);
+        let waits = matches!(self.state, State::Ready | State::Blocked).then_some(self.run_at);
         let known = [waits, self.expires_at, self.purge_at, self.reserved_until];
         known.into_iter().flatten().map(|when| when.to)
     }
@@ -221,7 +252,7 @@ impl Job {
         macro_rules! same { ($($field:ident)*) => { $(found.same(stringify!($field), &self.$field, &meta.$field);)* } }
         same! {
             id queue state priority attempts max_attempts backoff key worker claim lease_ms progress
-            cancel_requested replay_of route batch
+            cancel_requested replay_of route batch group semaphores
         }
         found.same("payload", &self.payload, &seen.payload);
         found.same("headers", &self.headers, &seen.headers);
@@ -234,6 +265,7 @@ impl Job {
         found.moment_if_any("purge_at", &mut self.purge_at, meta.purge_at);
         found.moment_if_any("reserved_until", &mut self.reserved_until, meta.reserved_until);
         self.check_past(meta, &mut found);
+        self.check_waiting(meta, &mut found);
         match self.rev {
             Rev::Same(rev) if rev != meta.rev => {
                 found.0.push("it was written, although nothing happened to it".into())
@@ -244,6 +276,25 @@ impl Job {
             _ => self.rev = Rev::Same(meta.rev),
         }
         found.end(&format_args!("job {}", self.id))
+    }
+
+    /// What it waits for.
+    fn check_waiting(&mut self, meta: &tailback::job::Meta, found: &mut Differences) {
+        match (self.turn, meta.turn) {
+            (Turn::None, None) => {}
+            (Turn::New, Some(turn)) => self.turn = Turn::Seen(turn),
+            (Turn::Seen(own), Some(turn)) if own == turn => {}
+            (own, seen) => found.0.push(format!("turn is {seen:?}, expected {own:?}")),
+        }
+        match (&self.waits_for, &meta.waits_for) {
+            (Waits::No, None) => {}
+            (Waits::For(own), Some(seen)) if own == seen => {}
+            (Waits::OneOf(names), Some(seen)) if names.contains(seen) => {
+                self.waits_for = Waits::For(seen.clone());
+            }
+            (own, seen) => found.0.push(format!("waits_for is {seen:?}, expected {own:?}")),
+        }
+        found.moment_if_any("waiting_since", &mut self.waiting_since, meta.waiting_since);
     }
 
     /// What it has been through.

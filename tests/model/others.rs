@@ -1,6 +1,7 @@
 //! The steps that are about batches, workers, schedules, settings and copying.
 
 use tailback::job::schedule::Skipped;
+use tailback::job::settings::{OnGroupDead, Rate};
 use tailback::job::{
     Batch, BatchId, OnFinished, QueueSettings, Schedule, ScheduleName, ScheduleRule, ScheduleRun, State,
 };
@@ -9,7 +10,7 @@ use tailback::store::{Expected, Fired, Firing, Imported, Report, Saved, StoredSe
 use super::job::{Job, When};
 use super::state::{Checked, FAR_MS};
 use super::steps::{Ahead, Ask, Draft, SCHEDULES, Settings, Step};
-use super::world::{World, backoff, fault, ms, nth, payload, queue, stage, worker};
+use super::world::{World, backoff, fault, group, ms, nth, payload, queue, semaphore, stage, worker};
 
 /// How many runs a schedule remembers.
 const RUNS_KEPT: usize = 10;
@@ -47,6 +48,9 @@ impl World<'_> {
             Step::Import { job, state, ask, is_expired } => {
                 self.import(job, *state, ask, *is_expired).await?
             }
+            Step::ImportLine { state, jobs, ask } => return self.import_line(*state, jobs, ask).await,
+            Step::Semaphore { semaphore, capacity } => self.save_semaphore(*semaphore, *capacity).await?,
+            Step::Call(place) => return self.call(*place).await,
             Step::Prune => {
                 self.say("prune");
                 let from = self.now()?;
@@ -73,8 +77,8 @@ impl World<'_> {
             max_attempts: draft.max_attempts,
             backoff: draft.backoff.map(backoff),
             expires_in_ms: draft.expires.map(ms),
-            group: None,
-            semaphores: Vec::new(),
+            group: draft.group.map(group),
+            semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
             then: draft.route.iter().map(stage).collect(),
         });
         let batch = Batch::new(id.clone(), callback_id, on_finished, is_sealed, now);
@@ -126,7 +130,8 @@ impl World<'_> {
         let waiting = self.store.waiting_in_batch(&id, None, 1000).await.map_err(fault)?;
         self.say(format!("cancel what waits of batch {id}: {waiting:?}"));
         let jobs = self.model.jobs.values();
-        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id) && job.state == State::Ready);
+        let waits = |job: &&Job| matches!(job.state, State::Ready | State::Blocked);
+        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id)).filter(waits);
         let expected: Vec<_> = expected.map(|job| job.id.clone()).collect();
         if waiting != expected {
             return Err(format!("{waiting:?} wait in batch {id}, expected {expected:?}"));
@@ -300,6 +305,9 @@ impl World<'_> {
                 retain_done_ms: drawn.retain_done.map(ms),
                 retain_dead_ms: drawn.retain_dead.map(ms),
                 max_jobs: drawn.max_jobs,
+                max_reserved: drawn.max_reserved,
+                rate: drawn.rate.map(|limit| Rate { limit, per_ms: FAR_MS }),
+                on_group_dead: drawn.skips_dead.then_some(OnGroupDead::Skip),
                 ..QueueSettings::default()
             },
             version: format!("v{}", self.number()),
@@ -330,7 +338,7 @@ impl World<'_> {
     /// A job of another store, in any state.
     async fn import(&mut self, draft: &Draft, state: u8, ask: &Ask, is_expired: bool) -> Checked {
         let mut new = self.build(draft, None)?;
-        (new.key, new.expires_at) = (None, None);
+        (new.key, new.expires_at, new.group) = (None, None, None); // lines are imported whole
         let (ask, now) = (self.ask(ask), self.now()?);
         let mut job = new.clone().into_job();
         let meta = &mut job.meta;

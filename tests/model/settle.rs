@@ -1,12 +1,16 @@
 //! What operations do to the model's jobs, and what they answer.
 
+use std::collections::BTreeMap;
+
 use tailback::job::backoff::BackoffKind;
 use tailback::job::record::TrailReason;
+use tailback::job::settings::OnGroupDead;
 use tailback::job::transition::{Loss, Operation, Outcome, Refusal};
-use tailback::job::{Claim, Ending, QueueName, Stage, State, Visible};
+use tailback::job::{Claim, Ending, JobId, QueueName, SemaphoreName, Stage, State, Visible};
 use tailback::store::{Applied, Change, Denied, PushRefused};
 
-use super::job::{Failed, Home, Job, Left, Rev, When};
+use super::job::{Failed, Home, Job, Left, Rev, Turn, Waits, When};
+use super::lines::{Line, are_told};
 use super::state::{Admitted, Checked, Model, Repeatable};
 
 /// How many failures a job remembers.
@@ -27,6 +31,11 @@ enum Becomes {
 struct Answer {
     becomes: Becomes,
     pushed: Vec<Admitted>,
+    is_blocked: bool,
+    unblocked: Vec<(QueueName, When)>,
+    released: Vec<SemaphoreName>,
+    /// Whether no other change of the same call concerns the same lines.
+    is_sure: bool,
 }
 
 /// Why nothing happens. Of the states any one may be told.
@@ -68,10 +77,17 @@ impl Model {
             None => self.jobs.get(&change.id).cloned(),
         };
         let (claim, repeatable) = shows(&change.operation);
-        match (self.change(change, now), told) {
+        let is_sure = self.concerned(change).is_disjoint(&self.contested);
+        match (self.change(change, is_sure, now), told) {
             (Ok(answer), Ok(told)) => {
                 let before = expected.ok_or("there was no job")?;
                 answer.check(&before, told)?;
+                // The next change of the same call may depend on it.
+                if let (Outcome::Returned { run_at, .. }, Some(job)) =
+                    (&told.outcome, self.jobs.get_mut(&change.id))
+                {
+                    job.run_at = When::at(*run_at);
+                }
                 let remembered = match &change.operation {
                     Operation::Move { .. } => true,
                     Operation::Commit { push, .. } => {
@@ -80,12 +96,13 @@ impl Model {
                     _ => false,
                 };
                 if let (Some(claim), Some(repeatable), true) = (claim, repeatable, remembered) {
-                    let told = Applied { repeated: true, callback: None, ..told.clone() };
+                    let mut told = Applied { repeated: true, callback: None, ..told.clone() };
+                    (told.unblocked, told.released) = (Vec::new(), Vec::new());
                     self.answered.insert((change.id.clone(), claim.clone(), repeatable), told);
                 }
                 Ok(())
             }
-            (Err(no), Err(denied)) if no.is(denied) => Ok(()),
+            (Err(no), Err(denied)) if no.is(denied, is_sure) => Ok(()),
             (Ok(answer), told) => Err(format!("told {told:?}, expected {answer:?}")),
             (Err(no), told) => Err(format!("told {told:?}, expected {no:?}")),
         }
@@ -118,7 +135,7 @@ impl Model {
             if self.answered.contains_key(&(change.id.clone(), claim.clone(), repeatable)))
     }
 
-    fn change(&mut self, change: &Change, now: When) -> Result<Answer, No> {
+    fn change(&mut self, change: &Change, is_sure: bool, now: When) -> Result<Answer, No> {
         let (claim, _) = shows(&change.operation);
         let job = match (self.jobs.get(&change.id), claim) {
             (None, Some(_)) => return Err(No::Lost { gone: true }),
@@ -129,6 +146,8 @@ impl Model {
             (Some(job), _) => job.clone(),
         };
         let was_unfinished = job.is_unfinished();
+        let before = self.before(&change.operation);
+        self.unblocked.clear();
         let becomes = match claim {
             Some(_) => self.settle_held(&job, &change.operation, now)?,
             None => self.change_unheld(&job, &change.operation, now)?,
@@ -140,7 +159,7 @@ impl Model {
         let pushed = match self.admit(push, Some(&job.id), now) {
             Ok(pushed) => pushed,
             Err(refused) => {
-                self.jobs.insert(job.id.clone(), job); // nothing has happened
+                (self.jobs, self.lines) = before; // nothing has happened
                 return Err(No::Push(refused));
             }
         };
@@ -154,7 +173,19 @@ impl Model {
         if let (Some(ending), true) = (ending, was_unfinished) {
             self.ended(&job, ending, result, now);
         }
-        Ok(Answer { becomes, pushed })
+        let next = self.jobs.get(&job.id);
+        let is_blocked = next.is_some_and(|next| next.state == State::Blocked);
+        let released = released(&job, next);
+        let unblocked = std::mem::take(&mut self.unblocked);
+        Ok(Answer { becomes, pushed, is_blocked, unblocked, released, is_sure })
+    }
+
+    /// What there is, where all of it may have to be as it was again.
+    fn before(&self, operation: &Operation) -> (BTreeMap<JobId, Job>, BTreeMap<Line, Vec<JobId>>) {
+        match operation {
+            Operation::Commit { push, .. } if !push.is_empty() => (self.jobs.clone(), self.lines.clone()),
+            _ => Default::default(),
+        }
     }
 
     /// What its holder, or who speaks for the holder, does to a job.
@@ -269,7 +300,7 @@ impl Model {
                     Ok(self.comes_back(revived))
                 }
                 (Some(origin), State::Ready | State::Blocked) => {
-                    let home = elsewhere(job.clone(), &origin.queue, TrailReason::Redriven, now);
+                    let home = elsewhere(unheld(job), &origin.queue, TrailReason::Redriven, now);
                     Ok(self.comes_back(Job { run_at: now, ..home }))
                 }
                 _ => conflict,
@@ -299,6 +330,7 @@ impl Model {
                 purge_at: Some(now.plus(ms)),
                 expires_at: None,
                 claim: job.claim.clone(), // it tells the repeat
+                turn: Turn::None,
                 result,
                 ..unheld(job)
             }),
@@ -321,8 +353,12 @@ impl Model {
         if job.attempts < job.max_attempts.or(of_queue).unwrap_or(self.defaults().max_attempts) {
             return self.comes_back(Job { run_at: now.plus_between(delay_ms.0, delay_ms.1), ..failed });
         }
-        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone());
-        let dead = Job { expires_at: None, ..failed };
+        // Who holds a group stays, and is not forgotten.
+        let skips = self.setting(&job.queue, |settings| settings.on_group_dead) == Some(OnGroupDead::Skip);
+        let turn = if skips { Turn::None } else { job.turn };
+        let holds = turn != Turn::None;
+        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone()).filter(|_| !holds);
+        let dead = Job { expires_at: None, turn, ..failed };
         match &moved_to {
             Some(queue) => {
                 let (from, attempts) = (job.queue.clone(), job.attempts);
@@ -333,7 +369,7 @@ impl Model {
             None => {
                 let retain_ms =
                     self.setting(&job.queue, |settings| settings.retain_dead_ms).filter(|ms| *ms > 0);
-                let purge_at = retain_ms.map(|ms| now.plus(ms));
+                let purge_at = retain_ms.filter(|_| !holds).map(|ms| now.plus(ms));
                 self.put(Job { state: State::Dead, finished_at: Some(now), purge_at, ..dead });
             }
         }
@@ -374,14 +410,23 @@ fn unheld(job: &Job) -> Job {
         reserved_until: None,
         lease_ms: None,
         cancel_requested: false,
+        waits_for: Waits::No,
+        waiting_since: None,
         ..job.clone()
     }
 }
 
-/// The job in another queue, where its attempts start again and its key is not its own.
+/// The job in another queue, where its attempts start again and its key is not its own, nor its place in a line.
 fn elsewhere(mut job: Job, queue: &QueueName, reason: TrailReason, now: When) -> Job {
     job.trail.push(Left { at: now, queue: job.queue.clone(), reason, attempts: job.attempts });
-    Job { queue: queue.clone(), attempts: 0, key: None, origin: None, ..job }
+    Job { queue: queue.clone(), attempts: 0, key: None, origin: None, turn: Turn::None, ..job }
+}
+
+/// The semaphores that others may have after this: it holds them no longer, or does not stand where it stood.
+fn released(before: &Job, next: Option<&Job>) -> Vec<SemaphoreName> {
+    let place = |job: &Job| (job.queue.clone(), job.state, job.priority, job.run_at);
+    let stays = next.is_some_and(|next| next.state == State::Reserved || place(next) == place(before));
+    if before.is_unfinished() && !stays { before.semaphores.clone() } else { Vec::new() }
 }
 
 impl Answer {
@@ -390,8 +435,8 @@ impl Answer {
             (Becomes::Done, Outcome::Done) | (Becomes::Removed, Outcome::Removed) => true,
             (
                 Becomes::Returned { queue, run_at },
-                Outcome::Returned { queue: told, run_at: seen, blocked: false },
-            ) => queue == told && run_at.has(*seen),
+                Outcome::Returned { queue: told, run_at: seen, blocked },
+            ) => queue == told && run_at.has(*seen) && (*blocked == self.is_blocked || !self.is_sure),
             (Becomes::Dead { moved_to }, Outcome::Dead { moved_to: told }) => moved_to == told,
             (
                 Becomes::Held { until, cancel_requested },
@@ -401,7 +446,9 @@ impl Answer {
         };
         let started_at = before.started_at.map(|when| when.from);
         let rest = (&before.queue, started_at, false);
-        let is_right = is_right && Admitted::are(&self.pushed, &told.pushed);
+        let is_right =
+            is_right && Admitted::are(&self.pushed, &told.pushed) && told.released == self.released;
+        let is_right = is_right && (!self.is_sure || are_told(&self.unblocked, &told.unblocked));
         if is_right && rest == (&told.queue, told.started_at, told.repeated) {
             return Ok(());
         }
@@ -413,11 +460,13 @@ impl Answer {
 }
 
 impl No {
-    fn is(&self, denied: &Denied) -> bool {
+    fn is(&self, denied: &Denied, is_sure: bool) -> bool {
         match (self, denied) {
             (Self::Lost { gone }, Denied::Refused(Refusal::Lost { gone: told })) => gone == told,
             (Self::Unknown, Denied::Refused(Refusal::Unknown)) => true,
-            (Self::Conflict(states), Denied::Refused(Refusal::Conflict { state })) => states.contains(state),
+            (Self::Conflict(states), Denied::Refused(Refusal::Conflict { state })) => {
+                states.contains(state) || !is_sure
+            }
             (Self::Full, Denied::Refused(Refusal::Full)) => true,
             (Self::Push(refused), Denied::PushRefused(told)) => refused == told,
             _ => false,

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use tailback::job::settings::Defaults;
 use tailback::job::{
     Backoff, BatchId, Child, Claim, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules,
-    Schedule, ScheduleName, State, Timestamp, Visible, WorkerName,
+    Schedule, ScheduleName, SemaphoreName, State, Timestamp, Visible, WorkerName,
 };
-use tailback::store::{Applied, ClaimAsk, PushRefused, Pushed};
+use tailback::store::{Applied, PushRefused, Pushed};
 
 use super::batches::Batch;
-use super::job::{Job, Rev, When};
+use super::job::{Job, When};
+use super::lines::Line;
 use super::workers::Worker;
 
 /// Fine, or what is wrong.
@@ -69,6 +70,18 @@ pub struct Model {
     pub schedules: BTreeMap<ScheduleName, Schedule>,
     pub settings: BTreeMap<QueueName, (QueueSettings, String)>,
     pub retain_batch_ms: u64,
+    /// The jobs that stand in each line, the first first.
+    pub lines: BTreeMap<Line, Vec<JobId>>,
+    /// The capacities of those that there are.
+    pub semaphores: BTreeMap<SemaphoreName, u64>,
+    /// How many deliveries of each queue a `rate` remembers: its time is longer than any run.
+    pub delivered: BTreeMap<QueueName, u64>,
+    /// Whether the limits of deliveries are ignored: at the end of a run.
+    pub is_unlimited: bool,
+    /// The lines that several changes of the call at hand concern: these have no order.
+    pub contested: BTreeSet<Line>,
+    /// Whose turn has come with the change at hand.
+    pub unblocked: Vec<(QueueName, When)>,
     /// What calls have answered that must be answered alike if they are repeated.
     pub answered: HashMap<(JobId, Claim, Repeatable), Applied>,
     /// The jobs that the call at hand has changed.
@@ -83,12 +96,22 @@ impl Model {
     /// What queues and jobs fall back on. Delays are none, or too long to end in a test.
     pub fn defaults(&self) -> Defaults {
         let backoff = Backoff { base_ms: FAR_MS, max_ms: 3 * FAR_MS, ..Backoff::default() };
-        Defaults { backoff, max_attempts: 3, retain_batch_ms: self.retain_batch_ms, ..Defaults::default() }
+        Defaults {
+            backoff,
+            max_attempts: 3,
+            retain_batch_ms: self.retain_batch_ms,
+            semaphore_patience_ms: FAR_MS,
+            ..Defaults::default()
+        }
     }
 
     /// The settings as a server hands them to its store.
     pub fn rules(&self) -> Rules {
-        let queues = self.settings.iter().map(|(queue, (settings, _))| (queue.clone(), settings.clone()));
+        let rules_of = |settings: &QueueSettings| match self.is_unlimited {
+            true => QueueSettings { max_reserved: None, rate: None, ..settings.clone() },
+            false => settings.clone(),
+        };
+        let queues = self.settings.iter().map(|(queue, (settings, _))| (queue.clone(), rules_of(settings)));
         Rules::new(Arc::new(self.defaults()), queues.collect())
     }
 
@@ -107,20 +130,6 @@ impl Model {
 
     pub fn unfinished(&self, queue: &QueueName) -> u64 {
         self.jobs.values().filter(|job| job.queue == *queue && job.is_unfinished()).count() as u64
-    }
-
-    /// The job is like this from now on.
-    pub fn put(&mut self, mut job: Job) {
-        if let Rev::Same(rev) = job.rev {
-            job.rev = Rev::Changed(rev);
-        }
-        self.touched.insert(job.id.clone());
-        self.jobs.insert(job.id.clone(), job);
-    }
-
-    pub fn remove(&mut self, id: &JobId) {
-        self.touched.insert(id.clone());
-        self.jobs.remove(id);
     }
 
     /// A new job, with its key.
@@ -170,9 +179,13 @@ impl Model {
                         return Err(format!("{} was told {told:?}; its key is taken by {key:?}", new.id));
                     }
                 }
-                (None, Pushed::Created) => {
+                (None, Pushed::Created | Pushed::Blocked) => {
                     taken.insert(&new.queue);
                     self.store(new);
+                    let is_blocked = self.jobs.get(&new.id).is_some_and(|job| job.state == State::Blocked);
+                    if is_blocked != (*told == Pushed::Blocked) {
+                        return Err(format!("{} was told {told:?}; its line is {:?}", new.id, self.lines));
+                    }
                 }
                 (None, Pushed::Full) => drop(full.insert(&new.queue)),
                 (None, told) => return Err(format!("{} was told {told:?}; its key is free", new.id)),
@@ -248,39 +261,6 @@ impl Model {
             self.jobs.values().filter(|job| job.queue == *queue && job.is_deliverable(now)).collect();
         jobs.sort_by_key(|job| (-i64::from(job.priority), job.run_at.from, job.id.clone()));
         jobs.into_iter().map(|job| job.id.clone()).collect()
-    }
-
-    /// What a claim of several requests won.
-    pub fn claim(&mut self, asks: &[ClaimAsk], told: &[Vec<tailback::job::Job>], now: When) -> Checked {
-        for (ask, told) in asks.iter().zip(told) {
-            let mut expected = self.deliverable(&ask.queue, now);
-            expected.truncate(ask.count);
-            let seen: Vec<JobId> = told.iter().map(|job| job.meta.id.clone()).collect();
-            if seen != expected {
-                return Err(format!("{} of {} won {seen:?}, expected {expected:?}", ask.count, ask.queue));
-            }
-            for (id, seen) in expected.iter().zip(told) {
-                let Some(job) = self.jobs.get(id).cloned() else { continue };
-                let mut reserved = Job {
-                    state: State::Reserved,
-                    attempts: job.attempts + 1,
-                    started_at: Some(now),
-                    reserved_until: Some(now.plus(ask.lease_ms)),
-                    lease_ms: Some(ask.lease_ms),
-                    worker: ask.worker.clone(),
-                    claim: Some(ask.claim.clone()),
-                    rev: match job.rev {
-                        Rev::Same(rev) => Rev::Changed(rev),
-                        other => other,
-                    },
-                    ..job
-                };
-                reserved.check(seen)?; // what it answers is what is stored
-                self.touched.insert(id.clone());
-                self.jobs.insert(id.clone(), reserved);
-            }
-        }
-        Ok(())
     }
 
     /// Forgets what has been kept for long enough.

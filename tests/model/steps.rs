@@ -11,6 +11,8 @@ pub const QUEUES: [&str; 5] = ["a", "b", "c", "d", "graves"];
 /// The others are drawn less often.
 const USUAL: u8 = 3;
 pub const KEYS: [&str; 4] = ["k0", "k1", "k/2", "k\u{fc}3"];
+pub const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
+pub const SEMAPHORES: [&str; 3] = ["x", "y", "z"];
 pub const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 pub const SCHEDULES: [&str; 2] = ["s0", "s1"];
 pub const PAYLOADS: [&str; 5] =
@@ -43,6 +45,8 @@ pub struct Draft {
     pub backoff: Option<Wait>,
     pub route: Vec<StageDraft>,
     pub has_header: bool,
+    pub group: Option<u8>,
+    pub semaphores: Vec<u8>,
 }
 
 #[derive(Debug, Clone)]
@@ -139,6 +143,10 @@ pub struct Settings {
     pub retain_done: Option<Ahead>,
     pub retain_dead: Option<Ahead>,
     pub max_jobs: Option<u64>,
+    pub max_reserved: Option<u64>,
+    /// So many deliveries within a time that is longer than the run.
+    pub rate: Option<u64>,
+    pub skips_dead: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -199,6 +207,19 @@ pub enum Step {
         ask: Ask,
         is_expired: bool,
     },
+    /// A line of another store: the state of its first job, and the jobs.
+    ImportLine {
+        state: u8,
+        jobs: Vec<Draft>,
+        ask: Ask,
+    },
+    /// Made or changed; without a capacity removed.
+    Semaphore {
+        semaphore: u8,
+        capacity: Option<u64>,
+    },
+    /// Those who wait for one, or for any.
+    Call(Option<u8>),
     Prune,
 }
 
@@ -248,13 +269,16 @@ fn draft() -> impl Strategy<Value = Draft> {
     let expires = prop_oneof![1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)];
     let rest = (maybe(0.25, key), maybe(0.1, expires), maybe(0.15, 1..3_u32), maybe(0.1, wait()));
     let route = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(stage(), 1..4)];
-    (place, time, rest, route, prop::bool::weighted(0.1)).prop_map(
+    let group = maybe(0.35, 0..GROUPS.len() as u8);
+    let some = prop::sample::subsequence(vec![0, 1, 2_u8], 1..3);
+    let semaphores = prop_oneof![6 => Just(Vec::new()), 1 => some];
+    (place, time, rest, route, (prop::bool::weighted(0.1), group, semaphores)).prop_map(
         |(
             (queue, payload, priority, letter),
             (early_ms, due),
             (key, expires, max_attempts, backoff),
             route,
-            has_header,
+            (has_header, group, semaphores),
         )| {
             // Those that share a key often share a payload.
             let payload = if key.is_some() { payload % 2 } else { payload };
@@ -271,6 +295,8 @@ fn draft() -> impl Strategy<Value = Draft> {
                 backoff,
                 route,
                 has_header,
+                group,
+                semaphores,
             }
         },
     )
@@ -345,15 +371,18 @@ fn act() -> impl Strategy<Value = (Which, Act)> {
 fn settings() -> impl Strategy<Value = Settings> {
     let retain =
         || maybe(0.5, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 5 => Just(Ahead::Far(0))]);
-    let most = maybe(0.3, 1..8_u64);
+    let most = (maybe(0.3, 1..8_u64), maybe(0.2, 1..6_u64), maybe(0.1, 1..40_u64), any::<bool>());
     (maybe(0.4, 1..4_u32), maybe(0.5, wait()), maybe(0.6, 0..QUEUES.len() as u8), retain(), retain(), most)
-        .prop_map(|(max_attempts, backoff, dead_letter, retain_done, retain_dead, max_jobs)| Settings {
+        .prop_map(|(max_attempts, backoff, dead_letter, retain_done, retain_dead, most)| Settings {
             max_attempts,
             backoff,
             dead_letter,
             retain_done,
             retain_dead,
-            max_jobs,
+            max_jobs: most.0,
+            max_reserved: most.1,
+            rate: most.2,
+            skips_dead: most.3,
         })
 }
 
@@ -390,12 +419,21 @@ fn of_schedules() -> impl Strategy<Value = Step> {
     prop_oneof![2 => save, 4 => fire, 1 => Just(Step::FireAgain)]
 }
 
+fn of_semaphores() -> impl Strategy<Value = Step> {
+    let (semaphore, capacity) = (0..SEMAPHORES.len() as u8, maybe(0.85, 1..4_u64));
+    let save = (semaphore.clone(), capacity)
+        .prop_map(|(semaphore, capacity)| Step::Semaphore { semaphore, capacity });
+    prop_oneof![2 => save, 3 => maybe(0.6, semaphore).prop_map(Step::Call)]
+}
+
 /// Any step.
 pub fn step() -> BoxedStrategy<Step> {
     let set = (0..QUEUES.len() as u8, maybe(0.9, settings()), 0..6_u8)
         .prop_map(|(queue, settings, expected)| Step::Set { queue, settings, expected });
     let import = (draft(), 0..4_u8, ask(), any::<bool>())
         .prop_map(|(job, state, ask, is_expired)| Step::Import { job, state, ask, is_expired });
+    let import_line = (0..3_u8, prop::collection::vec(draft(), 1..4), ask())
+        .prop_map(|(state, jobs, ask)| Step::ImportLine { state, jobs, ask });
     prop_oneof![
         20 => drafts(5).prop_map(Step::Push),
         20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
@@ -408,6 +446,8 @@ pub fn step() -> BoxedStrategy<Step> {
         3 => of_schedules(),
         4 => set,
         1 => import,
+        1 => import_line,
+        5 => of_semaphores(),
         2 => Just(Step::Prune),
     ]
     .boxed()

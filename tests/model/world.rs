@@ -6,14 +6,18 @@ use std::time::Duration;
 use tailback::job::record::KeyHold;
 use tailback::job::transition::{Loss, Operation};
 use tailback::job::{
-    Backoff, BatchId, Claim, JobId, NewJob, Payload, QueueName, Rules, Stage, State, Timestamp, Visible,
-    WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, NewJob, Payload, QueueName, Rules, SemaphoreName, Stage,
+    State, Timestamp, Visible, WorkerName,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Denied, Firing, Store};
 
 use super::job::{Rev, When};
 use super::state::{Checked, FAR_MS, Model};
-use super::steps::{Act, Ahead, Ask, Draft, KEYS, PAYLOADS, QUEUES, StageDraft, Step, WORKERS, Wait, Which};
+use super::steps::{
+    Act, Ahead, Ask, Draft, GROUPS, KEYS, PAYLOADS, QUEUES, SEMAPHORES, StageDraft, Step, WORKERS, Wait,
+    Which,
+};
+use super::words::{words_of_all, words_of_answer, words_of_change};
 
 /// How far ahead of what a server believes the store's clock may be, in milliseconds.
 const SLACK_MS: u64 = 1000;
@@ -60,6 +64,14 @@ pub fn queue(place: u8) -> QueueName {
 
 pub fn worker(place: u8) -> WorkerName {
     WORKERS[place as usize].parse().unwrap()
+}
+
+pub fn group(place: u8) -> GroupName {
+    GROUPS[place as usize].parse().unwrap()
+}
+
+pub fn semaphore(place: u8) -> SemaphoreName {
+    SEMAPHORES[place as usize].parse().unwrap()
 }
 
 pub fn backoff(wait: Wait) -> Backoff {
@@ -180,8 +192,8 @@ impl<'a> World<'a> {
             replay_of: None,
             route: draft.route.iter().map(stage).collect(),
             batch: batch.cloned(),
-            group: None,
-            semaphores: Vec::new(),
+            group: draft.group.map(group),
+            semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
         })
     }
 
@@ -241,7 +253,8 @@ impl<'a> World<'a> {
 
     /// Reserve and commit in one call: at most once.
     async fn pop(&mut self, ask: &Ask) -> Result<bool, String> {
-        let won = self.claim(std::slice::from_ref(ask)).await?;
+        let ask = ClaimAsk { pop: true, ..self.ask(ask) };
+        let won = self.claim_all(&[ask]).await?;
         self.after_call().await?;
         let pop = |(id, claim)| Change { id, operation: Operation::Pop { claim } };
         self.apply(won.into_iter().map(pop).collect()).await?;
@@ -249,7 +262,7 @@ impl<'a> World<'a> {
     }
 
     /// Takes back all that has run out.
-    async fn reap(&mut self) -> Result<bool, String> {
+    pub async fn reap(&mut self) -> Result<bool, String> {
         let from = self.now()?;
         let overdue = self.store.overdue(10_000).await.map_err(fault)?.changes;
         self.say(format!("{} jobs have run out", overdue.len()));
@@ -267,6 +280,7 @@ impl<'a> World<'a> {
         }
         changes.iter().for_each(|change| self.log.push(words_of_change(change)));
         self.changes.extend(changes.iter().cloned());
+        let blocked = self.model.contest(&changes);
         let from = self.now()?;
         let told = self.store.apply(changes.clone(), &self.rules).await;
         for told in &told {
@@ -282,6 +296,7 @@ impl<'a> World<'a> {
         }
         let callbacks = told.iter().flatten().filter_map(|applied: &Applied| applied.callback.as_ref());
         self.model.check_callbacks(callbacks)?;
+        self.line_up(&told, &blocked).await?;
         self.after_call().await
     }
 
@@ -318,6 +333,8 @@ impl<'a> World<'a> {
         let is_limited = |queue: &QueueName| self.model.max_jobs(queue).is_some();
         match &change.operation {
             Operation::Move { queue, .. } => is_limited(queue),
+            // Whether it is blocked depends on those before it.
+            Operation::Purge { .. } => self.model.jobs.get(&change.id).is_some_and(|job| job.group.is_some()),
             Operation::Commit { push, .. } => {
                 push.iter().any(|job| job.key.is_some() || is_limited(&job.queue))
             }
@@ -418,7 +435,7 @@ impl<'a> World<'a> {
     }
 
     /// Waits until everything has come that comes at all: so it is certain what has, whenever a call is made.
-    async fn settle_down(&mut self) -> Checked {
+    pub async fn settle_down(&mut self) -> Checked {
         self.after_call().await?;
         self.known.extend(self.new.drain(..));
         let near = self.now()?.plus_ms(SLACK_MS);
@@ -433,56 +450,4 @@ impl<'a> World<'a> {
 /// The element at this place, counted around and around.
 pub fn nth<T>(all: &[T], place: u8) -> Option<&T> {
     all.get(usize::from(place).checked_rem(all.len())?)
-}
-
-fn words_of_all(jobs: &[NewJob]) -> String {
-    let words = |job: &NewJob| {
-        let mut words = format!("{} into {}", job.id, job.queue);
-        let mut add = |what: &str, value: Option<String>| {
-            words.extend(value.map(|value| format!(" {what} {value}")));
-        };
-        add("priority", (job.priority != 0).then(|| job.priority.to_string()));
-        add(
-            "in ms",
-            (job.run_at != job.created_at)
-                .then(|| (job.run_at.millis() - job.created_at.millis()).to_string()),
-        );
-        add(
-            "key",
-            job.key
-                .as_ref()
-                .map(|hold| format!("{:?} for {} ms", hold.key, hold.until.ms_since(job.created_at))),
-        );
-        add("expires in ms", job.expires_at.map(|at| at.ms_since(job.created_at).to_string()));
-        add("attempts", job.max_attempts.map(|most| most.to_string()));
-        add(
-            "then",
-            (!job.route.is_empty())
-                .then(|| format!("{:?}", job.route.iter().map(|stage| &stage.queue).collect::<Vec<_>>())),
-        );
-        add("of", job.batch.as_ref().map(ToString::to_string));
-        add("payload", Some(job.payload.as_str().to_owned()));
-        words
-    };
-    jobs.iter().map(words).collect::<Vec<_>>().join("; ")
-}
-
-pub fn words_of_change(change: &Change) -> String {
-    match &change.operation {
-        Operation::Commit { claim, result, push } => {
-            format!("{}: commit by {claim:?} with {result:?}, pushing [{}]", change.id, words_of_all(push))
-        }
-        operation => format!("{}: {operation:?}", change.id),
-    }
-}
-
-fn words_of_answer(told: &Result<Applied, Denied>) -> String {
-    match told {
-        Ok(applied) => {
-            let repeated = if applied.repeated { " (a repeat)" } else { "" };
-            let pushed: Vec<&JobId> = applied.pushed.iter().map(|child| &child.id).collect();
-            format!("{:?}{repeated} {pushed:?} {:?}", applied.outcome, applied.callback)
-        }
-        Err(denied) => format!("{denied}"),
-    }
 }

@@ -200,16 +200,16 @@ struct Holder {
 }
 
 impl Holder {
-    fn new(job: &NewJob, hold: &KeyHold, now: Timestamp) -> Self {
-        let digest = job.payload.digest().to_vec();
-        let state = Some(State::Ready.visible(job.run_at, now));
-        Self { job: job.id.clone(), digest, until: hold.until, run_at: job.run_at, state }
+    fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
+        let (job, run_at, digest) = (job.id.clone(), job.run_at, job.payload.digest().to_vec());
+        Self { job, digest, until: hold.until, run_at, state: Some(state) }
     }
 
     /// What a job meets whose key is taken by this one.
     fn answer(&self, job: &NewJob) -> Pushed {
         if self.job == job.id {
-            Pushed::Created // the first try's commit was carried out after all
+            // The first try's commit was carried out after all.
+            if self.state == Some(Visible::Blocked) { Pushed::Blocked } else { Pushed::Created }
         } else if self.digest == job.payload.digest() {
             let state = self.state.unwrap_or(Visible::Done);
             Pushed::Duplicate { id: self.job.clone(), state, run_at: self.run_at }
@@ -317,11 +317,11 @@ pub async fn resolve(
             pushed.push(Pushed::Full);
             continue;
         }
+        let (document, state) = stored(job, lines, now);
         if let (Some(id), Some(hold)) = (id, &job.key) {
             records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
-            holders.insert(id, Holder::new(job, hold, now));
+            holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));
         }
-        let (document, state) = stored(job, lines, now);
         documents.push(document);
         arriving.push((job.queue.clone(), state));
         pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });

@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fault::Fault;
+use super::push::{self, New};
 use super::tx::Tx;
 use super::{SqliteStore, row};
-use crate::job::{Job, Schedule, ScheduleName, Timestamp};
+use crate::job::{Schedule, ScheduleName, Timestamp};
 use crate::store::{Fired, Firing, Result, Saved, Schedules};
 
 #[async_trait]
@@ -37,7 +38,7 @@ impl Schedules for SqliteStore {
 
     async fn fire(&self, firing: &Firing) -> Result<Fired> {
         let firing = firing.clone();
-        let job = firing.job.clone().map(crate::job::NewJob::into_job);
+        let job = firing.job.clone().map(New::from);
         self.writer.run(move |tx, now| fire(tx, &firing, job.as_ref(), now)).await
     }
 }
@@ -134,14 +135,14 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
 }
 
 /// Stores the job and what the schedule is then.
-fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&Job>, now: Timestamp) -> Result<Fired, Fault> {
+fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
     let Some(mut schedule) = find(tx, &firing.name)?.filter(|schedule| schedule.rev == firing.seen) else {
         return Ok(Fired::Lost);
     };
     let yields = firing.yields && is_unfinished(tx, &schedule)?;
     let run = if yields { firing.yielded() } else { firing.run.clone() };
     if let Some(job) = job.filter(|_| !yields) {
-        row::insert(tx, job, now)?;
+        push::store(tx, job, now)?;
     }
     schedule.remember(run.clone());
     put(tx, &Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
