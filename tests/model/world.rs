@@ -310,8 +310,10 @@ impl<'a> World<'a> {
             if repeatable && (self.model.is_remembered(&change) || !settled.insert(change.id.clone())) {
                 continue;
             }
-            // What has just come back may be due, or not: nobody waits within a step.
-            if matches!(change.operation, Operation::Purge { .. }) && !touched.insert(change.id.clone()) {
+            // What has just come back may be due, or not, and what was just extended may last as long as before: nobody
+            // waits within a step.
+            let depends = matches!(change.operation, Operation::Purge { .. } | Operation::Lapse { .. });
+            if depends && !touched.insert(change.id.clone()) {
                 continue;
             }
             touched.insert(change.id.clone());
