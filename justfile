@@ -39,6 +39,10 @@ readme:
 kills rounds="100":
     TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
 
+# take a random walk through every call, on a model and on each store: other steps than those of the suite
+model steps="20000":
+    TAILBACK_MODEL_SEED=$(date +%s) TAILBACK_MODEL_STEPS={{ steps }} scripts/test -E 'binary(model)'
+
 # measure a release build on both stores, write a page of tables; see docs/performance.md for the arguments
 bench *args:
     bench/run {{ args }}

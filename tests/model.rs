@@ -4,7 +4,7 @@
 //! the calls have and not from the code; `model/world.rs` takes a step in both and compares the answer and what it has
 //! changed; every few steps all that the store shows is compared (`model/checks.rs`).
 //!
-//! Each test prints a seed. `TAILBACK_MODEL_SEED=… scripts/test -E 'binary(model)'` takes exactly the same steps, and
+//! Each test prints its seed, which is the same in every run; `just model` takes others. `TAILBACK_MODEL_SEED=… scripts/test -E 'binary(model)'` takes exactly the same steps, and
 //! `TAILBACK_MODEL_STEPS=…` takes more of them. A failure says which seed its sequence has, and shows the fewest steps
 //! that were found to go wrong as well.
 //!
