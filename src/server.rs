@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::background::{self, Driver, Readiness, Upkeep};
+use crate::background::{self, Driver, MetricsUpkeep, Readiness};
 use crate::config::{Config, MongoTuning, StoreUrl};
 use crate::http::{self, AppState, ServerInfo, listen};
 use crate::queue::Queues;
@@ -66,7 +66,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let queues = Queues::new(store.clone(), config.queue.clone());
     let readiness = Readiness::default();
     let mut driver = Driver::default();
-    driver.start(Upkeep::new(metrics.clone()));
+    driver.start(MetricsUpkeep::new(metrics.clone()));
     let server = ServerInfo {
         readiness: readiness.clone(),
         tasks: driver.statuses(),

@@ -418,7 +418,8 @@ async fn working(bench: &Bench, now: i64) {
     assert!(listed.len() == 6 && listed.iter().all(|worker| worker.reserved == HELD as u64));
     let held = bench.judge("what one holds", HELD, bench.store.held_by(&names[3], 1000)).await.unwrap();
     assert_eq!(held.len(), HELD);
-    let silent = bench.judge("who is silent", 200, bench.store.silent(u64::MAX, 200)).await.unwrap();
+    let silent =
+        bench.judge("who is silent", 200, bench.store.timed_out_workers(u64::MAX, 200)).await.unwrap();
     assert_eq!(silent.changes.len(), 200);
     let applied = bench.judge("what they lose", 200, bench.store.apply(silent.changes, &rules(None))).await;
     assert!(applied.into_iter().all(|applied| applied.is_ok()));
@@ -443,11 +444,13 @@ async fn limiting(bench: &Bench, now: i64) {
         job
     });
     bench.insert(line.collect()).await;
-    let called =
-        bench.judge("a call", 8, bench.store.call(Some(std::slice::from_ref(&one)), &rules(None))).await;
+    let called = bench
+        .judge("a call", 8, bench.store.unblock_waiters(Some(std::slice::from_ref(&one)), &rules(None)))
+        .await;
     let called = called.unwrap().len();
     assert!((5..=10).contains(&called), "{called} for five places, in two queues");
-    let again = bench.judge("a look for all", 8, bench.store.call(None, &rules(None))).await.unwrap();
+    let again =
+        bench.judge("a look for all", 8, bench.store.unblock_waiters(None, &rules(None))).await.unwrap();
     assert!(again.len() <= 10, "{}", again.len());
     let ask = ClaimAsk {
         queue: "limited-1".parse().unwrap(),

@@ -51,7 +51,7 @@ fn job(store: &Mongo, ids: &IdSource) -> NewJob {
 async fn take_from_silent(store: Arc<Mongo>, end: Arc<AtomicBool>) -> usize {
     let mut taken = 0;
     while !end.load(Ordering::Relaxed) {
-        let changes = store.silent(u64::MAX, 100).await.unwrap().changes;
+        let changes = store.timed_out_workers(u64::MAX, 100).await.unwrap().changes;
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..40))).await; // a server that is busy
         let applied = store.apply(changes, &Rules::default()).await;
         taken += applied.into_iter().filter(|applied| applied.is_ok()).count();

@@ -169,7 +169,7 @@ impl Meta {
 
     /// Whether the job is reserved and its reservation may be taken back by now. A little early, since `now`
     /// is an estimate that lags behind the store's clock.
-    pub fn is_overdue(&self, now: Timestamp) -> bool {
+    pub fn may_be_overdue(&self, now: Timestamp) -> bool {
         self.reserved_until.is_some_and(|until| until <= now.plus_ms(1000))
     }
 

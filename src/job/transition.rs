@@ -127,7 +127,7 @@ impl Operation {
 pub enum Loss {
     /// It was not heard of for its timeout. `rev` is that of the job as it was when the worker was found silent:
     /// a heartbeat replaces it, so that a worker which is heard of after all keeps what it has not lost yet.
-    Silent { rev: i64 },
+    TimedOut { rev: i64 },
     /// Somebody removed it.
     Removed,
 }
@@ -136,7 +136,7 @@ impl Loss {
     /// What is kept with the job as the failure's message.
     fn message(self) -> &'static str {
         match self {
-            Self::Silent { .. } => "the worker fell silent",
+            Self::TimedOut { .. } => "the worker fell silent",
             Self::Removed => "the worker was removed",
         }
     }
@@ -242,7 +242,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             take_back(meta, extended, "the reservation ran out", around)
         }
         Operation::Abandon { loss, .. } => {
-            let heard_of = matches!(loss, Loss::Silent { rev } if meta.rev != *rev);
+            let heard_of = matches!(loss, Loss::TimedOut { rev } if meta.rev != *rev);
             take_back(meta, heard_of, loss.message(), around)
         }
         Operation::Extend { lease_ms, progress, .. } => {

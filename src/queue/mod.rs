@@ -34,7 +34,7 @@ mod semaphores;
 mod settings;
 pub mod settle;
 mod stats;
-mod sweep;
+mod waiter_poll;
 mod wakeups;
 mod workers;
 
@@ -63,7 +63,7 @@ use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
-use self::sweep::SweepAlarm;
+use self::waiter_poll::PollAlarm;
 use self::wakeups::Wakeups;
 pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
@@ -224,7 +224,7 @@ pub struct Shared {
     due: Alarm,
     reaper: Alarm,
     scheduler: Alarm,
-    sweep: SweepAlarm,
+    sweep: PollAlarm,
     semaphores: SemaphoreNotes,
     /// Tells those who wait that the store stays away.
     away: Notify,
@@ -251,7 +251,7 @@ impl Queues {
             due: Alarm::default(),
             reaper: Alarm::default(),
             scheduler: Alarm::default(),
-            sweep: SweepAlarm::default(),
+            sweep: PollAlarm::default(),
             semaphores: SemaphoreNotes::default(),
             away: Notify::new(),
             draining: CancellationToken::new(),

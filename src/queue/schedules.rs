@@ -114,7 +114,7 @@ impl Queues {
         let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
         let rev = rand::random();
         let schedule = Schedule { name: name.clone(), rule, version, rev, next_at, last_job, last_runs };
-        if self.0.store.save_schedule(name, Some(&schedule), seen).await? == Saved::Changed {
+        if self.0.store.save_schedule(name, Some(&schedule), seen).await? == Saved::Conflict {
             return Ok(None);
         }
         if let Some(at) = next_at {

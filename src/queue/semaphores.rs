@@ -148,7 +148,7 @@ impl Queues {
         if names.is_some_and(<[_]>::is_empty) {
             return Ok(0);
         }
-        let called = match self.0.store.call(names, &self.rules()).await {
+        let called = match self.0.store.unblock_waiters(names, &self.rules()).await {
             Ok(called) => called,
             Err(error) => {
                 lock(&self.0.semaphores.offers).extend(offers); // for the next run

@@ -4,7 +4,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{WorkerName, WorkerVersion};
-use crate::store::{Change, Holdings, Report, Silent, Worker};
+use crate::store::{Change, Holdings, Report, TimedOut, Worker};
 
 /// How many jobs are given back in one step. On MongoDB a step is one transaction, which a settle of any of its
 /// jobs makes begin anew.
@@ -89,7 +89,7 @@ impl Queues {
     /// in how many milliseconds the next worker falls silent; nothing where it should be asked again at once.
     /// `heard_ms`: for how long this server would have heard a heartbeat.
     pub async fn give_back_of_silent(&self, heard_ms: u64) -> Result<(usize, Option<u64>)> {
-        let Silent { changes, next_in_ms } = self.0.store.silent(heard_ms, STEP).await?;
+        let TimedOut { changes, next_in_ms } = self.0.store.timed_out_workers(heard_ms, STEP).await?;
         let found = changes.len();
         if found == 0 {
             return Ok((0, next_in_ms));

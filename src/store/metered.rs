@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use super::{
     Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Expected, Filter, Heard,
     HeldKey, Holdings, Imported, Opened, Overdue, Pushed, QueueCounts, Reconciled, Report, Request, Result,
-    Saved, SettingsSnapshot, Signal, Silent, Store, StoreError, StoredSettings, Worker, Workers,
+    Saved, SettingsSnapshot, Signal, Store, StoreError, StoredSettings, TimedOut, Worker, Workers,
 };
 use crate::job::{
     Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName,
@@ -336,8 +336,8 @@ impl Workers for Metered {
         self.one("worker", self.inner.worker(worker)).await
     }
 
-    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
-        self.one("silent", self.inner.silent(heard_ms, limit)).await
+    async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
+        self.one("timed_out_workers", self.inner.timed_out_workers(heard_ms, limit)).await
     }
 
     async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {

@@ -19,21 +19,21 @@ use crate::job::{
 };
 
 pub mod batches;
-pub mod copying;
 pub mod metered;
 pub mod mongo;
 pub mod schedules;
 pub mod semaphores;
 pub mod signals;
 pub mod sqlite;
+pub mod transfer;
 pub mod workers;
 
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
-pub use copying::{HeldKey, Imported};
 pub use schedules::{Fired, Firing, Schedules};
 pub use semaphores::{Called, Claims, Holder, Removal, SemaphoreView, Semaphores};
 pub use signals::{Arrivals, Heard, Signal};
-pub use workers::{Holdings, Report, Silent, Worker, Workers};
+pub use transfer::{HeldKey, Imported};
+pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -162,7 +162,7 @@ pub struct Applied {
     pub callback: Option<CalledBack>,
     /// Jobs that nothing blocks any more: their queues, and when they are due.
     pub unblocked: Vec<(QueueName, Timestamp)>,
-    /// The semaphores that others may have now: [`Semaphores::call`] them.
+    /// The semaphores that others may have now: [`Semaphores::unblock_waiters`] them.
     pub released: Vec<SemaphoreName>,
     /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
     pub repeated: bool,
@@ -301,7 +301,7 @@ pub enum Saved {
     /// It is stored.
     Done,
     /// It is not, or no longer, of the expected version.
-    Changed,
+    Conflict,
 }
 
 /// A reserve that carries an `Idempotency-Key`.

@@ -45,7 +45,7 @@ pub enum Fired {
     /// It happened, and is remembered like this.
     Done(ScheduleRun),
     /// The schedule is not what was seen any more; nothing happened.
-    Lost,
+    Conflict,
 }
 
 /// Schedules: their rows are read, changed as a whole, and fired.
@@ -58,7 +58,7 @@ pub trait Schedules {
     async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>>;
 
     /// Makes, replaces or removes a schedule whose `rev` is the one that was seen; `None`: there must be none.
-    /// Answers [`Saved::Changed`] where it is another.
+    /// Answers [`Saved::Conflict`] where it is another.
     async fn save_schedule(
         &self,
         name: &ScheduleName,

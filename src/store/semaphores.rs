@@ -12,7 +12,7 @@ pub struct Claims {
     pub won: Vec<Result<Vec<Job>>>,
     /// Queues that may have more than was won, and when it is worth looking again.
     pub resume: Vec<(QueueName, Timestamp)>,
-    /// Semaphores that others may have now: [`Semaphores::call`] them.
+    /// Semaphores that others may have now: [`Semaphores::unblock_waiters`] them.
     pub offers: Vec<SemaphoreName>,
 }
 
@@ -99,5 +99,5 @@ pub trait Semaphores {
     /// Makes those ready again that are blocked by one of these semaphores which now has room for them (`None`: by any
     /// at all), the first of each queue, and answers them, the highest priority first. Idempotent: who was called and
     /// not claimed yet is counted.
-    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
+    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
 }

@@ -1,9 +1,9 @@
 //! Workers as a store knows them: who has sent a heartbeat, what each holds, and who has fallen silent.
 //!
 //! **A worker that is heard of loses nothing.** Its heartbeat first writes that it was seen, and then gives every
-//! job that it holds more time and a new `rev`; only then it is answered. [`Workers::silent`] first reads what a
+//! job that it holds more time and a new `rev`; only then it is answered. [`Workers::timed_out_workers`] first reads what a
 //! worker holds, and then makes sure that the worker is still silent; what it answers takes jobs back only as
-//! they were read, by their `rev` ([`Loss::Silent`](crate::job::transition::Loss)). So if a heartbeat was written
+//! they were read, by their `rev` ([`Loss::TimedOut`](crate::job::transition::Loss)). So if a heartbeat was written
 //! before that second look, nothing is taken; and if it was written after it, its new `rev`s come after the
 //! reading, and each job either was taken before, which the heartbeat's answer tells, or cannot be taken any
 //! more. A store that does all of that in one transaction needs no second look.
@@ -72,7 +72,7 @@ impl Holdings {
 
 /// What is to be done about workers that have fallen silent.
 #[derive(Debug, Clone, Default)]
-pub struct Silent {
+pub struct TimedOut {
     /// [`Operation::Abandon`] for the jobs that they hold, up to the limit. Where there are some, there may be more.
     pub changes: Vec<Change>,
     /// Milliseconds until the next worker falls silent, if it is not heard of before.
@@ -97,7 +97,7 @@ pub trait Workers: Send + Sync {
     /// What is to be taken from workers that were not seen for their timeout, up to `limit` jobs. Only workers are
     /// judged whose timeout is at most `heard_ms`: for so long whoever asks would have heard a heartbeat. A worker
     /// that holds nothing any more is not waited for until its next heartbeat. Next to nothing where there are none.
-    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent>;
+    async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut>;
 
     /// Up to `limit` jobs that a worker holds, whether or not it has ever sent a heartbeat.
     async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>>;
@@ -163,7 +163,7 @@ impl Judgement {
 }
 
 fn abandon(Holding { id, claim, rev, .. }: Holding) -> Change {
-    Change { id, operation: Operation::Abandon { claim, loss: Loss::Silent { rev } } }
+    Change { id, operation: Operation::Abandon { claim, loss: Loss::TimedOut { rev } } }
 }
 
 #[cfg(test)]

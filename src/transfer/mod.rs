@@ -32,7 +32,7 @@ pub use self::digest::Digest;
 pub use self::progress::Progress;
 pub use self::verify::{Side, Verdict, verify};
 use crate::job::{Job, JobId, QueueName, Timestamp};
-use crate::store::copying::same;
+use crate::store::transfer::same;
 use crate::store::{
     Expected, HeldKey, Imported, Result as StoreResult, Saved, Store, StoreError, StoredSettings, chain,
 };
@@ -149,7 +149,7 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
         }
         let save = async || target.save_settings(queue, Some(settings), &Expected::Absent).await;
         // The first try of a save that is repeated may have been carried out: then it is there, and ours.
-        if patiently(save).await? == Saved::Changed
+        if patiently(save).await? == Saved::Conflict
             && all_settings(target).await?.get(queue) != Some(settings)
         {
             bail!(

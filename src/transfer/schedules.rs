@@ -52,7 +52,7 @@ pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Resu
         }
         let saved = patiently(async || target.save_schedule(&name, Some(&schedule), None).await).await?;
         // The first try of a save that is repeated may have been carried out: then it is there, and ours.
-        if saved == Saved::Changed {
+        if saved == Saved::Conflict {
             let there = patiently(async || target.schedule(&name).await).await?;
             if !is_same(there.as_ref(), Some(&schedule)) {
                 bail!(

@@ -7,7 +7,7 @@ use std::fmt;
 use super::digest::{Digest, differences};
 use super::{PAGE, Progress, all_settings, batches, forgotten, now, patiently, schedules, semaphores};
 use crate::job::{Job, JobId, QueueName, State};
-use crate::store::copying::same;
+use crate::store::transfer::same;
 use crate::store::{HeldKey, Store};
 
 /// How many differences are told one by one.

@@ -83,17 +83,17 @@ pub async fn a_schedule_comes_back_as_it_was_saved(store: &dyn Store) {
 pub async fn a_schedule_changes_only_as_it_was_seen(store: &dyn Store) {
     let first = schedule(store, "s");
     let save = async |to: Option<&Schedule>, seen| store.save_schedule(&name("s"), to, seen).await.unwrap();
-    assert_eq!(save(Some(&first), Some(1)).await, Saved::Changed);
-    assert_eq!(save(None, Some(1)).await, Saved::Changed);
+    assert_eq!(save(Some(&first), Some(1)).await, Saved::Conflict);
+    assert_eq!(save(None, Some(1)).await, Saved::Conflict);
     assert_eq!(save(None, None).await, Saved::Done);
     assert_eq!(save(Some(&first), None).await, Saved::Done);
     let second = Schedule { rev: 2, version: "v2".into(), ..first.clone() };
-    assert_eq!(save(Some(&second), None).await, Saved::Changed);
-    assert_eq!(save(Some(&second), Some(9)).await, Saved::Changed);
-    assert_eq!(save(None, None).await, Saved::Changed);
+    assert_eq!(save(Some(&second), None).await, Saved::Conflict);
+    assert_eq!(save(Some(&second), Some(9)).await, Saved::Conflict);
+    assert_eq!(save(None, None).await, Saved::Conflict);
     assert_eq!(found(store, "s").await.as_ref(), Some(&first));
     assert_eq!(save(Some(&second), Some(1)).await, Saved::Done);
-    assert_eq!(save(None, Some(1)).await, Saved::Changed);
+    assert_eq!(save(None, Some(1)).await, Saved::Conflict);
     assert_eq!(save(None, Some(2)).await, Saved::Done);
     assert_eq!(found(store, "s").await, None);
     let tries = (0..8).map(|_| save(Some(&first), None));
@@ -172,7 +172,7 @@ pub async fn the_repeat_of_a_firing_changes_nothing(store: &dyn Store) {
     let after = found(store, "s").await;
     // One store remembers its runs and tells of it, the other one only sees that the schedule has changed.
     let again = fire(store, &firing).await;
-    assert!(again == Fired::Lost || again == Fired::Done(firing.run.clone()), "{again:?}");
+    assert!(again == Fired::Conflict || again == Fired::Done(firing.run.clone()), "{again:?}");
     assert_eq!(found(store, "s").await, after);
     assert_eq!(counts_of(store, "q").await.ready, 1, "it is neither stored nor counted twice");
 }
@@ -182,10 +182,10 @@ pub async fn a_firing_of_what_has_changed_does_nothing(store: &dyn Store) {
     let firing = firing(store, &seen);
     let changed = Schedule { rev: 77, ..seen.clone() };
     store.save_schedule(&seen.name, Some(&changed), Some(1)).await.unwrap();
-    assert_eq!(fire(store, &firing).await, Fired::Lost);
+    assert_eq!(fire(store, &firing).await, Fired::Conflict);
     assert_eq!(found(store, "s").await, Some(changed));
     store.save_schedule(&seen.name, None, Some(77)).await.unwrap();
-    assert_eq!(fire(store, &firing).await, Fired::Lost);
+    assert_eq!(fire(store, &firing).await, Fired::Conflict);
     assert_eq!(found(store, "s").await, None);
     assert_eq!(counts_of(store, "q").await, Default::default());
 }

@@ -33,7 +33,7 @@ async fn call(store: &dyn Store, names: &[&str]) -> Vec<String> {
 
 async fn call_under(store: &dyn Store, names: &[&str], rules: &Rules) -> Vec<String> {
     let names: Vec<SemaphoreName> = names.iter().map(|text| name(text)).collect();
-    let called = store.call(Some(&names), rules).await.unwrap();
+    let called = store.unblock_waiters(Some(&names), rules).await.unwrap();
     called.into_iter().map(|called| called.queue.to_string()).collect()
 }
 
@@ -95,7 +95,7 @@ pub async fn claimers_at_once_never_pass_the_capacity(store: &dyn Store) {
             applied.unwrap();
         }
         won.iter().for_each(|job| assert!(left.remove(&job.meta.id), "delivered twice"));
-        store.call(None, &Rules::default()).await.unwrap();
+        store.unblock_waiters(None, &Rules::default()).await.unwrap();
         left.is_empty().then_some(())
     })
     .await;
@@ -187,7 +187,7 @@ pub async fn the_highest_priority_is_called_first(store: &dyn Store) {
     let taken = see(store, &pushed[1]).await;
     apply(store, commit(&taken)).await.unwrap();
     until("the room is given to the other", async || {
-        store.call(None, &Rules::default()).await.unwrap();
+        store.unblock_waiters(None, &Rules::default()).await.unwrap();
         claim(store, ask("a", 1)).await.pop()
     })
     .await;
@@ -206,7 +206,7 @@ pub async fn who_was_called_is_not_called_again(store: &dyn Store) {
         apply(store, commit(holder)).await.unwrap();
         assert_eq!(call(store, &["s"]).await, ["a"]);
         assert!(call(store, &["s"]).await.is_empty());
-        assert!(store.call(None, &Rules::default()).await.unwrap().is_empty());
+        assert!(store.unblock_waiters(None, &Rules::default()).await.unwrap().is_empty());
     }
     let counts = counts_of(store, "a").await;
     assert_eq!((counts.ready, counts.blocked), (2, 18));

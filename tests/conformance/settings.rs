@@ -54,10 +54,10 @@ pub async fn the_revision_grows_with_every_change(store: &dyn Store) {
 
 pub async fn a_change_needs_the_expected_version(store: &dyn Store) {
     let version = |text: &str| Expected::Version(text.to_owned());
-    assert_eq!(save(store, Some("a"), version("a")).await, Saved::Changed);
+    assert_eq!(save(store, Some("a"), version("a")).await, Saved::Conflict);
     assert_eq!(save(store, Some("a"), Expected::Absent).await, Saved::Done);
-    assert_eq!(save(store, Some("b"), Expected::Absent).await, Saved::Changed);
-    assert_eq!(save(store, Some("b"), version("x")).await, Saved::Changed);
+    assert_eq!(save(store, Some("b"), Expected::Absent).await, Saved::Conflict);
+    assert_eq!(save(store, Some("b"), version("x")).await, Saved::Conflict);
     let before = all(store).await;
     assert_eq!(before.queues[&queue("q")].version, "a");
     assert!(store.settings(Some(before.revision)).await.unwrap().is_none(), "a refused change is none");
@@ -68,7 +68,7 @@ pub async fn a_change_needs_the_expected_version(store: &dyn Store) {
 
 pub async fn settings_can_be_removed(store: &dyn Store) {
     save(store, Some("a"), Expected::Any).await;
-    assert_eq!(save(store, None, Expected::Version("b".into())).await, Saved::Changed);
+    assert_eq!(save(store, None, Expected::Version("b".into())).await, Saved::Conflict);
     assert_eq!(save(store, None, Expected::Version("a".into())).await, Saved::Done);
     assert!(all(store).await.queues.is_empty());
     assert_eq!(save(store, None, Expected::Any).await, Saved::Done);

@@ -6,7 +6,7 @@ use tailback::job::record::{Origin, TrailReason};
 use tailback::job::state::State;
 use tailback::job::transition::Operation;
 use tailback::job::{Claim, Failure, Job, JobId, Timestamp, TrailStep, Visible};
-use tailback::store::copying::same;
+use tailback::store::transfer::same;
 use tailback::store::{HeldKey, Imported, Pushed, Store};
 
 use super::support::*;

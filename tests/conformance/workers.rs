@@ -38,7 +38,7 @@ async fn push_and_take_as(store: &dyn Store, name: &str, count: usize, lease_ms:
 /// Waits until workers are silent that hold something.
 async fn silence(store: &dyn Store) -> Vec<Change> {
     until("somebody is silent", async || {
-        let changes = store.silent(ALWAYS, 100).await.unwrap().changes;
+        let changes = store.timed_out_workers(ALWAYS, 100).await.unwrap().changes;
         (!changes.is_empty()).then_some(changes)
     })
     .await
@@ -145,13 +145,13 @@ pub async fn a_silent_worker_gives_back_what_it_holds(store: &dyn Store) {
     assert_eq!(apply(store, commit(&again)).await.unwrap().outcome, Outcome::Done);
     assert_eq!(apply(store, commit(&taken)).await, Err(Refusal::Lost { gone: true }));
 
-    let rest = store.silent(ALWAYS, 100).await.unwrap();
+    let rest = store.timed_out_workers(ALWAYS, 100).await.unwrap();
     assert!(rest.changes.is_empty() && rest.next_in_ms.is_none(), "nobody waits for it any more: {rest:?}");
     let shown = store.worker(&worker("w")).await.unwrap().unwrap();
     assert_eq!((shown.seen_at, shown.reserved), (seen_at, 0), "people can see it for a while");
     // What it takes without a heartbeat it keeps for the lease.
     push_and_take_as(store, "w", 1, LONG_MS).await;
-    assert!(store.silent(ALWAYS, 100).await.unwrap().changes.is_empty());
+    assert!(store.timed_out_workers(ALWAYS, 100).await.unwrap().changes.is_empty());
 }
 
 pub async fn silences_use_attempts_up(store: &dyn Store) {
@@ -179,7 +179,7 @@ pub async fn a_heartbeat_keeps_what_silence_has_not_taken(store: &dyn Store) {
     for late in lost {
         assert_eq!(apply(store, late).await, Err(Refusal::Lost { gone: false }));
     }
-    assert!(store.silent(ALWAYS, 100).await.unwrap().changes.is_empty(), "it is alive again");
+    assert!(store.timed_out_workers(ALWAYS, 100).await.unwrap().changes.is_empty(), "it is alive again");
     for job in jobs {
         let committed = apply(store, commit(&job)).await;
         assert_eq!(committed.is_ok(), job.meta.id != taken.id, "{committed:?}");
@@ -202,7 +202,7 @@ pub async fn a_delivery_is_a_sign_of_life(store: &dyn Store) {
     let silent_at = seen_at(store, "w").await.plus_ms(TIMEOUT_MS);
     until_past(store, silent_at).await;
     let taken = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);
-    let silent = store.silent(ALWAYS, 100).await.unwrap();
+    let silent = store.timed_out_workers(ALWAYS, 100).await.unwrap();
     assert!(silent.changes.is_empty(), "it has just been there");
     assert!(silent.next_in_ms.is_some_and(|ms| ms <= TIMEOUT_MS), "{silent:?}");
     silence(store).await;
@@ -213,7 +213,7 @@ pub async fn only_who_sent_a_heartbeat_falls_silent(store: &dyn Store) {
     let taken = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);
     push_and_take(store, job("q")).await;
     until_past(store, taken.meta.started_at.unwrap().plus_ms(50)).await;
-    let silent = store.silent(ALWAYS, 100).await.unwrap();
+    let silent = store.timed_out_workers(ALWAYS, 100).await.unwrap();
     assert!(silent.changes.is_empty() && silent.next_in_ms.is_none(), "{silent:?}");
     assert_eq!(store.worker(&worker("w")).await.unwrap(), None);
 }
@@ -222,8 +222,11 @@ pub async fn a_silence_that_nobody_listened_to_is_none(store: &dyn Store) {
     push_and_take_as(store, "w", 1, LONG_MS).await;
     beat(store, "w", 50).await;
     assert_eq!(silence(store).await.len(), 1);
-    assert!(store.silent(49, 100).await.unwrap().changes.is_empty(), "who came a moment ago cannot tell");
-    assert_eq!(store.silent(50, 100).await.unwrap().changes.len(), 1);
+    assert!(
+        store.timed_out_workers(49, 100).await.unwrap().changes.is_empty(),
+        "who came a moment ago cannot tell"
+    );
+    assert_eq!(store.timed_out_workers(50, 100).await.unwrap().changes.len(), 1);
 }
 
 pub async fn silence_is_dealt_with_in_steps(store: &dyn Store) {
@@ -234,7 +237,7 @@ pub async fn silence_is_dealt_with_in_steps(store: &dyn Store) {
     until_past(store, seen_at(store, "b").await.plus_ms(30)).await;
     let mut taken = 0;
     loop {
-        let changes = store.silent(ALWAYS, 3).await.unwrap().changes;
+        let changes = store.timed_out_workers(ALWAYS, 3).await.unwrap().changes;
         if changes.is_empty() {
             break;
         }
@@ -246,17 +249,17 @@ pub async fn silence_is_dealt_with_in_steps(store: &dyn Store) {
     }
     assert_eq!(taken, 8);
     assert_eq!(counts_of(store, "q").await.ready, 8);
-    let silent = store.silent(ALWAYS, 3).await.unwrap();
+    let silent = store.timed_out_workers(ALWAYS, 3).await.unwrap();
     assert!(silent.changes.is_empty() && silent.next_in_ms.is_none());
 }
 
 pub async fn the_next_silence_is_foreseen(store: &dyn Store) {
     beat(store, "late", LONG_MS).await;
     beat(store, "soon", 60_000).await;
-    let next = store.silent(ALWAYS, 100).await.unwrap().next_in_ms;
+    let next = store.timed_out_workers(ALWAYS, 100).await.unwrap().next_in_ms;
     assert!(next.is_some_and(|ms| (30_000..=60_000).contains(&ms)), "{next:?}");
     beat(store, "soon", 2 * LONG_MS).await;
-    let next = store.silent(ALWAYS, 100).await.unwrap().next_in_ms;
+    let next = store.timed_out_workers(ALWAYS, 100).await.unwrap().next_in_ms;
     assert!(next.is_some_and(|ms| (60_000..=LONG_MS).contains(&ms)), "{next:?}");
 }
 

@@ -75,20 +75,20 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
     let mut expected = vec![
         "due",
         "pruner",
-        "pulse",
+        "store_probe",
         "reaper",
         "reconciler",
         "scheduler",
         "semaphores",
         "settings",
-        "sweep",
-        "upkeep",
+        "waiter_poll",
+        "metrics_upkeep",
         "workers",
     ];
     if place.url.starts_with("mongodb") {
-        expected.extend(["listener", "teller"]); // where there may be other servers
-        expected.sort_unstable();
+        expected.extend(["signal_listener", "signal_publisher"]); // where there may be other servers
     }
+    expected.sort_unstable();
     assert_eq!(names, expected, "{stats}");
 }
 

@@ -158,10 +158,10 @@ impl World<'_> {
 
     async fn silence(&mut self, heard_ms: u64, heard_of: Option<u8>) -> Result<bool, String> {
         let from = self.now()?;
-        let changes = self.store.silent(heard_ms, 10_000).await.map_err(fault)?.changes;
+        let changes = self.store.timed_out_workers(heard_ms, 10_000).await.map_err(fault)?.changes;
         self.say(format!("{} jobs of workers that are silent for {heard_ms}", changes.len()));
         let now = self.since(from)?;
-        self.model.silent(heard_ms, &changes, now)?;
+        self.model.timed_out_workers(heard_ms, &changes, now)?;
         if let (Some(place), false) = (heard_of, changes.is_empty()) {
             self.heartbeat(place, Ahead::Far(0), false).await?;
         }
@@ -221,7 +221,7 @@ impl World<'_> {
         let to = (!is_removed).then_some(&schedule);
         let told = self.store.save_schedule(&name, to, seen).await.map_err(fault)?;
         self.say(format!("save schedule {to:?}, seen {seen:?} -> {told:?}"));
-        let expected = if seen == rev { Saved::Done } else { Saved::Changed };
+        let expected = if seen == rev { Saved::Done } else { Saved::Conflict };
         if told != expected {
             return Err(format!("schedule {name} was {told:?}, expected {expected:?}"));
         }
@@ -266,7 +266,7 @@ impl World<'_> {
             // One store remembers its last runs, and tells of this one; nothing happens again.
             let is_known = |run| schedule.is_some_and(|schedule| schedule.last_runs.contains(run));
             return match &told {
-                Fired::Lost => Ok(()),
+                Fired::Conflict => Ok(()),
                 Fired::Done(run) if is_known(run) => Ok(()),
                 told => Err(format!("a firing of what has changed was told {told:?}")),
             };
@@ -323,7 +323,7 @@ impl World<'_> {
         let told = self.store.save_settings(&name, to.as_ref(), &expected).await.map_err(fault)?;
         self.say(format!("set {name} to {to:?}, expecting {expected:?} -> {told:?}"));
         let is_right = expected == Expected::Any || expected == current;
-        if told != if is_right { Saved::Done } else { Saved::Changed } {
+        if told != if is_right { Saved::Done } else { Saved::Conflict } {
             return Err(format!("settings of {name} were {told:?}, expecting {expected:?} of {there:?}"));
         }
         match to {

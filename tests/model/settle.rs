@@ -217,7 +217,7 @@ impl Model {
                 }
                 Ok(self.has_failed(job, "the reservation ran out".into(), (0, 0), now))
             }
-            Operation::Abandon { loss: Loss::Silent { rev }, .. } => {
+            Operation::Abandon { loss: Loss::TimedOut { rev }, .. } => {
                 if !matches!(job.rev, Rev::Same(known) if known == *rev) {
                     return Err(No::Lost { gone: false }); // it was heard of
                 }

@@ -56,7 +56,7 @@ impl Model {
 
     /// What is taken from workers that were not heard of for their timeout. The harness has waited until the timeouts
     /// of all of them are over, or far ahead.
-    pub fn silent(&mut self, heard_ms: u64, told: &[Change], now: When) -> Checked {
+    pub fn timed_out_workers(&mut self, heard_ms: u64, told: &[Change], now: When) -> Checked {
         let mut lost = Vec::new();
         for name in self.workers.keys().cloned().collect::<Vec<_>>() {
             let held = self.held_by(&name);
@@ -73,7 +73,7 @@ impl Model {
         seen.sort_by(|a, b| a.id.cmp(&b.id));
         let is_right = seen.len() == lost.len()
             && seen.iter().zip(&lost).all(|(seen, id)| match (&seen.operation, self.jobs.get(id)) {
-                (Operation::Abandon { claim, loss: Loss::Silent { rev } }, Some(job)) => {
+                (Operation::Abandon { claim, loss: Loss::TimedOut { rev } }, Some(job)) => {
                     let same = matches!(job.rev, Rev::Same(known) if known == *rev);
                     seen.id == *id && job.claim.as_ref() == Some(claim) && same
                 }

@@ -404,7 +404,7 @@ impl<'a> World<'a> {
                     Some(Rev::Same(rev)) => rev.wrapping_add(off_by(*is_right).cast_signed()),
                     _ => 0,
                 };
-                Operation::Abandon { claim, loss: Loss::Silent { rev } }
+                Operation::Abandon { claim, loss: Loss::TimedOut { rev } }
             }
             Act::Removal => Operation::Abandon { claim, loss: Loss::Removed },
             Act::Expire { is_right } => {

@@ -36,7 +36,7 @@ impl Semaphores for Metered {
         self.one("remove_semaphore", self.inner.remove_semaphore(name)).await
     }
 
-    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
-        self.one("call", self.inner.call(names, rules)).await
+    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+        self.one("unblock_waiters", self.inner.unblock_waiters(names, rules)).await
     }
 }

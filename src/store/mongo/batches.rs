@@ -12,14 +12,16 @@ use mongodb::bson::{Document, doc};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::ReturnDocument;
 
-use super::atomic::{abort, child};
-use super::client::{DUPLICATE_KEY, fault, parts};
-use super::document::{Row, date, put_json};
-use super::lines::Lines;
-use super::push::{self, Resolved, Room, Trouble, insert_each};
-use super::{BATCH_RESULTS, BATCHES, Mongo};
 use crate::job::batch::{Endings, Finish};
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::store::mongo::BATCH_RESULTS;
+use crate::store::mongo::BATCHES;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::{DUPLICATE_KEY, fault, parts};
+use crate::store::mongo::jobs::apply_atomic::{abort, child};
+use crate::store::mongo::jobs::document::{Row, date, put_json};
+use crate::store::mongo::jobs::groups::Lines;
+use crate::store::mongo::jobs::push::{self, Resolved, Room, TxError, insert_each};
 use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
 
 /// The longest pause before a transaction that met another one begins again, in microseconds.
@@ -120,7 +122,7 @@ pub async fn count<'a>(
     mongo: &Mongo,
     finishes: impl Iterator<Item = &'a Finish>,
     session: &mut ClientSession,
-) -> Result<Vec<Counted<'a>>, Trouble> {
+) -> Result<Vec<Counted<'a>>, TxError> {
     let mut by_batch: BTreeMap<&BatchId, Vec<&Finish>> = BTreeMap::new();
     finishes.for_each(|finish| by_batch.entry(&finish.batch).or_default().push(finish));
     let batches = mongo.collection(BATCHES).await?;
@@ -137,7 +139,7 @@ pub async fn count<'a>(
             .return_document(ReturnDocument::After)
             .projection(doc! { "on_finished": 0 });
         // There is none where another program named a batch that never was.
-        if let Some(found) = update.session(&mut *session).await.map_err(Trouble::Driver)? {
+        if let Some(found) = update.session(&mut *session).await.map_err(TxError::Driver)? {
             counted.push(Counted { batch: to_batch(&found)?, finishes });
         }
     }
@@ -151,19 +153,19 @@ pub async fn conclude(
     counted: Vec<Counted<'_>>,
     rules: &Rules,
     session: &mut ClientSession,
-) -> Result<Vec<(BatchId, NewJob)>, Trouble> {
+) -> Result<Vec<(BatchId, NewJob)>, TxError> {
     let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
     let mut callbacks = Vec::new();
     for Counted { batch, finishes } in counted {
         let kept: Vec<Document> =
             finishes.iter().map(|finish| from_result(&finish.batch, &finish.result)).collect();
         let results = mongo.collection(BATCH_RESULTS).await?;
-        results.insert_many(kept).session(&mut *session).await.map_err(Trouble::Driver)?;
+        results.insert_many(kept).session(&mut *session).await.map_err(TxError::Driver)?;
         if !batch.is_over() {
             continue;
         }
         let whole = batches.find_one(doc! { "_id": batch.id.as_str() }).session(&mut *session);
-        let Some(whole) = whole.await.map_err(Trouble::Driver)? else { continue };
+        let Some(whole) = whole.await.map_err(TxError::Driver)? else { continue };
         let mut batch = to_batch(&whole)?;
         let callback = end(mongo, &mut batch, rules, now, session).await?;
         callbacks.extend(callback.map(|callback| (batch.id, callback)));
@@ -178,13 +180,13 @@ async fn end(
     rules: &Rules,
     now: Timestamp,
     session: &mut ClientSession,
-) -> Result<Option<NewJob>, Trouble> {
+) -> Result<Option<NewJob>, TxError> {
     let callback = batch.finish(now, rules.defaults().retain_batch_ms);
     let mut set = doc! { "finished_at": date(now) };
     set.extend(batch.purge_at.map(|at| ("purge_at".to_owned(), date(at).into())));
     let batches = mongo.collection(BATCHES).await?;
     let update = batches.update_one(doc! { "_id": batch.id.as_str() }, doc! { "$set": set });
-    update.session(session).await.map_err(Trouble::Driver)?;
+    update.session(session).await.map_err(TxError::Driver)?;
     Ok(callback)
 }
 
@@ -203,17 +205,17 @@ async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> C
         limited.retain(|queue| rules.max_jobs(queue).is_some());
         limited.sort();
         limited.dedup();
-        let _gates = mongo.gates.enter(limited.iter().cloned()).await;
-        let _lines = mongo.line_gates.enter(jobs.iter().filter_map(push::line)).await;
+        let _locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
+        let _group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
         let room = mongo.room(&limited, None, rules).await?;
         loop {
             match try_change(mongo, what, jobs, room.clone(), rules).await {
                 Ok(Some(changed)) => return Ok(changed),
                 Ok(None) => {}
-                Err(Trouble::Again) => {}
-                Err(Trouble::Driver(error)) if is_conflict(&error) => {}
-                Err(Trouble::Driver(error)) => return Err(fault(error)),
-                Err(Trouble::Store(error)) => return Err(error),
+                Err(TxError::Conflict) => {}
+                Err(TxError::Driver(error)) if is_conflict(&error) => {}
+                Err(TxError::Driver(error)) => return Err(fault(error)),
+                Err(TxError::Store(error)) => return Err(error),
             }
             pause().await;
         }
@@ -228,7 +230,7 @@ async fn try_change(
     jobs: &[NewJob],
     mut room: Room,
     rules: &Rules,
-) -> Result<Option<Changed>, Trouble> {
+) -> Result<Option<Changed>, TxError> {
     let mut session = mongo.transaction().await?;
     let mut batch = match lock(mongo, what, jobs.len() as u64, &mut session).await? {
         Ok(batch) => batch,
@@ -254,7 +256,7 @@ async fn try_change(
     let callback = settle(mongo, what, &mut batch, counts, rules, &mut session).await?;
     let places = jobs.iter().chain(&callback).map(push::place).collect::<Vec<_>>();
     let stored = store(mongo, resolved, callback.as_ref(), lines, session).await;
-    mongo.floors.came(places.iter().map(|(queue, place)| (queue, *place)));
+    mongo.heads.note_ready(places.iter().map(|(queue, place)| (queue, *place)));
     let callback = callback.as_ref().map(CalledBack::from);
     Ok(stored?.then_some(Ok(BatchChanged { batch, pushed, callback })))
 }
@@ -266,7 +268,7 @@ async fn lock(
     what: &What,
     jobs: u64,
     session: &mut ClientSession,
-) -> Result<Result<Batch, BatchDenied>, Trouble> {
+) -> Result<Result<Batch, BatchDenied>, TxError> {
     let batches = mongo.collection(BATCHES).await?;
     let (id, filter, update) = match what {
         What::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
@@ -276,11 +278,11 @@ async fn lock(
         What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
-    match update.session(&mut *session).await.map_err(Trouble::Driver)? {
+    match update.session(&mut *session).await.map_err(TxError::Driver)? {
         Some(found) => Ok(Ok(to_batch(&found)?)),
         None => {
             let there = batches.find_one(doc! { "_id": id.as_str() }).session(session).await;
-            let there = there.map_err(Trouble::Driver)?.is_some();
+            let there = there.map_err(TxError::Driver)?.is_some();
             Ok(Err(if there { BatchDenied::Sealed } else { BatchDenied::Unknown }))
         }
     }
@@ -294,14 +296,14 @@ async fn settle(
     (asked, stored): (u64, u64),
     rules: &Rules,
     session: &mut ClientSession,
-) -> Result<Option<NewJob>, Trouble> {
+) -> Result<Option<NewJob>, TxError> {
     let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
     match what {
         What::Create(_) => {
             batch.pending = stored;
             let over = batch.is_over();
             let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(from_batch(batch)).session(session).await.map_err(Trouble::Driver)?;
+            batches.insert_one(from_batch(batch)).session(session).await.map_err(TxError::Driver)?;
             Ok(callback)
         }
         What::Add(id) => {
@@ -310,7 +312,7 @@ async fn settle(
                 batch.pending = batch.pending.saturating_sub(surplus);
                 let update = doc! { "$inc": { "pending": -number(surplus) } };
                 let update = batches.update_one(doc! { "_id": id.as_str() }, update);
-                update.session(session).await.map_err(Trouble::Driver)?;
+                update.session(session).await.map_err(TxError::Driver)?;
             }
             Ok(None)
         }
@@ -326,7 +328,7 @@ async fn store(
     callback: Option<&NewJob>,
     mut lines: Lines,
     mut session: ClientSession,
-) -> Result<bool, Trouble> {
+) -> Result<bool, TxError> {
     let Resolved { mut documents, records, mut arriving, .. } = resolved;
     let database = mongo.connection.database().await?;
     if let Some(callback) = callback {
@@ -350,7 +352,7 @@ async fn store(
             if is_conflict(&error) {
                 arriving.refused();
             }
-            Err(Trouble::Driver(error))
+            Err(TxError::Driver(error))
         }
     }
 }

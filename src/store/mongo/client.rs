@@ -10,7 +10,8 @@ use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress
 use mongodb::{Client, ClientSession, Database};
 use tokio::sync::OnceCell;
 
-use super::{JOBS, META};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::META;
 use crate::store::{Cause, Result, StoreError};
 
 /// How to reach the database.

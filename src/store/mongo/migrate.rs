@@ -10,7 +10,7 @@ use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use sha2::{Digest as _, Sha256};
 
-use super::client::{NAMESPACE_EXISTS, code, durable_document, fault};
+use crate::store::mongo::client::{NAMESPACE_EXISTS, code, durable_document, fault};
 use crate::store::{Result, StoreError};
 
 /// One migration as shipped.

@@ -1,55 +1,34 @@
 //! Jobs in MongoDB: all queues in one collection, `jobs`, whose documents are public.
 //!
-//! | file | what it does |
+//! | file or folder | what it does |
 //! |---|---|
 //! | `client` | the connection, deadlines, what errors mean |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
-//! | `document`, `payload` | jobs and payloads as BSON |
-//! | `push`, `claim`, `apply` | the hot path |
-//! | `handed`, `floors` | jobs as this server delivered them; where the heads of queues were |
-//! | `query`, `overdue` | jobs by filter; what has run out |
-//! | `counters`, `figures`, `reconcile` | how many jobs there are, kept, read, and compared with a real count |
-//! | `stocked` | which queues have something to deliver |
-//! | `signals` | what servers tell each other |
-//! | `schedules` | schedules, and firing them |
-//! | `workers` | who works, and who has fallen silent |
-//! | `batches` | jobs that belong together |
-//! | `lines` | whose turn it is in the groups |
-//! | `semaphores`, `limited` | semaphores, and claims that they or their queue limit |
-//! | `settings`, `requests`, `receipts` | what else is remembered |
-//! | `copying` | all of it, from and to another store |
+//! | `jobs` | pushing, claiming, changing and finding jobs |
+//! | `cache` | what saves reads |
+//! | `figures` | how many jobs there are |
+//! | `keyed_mutex` | one mutex for each of many keys |
+//! | `signals` | signals between servers |
+//! | `batches`, `schedules`, `semaphores`, `workers` | the other things that people name |
+//! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
+//! | `transfer` | all of it, from and to another store |
 
-mod apply;
-mod atomic;
 mod batches;
-mod claim;
+mod cache;
 mod client;
 mod clock;
-mod copying;
-mod counters;
-mod document;
 mod figures;
-mod floors;
-mod gates;
-mod handed;
-mod history;
-mod limited;
-mod lines;
+mod jobs;
+mod keyed_mutex;
 mod migrate;
-mod overdue;
-mod payload;
-mod plan;
-mod push;
-mod query;
-mod receipts;
-mod reconcile;
+mod prune;
 mod requests;
 mod schedules;
 mod semaphores;
 mod settings;
 mod signals;
-mod stocked;
+mod transfer;
 mod workers;
 
 use std::collections::HashMap;
@@ -64,13 +43,12 @@ use mongodb::bson::{Document, doc};
 pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
 use self::clock::Clock;
-use self::counters::Counters;
-use self::figures::Figures;
-use self::floors::Floors;
-use self::gates::Gates;
-use self::handed::Handed;
-use self::overdue::Reaped;
-use self::reconcile::Reconciler;
+use self::figures::counters::Counters;
+use self::figures::counts::Figures;
+
+use self::cache::{DeadlineCache, DeliveredCache, HeadCache};
+use self::figures::reconcile::Reconciler;
+use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use super::{
     Applied, Change, ClaimAsk, Claims, Denied, Expected, Filter, Heard, HeldKey, Imported, Opened, Overdue,
@@ -104,12 +82,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Mongo {
     connection: Arc<Connection>,
     clock: Clock,
-    /// Of queues with a `max_jobs`; entered before those of lines.
-    gates: Gates<QueueName>,
-    line_gates: Gates<Line>,
-    handed: Handed,
-    floors: Floors,
-    reaped: Reaped,
+    /// Of queues with a `max_jobs`; locked before those of groups.
+    queue_mutex: KeyedMutex<QueueName>,
+    group_mutex: KeyedMutex<Line>,
+    delivered: DeliveredCache,
+    heads: HeadCache,
+    deadlines: DeadlineCache,
     counters: Counters,
     figures: Figures,
     reconciler: Reconciler,
@@ -125,11 +103,11 @@ impl Mongo {
             counters: Counters::new(connection.clone()),
             connection,
             clock: Clock::new(),
-            gates: Gates::default(),
-            line_gates: Gates::default(),
-            handed: Handed::default(),
-            floors: Floors::default(),
-            reaped: Reaped::default(),
+            queue_mutex: KeyedMutex::default(),
+            group_mutex: KeyedMutex::default(),
+            delivered: DeliveredCache::default(),
+            heads: HeadCache::default(),
+            deadlines: DeadlineCache::default(),
             figures: Figures::default(),
             reconciler: Reconciler::default(),
             signals,
@@ -169,57 +147,57 @@ impl Store for Mongo {
     }
 
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
-        push::push(self, jobs, rules).await
+        jobs::push::push(self, jobs, rules).await
     }
 
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
-        let claims = self.connection.within(claim::claim_all(self, asks, rules)).await;
+        let claims = self.connection.within(jobs::claim::claim_all(self, asks, rules)).await;
         claims.unwrap_or_else(|error| Claims::failed(asks.len(), &error))
     }
 
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
         self.connection
-            .within(async { claim::held(self.connection.database().await?, queues, claim).await })
+            .within(async { jobs::claim::held(self.connection.database().await?, queues, claim).await })
             .await
     }
 
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
-        apply::apply(self, changes, rules).await
+        jobs::apply::apply(self, changes, rules).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
-        self.connection.within(overdue::overdue(self, limit)).await
+        self.connection.within(jobs::expired::expired(self, limit)).await
     }
 
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
-        self.connection.within(query::upcoming(self, limit)).await
+        self.connection.within(jobs::query::upcoming(self, limit)).await
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
-        self.connection.within(query::get(self, ids)).await
+        self.connection.within(jobs::query::get(self, ids)).await
     }
 
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-        self.connection.within(query::find(self, filter, after, limit)).await
+        self.connection.within(jobs::query::find(self, filter, after, limit)).await
     }
 
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
-        self.connection.within(query::queues(self, prefix, after, limit)).await
+        self.connection.within(jobs::query::queues(self, prefix, after, limit)).await
     }
 
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
-        self.connection.within(stocked::stocked(self, queues)).await
+        self.connection.within(jobs::stocked::stocked(self, queues)).await
     }
 
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         let deadline = self.connection.deadline() * COUNT_DEADLINES;
         let late = |_| StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis()));
-        tokio::time::timeout(deadline, figures::counts(self)).await.map_err(late)?
+        tokio::time::timeout(deadline, figures::counts::counts(self)).await.map_err(late)?
     }
 
     async fn reconcile(&self) -> Result<Reconciled> {
         let late = |_| StoreError::unavailable("the counters were not compared in time");
-        tokio::time::timeout(PATIENCE, reconcile::reconcile(self)).await.map_err(late)?
+        tokio::time::timeout(PATIENCE, figures::reconcile::reconcile(self)).await.map_err(late)?
     }
 
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
@@ -251,7 +229,7 @@ impl Store for Mongo {
     async fn prune(&self, limit: usize) -> Result<u64> {
         let forgotten = self.connection.within(requests::prune_keys(self, limit)).await?;
         let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
-        let forgotten = forgotten + self.connection.within(history::prune(self, left)).await?;
+        let forgotten = forgotten + self.connection.within(prune::prune(self, left)).await?;
         let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
         Ok(forgotten + self.connection.within(batches::prune(self, left)).await?)
     }
@@ -265,22 +243,22 @@ impl Store for Mongo {
     }
 
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-        self.connection.within(copying::export(self, after, limit)).await
+        self.connection.within(transfer::export(self, after, limit)).await
     }
 
     async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
         let count = jobs.len();
-        let imported = self.connection.within(copying::import(self, jobs)).await;
+        let imported = self.connection.within(transfer::import(self, jobs)).await;
         imported.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
-        self.connection.within(copying::export_keys(self, after, limit)).await
+        self.connection.within(transfer::export_keys(self, after, limit)).await
     }
 
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
-        let imported = self.connection.within(copying::import_keys(self, keys)).await;
+        let imported = self.connection.within(transfer::import_keys(self, keys)).await;
         imported.unwrap_or_else(|error| vec![Err(error); count])
     }
 

@@ -3,10 +3,13 @@
 use futures::TryStreamExt;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
-use super::client::{DUPLICATE_KEY, code, fault, write};
-use super::document::{Row, date};
-use super::{JOBS, KEYS, Mongo, REQUESTS};
 use crate::job::{Claim, JobId, State, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::KEYS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::REQUESTS;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
+use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::{Opened, Request, Result, Store as _};
 
 /// How long the key of a job that is unfinished after the key's time is left alone, in milliseconds.

@@ -9,13 +9,15 @@ use mongodb::bson::{Document, doc};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::{ClientSession, Database};
 
-use super::client::{DUPLICATE_KEY, code, fault};
-use super::document::{Row, date};
-use super::floors::Place;
-use super::lines::Lines;
-use super::push::{self, Trouble};
-use super::{JOBS, Mongo, SCHEDULES};
 use crate::job::{Schedule, ScheduleName, State, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::SCHEDULES;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::jobs::groups::Lines;
+use crate::store::mongo::jobs::push::{self, TxError};
 use crate::store::{Fired, Firing, Result, Saved, Schedules, Store as _, StoreError};
 
 #[async_trait]
@@ -126,30 +128,30 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
             u64::from(there.is_none())
         }
     };
-    Ok(if found == 1 { Saved::Done } else { Saved::Changed })
+    Ok(if found == 1 { Saved::Done } else { Saved::Conflict })
 }
 
 /// Fires in a transaction that is repeated while others get in its way, up to the verb's deadline.
 async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
     let sending = mongo.counters.sending(firing.job.iter().map(|job| &job.queue));
-    let _gates = mongo.line_gates.enter(firing.job.iter().filter_map(push::line)).await;
+    let _locks = mongo.group_mutex.lock(firing.job.iter().filter_map(push::line)).await;
     let mut attempts = 0;
     let (fired, stored) = loop {
         attempts += 1;
         match try_fire(mongo, firing).await {
             Ok(tried) => break tried,
-            Err(Trouble::Again) => {}
-            Err(Trouble::Driver(error)) if is_conflict(&error) => tokio::task::yield_now().await,
-            Err(Trouble::Driver(error)) => return Err(fault(error)),
-            Err(Trouble::Store(error)) => return Err(error),
+            Err(TxError::Conflict) => {}
+            Err(TxError::Driver(error)) if is_conflict(&error) => tokio::task::yield_now().await,
+            Err(TxError::Driver(error)) => return Err(fault(error)),
+            Err(TxError::Store(error)) => return Err(error),
         }
     };
     match (stored, &firing.job) {
         (Some(state), Some(job)) => {
             mongo.counters.came(&job.queue, state, 1);
             sending.answered();
-            let place = Place { priority: job.priority, run_at: job.run_at };
-            mongo.floors.came([(&job.queue, place)]);
+            let place = Position { priority: job.priority, run_at: job.run_at };
+            mongo.heads.note_ready([(&job.queue, place)]);
         }
         // What an earlier call has stored is not counted again.
         _ if attempts == 1 => sending.answered(),
@@ -165,17 +167,17 @@ fn is_conflict(error: &Error) -> bool {
 }
 
 /// What has become of the firing, and the state of its job, if this very attempt has stored it.
-async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, Option<State>), Trouble> {
+async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, Option<State>), TxError> {
     let database = mongo.connection.database().await?;
     let all = database.collection::<Document>(SCHEDULES);
     let mut session = mongo.transaction().await?;
     let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(&mut session).await?;
     let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
-        return Ok((Fired::Lost, None));
+        return Ok((Fired::Conflict, None));
     };
     if schedule.rev != firing.seen {
         commit(&mut session).await?; // what was read must be durable before it is answered
-        return Ok((firing.found_in(&schedule.last_runs).unwrap_or(Fired::Lost), None));
+        return Ok((firing.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict), None));
     }
     let yields = firing.yields && is_unfinished(database, &schedule, &mut session).await?;
     let run = if yields { firing.yielded() } else { firing.run.clone() };

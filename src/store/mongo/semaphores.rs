@@ -14,15 +14,17 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
-use super::atomic::abort;
-use super::batches::{is_conflict, pause};
-use super::client::{count, fault, write};
-use super::document::{Row, date, readable, to_meta, without_contents};
-use super::floors::Place;
-use super::push::Trouble;
-use super::{JOBS, Mongo, SEMAPHORES};
 use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others};
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::SEMAPHORES;
+use crate::store::mongo::batches::{is_conflict, pause};
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{count, fault, write};
+use crate::store::mongo::jobs::apply_atomic::abort;
+use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
+use crate::store::mongo::jobs::push::TxError;
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
 /// The most queues in which one call of a semaphore calls somebody.
@@ -86,7 +88,7 @@ impl Semaphores for Mongo {
         let removing = async {
             loop {
                 match remove(self, name).await {
-                    Err(Trouble::Driver(error)) if is_conflict(&error) => pause().await,
+                    Err(TxError::Driver(error)) if is_conflict(&error) => pause().await,
                     other => return other.map_err(plain),
                 }
             }
@@ -94,7 +96,7 @@ impl Semaphores for Mongo {
         self.connection.within(removing).await
     }
 
-    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
         let calling = async {
             let names: BTreeSet<SemaphoreName> = match names {
                 Some(names) => names.iter().cloned().collect(),
@@ -112,11 +114,11 @@ impl Semaphores for Mongo {
 }
 
 /// The same outside of a transaction.
-fn plain(trouble: Trouble) -> StoreError {
+fn plain(trouble: TxError) -> StoreError {
     match trouble {
-        Trouble::Driver(error) => fault(error),
-        Trouble::Store(error) => error,
-        Trouble::Again => StoreError::internal("what was only read was taken"), // nothing here writes
+        TxError::Driver(error) => fault(error),
+        TxError::Store(error) => error,
+        TxError::Conflict => StoreError::internal("what was only read was taken"), // nothing here writes
     }
 }
 
@@ -147,7 +149,7 @@ impl Reader<'_> {
         collection: &str,
         pipeline: Vec<Document>,
         index: Option<&str>,
-    ) -> Result<Vec<Document>, Trouble> {
+    ) -> Result<Vec<Document>, TxError> {
         let collection = self.mongo.collection(collection).await?;
         let mut find = collection.aggregate(pipeline);
         if let Some(index) = index {
@@ -155,15 +157,15 @@ impl Reader<'_> {
         }
         let found = match self.session.as_deref_mut() {
             Some(session) => {
-                let mut cursor = find.session(&mut *session).await.map_err(Trouble::Driver)?;
+                let mut cursor = find.session(&mut *session).await.map_err(TxError::Driver)?;
                 cursor.stream(session).try_collect().await
             }
-            None => find.await.map_err(Trouble::Driver)?.try_collect().await,
+            None => find.await.map_err(TxError::Driver)?.try_collect().await,
         };
-        found.map_err(Trouble::Driver)
+        found.map_err(TxError::Driver)
     }
 
-    async fn capacities(&mut self, names: &[&SemaphoreName]) -> Result<HashMap<SemaphoreName, u64>, Trouble> {
+    async fn capacities(&mut self, names: &[&SemaphoreName]) -> Result<HashMap<SemaphoreName, u64>, TxError> {
         if names.is_empty() {
             return Ok(HashMap::new());
         }
@@ -178,7 +180,7 @@ impl Reader<'_> {
         name: &SemaphoreName,
         state: State,
         due_by: Option<Timestamp>,
-    ) -> Result<u64, Trouble> {
+    ) -> Result<u64, TxError> {
         let mut filter = doc! { "semaphores": name.as_str(), "state": state.as_str() };
         filter.extend(due_by.map(|at| ("run_at".to_owned(), doc! { "$lte": date(at) }.into())));
         let pipeline = vec![doc! { "$match": filter }, doc! { "$count": "n" }];
@@ -187,7 +189,7 @@ impl Reader<'_> {
     }
 
     /// The first of those who wait for the semaphore.
-    async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, Trouble> {
+    async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, TxError> {
         let waiting = doc! { "semaphores": name.as_str(), "waiting_since": { "$exists": true } };
         let fields = doc! {
             "queue": 1, "state": 1, "priority": 1, "run_at": 1, "waiting_since": 1, "called_at": 1, "semaphores": 1,
@@ -224,14 +226,14 @@ pub async fn lock(
     mongo: &Mongo,
     names: &[&SemaphoreName],
     session: &mut ClientSession,
-) -> Result<(), Trouble> {
+) -> Result<(), TxError> {
     if names.is_empty() {
         return Ok(());
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = mongo.collection(SEMAPHORES).await?;
     let update = all.update_many(doc! { "_id": { "$in": names } }, doc! { "$inc": { "rev": 1_i64 } });
-    update.session(session).await.map_err(Trouble::Driver)?;
+    update.session(session).await.map_err(TxError::Driver)?;
     Ok(())
 }
 
@@ -241,7 +243,7 @@ pub async fn admission<'r>(
     names: &[&SemaphoreName],
     rules: &'r Rules,
     now: Timestamp,
-) -> Result<Admission<'r>, Trouble> {
+) -> Result<Admission<'r>, TxError> {
     let known = reader.capacities(names).await?;
     let mut gauges = HashMap::with_capacity(names.len());
     for name in names {
@@ -275,11 +277,11 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
     Ok(views)
 }
 
-async fn remove(mongo: &Mongo, name: &SemaphoreName) -> Result<Removal, Trouble> {
+async fn remove(mongo: &Mongo, name: &SemaphoreName) -> Result<Removal, TxError> {
     let mut session = mongo.transaction().await?;
     let all = mongo.collection(SEMAPHORES).await?;
     let removed = all.delete_one(doc! { "_id": name.as_str() }).session(&mut session).await;
-    if removed.map_err(Trouble::Driver)?.deleted_count == 0 {
+    if removed.map_err(TxError::Driver)?.deleted_count == 0 {
         abort(&mut session).await;
         return Ok(Removal::Unknown);
     }
@@ -287,11 +289,11 @@ async fn remove(mongo: &Mongo, name: &SemaphoreName) -> Result<Removal, Trouble>
     let needed = doc! { "semaphores": name.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
     let jobs = mongo.collection(JOBS).await?;
     let needed = jobs.find_one(needed).projection(doc! { "_id": 1 }).hint(Hint::Name("needs".to_owned()));
-    if needed.session(&mut session).await.map_err(Trouble::Driver)?.is_some() {
+    if needed.session(&mut session).await.map_err(TxError::Driver)?.is_some() {
         abort(&mut session).await;
         return Ok(Removal::InUse);
     }
-    session.commit_transaction().await.map_err(Trouble::Driver)?;
+    session.commit_transaction().await.map_err(TxError::Driver)?;
     Ok(Removal::Done)
 }
 
@@ -356,8 +358,8 @@ async fn wake(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
     let database = mongo.connection.database().await?;
     let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;
-    mongo.floors.came(
-        chosen.iter().map(|meta| (&meta.queue, Place { priority: meta.priority, run_at: meta.run_at })),
+    mongo.heads.note_ready(
+        chosen.iter().map(|meta| (&meta.queue, Position { priority: meta.priority, run_at: meta.run_at })),
     );
     if found == chosen.len() as u64 {
         chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, State::Blocked, State::Ready, 1));

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::client::{DUPLICATE_KEY, code, fault};
-use super::document::Row;
-use super::{META, Mongo, QUEUES};
 use crate::job::{QueueName, QueueSettings};
+use crate::store::mongo::META;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::QUEUES;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::jobs::document::Row;
 use crate::store::{Expected, Result, Saved, SettingsSnapshot, StoreError, StoredSettings};
 
 /// All settings, unless their revision is still `known`.
@@ -49,7 +51,7 @@ pub async fn save(
             Ok(saved) => return Ok(saved),
             Err(error) if error.contains_label("TransientTransactionError") => tokio::task::yield_now().await,
             // Somebody else made them in this very moment.
-            Err(error) if code(&error) == Some(DUPLICATE_KEY) => return Ok(Saved::Changed),
+            Err(error) if code(&error) == Some(DUPLICATE_KEY) => return Ok(Saved::Conflict),
             Err(error) => return Err(fault(error)),
         }
     }
@@ -91,7 +93,7 @@ async fn try_save(
     };
     if matched == 0 {
         session.abort_transaction().await?;
-        return Ok(Saved::Changed);
+        return Ok(Saved::Conflict);
     }
     let next = doc! { "$inc": { "revision": 1_i64 } };
     meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(&mut session).await?;

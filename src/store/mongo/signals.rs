@@ -21,9 +21,9 @@ use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
 use mongodb::options::ReadConcern;
 
-use super::client::{Connection, MongoOptions, fault};
-use super::document::{Row, date};
 use crate::job::{QueuePattern, Timestamp};
+use crate::store::mongo::client::{Connection, MongoOptions, fault};
+use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::{Arrivals, Heard, Result, Signal, StoreError};
 
 const SIGNALS: &str = "signals";

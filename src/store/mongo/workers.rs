@@ -16,12 +16,14 @@ use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
-use super::client::{DUPLICATE_KEY, code, fault, write};
-use super::document::{Row, date, readable};
-use super::{JOBS, Mongo, WORKERS};
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::WORKERS;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
+use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
-use crate::store::{Holdings, Report, Result, Silent, Store as _, StoreError, Worker, Workers};
+use crate::store::{Holdings, Report, Result, Store as _, StoreError, TimedOut, Worker, Workers};
 
 /// The index of what workers hold.
 const INDEX: &str = "worker";
@@ -44,8 +46,8 @@ impl Workers for Mongo {
         Ok(self.connection.within(read(self, filter, 1)).await?.into_iter().next())
     }
 
-    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
-        self.connection.within(silent(self, heard_ms, limit)).await
+    async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
+        self.connection.within(timed_out_workers(self, heard_ms, limit)).await
     }
 
     async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {
@@ -89,7 +91,7 @@ async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Resul
         let cancel_requested = document.get_bool("cancel_requested").unwrap_or(false);
         Ok((row.text::<JobId>("_id")?, row.text("queue")?, until, cancel_requested))
     });
-    mongo.handed.forget(rows.iter().map(|(id, ..)| id));
+    mongo.delivered.forget(rows.iter().map(|(id, ..)| id));
     let mut holdings = Holdings::default();
     for (id, queue, until, cancel_requested) in rows {
         holdings.add(id, queue, until, cancel_requested);
@@ -181,10 +183,10 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
         .collect()
 }
 
-async fn silent(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<Silent> {
+async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<TimedOut> {
     let Quiets { quiet, beats, ahead_ms } = quiets(mongo, heard_ms).await?;
     if quiet.is_empty() {
-        return Ok(Silent { changes: Vec::new(), next_in_ms: ahead_ms });
+        return Ok(TimedOut { changes: Vec::new(), next_in_ms: ahead_ms });
     }
     let found = quiet.len();
     let names: Vec<&str> = quiet.iter().map(|worker| worker.name.as_str()).collect();
@@ -214,7 +216,7 @@ async fn silent(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<Silent> {
     let judgement = Judgement::of(&quiet, holdings, complete, now);
     note(mongo, &judgement, &beats, now).await?;
     let next_in_ms = judgement.next_in_ms(now, found, ahead_ms);
-    Ok(Silent { changes: judgement.changes, next_in_ms })
+    Ok(TimedOut { changes: judgement.changes, next_in_ms })
 }
 
 /// Who is silent by the store's clock.

@@ -3,13 +3,14 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
-use super::children::{self, Fate};
-use super::fault::Fault;
-use super::push::{self, New};
-use super::tx::Tx;
-use super::{SqliteStore, row};
 use crate::job::batch::{Endings, Finish};
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::children::{self, Fate};
+use crate::store::sqlite::jobs::push::{self, New};
+use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::tx::Tx;
 use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result};
 
 #[async_trait]
@@ -84,7 +85,7 @@ impl Batches for SqliteStore {
 }
 
 /// A job of a batch has ended. Answers the callback, if it was the last one.
-pub(super) fn count(
+pub fn count(
     tx: &Tx<'_>,
     finish: &Finish,
     rules: &Rules,

@@ -18,7 +18,7 @@ pub struct Clock {
     ahead_ms: Mutex<i64>,
     /// What a test adds to the machine's clock.
     #[cfg(test)]
-    pub(super) shift_ms: std::sync::atomic::AtomicI64,
+    pub shift_ms: std::sync::atomic::AtomicI64,
 }
 
 impl Clock {

@@ -25,29 +25,20 @@ use super::{
 };
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 
-mod apply;
 mod batches;
-mod children;
-mod claim;
 mod clock;
-mod copying;
 mod fault;
-mod limited;
-mod lines;
-mod look;
-mod needs;
+mod jobs;
 mod open;
 mod prune;
-mod push;
 mod readers;
 mod requests;
-mod row;
 mod schedules;
 mod semaphores;
 mod settings;
-mod stocked;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod tx;
 mod workers;
 mod writer;
@@ -128,8 +119,8 @@ impl Store for SqliteStore {
 
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
         let (count, rules) = (jobs.len(), rules.clone());
-        let jobs: Vec<push::New> = jobs.into_iter().map(push::New::from).collect();
-        let pushed = self.writer.run(move |tx, now| push::push(tx, &jobs, &rules, now)).await;
+        let jobs: Vec<jobs::push::New> = jobs.into_iter().map(jobs::push::New::from).collect();
+        let pushed = self.writer.run(move |tx, now| jobs::push::push(tx, &jobs, &rules, now)).await;
         pushed.unwrap_or_else(|error| vec![Err(error); count])
     }
 
@@ -137,7 +128,7 @@ impl Store for SqliteStore {
         let mut offers = Vec::new();
         loop {
             let (own, rules) = (asks.to_vec(), rules.clone());
-            let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
+            let claimed = self.writer.run(move |tx, now| jobs::claim::claim(tx, &own, &rules, now)).await;
             let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
             offers.append(&mut claims.offers);
             // So many were blocked that the rest was left for another transaction.
@@ -151,45 +142,45 @@ impl Store for SqliteStore {
 
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
         let (queues, claim) = (queues.to_vec(), claim.clone());
-        self.read(move |db, _| claim::held(db, &queues, &claim)).await
+        self.read(move |db, _| jobs::claim::held(db, &queues, &claim)).await
     }
 
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
         let (count, rules) = (changes.len(), rules.clone());
-        let applied = self.writer.run(move |tx, now| apply::apply(tx, &changes, &rules, now)).await;
+        let applied = self.writer.run(move |tx, now| jobs::apply::apply(tx, &changes, &rules, now)).await;
         applied.unwrap_or_else(|error| vec![Err(Denied::Store(error)); count])
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
-        self.read(move |db, now| look::overdue(db, limit, now)).await
+        self.read(move |db, now| jobs::query::overdue(db, limit, now)).await
     }
 
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
-        self.read(move |db, now| look::upcoming(db, limit, now)).await
+        self.read(move |db, now| jobs::query::upcoming(db, limit, now)).await
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
         let ids = ids.to_vec();
-        self.read(move |db, _| look::get(db, &ids)).await
+        self.read(move |db, _| jobs::query::get(db, &ids)).await
     }
 
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
         let (filter, after) = (filter.clone(), after.cloned());
-        self.read(move |db, now| look::find(db, &filter, after.as_ref(), limit, now)).await
+        self.read(move |db, now| jobs::query::find(db, &filter, after.as_ref(), limit, now)).await
     }
 
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
         let (prefix, after) = (prefix.to_owned(), after.cloned());
-        self.read(move |db, _| look::queues(db, &prefix, after.as_ref(), limit)).await
+        self.read(move |db, _| jobs::query::queues(db, &prefix, after.as_ref(), limit)).await
     }
 
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
         let queues = queues.to_vec();
-        self.read(move |db, now| stocked::stocked(db, &queues, now)).await
+        self.read(move |db, now| jobs::stocked::stocked(db, &queues, now)).await
     }
 
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
-        self.read(look::counts).await
+        self.read(jobs::query::counts).await
     }
 
     /// The transaction of every change counts: there is nothing to compare.
@@ -236,12 +227,12 @@ impl Store for SqliteStore {
 
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
         let after = after.cloned();
-        self.read(move |db, _| copying::export(db, after.as_ref(), limit)).await
+        self.read(move |db, _| transfer::export(db, after.as_ref(), limit)).await
     }
 
     async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
         let count = jobs.len();
-        let imported = self.writer.run(move |tx, now| copying::import(tx, &jobs, now)).await;
+        let imported = self.writer.run(move |tx, now| transfer::import(tx, &jobs, now)).await;
         match imported {
             Ok(imported) => imported.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],
@@ -250,12 +241,12 @@ impl Store for SqliteStore {
 
     async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
         let after = after.cloned();
-        self.read(move |db, _| copying::export_keys(db, after.as_ref(), limit)).await
+        self.read(move |db, _| transfer::export_keys(db, after.as_ref(), limit)).await
     }
 
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
-        match self.writer.run(move |db, _| copying::import_keys(db, &keys)).await {
+        match self.writer.run(move |db, _| transfer::import_keys(db, &keys)).await {
             Ok(imported) => imported.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],
         }

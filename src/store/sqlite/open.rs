@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::fault::Fault;
+use crate::store::sqlite::fault::Fault;
 
 /// Every migration, in order; the file's `user_version` is the number of the last one that was made.
 const MIGRATIONS: &[(&str, &str)] = &[
@@ -68,14 +68,14 @@ pub enum OpenError {
 }
 
 /// A database file that is open for writing.
-pub(super) struct Opened {
+pub struct Opened {
     pub db: Connection,
     pub lock: File,
     pub path: PathBuf,
 }
 
 /// Opens the file, or creates it, for this process alone.
-pub(super) fn file(path: &Path) -> Result<Opened, OpenError> {
+pub fn file(path: &Path) -> Result<Opened, OpenError> {
     let path = resolved(path);
     let unusable =
         |cause: &dyn std::fmt::Display| OpenError::Unusable { path: path.clone(), cause: cause.to_string() };
@@ -95,7 +95,7 @@ pub(super) fn file(path: &Path) -> Result<Opened, OpenError> {
 }
 
 /// A database that lives as long as its connection.
-pub(super) fn memory() -> Result<Connection, OpenError> {
+pub fn memory() -> Result<Connection, OpenError> {
     let opened = Connection::open_in_memory().and_then(|db| tune(&db).map(|()| db));
     opened.map_err(|cause| OpenError::Unusable { path: ":memory:".into(), cause: cause.to_string() })
 }
@@ -154,7 +154,7 @@ fn inspect(db: &Connection, path: &Path) -> Result<(), OpenError> {
 }
 
 /// Settings of a connection, not of the file.
-pub(super) fn tune(db: &Connection) -> rusqlite::Result<()> {
+pub fn tune(db: &Connection) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.set_prepared_statement_cache_capacity(128);
     // Plans stay as they are: else SQLite prepares a statement anew whenever a value that its plan looked at
@@ -169,7 +169,7 @@ pub(super) fn tune(db: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Makes the migrations that are missing, within the caller's transaction, and answers their names.
-pub(super) fn migrate(db: &Connection) -> Result<Vec<String>, Fault> {
+pub fn migrate(db: &Connection) -> Result<Vec<String>, Fault> {
     let made: usize = db.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))? as usize;
     let missing = MIGRATIONS.get(made..).unwrap_or_default();
     for (_, sql) in missing {
@@ -183,7 +183,7 @@ pub(super) fn migrate(db: &Connection) -> Result<Vec<String>, Fault> {
 }
 
 /// Whether the file can be read. It writes nothing: an idle server should let the disk sleep.
-pub(super) fn probe(db: &Connection) -> Result<(), Fault> {
+pub fn probe(db: &Connection) -> Result<(), Fault> {
     db.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))?;
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
-use super::row;
-use super::tx::Tx;
 use crate::job::Timestamp;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::tx::Tx;
 
 /// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a
 /// million such keys are not looked at in every round.
@@ -13,7 +13,7 @@ const LOOK_AGAIN_MS: u64 = 60_000;
 
 /// Forgets up to `limit` records and answers how many. Wipes up to as many due marks as well, which
 /// nobody sees: it keeps the count of scheduled jobs cheap.
-pub(super) fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
+pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
     for forget in
         [forget_keys, forget_receipts, forget_requests, forget_workers, forget_history, forget_batches]

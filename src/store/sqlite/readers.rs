@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
-use super::fault::Fault;
-use super::{DEADLINE, open};
 use crate::store::StoreError;
+use crate::store::sqlite::DEADLINE;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::open;
 
 /// How many reads run at the same time.
 const READERS: u32 = 4;

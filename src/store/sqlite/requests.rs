@@ -2,14 +2,14 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::fault::Fault;
-use super::row;
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp};
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
 use crate::store::{Opened, Request};
 
 /// Announces a request, or says what is known of it.
-pub(super) fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
+pub fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
     let opened = {
         let mut by_id = db.prepare_cached(
             "SELECT digest, claim, pending_until, won FROM requests WHERE id = ?1 AND until > ?2",
@@ -57,7 +57,7 @@ fn known(found: &Row<'_>, request: &Request, now: Timestamp) -> Result<Opened, F
 }
 
 /// Remembers what the request won, or forgets the request. Whoever was taken over changes nothing any more.
-pub(super) fn close(
+pub fn close(
     db: &Connection,
     request: &Request,
     won: Option<(&Claim, &[JobId])>,

@@ -3,11 +3,12 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::fault::Fault;
-use super::push::{self, New};
-use super::tx::Tx;
-use super::{SqliteStore, row};
 use crate::job::{Schedule, ScheduleName, Timestamp};
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::push::{self, New};
+use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::tx::Tx;
 use crate::store::{Fired, Firing, Result, Saved, Schedules};
 
 #[async_trait]
@@ -91,7 +92,7 @@ fn save(
     seen: Option<i64>,
 ) -> Result<Saved, Fault> {
     if rev(db, name)? != seen {
-        return Ok(Saved::Changed);
+        return Ok(Saved::Conflict);
     }
     match to {
         Some(schedule) => put(db, schedule)?,
@@ -121,7 +122,7 @@ fn put(db: &Connection, schedule: &Schedule) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) const NEXT: &str = "SELECT name, next_at FROM schedules INDEXED BY schedules_next_at \
+pub const NEXT: &str = "SELECT name, next_at FROM schedules INDEXED BY schedules_next_at \
      WHERE next_at IS NOT NULL ORDER BY next_at, name LIMIT ?1";
 
 fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>, Fault> {
@@ -137,7 +138,7 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
 /// Stores the job and what the schedule is then.
 fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
     let Some(mut schedule) = find(tx, &firing.name)?.filter(|schedule| schedule.rev == firing.seen) else {
-        return Ok(Fired::Lost);
+        return Ok(Fired::Conflict);
     };
     let yields = firing.yields && is_unfinished(tx, &schedule)?;
     let run = if yields { firing.yielded() } else { firing.run.clone() };

@@ -5,11 +5,13 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::fault::Fault;
-use super::tx::Tx;
-use super::{SqliteStore, needs, row};
 use crate::job::semaphore::{Admission, CALLS_MAX, others};
 use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::needs;
+use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::tx::Tx;
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
 
 /// The most queues in which one call of a semaphore calls somebody.
@@ -53,7 +55,7 @@ impl Semaphores for SqliteStore {
         self.writer.run(move |db, _| remove(db, &name)).await
     }
 
-    async fn call(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
         let names = match names {
             Some(names) => names.to_vec(),
             None => self.read(|db, _| waited_for(db)).await?,
@@ -67,14 +69,14 @@ impl Semaphores for SqliteStore {
 }
 
 /// How many may hold the semaphore, if there is one.
-pub(super) fn capacity(db: &Connection, name: &SemaphoreName) -> Result<Option<u64>, Fault> {
+pub fn capacity(db: &Connection, name: &SemaphoreName) -> Result<Option<u64>, Fault> {
     let mut by_name = db.prepare_cached("SELECT capacity FROM semaphores WHERE name = ?1")?;
     let capacity: Option<i64> = by_name.query_row([name.as_str()], |row| row.get(0)).optional()?;
     Ok(capacity.map(i64::unsigned_abs))
 }
 
 /// Those of these that there are not.
-pub(super) fn missing<'n>(
+pub fn missing<'n>(
     db: &Connection,
     names: impl Iterator<Item = &'n SemaphoreName>,
 ) -> Result<Vec<SemaphoreName>, Fault> {
@@ -88,7 +90,7 @@ pub(super) fn missing<'n>(
 }
 
 /// These semaphores as they are now.
-pub(super) fn admission<'r, 'n>(
+pub fn admission<'r, 'n>(
     db: &Connection,
     names: impl Iterator<Item = &'n SemaphoreName>,
     rules: &'r Rules,
@@ -170,7 +172,7 @@ fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
     Ok(if removed == 1 { Removal::Done } else { Removal::Unknown })
 }
 
-pub(super) const WAITED_FOR: &str =
+pub const WAITED_FOR: &str =
     "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
 
 /// The semaphores by which jobs are blocked: one seek in the index for each.

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::fault::Fault;
-use super::row;
 use crate::job::{QueueName, QueueSettings};
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
 use crate::store::{Expected, Saved, SettingsSnapshot, StoredSettings};
 
 /// All settings, unless their revision is still the known one.
-pub(super) fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSnapshot>, Fault> {
+pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSnapshot>, Fault> {
     let revision =
         db.prepare_cached("SELECT revision FROM settings_revision")?.query_row([], |row| row.get(0))?;
     if known == Some(revision) {
@@ -28,7 +28,7 @@ pub(super) fn settings(db: &Connection, known: Option<i64>) -> Result<Option<Set
 }
 
 /// Replaces a queue's settings, or removes them, if they are of the expected version.
-pub(super) fn save(
+pub fn save(
     db: &Connection,
     queue: &QueueName,
     to: Option<&StoredSettings>,
@@ -44,7 +44,7 @@ pub(super) fn save(
         Expected::Version(version) => current.as_ref() == Some(version),
     };
     if !as_expected {
-        return Ok(Saved::Changed);
+        return Ok(Saved::Conflict);
     }
     match to {
         Some(stored) => {

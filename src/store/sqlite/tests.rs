@@ -5,10 +5,16 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus, params};
 
-use super::{Location, OpenError, SqliteStore, claim, look, stocked, workers};
 use crate::job::record::KeyHold;
 use crate::job::transition::Operation;
 use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
+use crate::store::sqlite::Location;
+use crate::store::sqlite::OpenError;
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::jobs::claim;
+use crate::store::sqlite::jobs::query;
+use crate::store::sqlite::jobs::stocked;
+use crate::store::sqlite::workers;
 use crate::store::{Change, ClaimAsk, Pushed, Store, StoreError};
 
 fn at(path: &Path) -> Result<Arc<SqliteStore>, OpenError> {
@@ -223,10 +229,10 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
         let statements = [
             (claim::NEXT_PRIORITY, "jobs_head"),
             (claim::DUE, "jobs_head"),
-            (look::OLDEST_READY, "jobs_head"),
-            (look::LAPSED, "jobs_reserved_until"),
-            (look::EXPIRED, "jobs_expires_at"),
-            (look::UPCOMING, "jobs_due"),
+            (query::OLDEST_READY, "jobs_head"),
+            (query::LAPSED, "jobs_reserved_until"),
+            (query::EXPIRED, "jobs_expires_at"),
+            (query::UPCOMING, "jobs_due"),
             (stocked::FIRST_OF_PRIORITY, "jobs_head"),
             (workers::EXTEND, "jobs_worker"),
             (workers::COUNT, "jobs_worker"),

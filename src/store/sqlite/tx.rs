@@ -6,8 +6,8 @@ use std::ops::Deref;
 
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
 use crate::job::{QueueName, State};
+use crate::store::sqlite::fault::Fault;
 
 /// See the module's documentation. Whatever writes to the table `jobs` says here what it did; the table
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.

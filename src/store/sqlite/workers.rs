@@ -4,13 +4,13 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::SqliteStore;
-use super::fault::Fault;
-use super::row;
-use super::tx::Tx;
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::tx::Tx;
 use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
-use crate::store::{Holdings, Report, Result, Silent, Worker, Workers};
+use crate::store::{Holdings, Report, Result, TimedOut, Worker, Workers};
 
 #[async_trait]
 impl Workers for SqliteStore {
@@ -29,11 +29,11 @@ impl Workers for SqliteStore {
         self.read(move |db, _| one(db, &worker)).await
     }
 
-    async fn silent(&self, heard_ms: u64, limit: usize) -> Result<Silent> {
+    async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
         // Almost always nobody is silent: that is found out beside the thread that writes.
         match self.read(next_silence).await? {
-            Some(0) => self.writer.run(move |tx, now| silent(tx, heard_ms, limit, now)).await,
-            next_in_ms => Ok(Silent { changes: Vec::new(), next_in_ms }),
+            Some(0) => self.writer.run(move |tx, now| timed_out_workers(tx, heard_ms, limit, now)).await,
+            next_in_ms => Ok(TimedOut { changes: Vec::new(), next_in_ms }),
         }
     }
 
@@ -55,7 +55,7 @@ impl Workers for SqliteStore {
 }
 
 /// Gives everything that a worker holds more time. No job changes its state, so that nothing is to be counted.
-pub(super) const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
+pub const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
      SET reserved_until = max(coalesce(reserved_until, 0), ?2 + coalesce(lease_ms, 0)), rev = random() \
      WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
 
@@ -107,7 +107,7 @@ fn worker(db: &Connection, found: &Row<'_>) -> Result<Worker, Fault> {
     })
 }
 
-pub(super) const COUNT: &str =
+pub const COUNT: &str =
     "SELECT count(*) FROM jobs INDEXED BY jobs_worker WHERE worker = ?1 AND state = 'reserved'";
 
 fn list(db: &Connection, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>, Fault> {
@@ -139,7 +139,12 @@ fn next_silence(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
     Ok(first.map(|at| Timestamp::from_millis(at).ms_since(now)))
 }
 
-fn silent(db: &Connection, heard_ms: u64, limit: usize, now: Timestamp) -> Result<Silent, Fault> {
+fn timed_out_workers(
+    db: &Connection,
+    heard_ms: u64,
+    limit: usize,
+    now: Timestamp,
+) -> Result<TimedOut, Fault> {
     let quiet = quiet(db, heard_ms, now)?;
     let mut holdings = Vec::new();
     for worker in &quiet {
@@ -166,7 +171,7 @@ fn silent(db: &Connection, heard_ms: u64, limit: usize, now: Timestamp) -> Resul
         .query_row([now.millis()], |row| row.get(0))?;
     let ahead_ms = ahead.map(|at| Timestamp::from_millis(at).ms_since(now));
     let next_in_ms = judgement.next_in_ms(now, quiet.len(), ahead_ms);
-    Ok(Silent { changes: judgement.changes, next_in_ms })
+    Ok(TimedOut { changes: judgement.changes, next_in_ms })
 }
 
 fn quiet(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Quiet>, Fault> {
@@ -184,7 +189,7 @@ fn quiet(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Quiet>, F
 }
 
 /// What a worker holds, the latest delivery first.
-pub(super) const HELD: &str = "SELECT id, claim, rev, started_at FROM jobs INDEXED BY jobs_worker \
+pub const HELD: &str = "SELECT id, claim, rev, started_at FROM jobs INDEXED BY jobs_worker \
      WHERE worker = ?1 AND state = 'reserved' ORDER BY started_at DESC LIMIT ?2";
 
 fn held(db: &Connection, worker: &WorkerName, limit: usize) -> Result<Vec<Holding>, Fault> {

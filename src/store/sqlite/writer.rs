@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::DEADLINE;
-use super::clock::Clock;
-use super::fault::{self, Fault};
-use super::tx::Tx;
 use crate::job::Timestamp;
 use crate::store::StoreError;
+use crate::store::sqlite::DEADLINE;
+use crate::store::sqlite::clock::Clock;
+use crate::store::sqlite::fault::{self, Fault};
+use crate::store::sqlite::tx::Tx;
 
 /// The most pieces of work in one transaction.
 const ROUND_MAX: usize = 512;
@@ -129,7 +129,7 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Cl
 }
 
 /// Why a transaction was not committed.
-enum Trouble {
+enum RoundError {
     /// It was lost as a whole: a full disk may cost more than the statement that met it.
     Whole(StoreError),
     /// One of its units failed; the others may succeed without it.
@@ -142,28 +142,28 @@ enum Trouble {
 fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, clock: &Clock) {
     match commit(db, &mut units, clock) {
         Ok(()) => units.into_iter().for_each(|unit| unit.answer(Ok(()))),
-        Err(Trouble::One(_)) if units.len() > 1 => {
+        Err(RoundError::One(_)) if units.len() > 1 => {
             units.into_iter().for_each(|unit| transact(db, vec![unit], clock));
         }
-        Err(Trouble::One(error) | Trouble::Whole(error)) => {
+        Err(RoundError::One(error) | RoundError::Whole(error)) => {
             units.into_iter().for_each(|unit| unit.answer(Err(error.clone())));
         }
     }
 }
 
-fn commit(db: &Connection, units: &mut [Box<dyn Unit>], clock: &Clock) -> Result<(), Trouble> {
-    let whole = |error: rusqlite::Error| Trouble::Whole(fault::from_sql(&error));
+fn commit(db: &Connection, units: &mut [Box<dyn Unit>], clock: &Clock) -> Result<(), RoundError> {
+    let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
     let tx = Tx::new(db);
-    let run = || -> Result<(), Trouble> {
+    let run = || -> Result<(), RoundError> {
         for unit in units {
-            unit.run(&tx, clock.now()).map_err(Trouble::One)?;
+            unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }
-        tx.flush().map_err(|fault| Trouble::Whole(fault.into()))?;
+        tx.flush().map_err(|fault| RoundError::Whole(fault.into()))?;
         execute(db, "COMMIT").map_err(whole)
     };
     run().map_err(|trouble| match trouble {
-        Trouble::One(error) if db.is_autocommit() => Trouble::Whole(error),
+        RoundError::One(error) if db.is_autocommit() => RoundError::Whole(error),
         trouble => {
             roll_back(db);
             trouble

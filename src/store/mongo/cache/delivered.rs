@@ -1,0 +1,64 @@
+//! What this server has handed out lately: jobs as they were when it claimed or extended them.
+//!
+//! A settle usually comes to the server that delivered the job, which then need not read it again: like
+//! every change, what it writes is guarded by the `rev` that it knows, so that an entry which is out of date
+//! changes nothing and the job is read after all. Only a memory: nothing depends on it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::job::{Claim, JobId, Meta};
+
+/// How many jobs are remembered at most, in either half: a bound on memory, about 20 MB.
+const HALF: usize = 10_000;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct DeliveredCache(Mutex<Halves>);
+
+/// The newer half takes what comes; once it is full it becomes the older one, which is thrown away.
+#[derive(Default)]
+struct Halves {
+    newer: HashMap<JobId, Box<Meta>>,
+    older: HashMap<JobId, Box<Meta>>,
+}
+
+/// Jobs with a long past are rare, and not worth the room.
+fn is_small(meta: &Meta) -> bool {
+    meta.progress.is_none() && meta.errors.is_empty() && meta.trail.len() <= 8
+}
+
+impl DeliveredCache {
+    fn halves(&self) -> MutexGuard<'_, Halves> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// These jobs are now like this. All in one moment: no other thread sees some of one claim's jobs as they
+    /// are, and others as they were before.
+    pub fn remember<'a>(&self, metas: impl Iterator<Item = &'a Meta>) {
+        let mut halves = self.halves();
+        for meta in metas.filter(|meta| is_small(meta)) {
+            halves.older.remove(&meta.id);
+            halves.newer.insert(meta.id.clone(), Box::new(meta.clone()));
+        }
+        if halves.newer.len() >= HALF {
+            halves.older = std::mem::take(&mut halves.newer);
+        }
+    }
+
+    /// These jobs were changed by something that does not say what they are now.
+    pub fn forget<'a>(&self, ids: impl Iterator<Item = &'a JobId>) {
+        let mut halves = self.halves();
+        for id in ids {
+            halves.newer.remove(id);
+            halves.older.remove(id);
+        }
+    }
+
+    /// Takes out what is known of this job, if this claim was the last to hold it.
+    pub fn take(&self, id: &JobId, claim: &Claim) -> Option<Meta> {
+        let mut halves = self.halves();
+        let known = halves.newer.remove(id).or_else(|| halves.older.remove(id))?;
+        (known.claim.as_ref() == Some(claim)).then_some(*known)
+    }
+}

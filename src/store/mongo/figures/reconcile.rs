@@ -1,0 +1,450 @@
+//! Compares the counters with a real count, and corrects them: what a server that was killed had not sent yet,
+//! what a lost answer left unknown, and what other programs did to the jobs behind our back.
+//!
+//! **When is a correction certain?** A queue's counters are read, with their `changes`; then its jobs are counted
+//! in the index; then, after longer than any server gathers its changes, `changes` is read again. Whatever
+//! happened between the first reading and the end of the count, or had happened before and was not sent yet,
+//! is in what `changes` grew by. Where it did not grow, the difference is the error. Where it grew by `n`, the
+//! error is at least the difference less `n`, and that is corrected; the rest waits until the queue is quieter.
+//! Corrections are increments, so that whatever is counted meanwhile adds to them, and each is guarded by
+//! `fixes`, so that none is made twice. An answer that comes later than that only makes the counters wrong
+//! until its own change, which grows `changes`, has the queue looked at again.
+//!
+//! **What is looked at?** First the queues that are unsure, then those that have changed since they were last
+//! seen to be right and are quiet now: little at a time. Beside that a walk goes through all queues, in steps
+//! of [`STEP`] entries of the index: at the start, after activity, when the number of documents is not the sum
+//! of the counters, and otherwise ever more rarely. It marks what looks wrong as unsure.
+//!
+//! One server does it for all of them: it holds a lease in `meta`, which a server that starts takes over, since
+//! its predecessor may have been killed. After each step it rests for so long that it uses a fiftieth of a core, or a tenth while it finds errors.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt;
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::options::Hint;
+
+use crate::job::{QueueName, State, Timestamp};
+use crate::store::mongo::COUNTERS;
+use crate::store::mongo::JOBS;
+use crate::store::mongo::META;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::{count, fault, write};
+use crate::store::mongo::figures::counters::{ByState, GATHER};
+use crate::store::mongo::figures::counts::{Row, rows};
+use crate::store::mongo::jobs::document::{Row as Fields, date};
+use crate::store::{Reconciled, Result, Store as _};
+use crate::telemetry;
+
+/// About so many jobs are counted in one step; a larger queue is counted at once.
+const STEP: i64 = 20_000;
+/// The most queues that are counted in one step.
+const STEP_QUEUES: i64 = 1000;
+/// The rest after a step, in times of what it took.
+const RESTS: u32 = 50;
+/// The same after one that has found counters to be wrong: there may be more of them.
+const RESTS_MENDING: u32 = 10;
+/// The least rest while there is something to do, and otherwise.
+const BUSY: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(5);
+/// Within this every server that can has sent what it had gathered.
+const GRACE: Duration = Duration::from_millis(3 * GATHER.as_millis() as u64 + 250);
+/// How long after a missed rest another server takes over.
+const LEASE: Duration = Duration::from_secs(15);
+/// Between two walks, while something happens; and the most, while nothing does.
+const WALK_REST: Duration = Duration::from_secs(10);
+const WALK_REST_MAX: Duration = Duration::from_secs(300);
+/// Counters of queues that have been empty for so long are removed.
+const EMPTY: Duration = Duration::from_secs(60);
+
+/// What this server knows of the work; the lease tells whether it is the one to do it.
+#[derive(Default)]
+pub struct Reconciler(tokio::sync::Mutex<Work>);
+
+#[derive(Default)]
+struct Work {
+    /// Marks this server's lease.
+    holder: Option<i64>,
+    is_mine: bool,
+    kept: Option<Instant>,
+    /// Behind which queue the walk goes on; `None` between two walks.
+    behind: Option<String>,
+    /// What there was when the walk began.
+    begun: Glance,
+    found: bool,
+    walk_rest: Duration,
+    next_walk: Option<Instant>,
+    /// By how much the number of documents that MongoDB keeps was off when everything was right.
+    drift: i64,
+    last: Glance,
+    looked: Option<Instant>,
+    /// Something is doubtful: the next step looks at the whole again, else one of the next does.
+    looks_soon: bool,
+}
+
+/// The whole at a glance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Glance {
+    /// The sum of all counters.
+    counted: i64,
+    changes: i64,
+    /// How many queues were not seen to be right since they changed.
+    doubtful: u64,
+    /// How many documents MongoDB says there are.
+    there: i64,
+}
+
+/// One step. See the module's documentation.
+pub async fn reconcile(mongo: &Mongo) -> Result<Reconciled> {
+    let mut work = mongo.reconciler.0.lock().await;
+    mongo.counters.flush().await?;
+    if !work.take(mongo).await? {
+        return Ok(Reconciled { corrected: 0, again_in: IDLE, is_settled: true });
+    }
+    let start = Instant::now();
+    let doubtful = work.look(mongo).await?;
+    let (corrected, waited) = check(mongo, &doubtful).await?;
+    let marked = work.walk(mongo).await?;
+    work.looks_soon = marked || work.last.doubtful > 0;
+    let is_busy = work.looks_soon || work.behind.is_some();
+    let took = start.elapsed().saturating_sub(waited);
+    let rests = if corrected > 0 { RESTS_MENDING } else { RESTS };
+    let again_in = (took * rests).max(if is_busy { BUSY } else { IDLE });
+    work.keep(mongo, again_in).await?;
+    Ok(Reconciled { corrected, again_in, is_settled: !is_busy && work.last.doubtful == 0 })
+}
+
+impl Work {
+    /// Whether the work is this server's: takes it over where nobody does it, or at the start.
+    async fn take(&mut self, mongo: &Mongo) -> Result<bool> {
+        if self.is_mine {
+            return Ok(true);
+        }
+        let now = mongo.now()?;
+        let meta = mongo.collection(META).await?;
+        let until = date(now.plus_ms(LEASE.as_millis() as u64));
+        let starts = self.holder.is_none();
+        let holder = *self.holder.get_or_insert_with(rand::random);
+        let mut filter = doc! { "_id": "reconciler" };
+        if !starts {
+            filter.insert("until", doc! { "$lte": date(now) });
+        }
+        let update = doc! { "$set": { "holder": holder, "until": until } };
+        let taken = meta.update_one(filter, update).upsert(starts).await;
+        let taken = taken
+            .inspect_err(|_| {
+                if starts {
+                    self.holder = None
+                }
+            })
+            .map_err(fault)?;
+        self.is_mine = taken.matched_count > 0 || taken.upserted_id.is_some();
+        if self.is_mine {
+            self.begin(Glance::default());
+        }
+        Ok(self.is_mine)
+    }
+
+    /// Keeps the lease over the coming rest, unless somebody else has it by now.
+    async fn keep(&mut self, mongo: &Mongo, rest: Duration) -> Result<()> {
+        if rest < IDLE && is_recent(self.kept) {
+            return Ok(());
+        }
+        let until = date(mongo.now()?.plus_ms((rest + LEASE).as_millis() as u64));
+        let filter = doc! { "_id": "reconciler", "holder": self.holder };
+        let meta = mongo.collection(META).await?;
+        let kept = meta.update_one(filter, doc! { "$set": { "until": until } }).await.map_err(fault)?;
+        self.is_mine = kept.matched_count > 0;
+        self.kept = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The queues that are to be counted now, if it is time to look for them.
+    async fn look(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
+        if !self.looks_soon && is_recent(self.looked) {
+            return Ok(Vec::new());
+        }
+        let now = glance(mongo).await?;
+        self.note(now);
+        self.looked = Some(Instant::now());
+        if now.doubtful > 0 { doubtful(mongo).await } else { Ok(Vec::new()) }
+    }
+
+    fn begin(&mut self, now: Glance) {
+        self.behind = Some(String::new());
+        self.begun = now;
+        self.found = false;
+    }
+
+    /// Begins a walk when it is time, or when there are more or fewer documents than were counted although
+    /// nothing happens.
+    fn note(&mut self, now: Glance) {
+        let is_idle = now.changes == self.last.changes && now.there == self.last.there;
+        let differs = now.there - now.counted != self.drift;
+        let is_time = self.next_walk.is_none_or(|next| next <= Instant::now());
+        if self.behind.is_none() && (is_time || (is_idle && differs && now.doubtful == 0)) {
+            self.begin(now);
+        }
+        if now.changes != self.last.changes {
+            // Whoever was killed in the middle of it may have left something behind.
+            self.walk_rest = WALK_REST;
+            let soon = Instant::now() + WALK_REST;
+            self.next_walk = Some(self.next_walk.map_or(soon, |next| next.min(soon)));
+        }
+        self.last = now;
+    }
+
+    /// One step of the walk; answers whether it has marked something.
+    async fn walk(&mut self, mongo: &Mongo) -> Result<bool> {
+        let Some(behind) = self.behind.clone() else { return Ok(false) };
+        let Slice { counts, end } = slice(mongo, &behind).await?;
+        let mut range = doc! { "$gt": &behind };
+        range.extend(end.as_ref().map(|end| ("$lte".to_owned(), end.into())));
+        let kept = rows(mongo, doc! { "_id": range }, Document::new(), 0).await?;
+        let mut differing: BTreeMap<QueueName, ByState> = counts;
+        for (queue, row) in kept {
+            let there = differing.remove(&queue).unwrap_or_default();
+            if there != row.by_state {
+                differing.insert(queue, there);
+            }
+        }
+        self.found |= !differing.is_empty();
+        mark(mongo, differing.keys()).await?;
+        if end.is_none() {
+            self.end(mongo).await?;
+        }
+        self.behind = end;
+        Ok(!differing.is_empty())
+    }
+
+    async fn end(&mut self, mongo: &Mongo) -> Result<()> {
+        let is_calm = !self.found && self.begun.changes == self.last.changes;
+        if is_calm && self.begun.there == self.last.there {
+            self.drift = self.last.there - self.last.counted;
+        }
+        self.walk_rest = if is_calm { (self.walk_rest * 2).min(WALK_REST_MAX) } else { WALK_REST };
+        self.next_walk = Some(Instant::now() + self.walk_rest.max(WALK_REST));
+        let since = ago(mongo, EMPTY)?;
+        let (mut empty, none) = (doc! { "at": { "$lt": since } }, doc! { "$in": [0, Bson::Null] });
+        State::ALL.iter().for_each(|state| drop(empty.insert(state.as_str(), none.clone())));
+        mongo.collection(COUNTERS).await?.delete_many(empty).await.map_err(fault)?;
+        Ok(())
+    }
+}
+
+fn ago(mongo: &Mongo, ago: Duration) -> Result<DateTime> {
+    let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
+    Ok(date(Timestamp::from_millis(mongo.now()?.millis() - ago)))
+}
+
+/// Whether this was less than an idle rest ago.
+fn is_recent(moment: Option<Instant>) -> bool {
+    moment.is_some_and(|moment| moment.elapsed() < IDLE - BUSY)
+}
+
+async fn glance(mongo: &Mongo) -> Result<Glance> {
+    let states = State::ALL.map(|state| format!("${}", state.as_str())).to_vec();
+    let all = doc! { "$group": {
+        "_id": Bson::Null,
+        "counted": { "$sum": { "$sum": states } },
+        "changes": { "$sum": "$changes" },
+        "doubtful": { "$sum": { "$cond": [{ "$ne": ["$changes", "$checked"] }, 1, 0] } },
+    } };
+    let counters = mongo.collection(COUNTERS).await?;
+    let jobs = mongo.collection(JOBS).await?;
+    let (all, there) = tokio::try_join!(
+        async { counters.aggregate([all]).await.map_err(fault)?.try_next().await.map_err(fault) },
+        async { jobs.estimated_document_count().await.map_err(fault) }
+    )?;
+    let all = all.unwrap_or_default();
+    let (counted, changes) = (signed(&all, "counted"), signed(&all, "changes"));
+    Ok(Glance { counted, changes, doubtful: count(&all, "doubtful"), there: there.cast_signed() })
+}
+
+fn signed(document: &Document, field: &str) -> i64 {
+    document.get_i64(field).or_else(|_| document.get_i32(field).map(i64::from)).unwrap_or(0)
+}
+
+/// The queues to count now: those that are unsure, then those that have been quiet since they changed.
+async fn doubtful(mongo: &Mongo) -> Result<Vec<QueueName>> {
+    let quiet = ago(mongo, GRACE)?;
+    let filter = doc! {
+        "$or": [{ "unsure": true }, { "at": { "$lte": quiet } }],
+        "$expr": { "$ne": ["$changes", "$checked"] },
+    };
+    let sort = doc! { "unsure": -1, "at": 1 };
+    let mut left = STEP;
+    let mut some = Vec::new();
+    for (queue, row) in rows(mongo, filter, sort, STEP_QUEUES).await? {
+        let jobs: i64 = row.by_state.iter().sum();
+        if jobs > left && !some.is_empty() {
+            break;
+        }
+        left -= jobs.max(1);
+        some.push(queue);
+    }
+    Ok(some)
+}
+
+/// Counts what the filter means by queue and state, in the index `head` alone.
+async fn count_jobs(
+    mongo: &Mongo,
+    filter: Document,
+    most: Option<i64>,
+) -> Result<BTreeMap<QueueName, ByState>> {
+    let mut pipeline = vec![doc! { "$match": filter }];
+    if let Some(most) = most {
+        pipeline.push(doc! { "$sort": { "queue": 1, "state": 1 } });
+        pipeline.push(doc! { "$limit": most });
+    }
+    let id = doc! { "queue": "$queue", "state": "$state" };
+    pipeline.push(doc! { "$group": { "_id": id, "count": { "$sum": 1 } } });
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
+    let groups: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut counts: BTreeMap<QueueName, ByState> = BTreeMap::new();
+    for group in &groups {
+        let Ok(id) = group.get_document("_id") else { continue };
+        let state = id.get_str("state").ok().and_then(State::from_word);
+        if let (Ok(queue), Some(state)) = (Fields(id).text("queue"), state) {
+            counts.entry(queue).or_default()[state as usize] = signed(group, "count");
+        }
+    }
+    Ok(counts)
+}
+
+/// A stretch of the index, counted.
+struct Slice {
+    counts: BTreeMap<QueueName, ByState>,
+    /// Its last queue; `None`: there are no more.
+    end: Option<String>,
+}
+
+/// Counts about [`STEP`] jobs of the queues behind this name: as many queues as fit, and one at least.
+async fn slice(mongo: &Mongo, behind: &str) -> Result<Slice> {
+    let mut counts = count_jobs(mongo, doc! { "queue": { "$gt": behind } }, Some(STEP + 1)).await?;
+    let jobs: i64 = counts.values().flatten().sum();
+    if jobs <= STEP {
+        return Ok(Slice { counts, end: None });
+    }
+    // The last queue may go on.
+    let cut = counts.pop_last().map(|(queue, _)| queue);
+    if let (true, Some(large)) = (counts.is_empty(), cut) {
+        counts = count_jobs(mongo, doc! { "queue": large.as_str() }, None).await?;
+        return Ok(Slice { counts, end: Some(large.as_str().to_owned()) });
+    }
+    let end = counts.keys().next_back().map(|queue| queue.as_str().to_owned());
+    Ok(Slice { counts, end })
+}
+
+/// Has these queues counted first.
+async fn mark(mongo: &Mongo, queues: impl Iterator<Item = &QueueName>) -> Result<()> {
+    let statement = |queue: &QueueName| {
+        let marked = doc! {
+            "$inc": { "changes": 1_i64 }, "$set": { "unsure": true }, "$currentDate": { "at": true },
+        };
+        doc! { "q": { "_id": queue.as_str() }, "u": marked, "upsert": true }
+    };
+    send(mongo, queues.map(statement).collect()).await
+}
+
+async fn send(mongo: &Mongo, statements: Vec<Document>) -> Result<()> {
+    if statements.is_empty() {
+        return Ok(());
+    }
+    let database = mongo.connection.database().await?;
+    write(database, doc! { "update": COUNTERS, "updates": statements, "ordered": false }).await.map(drop)
+}
+
+/// The counters of these queues.
+async fn kept(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<QueueName, Row>> {
+    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    let rows = rows(mongo, doc! { "_id": { "$in": names } }, Document::new(), 0).await?;
+    Ok(rows.into_iter().collect())
+}
+
+/// Counts the jobs of these queues and corrects their counters where they are certainly wrong. Answers by how
+/// much, and how long it waited in between.
+async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<(u64, Duration)> {
+    if queues.is_empty() {
+        return Ok((0, Duration::ZERO));
+    }
+    let before = kept(mongo, queues).await?;
+    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    let there = count_jobs(mongo, doc! { "queue": { "$in": names } }, None).await?;
+    let difference = |queue: &QueueName, row: &Row| {
+        let there = there.get(queue).copied().unwrap_or_default();
+        std::array::from_fn(|state| there[state] - row.by_state[state])
+    };
+    let (right, wrong): (Vec<_>, Vec<_>) = before
+        .iter()
+        .map(|(queue, row)| (queue, row, difference(queue, row)))
+        .partition(|(_, _, difference)| *difference == ByState::default());
+    let confirmed = right.into_iter().map(|(queue, row, _)| {
+        let as_it_was = doc! { "_id": queue.as_str(), "changes": row.changes };
+        doc! { "q": as_it_was, "u": { "$set": { "checked": row.changes }, "$unset": { "unsure": "" } } }
+    });
+    send(mongo, confirmed.collect()).await?;
+    if wrong.is_empty() {
+        return Ok((0, Duration::ZERO));
+    }
+    tokio::time::sleep(GRACE).await;
+    mongo.counters.flush().await?;
+    let after = kept(mongo, queues).await?;
+    let (mut corrected, mut statements) = (0, Vec::new());
+    for (queue, row, difference) in wrong {
+        let Some(now) = after.get(queue).filter(|now| now.fixes == row.fixes) else { continue };
+        let Ok(changes) = u64::try_from(now.changes - row.changes) else { continue };
+        let certain = difference.map(|difference| shrunk(difference, changes));
+        statements.push(correction(queue, now, certain, changes == 0));
+        let jobs: u64 = certain.iter().map(|count| count.unsigned_abs()).sum();
+        if jobs > 0 {
+            tracing::info!(%queue, ?certain, "the counters of the queue were wrong and are corrected");
+        }
+        corrected += jobs;
+    }
+    send(mongo, statements).await?;
+    telemetry::counts_corrected(corrected);
+    Ok((corrected, GRACE))
+}
+
+/// What is left of a difference once as much as may be in flight is taken off.
+fn shrunk(difference: i64, in_flight: u64) -> i64 {
+    let certain = difference.unsigned_abs().saturating_sub(in_flight).cast_signed();
+    if difference < 0 { -certain } else { certain }
+}
+
+fn correction(queue: &QueueName, now: &Row, certain: ByState, is_quiet: bool) -> Document {
+    let mut increments = Document::new();
+    for (state, count) in State::ALL.into_iter().zip(certain) {
+        if count != 0 {
+            increments.insert(state.as_str(), count);
+        }
+    }
+    let mut update = doc! { "$unset": { "unsure": "" } };
+    if !increments.is_empty() {
+        increments.insert("fixes", 1_i64);
+        update.insert("$inc", increments);
+    }
+    if is_quiet {
+        update.insert("$set", doc! { "checked": now.changes });
+    }
+    let guard = now.fixes.map_or_else(|| doc! { "$exists": false }.into(), Bson::from);
+    doc! { "q": { "_id": queue.as_str(), "fixes": guard }, "u": update }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_cannot_be_in_flight_is_corrected() {
+        assert_eq!(shrunk(7, 0), 7);
+        assert_eq!(shrunk(-7, 0), -7);
+        assert_eq!(shrunk(7, 3), 4);
+        assert_eq!(shrunk(-7, 3), -4);
+        assert_eq!(shrunk(7, 7), 0);
+        assert_eq!(shrunk(-7, 70), 0);
+    }
+}

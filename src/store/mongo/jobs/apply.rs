@@ -1,0 +1,303 @@
+//! Changes to jobs that are there: read, plan with [`step`], write what the plan says, guarded by `rev`.
+//!
+//! `rev` is a random number that every write replaces. A write therefore happens only if nothing happened
+//! to the job since it was read, and a document that carries the `rev` of a plan proves that the plan was
+//! carried out, even when the answer to the write was lost. What was not carried out is planned again.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::TryStreamExt;
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use tokio::time::Instant;
+
+use crate::job::state::Verb;
+use crate::job::transition::{Next, Operation, Refusal, Surroundings, step};
+use crate::job::{JobId, Meta, Rules};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::{barrier, durable, fault, parts, strict, write, write_strict};
+use crate::store::mongo::jobs::document::{readable, to_meta, without_contents};
+use crate::store::mongo::jobs::plan::{Plan, deletion};
+use crate::store::mongo::jobs::receipts::{self, Receipt};
+use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
+
+/// How often changes that met other changes are planned again.
+const ATTEMPTS: usize = 6;
+
+type Answer = Result<Applied, Denied>;
+
+/// Applies changes in order; those to different jobs travel together.
+pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<Answer> {
+    let mut answers: Vec<Option<Answer>> = changes.iter().map(|_| None).collect();
+    let mut waiting: Vec<(usize, Change)> = changes.into_iter().enumerate().collect();
+    // One deadline for all of it: many changes of one job must not keep those of others waiting.
+    let end = Instant::now() + mongo.connection.deadline();
+    while !waiting.is_empty() {
+        let mut ids = HashSet::new();
+        let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
+        let mut round = Round { mongo, rules, pending: round, sent: HashMap::new(), answers: &mut answers };
+        let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
+        if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
+            let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
+            for (n, _) in left {
+                answers[n].get_or_insert_with(|| Err(error.clone().into()));
+            }
+            break;
+        }
+        waiting = later;
+    }
+    let unanswered = || Err(StoreError::internal("a change was left unanswered").into());
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// Changes to different jobs on their way.
+pub struct Round<'a> {
+    pub mongo: &'a Mongo,
+    pub rules: &'a Rules,
+    pending: Vec<(usize, Change)>,
+    /// Plans that were sent without a certain answer.
+    pub sent: HashMap<JobId, Plan>,
+    answers: &'a mut Vec<Option<Answer>>,
+}
+
+impl Round<'_> {
+    async fn run(&mut self) -> Result<()> {
+        let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
+        for attempt in 0..ATTEMPTS {
+            let metas = if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
+            let plans = self.plan(metas).await?;
+            if !self.goes_on() {
+                return Ok(());
+            }
+            let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
+            let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
+            for result in results {
+                // A refused statement leaves the others of its command as they should be: look again.
+                if let Err(error) = result {
+                    trouble = error;
+                }
+            }
+            if !self.goes_on() {
+                return Ok(());
+            }
+        }
+        Err(trouble)
+    }
+
+    pub fn answer(&mut self, n: usize, answer: Answer) {
+        self.answers[n] = Some(answer);
+    }
+
+    /// Whether changes are left that have no answer yet.
+    fn goes_on(&mut self) -> bool {
+        self.pending.retain(|(n, _)| self.answers[*n].is_none());
+        !self.pending.is_empty()
+    }
+
+    /// Answers what needs no write, and plans the rest.
+    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<Vec<(usize, Plan)>> {
+        let now = self.mongo.now()?;
+        let mut plans = Vec::new();
+        let mut proven = Vec::new();
+        for (n, change) in self.pending.clone() {
+            let meta = metas.remove(&change.id);
+            if let Some(plan) = self.sent.remove(&change.id)
+                && let Some(applied) = self.proof(&plan, meta.as_ref()).await?
+            {
+                proven.push((n, applied));
+                continue;
+            }
+            let around = Surroundings { now, rules: self.rules, chance: rand::random() };
+            let planned = match &meta {
+                Some(meta) => step(meta, &change.operation, around),
+                None if change.operation.claim().is_some() => Err(Refusal::Lost { gone: true }),
+                None => Err(Refusal::Unknown),
+            };
+            match (planned, meta) {
+                (Ok(step), Some(meta)) if step.next == Next::Keep => {
+                    let plan = Plan::new(meta, step, &change.operation, now);
+                    let kept = Applied { repeated: true, ..plan.applied(Vec::new(), None) };
+                    let earlier = match change.operation.pushes() {
+                        [] => None,
+                        _ => self.receipt_of(&change).await?, // it tells more than history does
+                    };
+                    proven.push((n, earlier.map_or(kept, Receipt::applied)));
+                }
+                (Ok(step), Some(meta)) => {
+                    plans.push((n, Plan::new(meta, step, &change.operation, now)));
+                }
+                (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
+                (Err(refusal), _) => {
+                    let lost = matches!(refusal, Refusal::Lost { .. });
+                    match if lost { self.receipt_of(&change).await? } else { None } {
+                        Some(receipt) => proven.push((n, receipt.applied())),
+                        None => self.answer(n, Err(Denied::Refused(refusal))),
+                    }
+                }
+            }
+        }
+        if !proven.is_empty() {
+            barrier(self.mongo.connection.database().await?).await?;
+            proven.into_iter().for_each(|(n, applied)| self.answer(n, Ok(applied)));
+        }
+        Ok(plans)
+    }
+
+    /// What the document, its absence or a receipt prove to have been carried out of a plan that was sent.
+    ///
+    /// The absence of a job that was read with a valid token, and for which a deletion was sent, is that
+    /// deletion's doing, or that of a duplicate of the same call, which means the same. What else takes a job
+    /// away before its reservation runs out, a forced cancel or the loss of its worker, leaves a receipt.
+    async fn proof(&self, plan: &Plan, found: Option<&Meta>) -> Result<Option<Applied>> {
+        let deletes = plan.deletes();
+        let receipt = match &plan.meta.claim {
+            Some(claim) if plan.receipt.is_some() || (found.is_none() && deletes) => {
+                receipts::find(self.mongo, &plan.meta.id, claim).await?
+            }
+            _ => None,
+        };
+        let carried_out = match (found, &receipt, plan.receipt) {
+            // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
+            (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
+                return Ok(Some(Applied { repeated: false, ..receipt.clone().applied() }));
+            }
+            (_, _, Some(Verb::Commit | Verb::Move)) => false,
+            (Some(meta), ..) => !deletes && meta.rev == plan.rev,
+            (None, Some(receipt), None) => deletes && receipt.verb != Verb::Cancel,
+            (None, ..) => deletes,
+        };
+        if carried_out {
+            self.mongo.counters.stepped(&plan.meta, &plan.step.next);
+        }
+        Ok(carried_out.then(|| plan.applied(Vec::new(), None)))
+    }
+
+    fn ids(&self) -> Vec<&JobId> {
+        self.pending.iter().map(|(_, change)| &change.id).collect()
+    }
+
+    /// The jobs as this server has handed them out; those that it does not remember are read. What may have
+    /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
+    /// read: a refusal is not guarded, so that it must not come from memory.
+    async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
+        let now = self.mongo.now()?;
+        let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
+        for (_, Change { id, operation }) in &self.pending {
+            let known = operation.claim().and_then(|claim| self.mongo.delivered.take(id, claim));
+            let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
+            match known.filter(|meta| !compares && !meta.may_be_overdue(now)) {
+                Some(meta) => drop(metas.insert(id.clone(), meta)),
+                None => unknown.push(id),
+            }
+        }
+        metas.extend(self.read(&unknown).await?);
+        Ok(metas)
+    }
+
+    async fn read(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Meta>> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
+        let jobs = self.mongo.collection(JOBS).await?;
+        let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
+        let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
+        Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
+    }
+
+    /// The receipt that tells that this very call was carried out before.
+    async fn receipt_of(&self, change: &Change) -> Result<Option<Receipt>> {
+        let (Operation::Move { claim, .. } | Operation::Commit { claim, .. }) = &change.operation else {
+            return Ok(None);
+        };
+        let receipt = receipts::find(self.mongo, &change.id, claim).await?;
+        Ok(receipt.filter(|receipt| receipt.verb == change.operation.verb()))
+    }
+
+    /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
+    /// only calls with the same token, and what leaves a receipt, meet over its job, so that those may travel
+    /// together; one that ran out may be taken back and given to others at any moment, and so is deleted alone.
+    async fn write_plain(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        let now = self.mongo.now()?;
+        let (late, prompt): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|(_, plan)| plan.deletes() && plan.meta.may_be_overdue(now));
+        let mut outcome = self.write_together(prompt).await;
+        for plan in late {
+            outcome = outcome.and(self.write_together(vec![plan]).await);
+        }
+        outcome
+    }
+
+    /// One update command, which tells what each of its statements did, and one delete command, which does not;
+    /// what they certainly did is answered.
+    async fn write_together(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        if plans.is_empty() {
+            return Ok(());
+        }
+        let now = self.mongo.now()?;
+        let database = self.mongo.connection.database().await?;
+        let update = |(_, plan): &(usize, Plan)| Some(strict(plan.guard(), plan.update(now)?));
+        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
+        let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
+        let delete_count = leaving.len() as u64;
+        let update = async {
+            let (mut in_vain, mut sent) = (HashSet::new(), 0);
+            for part in parts(updates)? {
+                let count = part.len();
+                in_vain.extend(write_strict(database, part).await?.into_iter().map(|place| sent + place));
+                sent += count;
+            }
+            Ok(in_vain)
+        };
+        let delete = async {
+            if leaving.is_empty() {
+                return Ok(0);
+            }
+            write(database, doc! { "delete": JOBS, "deletes": [deletion(&leaving)] }).await
+        };
+        let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
+        let (updated, deleted) = tokio::join!(update, delete);
+        self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.place()));
+        let (mut all_known, mut place) = (true, 0);
+        for (n, plan) in plans {
+            // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
+            let (certain, in_vain) = match (&plan.step.next, &updated, &deleted) {
+                (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
+                (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),
+                (_, Ok(in_vain), _) => {
+                    let in_vain = in_vain.contains(&place);
+                    place += 1;
+                    (!in_vain, in_vain)
+                }
+            };
+            if certain {
+                self.mongo.delivered.remember(plan.held().iter());
+                self.mongo.counters.stepped(&plan.meta, &plan.step.next);
+                self.answer(n, Ok(plan.applied(Vec::new(), None)));
+            } else if !in_vain {
+                all_known = false; // what is proven later is counted then, and the queue all the same
+                self.sent.insert(plan.meta.id.clone(), plan);
+            }
+        }
+        if all_known {
+            sent.answered();
+        }
+        updated.and(deleted).map(|_| ())
+    }
+}
+
+impl Mongo {
+    /// A session with a transaction under way: a snapshot is read, and its commit is durable.
+    pub async fn transaction(&self) -> Result<ClientSession> {
+        let client = self.connection.database().await?.client();
+        let mut session = client.start_session().await.map_err(fault)?;
+        session
+            .start_transaction()
+            .read_concern(mongodb::options::ReadConcern::snapshot())
+            .write_concern(durable())
+            .await
+            .map_err(fault)?;
+        Ok(session)
+    }
+}

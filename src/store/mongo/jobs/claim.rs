@@ -1,0 +1,320 @@
+//! Reserving: read the jobs at the head of the queue, take them, answer what was read.
+//!
+//! The taking is guarded by the `rev` of each job that was read, a random number that every write replaces:
+//! a job that it finds is the job that was read, so that nothing needs to be read back. Only where it finds
+//! fewer, because others were quicker, or where its answer is lost, does the claim tell what it won.
+//! Requests for the same queue that come in one call share a round; each has a claim of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use futures::TryStreamExt;
+use mongodb::Database;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+
+use crate::job::{Claim, Job, Meta, QueueName, Rules, State, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{barrier, fault, write};
+use crate::store::mongo::jobs::claim_limited::{self, Given};
+use crate::store::mongo::jobs::document::{date, readable, to_job};
+use crate::store::{ClaimAsk, Claims, Result, Store as _, StoreError};
+
+/// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
+/// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
+fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
+    let never = mongodb::bson::DateTime::MAX;
+    let mut filter = doc! {
+        "queue": queue.as_str(),
+        "state": "ready",
+        "$expr": { "$and": [
+            { "$lte": ["$run_at", "$$NOW"] },
+            { "$gt": [{ "$ifNull": ["$expires_at", never] }, "$$NOW"] },
+        ] },
+    };
+    if let Some(Position { priority, run_at }) = floor {
+        filter.extend(doc! { "priority": priority, "run_at": { "$gte": date(run_at) } });
+    }
+    filter
+}
+
+/// The claims of one call: those for the same queue share their rounds, the queues go side by side.
+pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Result<Claims> {
+    let now = mongo.now()?;
+    let mut queues: Vec<(&ClaimAsk, Vec<usize>)> = Vec::new();
+    for (n, ask) in asks.iter().enumerate() {
+        match queues.iter_mut().find(|(first, _)| first.queue == ask.queue && first.pop == ask.pop) {
+            Some((_, members)) => members.push(n),
+            None => queues.push((ask, vec![n])),
+        }
+    }
+    let rounds = queues.iter().map(|(first, members)| async move {
+        let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
+        let given = claim(mongo, first, &asks, rules, now).await;
+        if let Ok(given) = &given {
+            mongo.delivered.remember(given.won.iter().flatten().map(|job| &job.meta));
+        }
+        (&first.queue, members, given)
+    });
+    let mut claims = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
+    for (queue, members, given) in futures::future::join_all(rounds).await {
+        match given {
+            Ok(Given { won, resume_at, offers }) => {
+                members.iter().zip(won).for_each(|(n, jobs)| claims.won[*n] = Ok(jobs));
+                claims.resume.extend(resume_at.map(|at| (queue.clone(), at)));
+                claims.offers.extend(offers);
+            }
+            Err(error) => members.iter().for_each(|n| claims.won[*n] = Err(error.clone())),
+        }
+    }
+    Ok(claims)
+}
+
+/// Serves requests for one queue, in order.
+async fn claim(
+    mongo: &Mongo,
+    ClaimAsk { queue, pop, .. }: &ClaimAsk,
+    asks: &[&ClaimAsk],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Given> {
+    let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
+    // Others may be quicker again and again: long before the callers give up, they are told what there is.
+    let end = Instant::now() + mongo.connection.deadline() / 2;
+    loop {
+        let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
+        if wanted == 0 {
+            break;
+        }
+        let began = Instant::now();
+        let found = heads(mongo, queue, wanted, *pop).await?;
+        if claim_limited::is_limited(queue, &found, rules) {
+            return claim_limited::claim(mongo, asks, won, found, rules, end).await;
+        }
+        let Heads { jobs: heads, read, large } = found;
+        let attempted = heads.len();
+        let taken = take(mongo, asks, &won, heads, now).await?;
+        let all_taken = taken.len() == attempted;
+        for job in taken {
+            let winner = job.meta.claim.as_ref().and_then(|claim| places.get(claim));
+            if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
+                jobs.push(job);
+            }
+        }
+        let queue_is_empty = read < wanted && all_taken && !large;
+        // Of large jobs, and of those that others are after, fewer are enough; but nobody is told that there are none.
+        let everybody_has_some = won.iter().all(|jobs| !jobs.is_empty());
+        if queue_is_empty || ((large || !all_taken) && everybody_has_some) || Instant::now() >= end {
+            break;
+        }
+        if !all_taken {
+            // Servers in step with each other would go on to read the same head at the same time.
+            tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
+        }
+    }
+    Ok(Given { won, ..Given::default() })
+}
+
+/// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
+const HEAD_BYTES: usize = 16 << 20;
+
+/// The head of a queue.
+pub struct Heads {
+    /// The jobs, in delivery order.
+    pub jobs: Vec<Job>,
+    /// How many documents were read.
+    pub read: usize,
+    /// Whether there may be more, which would be too much at once.
+    pub large: bool,
+}
+
+/// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
+/// from there on, at the very front. A pop passes over those that need semaphores.
+pub async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
+    let mut floor = mongo.heads.lower_bound(queue);
+    loop {
+        let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
+        if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
+            // They stay where they are for others, and so no place is remembered.
+            let mut filter = deliverable(queue, None);
+            filter.insert("semaphores", doc! { "$exists": false });
+            return read_heads(mongo, filter, queue, limit).await;
+        }
+        if floor.is_none() || heads.read == limit || heads.large {
+            if let Some(Job { meta, .. }) = heads.jobs.first() {
+                mongo.heads.set(queue, Position { priority: meta.priority, run_at: meta.run_at });
+            }
+            return Ok(heads);
+        }
+        floor = None;
+    }
+}
+
+async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: usize) -> Result<Heads> {
+    let database = mongo.connection.database().await?;
+    let mut cursor = database
+        .collection::<RawDocumentBuf>(JOBS)
+        .find(filter)
+        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
+        .await
+        .map_err(fault)?;
+    let (mut documents, mut bytes) = (Vec::new(), 0);
+    while bytes < HEAD_BYTES
+        && let Some(raw) = cursor.try_next().await.map_err(fault)?
+    {
+        bytes += raw.as_bytes().len();
+        documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
+    }
+    let jobs = readable(&documents, to_job);
+    if jobs.len() < documents.len() {
+        let sent = mongo.counters.sending([queue]);
+        let buried = bury_unreadable(database, &documents, &jobs).await?;
+        mongo.counters.moved(queue, State::Ready, State::Dead, buried);
+        sent.answered();
+    }
+    Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
+}
+
+/// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
+/// for people to look at in the database.
+async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
+    let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
+    let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
+    let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
+    tracing::error!(?spoiled, "jobs that cannot be read are dead now");
+    let statement = doc! {
+        "q": { "_id": { "$in": spoiled }, "state": "ready" },
+        "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
+        "multi": true,
+    };
+    write(database, doc! { "update": JOBS, "updates": [statement] }).await
+}
+
+/// Takes the jobs for the requests in order; answers those that it got, as they are now.
+async fn take(
+    mongo: &Mongo,
+    asks: &[&ClaimAsk],
+    won: &[Vec<Job>],
+    heads: Vec<Job>,
+    now: Timestamp,
+) -> Result<Vec<Job>> {
+    let Some(queue) = heads.first().map(|job| job.meta.queue.clone()) else {
+        return Ok(heads);
+    };
+    let (database, counters) = (mongo.connection.database().await?, &mongo.counters);
+    // The estimate of the store's clock lags behind it, which has found all of these to be due.
+    let now = heads.iter().map(|job| job.meta.run_at).fold(now, Ord::max);
+    let wants =
+        asks.iter().zip(won).flat_map(|(ask, jobs)| std::iter::repeat_n(*ask, ask.count - jobs.len()));
+    let revs: Vec<i64> = heads.iter().map(|job| job.meta.rev).collect();
+    let rev: i64 = rand::random();
+    let taken: Vec<(Job, &ClaimAsk)> =
+        heads.into_iter().zip(wants).map(|(job, ask)| (reserved(job, ask, rev, now), ask)).collect();
+    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
+    let guard = doc! { "_id": { "$in": &ids }, "rev": { "$in": revs }, "state": "ready" };
+    let statement = doc! { "q": guard, "u": changes(&taken, rev, now), "multi": true, "hint": { "_id": 1 } };
+    let sent = counters.sending([&queue]);
+    let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
+        counters.moved(&queue, State::Ready, State::Reserved, taken.len() as u64);
+        sent.answered();
+        return Ok(taken.into_iter().map(|(job, _)| job).collect());
+    }
+    // Others were quicker, or the answer is lost: the new `rev` marks what was won.
+    let jobs = database.collection::<Document>(JOBS);
+    let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
+    let found = won.await.map_err(fault)?;
+    let found: Vec<Document> = found.try_collect().await.map_err(fault)?;
+    let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    counters.moved(&queue, State::Ready, State::Reserved, found.len() as u64);
+    if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
+        sent.answered();
+    }
+    if let (Err(error), true) = (written, found.is_empty()) {
+        return Err(error);
+    }
+    barrier(database).await?;
+    Ok(taken.into_iter().map(|(job, _)| job).filter(|job| found.contains(job.meta.id.as_str())).collect())
+}
+
+/// The job as it is once the request has it.
+pub fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
+    let meta = Meta {
+        state: State::Reserved,
+        attempts: job.meta.attempts.saturating_add(1),
+        started_at: Some(now),
+        reserved_until: Some(now.plus_ms(ask.lease_ms)),
+        lease_ms: Some(ask.lease_ms),
+        worker: ask.worker.clone(),
+        claim: Some(ask.claim.clone()),
+        rev,
+        ..job.meta
+    };
+    Job { meta, ..job }
+}
+
+/// One update for the jobs of one request, or of several at once.
+pub fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
+    let until = |ask: &ClaimAsk| date(now.plus_ms(ask.lease_ms));
+    let lease = |ask: &ClaimAsk| Bson::from(ask.lease_ms.cast_signed());
+    let worker = |ask: &ClaimAsk| ask.worker.as_ref().map_or(Bson::Null, |worker| worker.as_str().into());
+    let all_ask_alike = |value: &dyn Fn(&ClaimAsk) -> Bson| {
+        let first = taken.first().map(|(_, ask)| value(ask))?;
+        taken.iter().all(|(_, ask)| value(ask) == first).then_some(first)
+    };
+    let claim = |ask: &ClaimAsk| Bson::from(ask.claim.as_str());
+    type Value<'a> = &'a dyn Fn(&ClaimAsk) -> Bson;
+    let fields: [(&str, Value<'_>); 4] = [
+        ("claim", &claim),
+        ("lease_ms", &lease),
+        ("reserved_until", &|ask| until(ask).into()),
+        ("worker", &worker),
+    ];
+    let mut set = doc! { "state": "reserved", "started_at": date(now), "rev": rev };
+    if all_ask_alike(&claim).is_some() {
+        let mut unset = doc! { "due": "" };
+        for (name, value) in fields {
+            match all_ask_alike(value) {
+                None | Some(Bson::Null) => drop(unset.insert(name, "")),
+                Some(value) => drop(set.insert(name, value)),
+            }
+        }
+        return Bson::Document(doc! { "$set": set, "$unset": unset, "$inc": { "attempts": 1_i64 } });
+    }
+    // Which request gets which job: the job's place among the ids is that of its values.
+    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
+    let place = doc! { "$indexOfArray": [{ "$literal": ids }, "$_id"] };
+    for (name, value) in fields {
+        let value = match all_ask_alike(value) {
+            Some(Bson::Null) => "$$REMOVE".into(),
+            Some(value) => Bson::from(doc! { "$literal": value }),
+            None => {
+                let values: Vec<Bson> = taken.iter().map(|(_, ask)| value(ask)).collect();
+                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &place] };
+                Bson::from(doc! { "$ifNull": [picked, "$$REMOVE"] })
+            }
+        };
+        set.insert(name, value);
+    }
+    set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", 1] } });
+    set.insert("due", "$$REMOVE");
+    Bson::Array(vec![Bson::Document(doc! { "$set": set })])
+}
+
+/// The jobs that a claim holds in these queues, in delivery order.
+pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };
+    let cursor = database.collection::<Document>(JOBS).find(filter).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut jobs = readable(&documents, to_job);
+    jobs.sort_by(|a, b| {
+        let order = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);
+        order(a).cmp(&order(b)).then_with(|| a.meta.id.cmp(&b.meta.id))
+    });
+    Ok(jobs)
+}

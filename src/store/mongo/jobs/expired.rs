@@ -1,0 +1,61 @@
+//! What has run out: reservations that nobody settled in time, and jobs past their `expires_at`.
+
+use mongodb::bson::doc;
+
+use crate::job::transition::Operation;
+use crate::job::{State, Timestamp};
+use crate::store::mongo::Mongo;
+use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
+use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
+
+/// What the reaper has to do.
+pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
+    let (floor, now) = (mongo.deadlines.lower_bound(), mongo.now()?);
+    let lapsed = doc! {
+        "state": "reserved",
+        "reserved_until": { "$gte": date(floor) },
+        "$expr": { "$lte": ["$reserved_until", "$$NOW"] },
+    };
+    let lapsed = mongo.all(lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
+    let expired = doc! {
+        "expires_at": { "$exists": true, "$gte": date(floor) },
+        "state": { "$in": ["ready", "blocked"] },
+        "$expr": { "$lte": ["$expires_at", "$$NOW"] },
+    };
+    let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let mut changes: Vec<(Timestamp, Change)> = Vec::new();
+    for meta in readable(&[lapsed, expired].concat(), to_meta) {
+        let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
+            (State::Reserved, Some(claim), Some(reserved_until), _) => {
+                (reserved_until, Operation::Lapse { claim, reserved_until })
+            }
+            (_, _, _, Some(expires_at)) => (expires_at, Operation::Expire { expires_at }),
+            _ => continue,
+        };
+        changes.push((at, Change { id: meta.id, operation }));
+    }
+    if changes.is_empty() {
+        mongo.deadlines.set(floor, now);
+        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
+    }
+    changes.sort_by_key(|(at, _)| *at);
+    changes.truncate(limit);
+    Ok(Overdue { changes: changes.into_iter().map(|(_, change)| change).collect(), next_in_ms: None })
+}
+
+async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
+    let now = mongo.now()?;
+    // No further than it has to: the deadlines of jobs that have left lie ahead as well.
+    let soon = doc! { "$add": ["$$NOW", LOOK_AHEAD_MS.cast_signed()] };
+    let ahead = |field: &str| doc! { "$and": [{ "$gt": [field, "$$NOW"] }, { "$lte": [field, &soon] }] };
+    let lease = doc! { "state": "reserved", "$expr": ahead("$reserved_until") };
+    let expiry = doc! { "expires_at": { "$exists": true }, "$expr": ahead("$expires_at") };
+    let mut next: Option<Timestamp> = None;
+    for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
+        let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
+        let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
+        next = next.into_iter().chain(at).min();
+    }
+    // A millisecond more, so that the time has surely come when the reaper looks again.
+    Ok(next.map(|at| at.ms_since(now) + 1))
+}

@@ -1,0 +1,263 @@
+//! The lines of groups: a document in `groups` for each line in which somebody stands, with the number of the last place.
+//!
+//! Every transaction that puts a job into a line writes the line's document, and so does the one that leaves it empty.
+//! Of several that meet there one goes on, and the others begin again: places are numbered in the order of the pushes,
+//! and nobody comes to a line unseen that has just become empty. Where the first job leaves and another is behind it,
+//! the next job's own document is what two transactions would meet at, and the line's is not touched: pushes to a busy
+//! group and work on it do not get into each other's way. Jobs carry their place as one text (`turn`), so that the next
+//! jobs of many lines are found by one command.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+
+use crate::job::group::{Line, Vacated};
+use crate::job::{QueueName, Timestamp};
+use crate::store::mongo::GROUPS;
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{parts, write_in};
+use crate::store::mongo::jobs::document::{Row, date, place_in_line};
+use crate::store::mongo::jobs::push::TxError;
+use crate::store::{Result, Store as _};
+
+/// The lines that a transaction changes: [vacate](Self::vacate) places, see [who comes next](Self::advance),
+/// [load](Self::load) the lines that are [joined](Self::join) at the end, and [write](Self::write).
+#[derive(Default)]
+pub struct Lines {
+    vacant: HashMap<Line, Vacant>,
+    known: HashMap<Line, Known>,
+}
+
+/// The places in a line that are left.
+#[derive(Default)]
+struct Vacant {
+    turns: Vec<i64>,
+    /// The first place of the line, if it is among them.
+    first: Option<i64>,
+}
+
+impl Vacant {
+    /// The first place behind those that are left, as far as they follow each other.
+    fn next(&self) -> Option<i64> {
+        (self.first?.checked_add(1)?..).find(|turn| !self.turns.contains(turn))
+    }
+}
+
+/// What the document of a line says.
+struct Known {
+    /// The number of the last place; 0 where nobody stands.
+    last: i64,
+    is_stored: bool,
+    is_empty: bool,
+    is_changed: bool,
+}
+
+/// A job whose turn has come.
+pub struct Next {
+    pub line: Line,
+    pub place: Position,
+    id: String,
+    rev: i64,
+    due: Option<Timestamp>,
+}
+
+impl Next {
+    /// Its queue, and when it is due.
+    pub fn arrival(&self) -> (QueueName, Timestamp) {
+        (self.line.queue.clone(), self.place.run_at)
+    }
+}
+
+/// What makes these jobs ready: one statement for all but those that are due later.
+pub fn statements(next: &[Next]) -> Vec<Document> {
+    let (later, due): (Vec<&Next>, Vec<&Next>) = next.iter().partition(|next| next.due.is_some());
+    let statement = |jobs: &[&Next], due: Option<Timestamp>| {
+        let ids: Vec<&str> = jobs.iter().map(|next| next.id.as_str()).collect();
+        let revs: Vec<i64> = jobs.iter().map(|next| next.rev).collect();
+        let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "blocked" };
+        let mut set = doc! { "state": "ready", "rev": rand::random::<i64>() };
+        set.extend(due.map(|at| ("due".to_owned(), date(at).into())));
+        doc! { "q": guard, "u": { "$set": set }, "multi": true, "hint": { "_id": 1 } }
+    };
+    let mut statements: Vec<Document> = later.iter().map(|next| statement(&[next], next.due)).collect();
+    if !due.is_empty() {
+        statements.push(statement(&due, None));
+    }
+    statements
+}
+
+type Done<T> = std::result::Result<T, TxError>;
+
+impl Lines {
+    /// Reads the lines that are not known yet.
+    pub async fn load(
+        &mut self,
+        mongo: &Mongo,
+        lines: impl Iterator<Item = Line>,
+        session: &mut ClientSession,
+    ) -> Done<()> {
+        let mut unknown: HashMap<String, Line> =
+            lines.filter(|line| !self.known.contains_key(line)).map(|line| (id(&line), line)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&String> = unknown.keys().collect();
+        let find = mongo.collection(GROUPS).await?;
+        let mut found = find.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
+        let found: Vec<Document> = found.stream(session).try_collect().await?;
+        for document in &found {
+            let row = Row(document);
+            let line = document.get_str("_id").ok().and_then(|id| unknown.remove(id));
+            let last = row.number("last")?;
+            self.known.extend(line.map(|line| (line, Known::new(last, true))));
+        }
+        self.known.extend(unknown.into_values().map(|line| (line, Known::new(0, false))));
+        Ok(())
+    }
+
+    /// A job leaves its place.
+    pub fn vacate(&mut self, vacated: &Vacated) {
+        let vacant = self.vacant.entry(vacated.line.clone()).or_default();
+        vacant.turns.push(vacated.turn);
+        if vacated.was_first {
+            vacant.first = Some(vacated.turn);
+        }
+    }
+
+    /// The jobs whose turn comes by the places that were vacated.
+    pub async fn advance(&mut self, mongo: &Mongo, session: &mut ClientSession) -> Done<Vec<Next>> {
+        let place = |line: &Line, turn| place_in_line(&line.queue, &line.group, turn);
+        let ahead =
+            self.vacant.iter().filter_map(|(line, vacant)| Some((place(line, vacant.next()?), line.clone())));
+        let mut ahead: HashMap<String, Line> = ahead.collect();
+        if ahead.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Places are numbered without gaps, but for those that were left from the middle.
+        let places: Vec<&String> = ahead.keys().collect();
+        let found = read(mongo, doc! { "turn": { "$in": places } }, ahead.len(), session).await?;
+        let mut next = Vec::with_capacity(ahead.len());
+        for document in &found {
+            let line = document.get_str("turn").ok().and_then(|turn| ahead.remove(turn));
+            next.extend(line.map(|line| Self::next(mongo, line, document)).transpose()?);
+        }
+        self.load(mongo, ahead.values().cloned(), session).await?;
+        for line in ahead.into_values() {
+            next.extend(self.search(mongo, line, session).await?);
+        }
+        Ok(next)
+    }
+
+    /// The first job that stays in a line which was loaded; if there is none, the line is empty.
+    async fn search(&mut self, mongo: &Mongo, line: Line, session: &mut ClientSession) -> Done<Option<Next>> {
+        let (Some(vacant), Some(known)) = (self.vacant.get(&line), self.known.get_mut(&line)) else {
+            return Ok(None);
+        };
+        let place = |turn| place_in_line(&line.queue, &line.group, turn);
+        let mut found = Vec::new();
+        if let Some(next) = vacant.next().filter(|next| *next < known.last) {
+            let behind = doc! { "$gt": place(next), "$lte": place(known.last) };
+            found = read(mongo, doc! { "turn": behind }, vacant.turns.len() + 1, session).await?;
+        }
+        let vacated: Vec<String> = vacant.turns.iter().map(|turn| place(*turn)).collect();
+        let stays =
+            |job: &&Document| job.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
+        let Some(document) = found.iter().find(stays) else {
+            (known.is_empty, known.is_changed) = (true, true);
+            return Ok(None);
+        };
+        Ok(Some(Self::next(mongo, line, document)?))
+    }
+
+    fn next(mongo: &Mongo, line: Line, document: &Document) -> Result<Next> {
+        let row = Row(document);
+        let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
+        Ok(Next {
+            id: row.text("_id")?,
+            rev: row.number("rev")?,
+            line,
+            place: Position { priority: row.number("priority")?, run_at },
+            due: Some(run_at).filter(|at| mongo.now().is_ok_and(|now| *at > now)),
+        })
+    }
+
+    /// The next place of a line that was loaded, and whether it is the first.
+    pub fn join(&mut self, line: &Line) -> (i64, bool) {
+        let known = self.known.entry(line.clone()).or_insert_with(|| Known::new(0, false));
+        let is_first = std::mem::replace(&mut known.is_empty, false);
+        known.last += 1;
+        known.is_changed = true;
+        (known.last, is_first)
+    }
+
+    /// Writes the lines' documents; one in which nobody stands any more goes.
+    pub async fn write(&self, mongo: &Mongo, session: &mut ClientSession) -> Done<()> {
+        let mut changed: Vec<(String, &Known)> = Vec::new();
+        changed.extend(
+            self.known.iter().filter(|(_, known)| known.is_changed).map(|(line, known)| (id(line), known)),
+        );
+        // In the order of the names, so that of several transactions the one that is ahead stays ahead.
+        changed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let (gone, there): (Vec<_>, Vec<_>) = changed.into_iter().partition(|(_, known)| known.is_empty);
+        let there = there.into_iter().map(|(id, known)| {
+            let update = doc! { "$set": { "last": known.last }, "$inc": { "rev": 1_i64 } };
+            doc! { "q": { "_id": id }, "u": update, "upsert": true }
+        });
+        let gone = gone.into_iter().filter(|(_, known)| known.is_stored);
+        let gone = gone.map(|(id, _)| doc! { "q": { "_id": id }, "limit": 1 });
+        let database = mongo.connection.database().await?;
+        for (verb, field, statements) in
+            [("update", "updates", there.collect()), ("delete", "deletes", gone.collect())]
+        {
+            for part in parts(statements)? {
+                let command = doc! { verb: GROUPS, field: part };
+                write_in(database, command, session).await?.ok_or(TxError::Conflict)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    fn new(last: i64, is_stored: bool) -> Self {
+        Self { last, is_stored, is_empty: !is_stored, is_changed: false }
+    }
+}
+
+/// Names have no slash.
+fn id(line: &Line) -> String {
+    format!("{}/{}", line.queue, line.group)
+}
+
+/// Jobs by their places, in the order of these.
+async fn read(
+    mongo: &Mongo,
+    filter: Document,
+    limit: usize,
+    session: &mut ClientSession,
+) -> Done<Vec<Document>> {
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.find(filter).sort(doc! { "turn": 1 }).hint(mongodb::options::Hint::Name("turn".into()));
+    let find = find
+        .projection(doc! { "turn": 1, "rev": 1, "run_at": 1, "priority": 1 })
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX));
+    let mut found = find.session(&mut *session).await?;
+    Ok(found.stream(session).try_collect().await?)
+}
+
+/// Jobs that are copied here stand where they stood: their lines go on behind them.
+pub async fn import(mongo: &Mongo, places: impl Iterator<Item = (Line, i64)>) -> Result<()> {
+    let statements = places.map(|(line, turn)| {
+        let update = doc! { "$max": { "last": turn }, "$inc": { "rev": 1_i64 } };
+        doc! { "q": { "_id": id(&line) }, "u": update, "upsert": true }
+    });
+    let database = mongo.connection.database().await?;
+    for part in parts(statements.collect())? {
+        crate::store::mongo::client::write(database, doc! { "update": GROUPS, "updates": part }).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! What is to become of one job: made from what was read, written only if that is still so.
+
+use mongodb::bson::{Document, doc};
+
+use crate::job::batch::{self, Finish};
+use crate::job::group::{self, Line, Vacated};
+use crate::job::semaphore;
+use crate::job::state::Verb;
+use crate::job::transition::{Next, Operation, Outcome, Step};
+use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::jobs::document::update;
+use crate::store::mongo::jobs::receipts::Receipt;
+use crate::store::{Applied, CalledBack};
+
+/// A plan for one job.
+pub struct Plan {
+    pub meta: Meta,
+    pub step: Step,
+    /// The jobs that are to be stored with it.
+    pub pushes: Vec<NewJob>,
+    /// What a receipt must say to whom it may concern later, if there must be one.
+    pub receipt: Option<Verb>,
+    /// What it means for the job's batch. Kept to itself, so that [`Plan::is_atomic`] cannot be passed by.
+    finish: Option<Finish>,
+    /// The place in a line that the job leaves. Kept to itself likewise.
+    vacated: Option<Vacated>,
+    /// The line that the job comes to the end of.
+    joined: Option<Line>,
+    /// The `rev` that the document has once the plan is carried out.
+    pub rev: i64,
+}
+
+impl Plan {
+    /// What an operation is to do to a job, as [`step`](crate::job::transition::step) says.
+    pub fn new(meta: Meta, step: Step, operation: &Operation, now: Timestamp) -> Self {
+        Self {
+            finish: batch::finish(&meta, &step, operation.result(), now),
+            vacated: group::vacated(&meta, &step.next),
+            joined: match &step.next {
+                Next::Write { meta, .. } => Line::to_join(meta),
+                Next::Keep | Next::Delete => None,
+            },
+            receipt: receipt_for(operation, &meta, &step.outcome),
+            pushes: operation.pushes().to_vec(),
+            meta,
+            step,
+            rev: rand::random(),
+        }
+    }
+
+    /// Whether it must happen together with other documents, and so in a transaction.
+    pub fn is_atomic(&self) -> bool {
+        self.receipt.is_some() || self.finish.is_some() || self.vacated.is_some() || self.joined.is_some()
+    }
+
+    /// The place in a line that the job leaves.
+    pub fn vacated(&self) -> Option<&Vacated> {
+        self.vacated.as_ref()
+    }
+
+    /// The line that the job comes to the end of.
+    pub fn joined(&self) -> Option<&Line> {
+        self.joined.as_ref()
+    }
+
+    /// What it means for the job's batch.
+    pub fn finish(&self) -> Option<&Finish> {
+        self.finish.as_ref()
+    }
+
+    /// What there is to answer once it is carried out and has pushed these.
+    pub fn applied(&self, pushed: Vec<Child>, callback: Option<CalledBack>) -> Applied {
+        Applied {
+            outcome: self.step.outcome.clone(),
+            queue: self.meta.queue.clone(),
+            started_at: self.meta.started_at,
+            pushed,
+            callback,
+            unblocked: Vec::new(),
+            released: semaphore::released(&self.meta, &self.step.next),
+            repeated: false,
+        }
+    }
+
+    /// Finds the job if it is as it was read.
+    pub fn guard(&self) -> Document {
+        doc! { "_id": self.meta.id.as_str(), "rev": self.meta.rev }
+    }
+
+    /// What this plan changes in the document, if it is to be changed.
+    pub fn update(&self, now: Timestamp) -> Option<Document> {
+        let Next::Write { meta, payload, result } = &self.step.next else {
+            return None;
+        };
+        let next = Meta { rev: self.rev, ..(**meta).clone() };
+        Some(update(&next, payload.as_ref(), result.as_ref(), now))
+    }
+
+    /// The job as it is once the plan is carried out, if somebody still holds it then.
+    pub fn held(&self) -> Option<Meta> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Reserved => {
+                Some(Meta { rev: self.rev, ..(**meta).clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// The receipt that must be written together with the plan, if one must.
+    pub fn receipt(&self, pushed: &[Child]) -> Option<Receipt> {
+        Some(Receipt {
+            id: self.meta.id.clone(),
+            claim: self.meta.claim.clone()?,
+            verb: self.receipt?,
+            queue: self.meta.queue.clone(),
+            outcome: self.step.outcome.clone(),
+            started_at: self.meta.started_at,
+            pushed: pushed.to_vec(),
+        })
+    }
+
+    /// Where the job stands in its queue once the plan is carried out, if it is ready then.
+    pub fn place(&self) -> Option<(&QueueName, Position)> {
+        match &self.step.next {
+            Next::Write { meta, .. } if meta.state == State::Ready => {
+                Some((&meta.queue, Position { priority: meta.priority, run_at: meta.run_at }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The queues whose jobs it changes.
+    pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        let to = match &self.step.next {
+            Next::Write { meta, .. } => Some(&meta.queue),
+            _ => None,
+        };
+        [&self.meta.queue].into_iter().chain(to)
+    }
+
+    /// Whether the job leaves.
+    pub fn deletes(&self) -> bool {
+        self.step.next == Next::Delete
+    }
+
+    /// The queue that the plan brings the job into from another one, where a limit may stop it.
+    pub fn target(&self) -> Option<&QueueName> {
+        match &self.step.outcome {
+            Outcome::Returned { queue, .. }
+                if self.receipt == Some(Verb::Move) && *queue != self.meta.queue =>
+            {
+                Some(queue)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One statement that takes these jobs away: one whose `rev` is among those that were read is as it was read.
+pub fn deletion(plans: &[&Plan]) -> Document {
+    let ids: Vec<&str> = plans.iter().map(|plan| plan.meta.id.as_str()).collect();
+    let revs: Vec<i64> = plans.iter().map(|plan| plan.meta.rev).collect();
+    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
+    doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } }
+}
+
+/// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
+fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
+    match operation {
+        // Tells a commit that finds the job gone that it was not its own doing: whoever gets the job next may
+        // have committed it by then.
+        Operation::Abandon { .. } => Some(Verb::Cancel),
+        // Tells a commit that meets the deletion that it was not its own.
+        Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
+        operation => operation.leaves_receipt(meta, outcome).then_some(operation.verb()),
+    }
+}

@@ -1,0 +1,461 @@
+//! Storing new jobs. Most travel in one insert; those with a key or a group go through a transaction with the record
+//! of their key and the line of their group, so that neither stands for a job that does not exist.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::TryStreamExt;
+use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use mongodb::error::ErrorKind;
+use mongodb::{ClientSession, Collection, Database};
+
+use crate::job::group::Line;
+use crate::job::record::KeyHold;
+use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::KEYS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::batches::pause;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, parts, write_in};
+use crate::store::mongo::jobs::document::{Row, date, from_job};
+use crate::store::mongo::jobs::groups::Lines;
+use crate::store::{Pushed, Result, Store as _, StoreError};
+
+/// How many more unfinished jobs each limited queue takes.
+pub type Room = HashMap<QueueName, u64>;
+
+/// Elements and their places in the call.
+type Placed<T> = Vec<(usize, T)>;
+
+/// Stores jobs; each element stands for itself. What needs more than an insert goes its own way, so that
+/// neither a slow transaction nor the counting of a limited queue keeps the others waiting.
+pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+    let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
+    let places: Vec<(QueueName, Position)> = jobs.iter().map(place).collect();
+    let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
+    let (limited, free): (Placed<_>, Placed<_>) =
+        jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
+    let (bound, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(needs_transaction);
+    let (limited, bound, plain) = tokio::join!(
+        push_limited(mongo, limited, rules),
+        async {
+            let pushed = push_in_transaction(mongo, &bound, Room::new()).await;
+            pushed.map_or_else(|error| all_failed(&bound, &error), |(answers, _)| answers)
+        },
+        push_plain(mongo, plain)
+    );
+    mongo.heads.note_ready(places.iter().map(|(queue, place)| (queue, *place)));
+    for (n, answer) in [limited, bound, plain].into_iter().flatten() {
+        answers[n] = Some(answer);
+    }
+    let unanswered = || Err(StoreError::internal("a push was left unanswered"));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// Whether the job must be stored together with something else.
+fn needs_transaction((_, job): &(usize, NewJob)) -> bool {
+    job.key.is_some() || job.group.is_some()
+}
+
+fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Placed<Result<Pushed>> {
+    jobs.iter().map(|(n, _)| (*n, Err(error.clone()))).collect()
+}
+
+/// Jobs of queues with a limit: counted and stored by one caller at a time for each queue.
+async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Placed<Result<Pushed>> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let queues: HashSet<QueueName> = jobs.iter().map(|(_, job)| job.queue.clone()).collect();
+    let queues: Vec<QueueName> = queues.into_iter().collect();
+    let counted = mongo.connection.within(async {
+        let gates = mongo.queue_mutex.lock(queues.iter().cloned()).await;
+        Ok((gates, mongo.room(&queues, None, rules).await?))
+    });
+    let (_locks, room) = match counted.await {
+        Ok(counted) => counted,
+        Err(error) => return all_failed(&jobs, &error),
+    };
+    let (bound, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(needs_transaction);
+    let (mut answers, mut room) = match push_in_transaction(mongo, &bound, room).await {
+        Ok(pushed) => pushed,
+        // Whether they were stored is unknown, and so is the room that is left for the others.
+        Err(error) => return [all_failed(&bound, &error), all_failed(&plain, &error)].concat(),
+    };
+    let (fitting, full): (Placed<_>, Placed<_>) =
+        plain.into_iter().partition(|(_, job)| take_room(&mut room, &job.queue));
+    answers.extend(full.into_iter().map(|(n, _)| (n, Ok(Pushed::Full))));
+    answers.extend(push_plain(mongo, fitting).await);
+    answers
+}
+
+/// Takes one place in the queue, if it has a limit; false if there is none left.
+fn take_room(room: &mut Room, queue: &QueueName) -> bool {
+    match room.get_mut(queue) {
+        Some(0) => false,
+        Some(left) => {
+            *left -= 1;
+            true
+        }
+        None => true,
+    }
+}
+
+async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed>> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let (places, jobs): (Vec<usize>, Vec<NewJob>) = jobs.into_iter().unzip();
+    let failed = match mongo.connection.within(insert(mongo, jobs)).await {
+        Ok(failed) => failed,
+        Err(error) => return places.into_iter().map(|n| (n, Err(error.clone()))).collect(),
+    };
+    let mut failed: HashMap<usize, StoreError> = failed.into_iter().collect();
+    let answer = |index: usize| failed.remove(&index).map_or(Ok(Pushed::Created), Err);
+    let mut answer = answer;
+    places.into_iter().enumerate().map(|(index, n)| (n, answer(index))).collect()
+}
+
+/// Inserts the jobs and answers which of them failed, and why.
+async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
+    let now = mongo.now()?;
+    let arriving = mongo.counters.arriving(jobs.iter().map(|job| (&job.queue, State::Ready)));
+    let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
+    let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
+    // Ids are new: one that is there was put there by the driver's first try of this very insert.
+    let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
+    let errors = errors.map(|failed| (failed.index, StoreError::internal(failed.message)));
+    let errors: Vec<_> = errors.collect();
+    if errors.is_empty() {
+        arriving.stored(); // else they are counted later: it never happens
+    }
+    Ok(errors)
+}
+
+/// Where the job stands in its queue.
+pub fn place(job: &NewJob) -> (QueueName, Position) {
+    (job.queue.clone(), Position { priority: job.priority, run_at: job.run_at })
+}
+
+/// A document that was not inserted.
+pub struct NotInserted {
+    pub index: usize,
+    pub code: i32,
+    pub message: String,
+}
+
+/// Inserts documents, each for itself, and answers which of them were refused.
+pub async fn insert_each(
+    collection: &Collection<Document>,
+    documents: Vec<Document>,
+) -> Result<Vec<NotInserted>> {
+    let Err(error) = collection.insert_many(documents).ordered(false).await else {
+        return Ok(Vec::new());
+    };
+    let ErrorKind::InsertMany(failure) = error.kind.as_ref() else {
+        return Err(fault(error));
+    };
+    if let Some(concern) = &failure.write_concern_error {
+        return Err(StoreError::unavailable(&concern.message));
+    }
+    let refused = failure.write_errors.iter().flatten();
+    let refused = refused.map(|error| NotInserted {
+        index: error.index,
+        code: error.code,
+        message: error.message.clone(),
+    });
+    Ok(refused.collect())
+}
+
+/// Jobs with keys or groups, in one transaction that is repeated while others get in its way. Answers what room is
+/// left.
+async fn push_in_transaction(
+    mongo: &Mongo,
+    jobs: &Placed<NewJob>,
+    room: Room,
+) -> Result<(Placed<Result<Pushed>>, Room)> {
+    if jobs.is_empty() {
+        return Ok((Vec::new(), room));
+    }
+    let pushing = mongo.connection.within(async {
+        let _locks = mongo.group_mutex.lock(jobs.iter().filter_map(|(_, job)| line(job))).await;
+        loop {
+            let mut left = room.clone();
+            match try_push(mongo, jobs, &mut left).await? {
+                Some(pushed) => return Ok((pushed, left)),
+                None => pause().await,
+            }
+        }
+    });
+    let (pushed, left) = pushing.await?;
+    Ok((jobs.iter().map(|(n, _)| *n).zip(pushed.into_iter().map(Ok)).collect(), left))
+}
+
+/// What is known of a key that has a record.
+struct Holder {
+    job: JobId,
+    digest: Vec<u8>,
+    until: Timestamp,
+    run_at: Timestamp,
+    /// The state of its job, if the job is still there.
+    state: Option<Visible>,
+}
+
+impl Holder {
+    fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
+        let (job, run_at, digest) = (job.id.clone(), job.run_at, job.payload.digest().to_vec());
+        Self { job, digest, until: hold.until, run_at, state: Some(state) }
+    }
+
+    /// What a job meets whose key is taken by this one.
+    fn answer(&self, job: &NewJob) -> Pushed {
+        if self.job == job.id {
+            // The first try's commit was carried out after all.
+            if self.state == Some(Visible::Blocked) { Pushed::Blocked } else { Pushed::Created }
+        } else if self.digest == job.payload.digest() {
+            let state = self.state.unwrap_or(Visible::Done);
+            Pushed::Duplicate { id: self.job.clone(), state, run_at: self.run_at }
+        } else {
+            Pushed::KeyConflict { id: self.job.clone() }
+        }
+    }
+
+    /// A key is taken until its time is over and its job has ended.
+    fn is_taken(&self, now: Timestamp) -> bool {
+        self.until > now || self.state.is_some_and(|state| state.stored().is_unfinished())
+    }
+}
+
+/// `None`: another transaction was in the way, and nothing was stored.
+async fn try_push(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
+    let database = mongo.connection.database().await?;
+    let mut session = mongo.transaction().await?;
+    let jobs: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
+    let mut lines = Lines::default();
+    let resolved = async {
+        let resolved = resolve(mongo, &jobs, room, &mut lines, &mut session).await?;
+        lines.write(mongo, &mut session).await?;
+        Ok(resolved)
+    };
+    let resolved = match resolved.await {
+        Ok(resolved) => resolved,
+        Err(TxError::Conflict) => return Ok(None),
+        Err(TxError::Driver(error)) => return conflict_is_none(error),
+        Err(TxError::Store(error)) => return Err(error),
+    };
+    let Resolved { pushed, documents, records, arriving } = resolved;
+    let arriving = mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
+    match commit(database, documents, parts(records)?, session).await {
+        Ok(true) => {
+            arriving.stored();
+            Ok(Some(pushed))
+        }
+        Ok(false) => {
+            arriving.refused();
+            Ok(None)
+        }
+        Err(error) => conflict_is_none(error),
+    }
+}
+
+/// What is to become of jobs within a transaction, and what is to be written for it.
+pub struct Resolved {
+    /// For each job, at its place.
+    pub pushed: Vec<Pushed>,
+    /// The jobs that are to be stored.
+    pub documents: Vec<Document>,
+    /// The updates that take their keys.
+    pub records: Vec<Document>,
+    /// The queues of the jobs that are to be stored, and their states.
+    pub arriving: Vec<(QueueName, State)>,
+}
+
+/// Why a transaction did not get to its commit.
+pub enum TxError {
+    /// The driver says so: another transaction may have been in the way.
+    Driver(mongodb::error::Error),
+    /// Another one has just taken a key, or made a document, that this one was about to.
+    Conflict,
+    /// Something else.
+    Store(StoreError),
+}
+
+impl From<mongodb::error::Error> for TxError {
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<StoreError> for TxError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Reads the keys of jobs within a transaction, says what is to become of them, and lets them join their lines, which
+/// are still to be written.
+pub async fn resolve(
+    mongo: &Mongo,
+    jobs: &[&NewJob],
+    room: &mut Room,
+    lines: &mut Lines,
+    session: &mut ClientSession,
+) -> std::result::Result<Resolved, TxError> {
+    let now = mongo.now()?;
+    let database = mongo.connection.database().await?;
+    let (known, states) = read_holders(database, jobs, session).await.map_err(TxError::Driver)?;
+    let mut holders = holders(&known, &states, now)?;
+    lines.load(mongo, jobs.iter().filter_map(|job| line(job)), session).await?;
+    let mut pushed = Vec::with_capacity(jobs.len());
+    let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
+    for job in jobs {
+        let id = job.key.as_ref().map(|hold| key_id(&job.queue, hold));
+        let holder = id.as_ref().and_then(|id| holders.get(id)).filter(|holder| holder.is_taken(now));
+        if let Some(holder) = holder {
+            pushed.push(holder.answer(job));
+            continue;
+        }
+        if !take_room(room, &job.queue) {
+            pushed.push(Pushed::Full);
+            continue;
+        }
+        let (document, state) = stored(job, lines, now);
+        if let (Some(id), Some(hold)) = (id, &job.key) {
+            records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
+            holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));
+        }
+        documents.push(document);
+        arriving.push((job.queue.clone(), state));
+        pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });
+    }
+    Ok(Resolved { pushed, documents, records, arriving })
+}
+
+/// The line that a new job comes to, if it does.
+pub fn line(job: &NewJob) -> Option<Line> {
+    Some(Line { queue: job.queue.clone(), group: job.group.clone()? })
+}
+
+/// A new job as it is stored, at the end of its line, which must be loaded; and its state.
+pub fn stored(job: &NewJob, lines: &mut Lines, now: Timestamp) -> (Document, State) {
+    let mut stored = job.clone().into_job();
+    if let Some(line) = line(job) {
+        let (turn, is_first) = lines.join(&line);
+        stored.meta.stand(turn, is_first);
+    }
+    (from_job(&stored, now), stored.meta.state)
+}
+
+/// Errors that mean "again, from the start".
+fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
+    let again = error.contains_label("TransientTransactionError") || code(&error) == Some(DUPLICATE_KEY);
+    let no_server = matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. });
+    if again && !no_server { Ok(None) } else { Err(fault(error)) }
+}
+
+type Driver<T> = std::result::Result<T, mongodb::error::Error>;
+
+/// Writes new jobs and their keys within a transaction. False if a key was taken in the meantime.
+pub async fn write(
+    database: &Database,
+    documents: Vec<Document>,
+    records: Vec<Vec<Document>>,
+    session: &mut ClientSession,
+) -> Driver<bool> {
+    for part in records {
+        let command = doc! { "update": KEYS, "updates": part };
+        if write_in(database, command, session).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    if !documents.is_empty() {
+        database.collection::<Document>(JOBS).insert_many(documents).session(session).await?;
+    }
+    Ok(true)
+}
+
+/// Writes, and commits. False if a key was taken in the meantime.
+pub async fn commit(
+    database: &Database,
+    documents: Vec<Document>,
+    records: Vec<Vec<Document>>,
+    mut session: ClientSession,
+) -> Driver<bool> {
+    if !write(database, documents, records, &mut session).await? {
+        return Ok(false);
+    }
+    // Also where nothing was written: the commit waits until what was read is durable, so that a duplicate
+    // is never answered with a job that a failover could take back.
+    loop {
+        match session.commit_transaction().await {
+            Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
+                tokio::task::yield_now().await; // the verb's deadline ends this
+            }
+            other => return other.map(|()| true),
+        }
+    }
+}
+
+/// The records of the jobs' keys, and what there is of the jobs that have them.
+async fn read_holders(
+    database: &Database,
+    jobs: &[&NewJob],
+    session: &mut ClientSession,
+) -> Driver<(Vec<Document>, Vec<Document>)> {
+    let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
+    let ids: Vec<String> = ids.collect();
+    if ids.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let keys = database.collection::<Document>(KEYS);
+    let mut cursor = keys.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
+    let records: Vec<Document> = cursor.stream(session).try_collect().await?;
+    let job_ids: Vec<&str> = records.iter().filter_map(|record| record.get_str("job").ok()).collect();
+    if job_ids.is_empty() {
+        return Ok((records, Vec::new()));
+    }
+    let jobs = database.collection::<Document>(JOBS);
+    let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(doc! { "state": 1, "run_at": 1 });
+    let mut cursor = find.session(&mut *session).await?;
+    let states = cursor.stream(session).try_collect().await?;
+    Ok((records, states))
+}
+
+fn holders(records: &[Document], states: &[Document], now: Timestamp) -> Result<HashMap<String, Holder>> {
+    let states: HashMap<&str, (State, Timestamp)> = states.iter().filter_map(state_of).collect();
+    let mut holders = HashMap::with_capacity(records.len());
+    for record in records {
+        let (id, mut holder) = holder(record)?;
+        if let Some((state, run_at)) = states.get(holder.job.as_str()) {
+            holder.run_at = *run_at;
+            holder.state = Some(state.visible(*run_at, now));
+        }
+        holders.insert(id, holder);
+    }
+    Ok(holders)
+}
+
+fn state_of(document: &Document) -> Option<(&str, (State, Timestamp))> {
+    let state = State::from_word(document.get_str("state").ok()?)?;
+    Some((document.get_str("_id").ok()?, (state, Row(document).time("run_at").ok()??)))
+}
+
+/// Queue names have no slash, so that no two pairs of queue and key share an id.
+fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
+    format!("{queue}/{}", hold.key)
+}
+
+fn record(job: &NewJob, hold: &KeyHold) -> Document {
+    let digest = Binary { subtype: BinarySubtype::Generic, bytes: job.payload.digest().to_vec() };
+    let until = date(hold.until);
+    doc! { "job": job.id.as_str(), "digest": digest, "until": until, "run_at": date(job.run_at), "check_at": until }
+}
+
+fn holder(record: &Document) -> Result<(String, Holder)> {
+    let row = Row(record);
+    let digest = record.get_binary_generic("digest").map_err(|_| row.fault("digest"))?.clone();
+    let until = row.time("until")?.ok_or_else(|| row.fault("until"))?;
+    let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
+    let holder = Holder { job: row.text("job")?, digest, until, run_at, state: None };
+    Ok((row.text("_id")?, holder))
+}

@@ -1,0 +1,148 @@
+//! Reading: jobs by id and by filter, what is overdue, and what comes next.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::bson::{Document, doc};
+
+use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
+use crate::store::{Filter, Result};
+
+impl Mongo {
+    /// The documents that a filter means, in order.
+    pub async fn all(
+        &self,
+        filter: Document,
+        sort: Document,
+        projection: Document,
+        limit: usize,
+    ) -> Result<Vec<Document>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let jobs = self.collection(JOBS).await?;
+        let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
+        cursor.try_collect().await.map_err(fault)
+    }
+
+    /// How many more unfinished jobs each of these limited queues takes, once a job has left `leaving`. A queue may
+    /// have more than it takes.
+    pub async fn room(
+        &self,
+        queues: &[QueueName],
+        leaving: Option<&QueueName>,
+        rules: &Rules,
+    ) -> Result<HashMap<QueueName, u64>> {
+        let jobs = self.collection(JOBS).await?;
+        let mut room = HashMap::new();
+        for queue in queues {
+            let Some(max_jobs) = rules.max_jobs(queue) else {
+                continue;
+            };
+            let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+            let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
+            let leaves = u64::from(leaving == Some(queue));
+            let most = max_jobs.saturating_add(leaves);
+            let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
+            room.insert(queue.clone(), max_jobs.saturating_sub(there.saturating_sub(leaves)));
+        }
+        Ok(room)
+    }
+}
+
+/// Jobs by their ids.
+pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+    let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let found = readable(&documents, to_job).into_iter().map(|job| (job.meta.id.clone(), job));
+    let found: HashMap<JobId, Job> = found.collect();
+    Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+}
+
+/// The jobs that the filter means, by id.
+pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+    let documents = mongo.all(condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
+    Ok(readable(&documents, to_job))
+}
+
+/// A filter as a condition that the indexes `browse`, `key`, `group` or `dead_lettered` serve.
+pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
+    let mut condition = doc! { "queue": filter.queue.as_str() };
+    if let Some(key) = &filter.key {
+        condition.insert("key", key.as_str());
+    }
+    if let Some(group) = &filter.group {
+        condition.insert("group", group.as_str());
+    }
+    if filter.dead_lettered {
+        condition.insert("origin", doc! { "$exists": true });
+    }
+    match filter.state {
+        Some(state) => condition.insert("state", state.stored().as_str()),
+        // Named one by one, the states let the index give the ids of all of them in order.
+        None if filter.key.is_none() && filter.group.is_none() && !filter.dead_lettered => {
+            let states: Vec<&str> = State::ALL.into_iter().map(State::as_str).collect();
+            condition.insert("state", doc! { "$in": states })
+        }
+        None => None,
+    };
+    match filter.state {
+        Some(Visible::Scheduled) => drop(condition.insert("$expr", doc! { "$gt": ["$run_at", "$$NOW"] })),
+        Some(Visible::Ready) => drop(condition.insert("$expr", doc! { "$lte": ["$run_at", "$$NOW"] })),
+        _ => {}
+    }
+    let finished = filter.state.is_some_and(|state| !state.stored().is_unfinished());
+    let mut range = Document::new();
+    range.extend(filter.from.map(|from| ("$gte".to_owned(), date(from).into())));
+    range.extend(filter.before.map(|before| ("$lt".to_owned(), date(before).into())));
+    if !range.is_empty() {
+        condition.insert(if finished { "finished_at" } else { "created_at" }, range);
+    }
+    if let Some(after) = after {
+        condition.insert("_id", doc! { "$gt": after.as_str() });
+    }
+    condition
+}
+
+/// The scheduled jobs that are due next.
+pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+    let filter = doc! { "due": { "$exists": true }, "$expr": { "$gt": ["$due", "$$NOW"] } };
+    let projection = doc! { "_id": 1, "queue": 1, "due": 1 };
+    let documents = mongo.all(filter, doc! { "due": 1 }, projection, limit).await?;
+    documents
+        .iter()
+        .map(|document| {
+            let row = Row(document);
+            Ok((row.text("queue")?, row.time("due")?.ok_or_else(|| row.fault("due"))?))
+        })
+        .collect()
+}
+
+/// The queues that have jobs: one seek in the index for each, however many jobs it has.
+pub async fn queues(
+    mongo: &Mongo,
+    prefix: &str,
+    after: Option<&QueueName>,
+    limit: usize,
+) -> Result<Vec<QueueName>> {
+    // DEL sorts behind every character of a name.
+    let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
+    if let Some(after) = after {
+        range.insert("$gt", after.as_str());
+    }
+    let pipeline = [
+        doc! { "$match": { "queue": range } },
+        doc! { "$sort": { "queue": 1 } },
+        doc! { "$group": { "_id": "$queue" } },
+        doc! { "$sort": { "_id": 1 } },
+        doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
+    ];
+    let hint = mongodb::options::Hint::Name("head".to_owned());
+    let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).hint(hint).await.map_err(fault)?;
+    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    rows.iter().map(|row| Row(row).text("_id")).collect()
+}

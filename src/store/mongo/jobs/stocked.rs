@@ -1,0 +1,38 @@
+//! Which queues have something to deliver: what the server asks for all of its waiters at once.
+
+use futures::TryStreamExt as _;
+use mongodb::bson::{Document, doc};
+use mongodb::options::Hint;
+
+use crate::job::QueueName;
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::{Result, Store as _};
+
+/// How many queues one command asks for.
+const QUEUES_PER_COMMAND: usize = 1000;
+
+/// Those of these queues that have a ready job that is due.
+///
+/// A scan of the distinct names in the index `head`: a seek or two for each queue, and for each priority whose
+/// first job is scheduled. For that, the time must be a plain value: `$$NOW` is only compared after the fetch
+/// of each job. The estimate of the store's clock lags behind it by little; what comes due in between, the
+/// task `due` tells.
+pub async fn stocked(mongo: &Mongo, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+    let now = date(mongo.now()?);
+    let jobs = mongo.collection(JOBS).await?;
+    let mut stocked = Vec::new();
+    for part in queues.chunks(QUEUES_PER_COMMAND) {
+        let names: Vec<&str> = part.iter().map(QueueName::as_str).collect();
+        let due = doc! { "queue": { "$in": names }, "state": "ready", "run_at": { "$lte": now } };
+        let pipeline = [doc! { "$match": due }, doc! { "$group": { "_id": "$queue" } }];
+        let cursor = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
+        let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+        for row in &rows {
+            stocked.push(Row(row).text("_id")?);
+        }
+    }
+    Ok(stocked)
+}

@@ -1,0 +1,154 @@
+//! Everything that is stored, for another store and from another store.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::Collection;
+use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+
+use crate::job::group::Line;
+use crate::job::{Job, JobId, State};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::KEYS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{DUPLICATE_KEY, fault};
+use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
+use crate::store::mongo::jobs::groups;
+use crate::store::mongo::jobs::push::insert_each;
+use crate::store::transfer::{PAGE_BYTES, same, weight};
+use crate::store::{HeldKey, Imported, Result, Store as _, StoreError};
+
+/// Jobs of every queue, by id. A page ends early where the jobs are long.
+pub async fn export(mongo: &Mongo, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+    let behind = doc! { "_id": { "$gt": after.map_or("", JobId::as_str) } };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let all = mongo.collection(JOBS).await?;
+    let mut cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+    let (mut jobs, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(document) = cursor.try_next().await.map_err(fault)?
+    {
+        let job = to_job(&document)?;
+        bytes += weight(&job);
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+/// Stores the jobs as they are, unless their ids are there.
+pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
+    let now = mongo.now()?;
+    let documents = jobs.iter().map(|job| from_job(job, now)).collect();
+    let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
+    let collection = mongo.collection(JOBS).await?;
+    let sent = mongo.counters.sending(jobs.iter().map(|job| &job.meta.queue));
+    let imported =
+        insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
+            .await?;
+    let places = jobs.iter().filter_map(|job| Some((Line::of(&job.meta)?, job.meta.turn?)));
+    groups::import(mongo, places).await?;
+    let place = |Job { meta, .. }: &Job| Position { priority: meta.priority, run_at: meta.run_at };
+    let ready = jobs.iter().filter(|job| job.meta.state == State::Ready);
+    mongo.heads.note_ready(ready.map(|job| (&job.meta.queue, place(job))));
+    for (job, imported) in jobs.iter().zip(&imported) {
+        if matches!(imported, Ok(Imported::New)) {
+            mongo.counters.came(&job.meta.queue, job.meta.state, 1);
+        }
+    }
+    // What is there already may be the work of a run that was interrupted before it was counted.
+    if imported.iter().all(|imported| matches!(imported, Ok(Imported::New))) {
+        sent.answered();
+    }
+    Ok(imported)
+}
+
+/// Inserts documents; one whose id is there is compared with what is there.
+async fn insert_or_compare(
+    collection: &Collection<Document>,
+    documents: Vec<Document>,
+    ids: &[&str],
+    is_same: impl Fn(usize, &Document) -> Result<bool>,
+) -> Result<Vec<Result<Imported>>> {
+    let mut imported = vec![Ok(Imported::New); ids.len()];
+    if ids.is_empty() {
+        return Ok(imported);
+    }
+    let (met, refused): (Vec<_>, Vec<_>) = insert_each(collection, documents)
+        .await?
+        .into_iter()
+        .partition(|refused| refused.code == DUPLICATE_KEY);
+    for refused in refused {
+        imported[refused.index] = Err(StoreError::internal(refused.message));
+    }
+    let met: Vec<usize> = met.into_iter().map(|met| met.index).collect();
+    let met_ids: Vec<&str> = met.iter().map(|n| ids[*n]).collect();
+    let there = by_id(collection, &met_ids).await?;
+    for n in met {
+        imported[n] = match there.get(ids[n]) {
+            Some(there) => {
+                is_same(n, there).map(|is_same| if is_same { Imported::Same } else { Imported::Different })
+            }
+            None => Err(StoreError::unavailable("a document left while it was compared")),
+        };
+    }
+    Ok(imported)
+}
+
+/// The documents with these ids. Asked for in pages of bounded memory by the caller.
+async fn by_id(collection: &Collection<Document>, ids: &[&str]) -> Result<HashMap<String, Document>> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let cursor = collection.find(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
+    let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let named = found.into_iter().filter_map(|found| Some((found.get_str("_id").ok()?.to_owned(), found)));
+    Ok(named.collect())
+}
+
+/// Queue names have no slash, so that the first one ends the queue's name.
+fn key_id(key: &HeldKey) -> String {
+    format!("{}/{}", key.queue, key.key)
+}
+
+/// The keys that are remembered, by the ids of their records.
+pub async fn export_keys(mongo: &Mongo, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+    let behind = doc! { "_id": { "$gt": after.map(key_id).unwrap_or_default() } };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let all = mongo.collection(KEYS).await?;
+    let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+    let records: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    records.iter().map(held).collect()
+}
+
+fn held(record: &Document) -> Result<HeldKey> {
+    let row = Row(record);
+    let named = record.get_str("_id").ok().and_then(|id| id.split_once('/'));
+    let (queue, key) = named.ok_or_else(|| row.fault("_id"))?;
+    let digest = record.get_binary_generic("digest").map_err(|_| row.fault("digest"))?;
+    Ok(HeldKey {
+        queue: queue.parse().map_err(|_| row.fault("_id"))?,
+        key: key.parse().map_err(|_| row.fault("_id"))?,
+        job: row.text("job")?,
+        digest: digest.as_slice().try_into().map_err(|_| row.fault("digest"))?,
+        until: row.time("until")?.ok_or_else(|| row.fault("until"))?,
+        run_at: row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?,
+    })
+}
+
+/// Remembers the keys, unless they are there.
+pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result<Imported>>> {
+    let ids: Vec<String> = keys.iter().map(key_id).collect();
+    let record = |(key, id): (&HeldKey, &String)| {
+        let digest = Binary { subtype: BinarySubtype::Generic, bytes: key.digest.to_vec() };
+        let until = date(key.until);
+        doc! {
+            "_id": id, "job": key.job.as_str(), "digest": digest, "until": until,
+            "run_at": date(key.run_at), "check_at": until,
+        }
+    };
+    let records = keys.iter().zip(&ids).map(record).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let collection = mongo.collection(KEYS).await?;
+    insert_or_compare(&collection, records, &ids, |n, there| Ok(held(there)? == keys[n])).await
+}

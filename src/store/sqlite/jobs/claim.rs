@@ -1,0 +1,137 @@
+//! Reserving jobs.
+//!
+//! The order of delivery is priority, `run_at`, id; and jobs whose `run_at` lies ahead must neither be
+//! delivered nor be walked. In the index `jobs_head` the scheduled jobs of one priority lie behind its due
+//! ones, so a claim reads the due range of each priority and jumps to the next lower priority: a queue
+//! costs one seek for each priority in use, however many jobs wait in it. (Marking jobs as due when their
+//! time comes would need no jumps, but a million jobs due at midnight would then hold up the writer.)
+
+use rusqlite::{Connection, params};
+
+use crate::job::{Claim, Job, QueueName, Rules, State, Timestamp};
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::claim_limited;
+use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{ClaimAsk, Claims};
+
+/// Reserves what each of the requests asks for, in the order of delivery. Those for one queue share its head.
+pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> Result<Claims, Fault> {
+    let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
+    let mut claims = Claims::default();
+    for (n, first) in asks.iter().enumerate() {
+        let shares = |ask: &ClaimAsk| ask.queue == first.queue && ask.pop == first.pop;
+        if asks[..n].iter().any(shares) {
+            continue; // served with the earlier one
+        }
+        let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
+        let heads = heads(tx, &first.queue, wanted, first.pop, now)?;
+        let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
+        if claim_limited::is_limited(&first.queue, &heads, rules) {
+            let (asks, won): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
+            let given = claim_limited::claim(tx, &asks, rules, now)?;
+            won.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
+            claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
+            claims.offers.extend(given.offers);
+            continue;
+        }
+        let mut heads = heads.into_iter();
+        for (ask, won) in sharing {
+            for mut found in heads.by_ref().take(ask.count) {
+                grant(&mut found.job, ask, now);
+                row::reserve(tx, &found)?;
+                won.push(found.job);
+            }
+        }
+    }
+    claims.won = won.into_iter().map(Ok).collect();
+    Ok(claims)
+}
+
+/// The first jobs of a queue in the order of delivery. A pop passes over those that need semaphores.
+pub fn heads(
+    db: &Connection,
+    queue: &QueueName,
+    wanted: usize,
+    pop: bool,
+    now: Timestamp,
+) -> Result<Vec<Found<Job>>, Fault> {
+    let mut heads = Vec::new();
+    let mut above = i64::MAX;
+    while heads.len() < wanted
+        && let Some(priority) = next_priority(db, queue, above)?
+    {
+        let sql = if pop { DUE_FOR_POP } else { DUE };
+        heads.extend(due(db, sql, queue, priority, wanted - heads.len(), now)?);
+        above = priority;
+    }
+    Ok(heads)
+}
+
+/// The job is the request's.
+pub fn grant(job: &mut Job, ask: &ClaimAsk, now: Timestamp) {
+    let meta = &mut job.meta;
+    meta.state = State::Reserved;
+    meta.attempts = meta.attempts.saturating_add(1);
+    meta.started_at = Some(now);
+    meta.reserved_until = Some(now.plus_ms(ask.lease_ms));
+    meta.lease_ms = Some(ask.lease_ms);
+    meta.worker.clone_from(&ask.worker);
+    meta.claim = Some(ask.claim.clone());
+    meta.rev = rand::random();
+}
+
+/// The highest priority below this one that a ready job of the queue has.
+fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Option<i64>, Fault> {
+    let mut next = db.prepare_cached(NEXT_PRIORITY)?;
+    let mut rows = next.query(params![queue.as_str(), below])?;
+    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+}
+
+pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head \
+     WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC LIMIT 1";
+
+/// The first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
+fn due(
+    db: &Connection,
+    sql: &str,
+    queue: &QueueName,
+    priority: i64,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<Found<Job>>, Fault> {
+    let mut due = db.prepare_cached(sql)?;
+    row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)])
+}
+
+pub const DUE: &str = concat!(
+    "SELECT ",
+    job_columns!(),
+    found_columns!(),
+    " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
+     AND (expires_at IS NULL OR expires_at > ?3) ORDER BY run_at, id LIMIT ?4"
+);
+
+const DUE_FOR_POP: &str = concat!(
+    "SELECT ",
+    job_columns!(),
+    found_columns!(),
+    " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
+     AND (expires_at IS NULL OR expires_at > ?3) AND semaphores IS NULL ORDER BY run_at, id LIMIT ?4"
+);
+
+/// The jobs of these queues that the claim holds, in the order of delivery within each queue.
+pub fn held(db: &Connection, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>, Fault> {
+    // Asked for rarely: after a repeat of a request whose runner died. Walks the queue's reserved jobs.
+    let mut held = db.prepare_cached(concat!(
+        "SELECT ",
+        job_columns!(),
+        " FROM jobs INDEXED BY jobs_browse WHERE queue = ?1 AND state = 'reserved' AND claim = ?2 \
+         ORDER BY priority DESC, run_at, id"
+    ))?;
+    let mut jobs = Vec::new();
+    for queue in queues {
+        jobs.extend(row::jobs(&mut held, [queue.as_str(), claim.as_str()])?);
+    }
+    Ok(jobs)
+}

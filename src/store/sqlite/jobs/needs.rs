@@ -1,0 +1,122 @@
+//! The table `needs`: what jobs with semaphores need, kept beside every write of such a job.
+
+use rusqlite::{Connection, params};
+
+use crate::job::semaphore::{Gauge, LINE, Waiter};
+use crate::job::{JobId, Meta, SemaphoreName, Timestamp};
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
+
+/// The job is like this now. Costs nothing where it needs no semaphores.
+pub fn write(db: &Connection, meta: &Meta) -> Result<(), Fault> {
+    if meta.semaphores.is_empty() {
+        return Ok(());
+    }
+    if !meta.state.is_unfinished() {
+        return remove(db, meta);
+    }
+    let mut put = db.prepare_cached(
+        "INSERT OR REPLACE INTO needs (semaphore, job, queue, state, priority, run_at, waits, waiting_since) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    for semaphore in &meta.semaphores {
+        put.execute(params![
+            semaphore.as_str(),
+            meta.id.as_str(),
+            meta.queue.as_str(),
+            meta.state.as_str(),
+            meta.priority,
+            meta.run_at.millis(),
+            meta.waits_for.as_ref() == Some(semaphore),
+            meta.waiting_since.map(Timestamp::millis),
+        ])?;
+    }
+    Ok(())
+}
+
+/// The job is gone.
+pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
+    if meta.semaphores.is_empty() {
+        return Ok(());
+    }
+    let mut remove = db.prepare_cached("DELETE FROM needs WHERE semaphore = ?1 AND job = ?2")?;
+    for semaphore in &meta.semaphores {
+        remove.execute([semaphore.as_str(), meta.id.as_str()])?;
+    }
+    Ok(())
+}
+
+/// The job was called at this moment.
+pub fn called(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault> {
+    let mut note = db.prepare_cached("UPDATE needs SET called_at = ?3 WHERE semaphore = ?1 AND job = ?2")?;
+    for semaphore in &meta.semaphores {
+        note.execute(params![semaphore.as_str(), meta.id.as_str(), now.millis()])?;
+    }
+    Ok(())
+}
+
+/// A semaphore as it is now; one that there is not has no room.
+pub fn gauge(db: &Connection, name: &SemaphoreName) -> Result<Gauge, Fault> {
+    Ok(Gauge {
+        capacity: crate::store::sqlite::semaphores::capacity(db, name)?.unwrap_or(0),
+        held: count(db, COUNT, name, "reserved", Timestamp::from_millis(i64::MAX))?,
+        line: line(db, name)?,
+    })
+}
+
+pub const COUNT: &str = "SELECT count(*) FROM needs INDEXED BY needs_state \
+     WHERE semaphore = ?1 AND state = ?2 AND run_at <= ?3";
+
+/// How many jobs in this state, due by then, need the semaphore.
+pub fn count(
+    db: &Connection,
+    sql: &str,
+    name: &SemaphoreName,
+    state: &str,
+    due_by: Timestamp,
+) -> Result<u64, Fault> {
+    let mut count = db.prepare_cached(sql)?;
+    let count: i64 = count.query_row(params![name.as_str(), state, due_by.millis()], |row| row.get(0))?;
+    Ok(count.unsigned_abs())
+}
+
+pub const FIRST_IN_LINE: &str = "SELECT n.job, n.queue, n.state, n.priority, n.run_at, n.waiting_since, \
+     n.called_at, j.semaphores FROM needs n INDEXED BY needs_line CROSS JOIN jobs j ON j.id = n.job \
+     WHERE n.semaphore = ?1 AND n.waiting_since IS NOT NULL ORDER BY n.priority DESC, n.run_at, n.job LIMIT ?2";
+
+/// The first of those who wait for the semaphore.
+fn line(db: &Connection, name: &SemaphoreName) -> Result<Vec<Waiter>, Fault> {
+    let mut first = db.prepare_cached(FIRST_IN_LINE)?;
+    let mut rows = first.query(params![name.as_str(), row::signed(LINE)])?;
+    let mut line = Vec::new();
+    while let Some(found) = rows.next()? {
+        line.push(Waiter {
+            id: row::parsed(found, 0, "job of a need")?,
+            queue: row::parsed(found, 1, "queue of a need")?,
+            state: row::state(found, 2)?,
+            priority: found.get(3)?,
+            run_at: Timestamp::from_millis(found.get(4)?),
+            waiting_since: Timestamp::from_millis(found.get(5)?),
+            called_at: row::time(found, 6)?,
+            semaphores: row::json(found, 7, "semaphores")?.unwrap_or_default(),
+        });
+    }
+    Ok(line)
+}
+
+pub const QUEUES: &str = "SELECT min(queue) FROM needs INDEXED BY needs_waits \
+     WHERE semaphore = ?1 AND waits = 1 AND queue > ?2";
+
+pub const FIRST_WAITING: &str = "SELECT job FROM needs INDEXED BY needs_waits \
+     WHERE semaphore = ?1 AND waits = 1 AND queue = ?2 ORDER BY priority DESC, run_at, job LIMIT ?3";
+
+/// The jobs of a queue that are blocked by the semaphore, the first ones in the order of delivery.
+pub fn waiting(db: &Connection, name: &SemaphoreName, queue: &str, limit: u64) -> Result<Vec<JobId>, Fault> {
+    let mut first = db.prepare_cached(FIRST_WAITING)?;
+    let mut rows = first.query(params![name.as_str(), queue, row::signed(limit)])?;
+    let mut jobs = Vec::new();
+    while let Some(found) = rows.next()? {
+        jobs.push(row::parsed(found, 0, "job of a need")?);
+    }
+    Ok(jobs)
+}

@@ -1,0 +1,108 @@
+//! Everything that is stored, for another store and from another store.
+
+use rusqlite::{Connection, params};
+
+use crate::job::{Job, JobId, Timestamp};
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row::{self, job_columns};
+use crate::store::sqlite::tx::Tx;
+use crate::store::transfer::{PAGE_BYTES, same, weight};
+use crate::store::{HeldKey, Imported};
+
+/// Jobs of every queue, by id. A page ends early where the jobs are long.
+pub fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>, Fault> {
+    let mut all = db.prepare_cached(concat!(
+        "SELECT ",
+        job_columns!(),
+        " FROM jobs WHERE id > ?1 ORDER BY id LIMIT ?2"
+    ))?;
+    let mut rows = all.query(params![after.map_or("", JobId::as_str), row::signed(limit)])?;
+    let (mut jobs, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(found) = rows.next()?
+    {
+        let job = row::job(found)?;
+        bytes += weight(&job);
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+/// Stores the jobs as they are, unless their ids are there.
+pub fn import(tx: &Tx<'_>, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>, Fault> {
+    let mut imported = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        imported.push(match row::job_of(tx, &job.meta.id)? {
+            Some(there) if same(&there, job) => Imported::Same,
+            Some(_) => Imported::Different,
+            None => {
+                // The first statement writes what never changes, the second one the rest: so there is one
+                // list of what a push writes, and one of what a change does.
+                row::insert(tx, job, now)?;
+                if let Some(found) = row::meta_of(tx, &job.meta.id)? {
+                    row::update(tx, &found, &job.meta, None, job.result.as_ref(), now)?;
+                }
+                Imported::New
+            }
+        });
+    }
+    Ok(imported)
+}
+
+/// The keys that are remembered, by queue and key.
+pub fn export_keys(db: &Connection, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>, Fault> {
+    let (queue, key) = after.map_or(("", ""), |after| (after.queue.as_str(), after.key.as_str()));
+    let mut all = db.prepare_cached(
+        "SELECT queue, key, job, digest, until, run_at FROM keys WHERE (queue, key) > (?1, ?2) \
+         ORDER BY queue, key LIMIT ?3",
+    )?;
+    let mut rows = all.query(params![queue, key, row::signed(limit)])?;
+    let mut keys = Vec::new();
+    while let Some(found) = rows.next()? {
+        keys.push(held(found)?);
+    }
+    Ok(keys)
+}
+
+fn held(found: &rusqlite::Row<'_>) -> Result<HeldKey, Fault> {
+    Ok(HeldKey {
+        queue: row::parsed(found, 0, "queue of a key")?,
+        key: row::parsed(found, 1, "key")?,
+        job: row::parsed(found, 2, "job of a key")?,
+        digest: found.get(3)?,
+        until: Timestamp::from_millis(found.get(4)?),
+        run_at: Timestamp::from_millis(found.get(5)?),
+    })
+}
+
+/// Remembers the keys, unless they are there.
+pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, Fault> {
+    let mut by_key = db.prepare_cached(
+        "SELECT queue, key, job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2",
+    )?;
+    let mut insert = db.prepare_cached(
+        "INSERT INTO keys (queue, key, job, digest, until, run_at, look_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
+    )?;
+    let mut imported = Vec::with_capacity(keys.len());
+    for key in keys {
+        let mut rows = by_key.query([key.queue.as_str(), key.key.as_str()])?;
+        let there = rows.next()?.map(held).transpose()?;
+        imported.push(match there {
+            Some(there) if there == *key => Imported::Same,
+            Some(_) => Imported::Different,
+            None => {
+                insert.execute(params![
+                    key.queue.as_str(),
+                    key.key.as_str(),
+                    key.job.as_str(),
+                    key.digest,
+                    key.until.millis(),
+                    key.run_at.millis(),
+                ])?;
+                Imported::New
+            }
+        });
+    }
+    Ok(imported)
+}
