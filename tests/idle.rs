@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::own_mongod::OwnMongod;
-use common::server::{Server, until};
+use common::server::{LOOKED, Server, metric, until_looked};
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
 use serde_json::json;
@@ -32,11 +32,6 @@ async fn commands(client: &Client) -> i64 {
     totals.iter().sum()
 }
 
-async fn metrics(server: &Server) -> String {
-    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
-    answer.text().await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_costs_next_to_nothing() {
     let mongod = OwnMongod::start().await;
@@ -47,9 +42,7 @@ async fn waiting_costs_next_to_nothing() {
         let ask = server.http.post(url).json(&json!({"wait_ms": 50_000}));
         waiters.spawn(async move { ask.send().await.unwrap().status() });
     }
-    let looked = format!("tailback_store_batch_size_sum{{call=\"claim\"}} {WAITERS}");
-    until("everybody has looked", || async { metrics(&server).await.lines().any(|line| line == looked) })
-        .await;
+    until_looked(&server, WAITERS as u32).await;
     let client = Client::with_uri_str(mongod.url()).await.unwrap();
     // Not a wait for something: a stretch of time in which is counted what happens.
     let (before, since) = (commands(&client).await, Instant::now());
@@ -58,7 +51,7 @@ async fn waiting_costs_next_to_nothing() {
     // Hellos of the driver cannot be told from those of the server, which asks for the time once a second.
     let per_second = (after - before) as f64 / took + 1.0;
     assert!(per_second <= PER_SECOND, "{per_second} commands a second");
-    assert!(metrics(&server).await.lines().any(|line| line == looked), "nobody looked by itself");
+    assert_eq!(metric(&server, LOOKED).await, WAITERS as f64, "nobody looked by itself");
     let signals = client.default_database().unwrap().collection::<Document>("signals");
     assert_eq!(signals.count_documents(doc! { "ready": { "$exists": true } }).await.unwrap(), 0);
     assert_eq!(waiters.len(), WAITERS);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::fleet::{Tally, browse, push_many, text};
 use common::own_mongod::OwnMongod;
-use common::server::{Server, command, until};
+use common::server::{LOOKED, Server, command, metric, until, until_looked};
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -110,14 +110,11 @@ async fn a_database_that_is_killed_is_waited_for() {
     let server = Server::start(&mongod.url()).await;
     let mut ids = push_many(&server, "work", 60, json!({})).await;
     let held = server.reserve("work", json!({"count": 20, "lease_ms": LONG_MS})).await;
+    let looked = metric(&server, LOOKED).await as u32;
     let ask = json!({"wait_ms": 60_000});
     let waiting = async { server.post("/v1/queues/idle/reserve", ask).await };
     let outage = async {
-        until("the other one waits", || async {
-            let metrics = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
-            metrics.text().await.unwrap().contains("store")
-        })
-        .await;
+        until_looked(&server, looked + 1).await; // it found nothing, and waits
         mongod.kill();
         all_calls_say_that_the_store_is_away(&server).await;
         is_alive_but_not_ready(&server).await;
@@ -138,14 +135,6 @@ async fn a_database_that_is_killed_is_waited_for() {
     ids.sort();
     let left = browse(&server, "work").await.iter().map(|job| text(job, "id")).collect::<Vec<_>>();
     assert_eq!(left.iter().filter(|id| ids.contains(id)).count(), ids.len(), "{ids:?} {left:?}");
-}
-
-/// A figure of `/metrics`; 0 where there is none.
-async fn metric(server: &Server, series: &str) -> f64 {
-    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
-    let text = answer.text().await.unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    value.map_or(0.0, |value| value.parse().unwrap())
 }
 
 /// Somebody waits on one server and is woken by a push on another.

@@ -173,6 +173,23 @@ pub fn client() -> reqwest::Client {
     reqwest::Client::builder().timeout(PATIENCE).build().unwrap()
 }
 
+/// A figure of `/metrics`; 0 where there is none.
+pub async fn metric(server: &Server, series: &str) -> f64 {
+    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
+    let text = answer.text().await.unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+/// For how many jobs the store has been asked; calls for some each may share one question.
+pub const LOOKED: &str = "tailback_store_batch_size_sum{call=\"claim\"}";
+
+/// Waits until the store has been asked for so many jobs. A waiter registers before it looks, so that what is
+/// pushed afterwards finds it waiting.
+pub async fn until_looked(server: &Server, times: u32) {
+    until("the waiters have looked", || async { metric(server, LOOKED).await >= f64::from(times) }).await;
+}
+
 /// Waits until a condition holds; fails after [`PATIENCE`].
 pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl FnMut() -> F) {
     until_within(PATIENCE, what, condition).await;

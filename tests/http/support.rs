@@ -6,7 +6,7 @@ use reqwest::header::HeaderMap;
 pub use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-pub use crate::common::server::{Place, Server, until};
+pub use crate::common::server::{LOOKED, Place, Server, metric, until, until_looked};
 
 /// Makes waiters look by themselves only once a minute, so that nothing but a wake-up explains an answer.
 pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
@@ -91,23 +91,6 @@ pub async fn woken(since: Instant, waiter: JoinHandle<(u16, Value)>) -> Vec<Stri
     assert_eq!(status, 200, "{answer}");
     assert!(since.elapsed() < WOKEN, "nobody woke the waiter: {answer}");
     ids(answer["jobs"].as_array().unwrap())
-}
-
-/// A figure of `/metrics`; 0 where there is none.
-pub async fn metric(server: &Server, series: &str) -> f64 {
-    let text = raw(server, "GET", "/metrics", &[], "").await.text;
-    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.map_or(0.0, |value| value.parse().unwrap())
-}
-
-/// Waits until the store has been asked for so many jobs: waiters that ask for one each may share a call. A
-/// waiter takes its place before it looks, so
-/// that what is pushed afterwards finds it waiting.
-pub async fn until_looked(server: &Server, times: u32) {
-    until("the waiters have looked", || async {
-        metric(server, "tailback_store_batch_size_sum{call=\"claim\"}").await >= f64::from(times)
-    })
-    .await;
 }
 
 /// The ids of these jobs.

@@ -42,7 +42,7 @@ pub async fn a_due_time_wakes_whoever_waits(place: &Place) {
     let waiter = begin_reserve(&server, "mail");
     assert_eq!(woken(since, waiter).await, [first]);
     let since = Instant::now();
-    let looked = metric(&server, "tailback_store_batch_size_sum{call=\"claim\"}").await as u32;
+    let looked = metric(&server, LOOKED).await as u32;
     let waiter = begin_reserve(&server, "mail");
     until_looked(&server, looked + 1).await;
     let second = server.push("mail", json!({"payload": 2, "delay_ms": 200})).await;
@@ -176,7 +176,7 @@ pub async fn a_poll_stays_underneath(place: &Place) {
     let sweeps = "tailback_store_call_seconds_count{call=\"stocked\"}";
     let before = metric(&server, sweeps).await;
     until("the server has looked", || async { metric(&server, sweeps).await >= before + 3.0 }).await;
-    assert_eq!(metric(&server, "tailback_store_batch_size_sum{call=\"claim\"}").await, 2.0);
+    assert_eq!(metric(&server, LOOKED).await, 2.0);
     let pushed =
         [server.push("mail", json!({"payload": 1})).await, server.push("mail", json!({"payload": 2})).await];
     let mut got = Vec::new();
