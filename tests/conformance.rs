@@ -2,18 +2,8 @@
 //!
 //! A case is a plain function over `&dyn Store` and judges nothing but the trait. There is one list of
 //! them, which becomes a module of tests for each store at the end of this file; each case has a database
-//! of its own. A new store needs a function that opens an empty one, and a line.
+//! of its own. A new store needs a [`Fixture`](common::stores::Fixture) that opens an empty one, and a line.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tailback::store::Store as _;
-use tailback::store::mongo::{Mongo, MongoOptions};
-use tailback::store::sqlite::{Location, SqliteStore};
-
-use crate::conformance::support::Fixture;
-
-#[path = "common/mongod.rs"]
 mod common;
 
 mod conformance {
@@ -376,27 +366,6 @@ macro_rules! suite {
     };
 }
 
-async fn open_sqlite_memory() -> Fixture {
-    let store = SqliteStore::open(Location::Memory).unwrap();
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async {}) }
-}
-
-async fn open_sqlite_file() -> Fixture {
-    let home = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(Location::Path(home.path().join("tailback.db"))).unwrap();
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async move { home.close().unwrap() }) }
-}
-
-async fn open_mongo() -> Fixture {
-    let url = crate::common::mongodb_url();
-    let deadline = Duration::from_secs(20);
-    let store = Arc::new(Mongo::new(MongoOptions { url: url.clone(), deadline, pool_size: 16 }));
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async move { crate::common::drop_database(&url).await }) }
-}
-
-every_case!(mongo, crate::open_mongo);
-every_case!(sqlite_memory, crate::open_sqlite_memory);
-every_case!(sqlite_file, crate::open_sqlite_file);
+every_case!(mongo, crate::common::stores::Fixture::mongo);
+every_case!(sqlite_memory, crate::common::stores::Fixture::sqlite_memory);
+every_case!(sqlite_file, crate::common::stores::Fixture::sqlite_file);

@@ -1,27 +1,25 @@
 //! What every command says to MongoDB, whatever the URL asks for: writes wait for the journals of a majority,
 //! reads go to the primary. MongoDB only: its profiler tells what it was told.
 
-#[path = "common/mongod.rs"]
 mod common;
 
-use std::time::Duration;
-
+use common::mongod::{drop_database, mongodb_url};
+use common::stores::open_mongo;
 use futures::TryStreamExt as _;
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use tailback::job::record::KeyHold;
 use tailback::job::transition::Operation;
 use tailback::job::{Claim, IdSource, NewJob, Payload, Rules};
-use tailback::store::mongo::{Mongo, MongoOptions};
+use tailback::store::mongo::Mongo;
 use tailback::store::{Change, ClaimAsk, Store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_url_cannot_weaken_a_write_or_a_read() {
-    let url = common::mongodb_url();
+    let url = mongodb_url();
     let weak =
         format!("{url}&w=1&journal=false&readPreference=secondaryPreferred&readConcernLevel=available");
-    let store = Mongo::new(MongoOptions { url: weak, deadline: Duration::from_secs(20), pool_size: 4 });
-    store.migrate().await.unwrap();
+    let store = open_mongo(&weak).await;
     let database = Client::with_uri_str(&url).await.unwrap().default_database().unwrap();
     database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
 
@@ -50,7 +48,7 @@ async fn the_url_cannot_weaken_a_write_or_a_read() {
     }
     assert!(writes > 0 && reads > 0, "the profiler saw {writes} writes and {reads} reads");
     store.close().await;
-    common::drop_database(&url).await;
+    drop_database(&url).await;
 }
 
 /// A push without and one with a key, a claim, a commit, a look.

@@ -16,15 +16,6 @@
 //! To add to it: what is new in a job goes into `model/job.rs`, what a call means into `model/settle.rs` or a
 //! neighbour, the step into `model/steps.rs`, and its taking into `model/world.rs` or `model/others.rs`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use futures::future::BoxFuture;
-use tailback::store::Store;
-use tailback::store::mongo::{Mongo, MongoOptions};
-use tailback::store::sqlite::{Location, SqliteStore};
-
-#[path = "common/mongod.rs"]
 mod common;
 
 mod model {
@@ -44,58 +35,24 @@ mod model {
     pub mod world;
 }
 
-/// A store that holds nothing yet, and what must be done after it has been closed.
-pub struct Fixture {
-    pub store: Arc<dyn Store>,
-    tidy: BoxFuture<'static, ()>,
-}
-
-impl Fixture {
-    pub async fn close(self) {
-        self.store.close().await;
-        self.tidy.await;
-    }
-}
-
-async fn open_sqlite_memory() -> Fixture {
-    let store = SqliteStore::open(Location::Memory).unwrap();
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async {}) }
-}
-
-async fn open_sqlite_file() -> Fixture {
-    let home = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(Location::Path(home.path().join("tailback.db"))).unwrap();
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async move { home.close().unwrap() }) }
-}
-
-async fn open_mongo() -> Fixture {
-    let url = common::mongodb_url();
-    let deadline = Duration::from_secs(20);
-    let store = Arc::new(Mongo::new(MongoOptions { url: url.clone(), deadline, pool_size: 16 }));
-    store.migrate().await.unwrap();
-    Fixture { store, tidy: Box::pin(async move { common::drop_database(&url).await }) }
-}
-
 /// Tests that each take so many steps; several for a store, so that they run beside each other.
 macro_rules! tests {
     ($($name:ident: $steps:literal steps on $open:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            model::run::run(stringify!($name), $steps, $open).await;
+            model::run::run(stringify!($name), $steps, common::stores::Fixture::$open).await;
         })*
     };
 }
 
 tests! {
-    sqlite_memory_one: 11_000 steps on open_sqlite_memory;
-    sqlite_memory_two: 11_000 steps on open_sqlite_memory;
-    sqlite_memory_three: 11_000 steps on open_sqlite_memory;
-    sqlite_memory_four: 11_000 steps on open_sqlite_memory;
-    sqlite_file_one: 2_000 steps on open_sqlite_file;
-    sqlite_file_two: 2_000 steps on open_sqlite_file;
-    mongo_one: 2_000 steps on open_mongo;
-    mongo_two: 2_000 steps on open_mongo;
-    mongo_three: 2_000 steps on open_mongo;
+    sqlite_memory_one: 11_000 steps on sqlite_memory;
+    sqlite_memory_two: 11_000 steps on sqlite_memory;
+    sqlite_memory_three: 11_000 steps on sqlite_memory;
+    sqlite_memory_four: 11_000 steps on sqlite_memory;
+    sqlite_file_one: 2_000 steps on sqlite_file;
+    sqlite_file_two: 2_000 steps on sqlite_file;
+    mongo_one: 2_000 steps on mongo;
+    mongo_two: 2_000 steps on mongo;
+    mongo_three: 2_000 steps on mongo;
 }

@@ -6,6 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::server::Place;
+use common::stores::open_mongo;
 use futures::TryStreamExt as _;
 use futures::future::BoxFuture;
 use mongodb::bson::{Bson, DateTime, Document, doc};
@@ -16,7 +17,7 @@ use tailback::job::{
     Claim, IdSource, Job, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules, SemaphoreName,
     Visible, WorkerName,
 };
-use tailback::store::mongo::{Mongo, MongoOptions};
+use tailback::store::mongo::Mongo;
 use tailback::store::{Change, ClaimAsk, Filter, Pushed, Report, Semaphores as _, Store, Workers as _};
 
 const JOBS: i64 = 100_000;
@@ -66,10 +67,7 @@ struct Bench {
 
 impl Bench {
     async fn open(place: &Place) -> Self {
-        let deadline = std::time::Duration::from_secs(30);
-        let options = MongoOptions { url: place.url.clone(), deadline, pool_size: 8 };
-        let store = Arc::new(Mongo::new(options));
-        store.migrate().await.unwrap();
+        let store = open_mongo(&place.url).await;
         let client = Client::with_uri_str(&place.url).await.unwrap();
         Self { store, database: client.default_database().unwrap() }
     }

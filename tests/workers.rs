@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::server::Place;
+use common::stores::open_mongo;
 use tailback::job::{Claim, IdSource, NewJob, Payload, Rules, WorkerName};
-use tailback::store::mongo::{Mongo, MongoOptions};
+use tailback::store::mongo::Mongo;
 use tailback::store::{ClaimAsk, Report, Store as _, Workers as _};
 
 const JOBS: usize = 20;
@@ -17,13 +18,6 @@ const ROUNDS: usize = 100;
 const TIMEOUT_MS: u64 = 60;
 /// Longer than the test takes.
 const LEASE_MS: u64 = 600_000;
-
-async fn open(place: &Place) -> Arc<Mongo> {
-    let deadline = Duration::from_secs(20);
-    let store = Arc::new(Mongo::new(MongoOptions { url: place.url.clone(), deadline, pool_size: 8 }));
-    store.migrate().await.unwrap();
-    store
-}
 
 fn job(store: &Mongo, ids: &IdSource) -> NewJob {
     let now = store.now().unwrap();
@@ -60,7 +54,7 @@ async fn take_from_silent(store: Arc<Mongo>, end: Arc<AtomicBool>) -> usize {
 }
 
 async fn what_a_heartbeat_answers_holds(place: &Place) {
-    let (one, other) = (open(place).await, open(place).await);
+    let (one, other) = (open_mongo(&place.url).await, open_mongo(&place.url).await);
     let ids = IdSource::default();
     let jobs = (0..JOBS).map(|_| job(&one, &ids)).collect();
     one.push(jobs, &Rules::default()).await.into_iter().for_each(|pushed| drop(pushed.unwrap()));

@@ -5,3 +5,4 @@ pub mod fleet;
 pub mod mongod;
 pub mod own_mongod;
 pub mod server;
+pub mod stores;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use tailback::job::record::KeyHold;
 use tailback::job::settings::Defaults;
 use tailback::job::state::State;
@@ -15,18 +14,7 @@ use tailback::job::{
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
 
-/// A store that holds nothing yet, and what must be done after it has been closed.
-pub struct Fixture {
-    pub store: Arc<dyn Store>,
-    pub tidy: BoxFuture<'static, ()>,
-}
-
-impl Fixture {
-    pub async fn close(self) {
-        self.store.close().await;
-        self.tidy.await;
-    }
-}
+use crate::common::server::PATIENCE;
 
 static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
 
@@ -355,7 +343,7 @@ pub async fn counts_of(store: &dyn Store, name: &str) -> Counts {
 
 /// Asks again and again until there is an answer.
 pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask().await {
             return answer;

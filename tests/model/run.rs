@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::steps::{Step, step};
 use super::world::World;
-use crate::Fixture;
+use crate::common::stores::Fixture;
 
 /// The steps of one sequence, which begins with an empty store.
 const LENGTH: usize = 400;
