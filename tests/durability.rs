@@ -12,7 +12,7 @@ use tailback::job::record::KeyHold;
 use tailback::job::transition::Operation;
 use tailback::job::{Claim, IdSource, NewJob, Payload, Rules};
 use tailback::store::mongo::Mongo;
-use tailback::store::{Change, ClaimAsk, Store};
+use tailback::store::{Change, ClaimAsk, Jobs as _, Store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_url_cannot_weaken_a_write_or_a_read() {

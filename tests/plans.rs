@@ -18,7 +18,9 @@ use tailback::job::{
     Visible, WorkerName,
 };
 use tailback::store::mongo::Mongo;
-use tailback::store::{Change, ClaimAsk, Filter, Pushed, Report, Semaphores as _, Store, Workers as _};
+use tailback::store::{
+    Change, ClaimAsk, Figures as _, Filter, Jobs as _, Pushed, Report, Semaphores as _, Store, Workers as _,
+};
 
 const JOBS: i64 = 100_000;
 const QUEUES: i64 = 50;

@@ -11,7 +11,7 @@ use common::server::Place;
 use common::stores::open_mongo;
 use tailback::job::{Claim, IdSource, NewJob, Payload, Rules, WorkerName};
 use tailback::store::mongo::Mongo;
-use tailback::store::{ClaimAsk, Report, Store as _, Workers as _};
+use tailback::store::{ClaimAsk, Figures as _, Jobs as _, Report, Store as _, Workers as _};
 
 const JOBS: usize = 20;
 const ROUNDS: usize = 100;

@@ -1,6 +1,6 @@
-//! What a store does for batches, beside counting the jobs that finish: that happens in [`Store::apply`].
+//! What a store does for batches, beside counting the jobs that finish: that happens in [`Jobs::apply`].
 //!
-//! [`Store::apply`]: super::Store::apply
+//! [`Jobs::apply`]: super::Jobs::apply
 
 use async_trait::async_trait;
 

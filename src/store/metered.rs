@@ -11,11 +11,7 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
-use super::{
-    Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Expected, Filter, Heard,
-    HeldKey, Holdings, Imported, Opened, Overdue, Pushed, QueueCounts, Reconciled, Report, Request, Result,
-    Saved, SettingsSnapshot, Signal, Store, StoreError, StoredSettings, TimedOut, Worker, Workers,
-};
+use super::*;
 use crate::job::{
     Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName,
 };
@@ -32,7 +28,7 @@ pub struct Metered {
 }
 
 impl Metered {
-    /// Measures the calls of this store; closed until [`Store::migrate`] and then [`Store::settings`] have
+    /// Measures the calls of this store; closed until [`Store::migrate`] and then [`Settings::settings`] have
     /// succeeded.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, migrated: AtomicBool::new(false), open: AtomicBool::new(false) }
@@ -182,6 +178,17 @@ impl Store for Metered {
         self.inner.now()
     }
 
+    async fn prune(&self, limit: usize) -> Result<u64> {
+        self.one("prune", self.inner.prune(limit)).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Jobs for Metered {
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
         let count = jobs.len();
         self.each("push", count, self.inner.push(jobs, rules)).await
@@ -240,7 +247,10 @@ impl Store for Metered {
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
         self.one("stocked", self.inner.stocked(queues)).await
     }
+}
 
+#[async_trait]
+impl Figures for Metered {
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
         self.one("counts", self.inner.counts()).await
     }
@@ -248,7 +258,10 @@ impl Store for Metered {
     async fn reconcile(&self) -> Result<Reconciled> {
         self.one("reconcile", self.inner.reconcile()).await
     }
+}
 
+#[async_trait]
+impl Settings for Metered {
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
         if !self.migrated.load(Ordering::Acquire) {
             self.check_open()?;
@@ -266,7 +279,10 @@ impl Store for Metered {
     ) -> Result<Saved> {
         self.one("save_settings", self.inner.save_settings(queue, to, expected)).await
     }
+}
 
+#[async_trait]
+impl Requests for Metered {
     async fn open_request(&self, request: &Request) -> Result<Opened> {
         self.one("open_request", self.inner.open_request(request)).await
     }
@@ -279,11 +295,10 @@ impl Store for Metered {
     ) -> Result<()> {
         self.one("close_request", self.inner.close_request(request, won, keep_until)).await
     }
+}
 
-    async fn prune(&self, limit: usize) -> Result<u64> {
-        self.one("prune", self.inner.prune(limit)).await
-    }
-
+#[async_trait]
+impl Signals for Metered {
     fn signals(&self) -> Option<BoxStream<'static, Heard>> {
         let count = |heard: &Heard| match heard {
             Heard::Signal { signal, .. } => telemetry::signal_heard(signal.kind()),
@@ -298,7 +313,10 @@ impl Store for Metered {
         telemetry::signal_told(signal.kind());
         Ok(())
     }
+}
 
+#[async_trait]
+impl Transfer for Metered {
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
         self.one("export", self.inner.export(after, limit)).await
     }
@@ -315,10 +333,6 @@ impl Store for Metered {
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
         self.each("import_keys", count, self.inner.import_keys(keys)).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

@@ -1,27 +1,9 @@
-//! The part of the contract that is about semaphores, and what claims answer beside jobs.
+//! The part of the contract that is about semaphores.
 
 use async_trait::async_trait;
 
-use super::{Result, StoreError};
-use crate::job::{Job, JobId, QueueName, Rules, SemaphoreName, Timestamp, WorkerName};
-
-/// What claims have led to.
-#[derive(Debug, Default)]
-pub struct Claims {
-    /// For each request, at its place.
-    pub won: Vec<Result<Vec<Job>>>,
-    /// Queues that may have more than was won, and when it is worth looking again.
-    pub resume: Vec<(QueueName, Timestamp)>,
-    /// Semaphores that others may have now: [`Semaphores::unblock_waiters`] them.
-    pub offers: Vec<SemaphoreName>,
-}
-
-impl Claims {
-    /// What so many requests are answered that all failed.
-    pub fn failed(asks: usize, error: &StoreError) -> Self {
-        Self { won: (0..asks).map(|_| Err(error.clone())).collect(), ..Self::default() }
-    }
-}
+use super::Result;
+use crate::job::{JobId, QueueName, Rules, SemaphoreName, Timestamp, WorkerName};
 
 /// A job that holds a semaphore.
 #[derive(Debug, Clone, PartialEq)]

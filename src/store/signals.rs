@@ -5,6 +5,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+use super::Result;
 use crate::job::{QueueName, QueuePattern, Timestamp};
 
 /// The most queues that one signal names.
@@ -83,6 +87,23 @@ impl Signal {
             Self::Arrived(_) => "arrived",
             Self::Waiting { .. } => "waiting",
         }
+    }
+}
+
+/// Signals between the servers that share a database. The default is a store that only one server can use.
+#[async_trait]
+pub trait Signals: Send + Sync {
+    /// What other servers over this database tell from now on: a stream that never ends and mends itself,
+    /// also while the database is away. It begins, again after each gap, with [`Heard::Begins`]. `None`: there
+    /// can be no other servers.
+    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+        None
+    }
+
+    /// Tells the other servers something. Those that listen hear it soon, usually within milliseconds; nothing
+    /// depends on it. Calls of one kind come one after the other.
+    async fn signal(&self, _signal: &Signal) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -1,5 +1,8 @@
-//! What it takes to copy a store into another: see [`Store::export`](super::Store::export).
+//! What it takes to copy a store into another: see [`Transfer`].
 
+use async_trait::async_trait;
+
+use super::Result;
 use crate::job::{Job, JobId, JobKey, Meta, QueueName, Timestamp};
 
 /// How many bytes of payloads and results end a page of exported jobs, so that long jobs fill no memory.
@@ -31,6 +34,25 @@ pub struct HeldKey {
     pub until: Timestamp,
     /// When the job was due at its push.
     pub run_at: Timestamp,
+}
+
+/// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs about them.
+#[async_trait]
+pub trait Transfer: Send + Sync {
+    /// Every job of every queue, by id, from the one behind `after` on: up to `limit`, fewer where they are
+    /// long, and none only where there are no more.
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+
+    /// Stores jobs of another store as they are, with their states, tokens, deadlines and history. What is
+    /// there already stays as it is. No limit is looked at and no key is taken; `rev` need not be kept.
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>>;
+
+    /// Every key that is remembered, in an order of the store's own, from the one behind `after` on; none
+    /// only where there are no more.
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
+
+    /// Remembers keys of another store, whether or not their jobs are here. What is there already stays.
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
 }
 
 /// Whether two jobs are equal in all that people and workers can see: all but the guard of their writes.

@@ -1,5 +1,7 @@
-//! Forgetting history and dead jobs whose `purge_at` has passed, so that what leaves is counted. MongoDB's own
-//! TTL index does it an hour later, for a database whose servers are all gone.
+//! Forgetting what is past its time: keys, history and dead jobs, and batches.
+//!
+//! Jobs whose `purge_at` has passed are deleted here, so that they are counted. MongoDB's own TTL index would
+//! delete them an hour later, for a database that has no servers any more.
 
 use std::collections::HashMap;
 
@@ -8,13 +10,28 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::{QueueName, State};
 use crate::store::mongo::JOBS;
+use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::batches;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::{Result, Store as _};
 
-/// Forgets up to `limit` jobs, the longest over first, and answers how many.
+/// How long the key of a job that is unfinished after the key's time is left alone, in milliseconds.
+const CHECK_AGAIN_MS: u64 = 600_000;
+
+/// Forgets up to `limit` records and returns how many. Each step has a deadline of its own.
 pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
+    let left = |forgotten: u64| limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
+    let connection = &mongo.connection;
+    let mut forgotten = connection.within(prune_keys(mongo, limit)).await?;
+    forgotten += connection.within(prune_jobs(mongo, left(forgotten))).await?;
+    forgotten += connection.within(batches::prune(mongo, left(forgotten))).await?;
+    Ok(forgotten)
+}
+
+/// Forgets up to `limit` jobs, those first whose time passed first, and returns how many.
+async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
     if limit == 0 {
         return Ok(0);
     }
@@ -47,4 +64,44 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
         sent.answered();
     }
     Ok(gone)
+}
+
+/// Forgets keys whose time is over and whose job has ended.
+async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
+    let now = mongo.now()?;
+    let database = mongo.connection.database().await?;
+    let keys = mongo.collection(KEYS).await?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let find =
+        keys.find(doc! { "check_at": { "$lte": date(now) } }).sort(doc! { "check_at": 1 }).limit(limit);
+    let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    if over.is_empty() {
+        return Ok(0);
+    }
+    let jobs: Vec<&str> = over.iter().filter_map(|key| key.get_str("job").ok()).collect();
+    let unfinished: Vec<&str> =
+        State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str).collect();
+    let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": unfinished } };
+    let find =
+        mongo.collection(JOBS).await?.find(filter).projection(doc! { "_id": 1 }).await.map_err(fault)?;
+    let alive: Vec<Document> = find.try_collect().await.map_err(fault)?;
+    let alive: Vec<&str> = alive.iter().filter_map(|job| job.get_str("_id").ok()).collect();
+    // The key may have passed to another job in between: the record must still be the one that was read.
+    let statements = over.iter().filter_map(|key| {
+        let job = key.get_str("job").ok()?;
+        let guard = doc! { "_id": key.get_str("_id").ok()?, "job": job };
+        Some((alive.contains(&job), guard))
+    });
+    let (kept, gone): (Vec<_>, Vec<_>) = statements.partition(|(alive, _)| *alive);
+    let later = doc! { "$set": { "check_at": date(now.plus_ms(CHECK_AGAIN_MS)) } };
+    let updates: Vec<Document> =
+        kept.into_iter().map(|(_, guard)| doc! { "q": guard, "u": later.clone() }).collect();
+    if !updates.is_empty() {
+        write(database, doc! { "update": KEYS, "updates": updates, "ordered": false }).await?;
+    }
+    let deletes: Vec<Document> = gone.into_iter().map(|(_, guard)| doc! { "q": guard, "limit": 1 }).collect();
+    if deletes.is_empty() {
+        return Ok(0);
+    }
+    write(database, doc! { "delete": KEYS, "deletes": deletes, "ordered": false }).await
 }

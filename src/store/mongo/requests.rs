@@ -1,19 +1,30 @@
-//! Reserves that carry an `Idempotency-Key`, and forgetting what is over.
+//! Reserves that carry an `Idempotency-Key`: which request is in flight, and what each has won.
 
-use futures::TryStreamExt;
+use async_trait::async_trait;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
-use crate::job::{Claim, JobId, State, Timestamp};
-use crate::store::mongo::JOBS;
-use crate::store::mongo::KEYS;
+use crate::job::{Claim, JobId, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::REQUESTS;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date};
-use crate::store::{Opened, Request, Result, Store as _};
+use crate::store::{Opened, Request, Requests, Result, Store as _};
 
-/// How long the key of a job that is unfinished after the key's time is left alone, in milliseconds.
-const CHECK_AGAIN_MS: u64 = 600_000;
+#[async_trait]
+impl Requests for Mongo {
+    async fn open_request(&self, request: &Request) -> Result<Opened> {
+        self.connection.within(open(self, request)).await
+    }
+
+    async fn close_request(
+        &self,
+        request: &Request,
+        won: Option<(&Claim, &[JobId])>,
+        keep_until: Timestamp,
+    ) -> Result<()> {
+        self.connection.within(close(self, request, won, keep_until)).await
+    }
+}
 
 fn record(request: &Request) -> Document {
     let digest = Binary { subtype: BinarySubtype::Generic, bytes: request.digest.to_vec() };
@@ -92,44 +103,4 @@ pub async fn close(
     let update = doc! { "$set": { "ids": ids, "claim": claim.as_str(), "until": date(keep_until) } };
     requests.update_one(filter, update).await.map_err(fault)?;
     Ok(())
-}
-
-/// Forgets keys whose time is over and whose job has ended.
-pub async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
-    let now = mongo.now()?;
-    let database = mongo.connection.database().await?;
-    let keys = mongo.collection(KEYS).await?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let find =
-        keys.find(doc! { "check_at": { "$lte": date(now) } }).sort(doc! { "check_at": 1 }).limit(limit);
-    let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
-    if over.is_empty() {
-        return Ok(0);
-    }
-    let jobs: Vec<&str> = over.iter().filter_map(|key| key.get_str("job").ok()).collect();
-    let unfinished: Vec<&str> =
-        State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str).collect();
-    let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": unfinished } };
-    let find =
-        mongo.collection(JOBS).await?.find(filter).projection(doc! { "_id": 1 }).await.map_err(fault)?;
-    let alive: Vec<Document> = find.try_collect().await.map_err(fault)?;
-    let alive: Vec<&str> = alive.iter().filter_map(|job| job.get_str("_id").ok()).collect();
-    // The key may have passed to another job in between: the record must still be the one that was read.
-    let statements = over.iter().filter_map(|key| {
-        let job = key.get_str("job").ok()?;
-        let guard = doc! { "_id": key.get_str("_id").ok()?, "job": job };
-        Some((alive.contains(&job), guard))
-    });
-    let (kept, gone): (Vec<_>, Vec<_>) = statements.partition(|(alive, _)| *alive);
-    let later = doc! { "$set": { "check_at": date(now.plus_ms(CHECK_AGAIN_MS)) } };
-    let updates: Vec<Document> =
-        kept.into_iter().map(|(_, guard)| doc! { "q": guard, "u": later.clone() }).collect();
-    if !updates.is_empty() {
-        write(database, doc! { "update": KEYS, "updates": updates, "ordered": false }).await?;
-    }
-    let deletes: Vec<Document> = gone.into_iter().map(|(_, guard)| doc! { "q": guard, "limit": 1 }).collect();
-    if deletes.is_empty() {
-        return Ok(0);
-    }
-    write(database, doc! { "delete": KEYS, "deletes": deletes, "ordered": false }).await
 }

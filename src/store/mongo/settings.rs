@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
@@ -11,7 +12,23 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::Row;
-use crate::store::{Expected, Result, Saved, SettingsSnapshot, StoreError, StoredSettings};
+use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
+
+#[async_trait]
+impl Settings for Mongo {
+    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+        self.connection.within(load(self, known)).await
+    }
+
+    async fn save_settings(
+        &self,
+        queue: &QueueName,
+        to: Option<&StoredSettings>,
+        expected: &Expected,
+    ) -> Result<Saved> {
+        self.connection.within(save(self, queue, to, expected)).await
+    }
+}
 
 /// All settings, unless their revision is still `known`.
 pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {

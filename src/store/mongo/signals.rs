@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use futures::stream::BoxStream;
 use mongodb::bson::{Bson, Document, doc};
@@ -22,9 +23,10 @@ use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
 use mongodb::options::ReadConcern;
 
 use crate::job::{QueuePattern, Timestamp};
+use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
 use crate::store::mongo::jobs::document::{Row, date};
-use crate::store::{Arrivals, Heard, Result, Signal, StoreError};
+use crate::store::{self, Arrivals, Heard, Result, Signal, Store as _, StoreError};
 
 const SIGNALS: &str = "signals";
 /// One connection that the stream holds, and some for signals.
@@ -40,6 +42,17 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const SAY_HERE: Duration = Duration::from_secs(4);
 /// Who has not said so for as long is not there, in milliseconds.
 const GONE_AFTER_MS: i64 = 15_000;
+
+#[async_trait]
+impl store::Signals for Mongo {
+    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+        Some(self.signals.listen())
+    }
+
+    async fn signal(&self, signal: &Signal) -> Result<()> {
+        self.signals.tell(signal, self.now()?).await
+    }
+}
 
 /// This server's side of the signals.
 pub struct Signals {

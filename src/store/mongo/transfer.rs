@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
@@ -17,7 +18,30 @@ use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
 use crate::store::mongo::jobs::groups;
 use crate::store::mongo::jobs::push::insert_each;
 use crate::store::transfer::{PAGE_BYTES, same, weight};
-use crate::store::{HeldKey, Imported, Result, Store as _, StoreError};
+use crate::store::{HeldKey, Imported, Result, Store as _, StoreError, Transfer};
+
+#[async_trait]
+impl Transfer for Mongo {
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.connection.within(export(self, after, limit)).await
+    }
+
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
+        let count = jobs.len();
+        let imported = self.connection.within(import(self, jobs)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+        self.connection.within(export_keys(self, after, limit)).await
+    }
+
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
+        let count = keys.len();
+        let imported = self.connection.within(import_keys(self, keys)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+}
 
 /// Jobs of every queue, by id. A page ends early where the jobs are long.
 pub async fn export(mongo: &Mongo, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {

@@ -1,12 +1,37 @@
 //! Requests that carry an `Idempotency-Key`: who runs them, and what they have won.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp};
+use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Opened, Request};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{Opened, Request, Requests, Result};
+
+#[async_trait]
+impl Requests for SqliteStore {
+    async fn open_request(&self, request: &Request) -> Result<Opened> {
+        let request = request.clone();
+        self.writer.run(move |db, now| open(db, &request, now)).await
+    }
+
+    async fn close_request(
+        &self,
+        request: &Request,
+        won: Option<(&Claim, &[JobId])>,
+        keep_until: Timestamp,
+    ) -> Result<()> {
+        let (request, won) = (request.clone(), won.map(|(claim, ids)| (claim.clone(), ids.to_vec())));
+        let close = move |db: &Tx<'_>, _| {
+            let won = won.as_ref().map(|(claim, ids)| (claim, ids.as_slice()));
+            close(db, &request, won, keep_until)
+        };
+        self.writer.run(close).await
+    }
+}
 
 /// Announces a request, or says what is known of it.
 pub fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened, Fault> {

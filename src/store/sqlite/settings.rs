@@ -2,12 +2,31 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::job::{QueueName, QueueSettings};
+use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Expected, Saved, SettingsSnapshot, StoredSettings};
+use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoredSettings};
+
+#[async_trait]
+impl Settings for SqliteStore {
+    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+        self.read(move |db, _| settings(db, known)).await
+    }
+
+    async fn save_settings(
+        &self,
+        queue: &QueueName,
+        to: Option<&StoredSettings>,
+        expected: &Expected,
+    ) -> Result<Saved> {
+        let (queue, to, expected) = (queue.clone(), to.cloned(), expected.clone());
+        self.writer.run(move |db, _| save(db, &queue, to.as_ref(), &expected)).await
+    }
+}
 
 /// All settings, unless their revision is still the known one.
 pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSnapshot>, Fault> {

@@ -11,11 +11,13 @@ use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rul
 use crate::store::sqlite::Location;
 use crate::store::sqlite::OpenError;
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::figures;
 use crate::store::sqlite::jobs::claim;
+use crate::store::sqlite::jobs::expired;
 use crate::store::sqlite::jobs::query;
 use crate::store::sqlite::jobs::stocked;
 use crate::store::sqlite::workers;
-use crate::store::{Change, ClaimAsk, Pushed, Store, StoreError};
+use crate::store::{Change, ClaimAsk, Figures as _, Jobs as _, Pushed, Store, StoreError};
 
 fn at(path: &Path) -> Result<Arc<SqliteStore>, OpenError> {
     SqliteStore::open(Location::Path(path.to_owned()))
@@ -229,9 +231,9 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
         let statements = [
             (claim::NEXT_PRIORITY, "jobs_head"),
             (claim::DUE, "jobs_head"),
-            (query::OLDEST_READY, "jobs_head"),
-            (query::LAPSED, "jobs_reserved_until"),
-            (query::EXPIRED, "jobs_expires_at"),
+            (figures::OLDEST_READY, "jobs_head"),
+            (expired::LAPSED, "jobs_reserved_until"),
+            (expired::EXPIRED, "jobs_expires_at"),
             (query::UPCOMING, "jobs_due"),
             (stocked::FIRST_OF_PRIORITY, "jobs_head"),
             (workers::EXTEND, "jobs_worker"),

@@ -1,13 +1,45 @@
 //! Everything that is stored, for another store and from another store.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use crate::job::{Job, JobId, Timestamp};
+use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::transfer::{PAGE_BYTES, same, weight};
-use crate::store::{HeldKey, Imported};
+use crate::store::{HeldKey, Imported, Result, Transfer};
+
+#[async_trait]
+impl Transfer for SqliteStore {
+    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        let after = after.cloned();
+        self.read(move |db, _| export(db, after.as_ref(), limit)).await
+    }
+
+    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
+        let count = jobs.len();
+        let imported = self.writer.run(move |tx, now| import(tx, &jobs, now)).await;
+        match imported {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+
+    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
+        let after = after.cloned();
+        self.read(move |db, _| export_keys(db, after.as_ref(), limit)).await
+    }
+
+    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
+        let count = keys.len();
+        match self.writer.run(move |db, _| import_keys(db, &keys)).await {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+}
 
 /// Jobs of every queue, by id. A page ends early where the jobs are long.
 pub fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>, Fault> {

@@ -14,8 +14,8 @@ use crate::job::{QueueName, State, Timestamp};
 use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::PATIENCE;
 use crate::store::mongo::client::{Connection, count, fault};
+use crate::store::mongo::figures::RECONCILE_DEADLINE;
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::jobs::document::{Row as Fields, date};
 use crate::store::{Counts, QueueCounts, Result, Store as _, chain};
@@ -214,7 +214,7 @@ impl Figures {
         }
         let (this, connection) = (self.clone(), mongo.connection.clone());
         tokio::spawn(async move {
-            match tokio::time::timeout(PATIENCE, count_scheduled(&connection, now, None)).await {
+            match tokio::time::timeout(RECONCILE_DEADLINE, count_scheduled(&connection, now, None)).await {
                 Ok(Ok(scheduled)) => drop(this.remember(scheduled)),
                 Ok(Err(error)) => {
                     tracing::debug!(error = chain(&error), "scheduled jobs could not be counted");

@@ -23,3 +23,55 @@ pub mod push;
 pub mod query;
 mod receipts;
 pub mod stocked;
+
+use async_trait::async_trait;
+
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::store::mongo::Mongo;
+use crate::store::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, Overdue, Pushed, Result};
+
+#[async_trait]
+impl Jobs for Mongo {
+    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+        push::push(self, jobs, rules).await
+    }
+
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
+        let claims = self.connection.within(claim::claim_all(self, asks, rules)).await;
+        claims.unwrap_or_else(|error| Claims::failed(asks.len(), &error))
+    }
+
+    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+        self.connection
+            .within(async { claim::held(self.connection.database().await?, queues, claim).await })
+            .await
+    }
+
+    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
+        apply::apply(self, changes, rules).await
+    }
+
+    async fn overdue(&self, limit: usize) -> Result<Overdue> {
+        self.connection.within(expired::expired(self, limit)).await
+    }
+
+    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+        self.connection.within(query::upcoming(self, limit)).await
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+        self.connection.within(query::get(self, ids)).await
+    }
+
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        self.connection.within(query::find(self, filter, after, limit)).await
+    }
+
+    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
+        self.connection.within(query::queues(self, prefix, after, limit)).await
+    }
+
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+        self.connection.within(stocked::stocked(self, queues)).await
+    }
+}

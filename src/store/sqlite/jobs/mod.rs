@@ -7,15 +7,87 @@
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `apply` | operations on jobs |
 //! | `groups`, `needs` | the order within groups; which jobs need which semaphore |
-//! | `query`, `stocked` | jobs by filter; queues with due jobs |
+//! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
 pub mod apply;
 pub mod children;
 pub mod claim;
 pub mod claim_limited;
+pub mod expired;
 pub mod groups;
 pub mod needs;
 pub mod push;
 pub mod query;
 pub mod row;
 pub mod stocked;
+
+use async_trait::async_trait;
+
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::store::sqlite::SqliteStore;
+use crate::store::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, Overdue, Pushed, Result};
+
+#[async_trait]
+impl Jobs for SqliteStore {
+    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
+        let (count, rules) = (jobs.len(), rules.clone());
+        let jobs: Vec<push::New> = jobs.into_iter().map(push::New::from).collect();
+        let pushed = self.writer.run(move |tx, now| push::push(tx, &jobs, &rules, now)).await;
+        pushed.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
+        let mut offers = Vec::new();
+        loop {
+            let (own, rules) = (asks.to_vec(), rules.clone());
+            let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
+            let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
+            offers.append(&mut claims.offers);
+            // So many were blocked that the rest was left for another transaction.
+            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
+                || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
+            {
+                return Claims { offers, ..claims };
+            }
+        }
+    }
+
+    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
+        let (queues, claim) = (queues.to_vec(), claim.clone());
+        self.read(move |db, _| claim::held(db, &queues, &claim)).await
+    }
+
+    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
+        let (count, rules) = (changes.len(), rules.clone());
+        let applied = self.writer.run(move |tx, now| apply::apply(tx, &changes, &rules, now)).await;
+        applied.unwrap_or_else(|error| vec![Err(Denied::Store(error)); count])
+    }
+
+    async fn overdue(&self, limit: usize) -> Result<Overdue> {
+        self.read(move |db, now| expired::overdue(db, limit, now)).await
+    }
+
+    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
+        self.read(move |db, now| query::upcoming(db, limit, now)).await
+    }
+
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+        let ids = ids.to_vec();
+        self.read(move |db, _| query::get(db, &ids)).await
+    }
+
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.read(move |db, now| query::find(db, &filter, after.as_ref(), limit, now)).await
+    }
+
+    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.read(move |db, _| query::queues(db, &prefix, after.as_ref(), limit)).await
+    }
+
+    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
+        let queues = queues.to_vec();
+        self.read(move |db, now| stocked::stocked(db, &queues, now)).await
+    }
+}

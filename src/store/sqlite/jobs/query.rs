@@ -1,15 +1,12 @@
-//! Reading without changing anything: browsing, figures, and what is due when.
-
-use std::collections::HashMap;
+//! Reading without changing anything: jobs by id and by filter, queues, and what is due when.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
-use crate::job::transition::Operation;
-use crate::job::{Claim, Job, JobId, QueueName, State, Timestamp, Visible};
+use crate::job::{Job, JobId, QueueName, State, Timestamp, Visible};
+use crate::store::Filter;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Change, Counts, Filter, Overdue, QueueCounts};
 
 /// The jobs with these ids, each at its place.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<Job>>, Fault> {
@@ -123,74 +120,6 @@ pub fn queues(
     Ok(queues)
 }
 
-/// The figures of every queue that has jobs.
-pub fn counts(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, QueueCounts>, Fault> {
-    let came_due = came_due(db, now)?;
-    let mut all =
-        db.prepare_cached("SELECT queue, ready, marked, reserved, blocked, done, dead FROM counters")?;
-    let mut rows = all.query([])?;
-    let mut figures = HashMap::new();
-    while let Some(found) = rows.next()? {
-        let queue: QueueName = row::parsed(found, 0, "queue")?;
-        let count = |at: usize| Ok::<u64, Fault>(u64::try_from(found.get::<_, i64>(at)?).unwrap_or(0));
-        let (ready, marked) = (count(1)?, count(2)?);
-        let scheduled = marked.saturating_sub(came_due.get(&queue).copied().unwrap_or(0));
-        let counts = Counts {
-            ready: ready.saturating_sub(scheduled),
-            scheduled,
-            reserved: count(3)?,
-            blocked: count(4)?,
-            done: count(5)?,
-            dead: count(6)?,
-        };
-        let oldest_ready = match counts.ready {
-            0 => None,
-            _ => oldest_ready(db, &queue, now)?,
-        };
-        figures.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
-    }
-    Ok(figures)
-}
-
-pub const CAME_DUE: &str =
-    "SELECT queue, count(*) FROM jobs INDEXED BY jobs_due WHERE due <= ?1 GROUP BY queue";
-
-/// How many jobs of each queue have a due mark whose moment has passed: few, since claims and `prune` wipe them.
-fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, Fault> {
-    let mut past = db.prepare_cached(CAME_DUE)?;
-    let mut rows = past.query([now.millis()])?;
-    let mut counts = HashMap::new();
-    while let Some(found) = rows.next()? {
-        let count: i64 = found.get(1)?;
-        counts.insert(row::parsed(found, 0, "queue")?, count.unsigned_abs());
-    }
-    Ok(counts)
-}
-
-/// How many priorities the search for the oldest ready job looks at.
-const PRIORITIES_LOOKED_AT: usize = 32;
-
-pub const OLDEST_READY: &str = "SELECT priority, run_at FROM jobs INDEXED BY jobs_head \
-         WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC, run_at LIMIT 1";
-
-/// The earliest `run_at` of a due job: the first of each priority, as the head index has them.
-fn oldest_ready(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
-    let mut first = db.prepare_cached(OLDEST_READY)?;
-    let (mut above, mut oldest) = (i64::MAX, None);
-    for _ in 0..PRIORITIES_LOOKED_AT {
-        let mut rows = first.query(params![queue.as_str(), above])?;
-        let Some(found) = rows.next()? else {
-            break;
-        };
-        above = found.get(0)?;
-        let run_at = Timestamp::from_millis(found.get(1)?);
-        if run_at <= now && oldest.is_none_or(|oldest| run_at < oldest) {
-            oldest = Some(run_at);
-        }
-    }
-    Ok(oldest)
-}
-
 pub const UPCOMING: &str =
     "SELECT queue, due FROM jobs INDEXED BY jobs_due WHERE due > ?1 ORDER BY due, queue LIMIT ?2";
 
@@ -203,66 +132,4 @@ pub fn upcoming(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<(Qu
         moments.push((row::parsed(found, 0, "queue")?, Timestamp::from_millis(found.get(1)?)));
     }
     Ok(moments)
-}
-
-/// A deadline of a job.
-type Deadline = (Timestamp, Change);
-
-/// What has run out, the longest overdue first.
-pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue, Fault> {
-    // One more than asked for tells whether the next deadline has passed as well.
-    let most = limit.saturating_add(1);
-    let mut due = lapsed(db, most, now)?;
-    due.extend(expired(db, most, now)?);
-    due.sort_by_key(|(deadline, _)| *deadline);
-    let next_in_ms = if due.len() > limit { Some(0) } else { next_deadline(db, now)? };
-    due.truncate(limit);
-    let changes = due.into_iter().map(|(_, change)| change).collect();
-    Ok(Overdue { changes, next_in_ms })
-}
-pub const LAPSED: &str = "SELECT id, reserved_until, claim FROM jobs INDEXED BY jobs_reserved_until \
-         WHERE state = 'reserved' AND reserved_until <= ?1 ORDER BY reserved_until LIMIT ?2";
-
-fn lapsed(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>, Fault> {
-    let mut lapsed = db.prepare_cached(LAPSED)?;
-    let mut rows = lapsed.query([now.millis(), row::signed(limit)])?;
-    let mut due = Vec::new();
-    while let Some(found) = rows.next()? {
-        let reserved_until = Timestamp::from_millis(found.get(1)?);
-        let claim = Claim::from_stored(&found.get::<_, String>(2)?);
-        let change = Change {
-            id: row::parsed(found, 0, "id")?,
-            operation: Operation::Lapse { claim, reserved_until },
-        };
-        due.push((reserved_until, change));
-    }
-    Ok(due)
-}
-pub const EXPIRED: &str = "SELECT id, expires_at FROM jobs INDEXED BY jobs_expires_at \
-         WHERE expires_at <= ?1 AND state IN ('ready', 'blocked') ORDER BY expires_at LIMIT ?2";
-
-fn expired(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>, Fault> {
-    let mut expired = db.prepare_cached(EXPIRED)?;
-    let mut rows = expired.query([now.millis(), row::signed(limit)])?;
-    let mut due = Vec::new();
-    while let Some(found) = rows.next()? {
-        let expires_at = Timestamp::from_millis(found.get(1)?);
-        let change = Change { id: row::parsed(found, 0, "id")?, operation: Operation::Expire { expires_at } };
-        due.push((expires_at, change));
-    }
-    Ok(due)
-}
-
-pub const NEXT_DEADLINE: &str = "SELECT min(reserved_until) FROM jobs INDEXED BY jobs_reserved_until \
-         WHERE state = 'reserved' AND reserved_until > ?1 \
-         UNION ALL SELECT min(expires_at) FROM jobs INDEXED BY jobs_expires_at \
-         WHERE expires_at > ?1 AND state IN ('ready', 'blocked')";
-
-/// Milliseconds until the first deadline that lies ahead.
-fn next_deadline(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
-    let mut first = db.prepare_cached(NEXT_DEADLINE)?;
-    let moments = first.query_map([now.millis()], |row| row.get::<_, Option<i64>>(0))?;
-    let moments: Vec<Option<i64>> = moments.collect::<Result<_, _>>()?;
-    let first = moments.into_iter().flatten().min();
-    Ok(first.map(|moment| Timestamp::from_millis(moment).ms_since(now)))
 }

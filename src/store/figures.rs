@@ -1,0 +1,62 @@
+//! The part of the contract that is about figures: how many jobs there are in each state.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Result;
+use crate::job::{QueueName, Timestamp};
+
+/// How many jobs of a queue are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Can be delivered now.
+    pub ready: u64,
+    /// Wait for their `run_at`.
+    pub scheduled: u64,
+    /// Held by workers.
+    pub reserved: u64,
+    /// Wait for their group or a semaphore.
+    pub blocked: u64,
+    /// Used up their attempts.
+    pub dead: u64,
+    /// Kept as history.
+    pub done: u64,
+}
+
+/// The figures of one queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// How many jobs are in each state.
+    pub counts: Counts,
+    /// The `run_at` of the job that has been ready for longest; in a queue where much happens, it may be that
+    /// of one that was so a few seconds ago.
+    pub oldest_ready: Option<Timestamp>,
+    /// Whether the split of `ready` and `scheduled` is of a moment ago; their sum never is.
+    pub split_is_approximate: bool,
+}
+
+/// What a store has done for its figures.
+#[derive(Debug, Clone, Copy)]
+pub struct Reconciled {
+    /// By how many jobs counters were off that are right now.
+    pub corrected: u64,
+    /// When it wants to go on.
+    pub again_in: Duration,
+    /// Whether everything that it knew to be doubtful is right now.
+    pub is_settled: bool,
+}
+
+/// How many jobs there are. Counts are kept with every write, never taken by walking over the jobs.
+#[async_trait]
+pub trait Figures: Send + Sync {
+    /// The figures of every queue that has jobs, without counting them: what this instance has done is in
+    /// them at once, what others have done within a second. What nobody could count (by a server that was
+    /// killed, with a lost answer, by other programs) is in them after [`Figures::reconcile`].
+    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
+
+    /// Compares a part of the figures with what is there, where they may differ, and corrects what is
+    /// certainly wrong. Cheap if called no sooner than it asks for.
+    async fn reconcile(&self) -> Result<Reconciled>;
+}
