@@ -1,4 +1,4 @@
-//! Bodies: JSON that becomes a request, or a problem that says where it is wrong and what would be right.
+//! Request bodies: JSON parsed into a request type, or a problem that names the invalid field and the valid values.
 
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRef, FromRequest, Request};
@@ -11,7 +11,7 @@ use super::Limits;
 use super::problem::{Code, Problem};
 use crate::job::Payload;
 
-/// A request body that is valid. An empty body is taken as `{}`.
+/// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
 
 impl<T, S> FromRequest<S> for Body<T>
@@ -38,19 +38,20 @@ where
     }
 }
 
-/// All of a body. Most come in one piece, which is not copied.
+/// Reads a whole body. A body of one chunk, the usual case, is not copied.
 async fn read(mut body: axum::body::Body, limits: Limits) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
     while !body.is_end_stream() {
-        let late = |_| Problem::new(Code::RequestTimeout, "the body did not arrive in time");
+        let late =
+            |_| Problem::new(Code::RequestTimeout, "the client paused too long while sending the body");
         let Some(frame) = tokio::time::timeout(limits.body_pause, body.frame()).await.map_err(late)? else {
             break;
         };
-        let broken = |_| Problem::new(Code::Malformed, "the body could not be read to its end");
+        let broken = |_| Problem::new(Code::Malformed, "the connection failed before the body was complete");
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if first.len() + all.len() + data.len() > limits.body_bytes {
-            return Err(Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes allows"));
+            return Err(Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes"));
         }
         if first.is_empty() && all.is_empty() {
             first = data;
@@ -67,9 +68,9 @@ fn is_json(content_type: &str) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-/// JSON text as a request, which is an object.
+/// Parses JSON text as a request, which must be an object.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    // serde would read an array as the fields in the order in which they happen to be declared.
+    // serde would accept an array as the fields in the order of their declaration.
     if text.trim_start().starts_with('[') {
         let array: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
         array.map_err(|error| refuse(String::new(), &error))?;
@@ -94,7 +95,7 @@ fn refuse(pointer: String, error: &serde_json::Error) -> Problem {
     explain(pointer, message)
 }
 
-/// What serde says, in the words of this API: the field, and what would be right.
+/// Translates a message of serde into a problem that names the field and the valid values.
 fn explain(pointer: String, message: &str) -> Problem {
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
     let child = |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
@@ -105,31 +106,31 @@ fn explain(pointer: String, message: &str) -> Problem {
         let beneath = child(&quoted(message));
         let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
         let pointer = if own { pointer } else { beneath };
-        return Problem::field(pointer, format!("is not known here; known are: {known}"));
+        return Problem::field(pointer, format!("is an unknown field; known fields: {known}"));
     }
     if message.starts_with("missing field") {
         return Problem::field(child(&quoted(message)), "is required");
     }
     if message.starts_with("duplicate field") {
-        return Problem::field(child(&quoted(message)), "is there twice");
+        return Problem::field(child(&quoted(message)), "is a duplicate");
     }
     if let Some(variants) = message.strip_prefix("unknown variant") {
         let known = variants.split_once("expected ").map_or("", |(_, known)| known).replace('`', "");
         return Problem::field(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
     }
     match message.split_once("expected ") {
-        Some((_, expected)) => Problem::field(pointer, format!("must be {}", in_words(expected))),
+        Some((_, expected)) => Problem::field(pointer, format!("must be {}", expected_type(expected))),
         None => Problem::field(pointer, message),
     }
 }
 
-fn in_words(expected: &str) -> &str {
+fn expected_type(expected: &str) -> &str {
     match expected {
-        "u8" | "u16" | "u32" | "usize" | "u64" => "a whole number that is not negative, within its limits",
+        "u8" | "u16" | "u32" | "usize" | "u64" => "a non-negative whole number within its range",
         "i32" => "a whole number from -2147483648 to 2147483647",
         "i64" => "a whole number",
         "f64" | "f32" => "a number",
-        "a string" | "a borrowed string" | "string or map" => "a text",
+        "a string" | "a borrowed string" | "string or map" => "a string",
         "a boolean" => "true or false",
         "a sequence" => "an array",
         "a map" => "an object",
@@ -157,17 +158,17 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     pointer
 }
 
-/// A JSON value as a payload; `pointer` says where it is.
+/// Parses a JSON value as a payload; `pointer` is where it is in the body.
 pub fn payload(raw: &RawValue, pointer: &str) -> Result<Payload, Problem> {
     Payload::from_raw(raw).map_err(|error| Problem::field(pointer, error.to_string()))
 }
 
-/// The same where the value may be absent.
-pub fn maybe_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Problem> {
+/// Parses an optional JSON value as a payload.
+pub fn optional_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Problem> {
     raw.map(|raw| payload(raw, pointer)).transpose()
 }
 
-/// Reads a field so that `null` is a value, and only its absence is none.
+/// Reads a field such that `null` is a value and only an absent field is `None`.
 pub fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     serde::Deserialize::deserialize(from).map(Some)
 }
@@ -205,11 +206,15 @@ mod tests {
     fn problems_point_at_the_field() {
         for (text, pointer, detail) in [
             ("{}", "/count", "/count is required"),
-            (r#"{"count":1,"x~/y":1}"#, "/x~0~1y", "is not known here; known are: count, payload, inner"),
-            (r#"{"count":-1}"#, "/count", "must be a whole number that is not negative, within its limits"),
+            (
+                r#"{"count":1,"x~/y":1}"#,
+                "/x~0~1y",
+                "is an unknown field; known fields: count, payload, inner",
+            ),
+            (r#"{"count":-1}"#, "/count", "must be a non-negative whole number within its range"),
             (r#"{"count":1,"inner":{"list":[1,"x"]}}"#, "/inner/list/1", "must be a whole number from"),
-            (r#"{"count":1,"inner":{"lost":[]}}"#, "/inner/lost", "known are: list"),
-            (r#"{"count":1,"count":2}"#, "/count", "is there twice"),
+            (r#"{"count":1,"inner":{"lost":[]}}"#, "/inner/lost", "known fields: list"),
+            (r#"{"count":1,"count":2}"#, "/count", "is a duplicate"),
             (r#"{"count":1,"inner":[]}"#, "/inner", "must be"),
             ("[]", "", "the body"),
         ] {

@@ -1,7 +1,7 @@
-//! Connections: HTTP/1.1 with a limit on their number and on the patience with slow clients.
+//! Connections: HTTP/1.1 with a limit on their number, and timeouts for slow clients.
 //!
-//! `axum::serve` has no timer for a client that connects and says nothing, or sends half a request; hyper
-//! driven by hand has.
+//! `axum::serve` has no timeout for a client that connects and sends nothing, or half a request; hyper, used
+//! directly, has one.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -21,22 +21,22 @@ use tower::Service;
 
 use crate::telemetry;
 
-/// What the configuration says about connections.
+/// The configured limits on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The most connections that are open at once; more wait to be accepted.
+    /// The maximum number of open connections; further ones wait to be accepted.
     pub connections: usize,
-    /// How long a connection may take to send the head of a request, or stay idle between two.
+    /// The timeout for the head of a request, and for an idle connection between two requests.
     pub header_wait: Duration,
 }
 
-/// Serves until `stop`, then lets what is running finish, for at most `patience`.
+/// Serves until `stop`, then lets in-flight requests finish within `drain_timeout`.
 pub async fn serve<S, B>(
     listener: TcpListener,
     service: S,
     options: Options,
     stop: CancellationToken,
-    patience: Duration,
+    drain_timeout: Duration,
 ) where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
         + Clone
@@ -45,13 +45,13 @@ pub async fn serve<S, B>(
     B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(options.connections));
+    let permits = Arc::new(Semaphore::new(options.connections));
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &permits) => accepted,
         };
-        let Some((stream, place)) = accepted else { continue };
+        let Some((stream, permit)) = accepted else { continue };
         let service = service.clone();
         let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
             service.clone().call(request.map(Body::new))
@@ -63,34 +63,34 @@ pub async fn serve<S, B>(
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             telemetry::connections(1.0);
-            // Clients that break off or send no HTTP are their own affair.
+            // A client that disconnects or sends no valid HTTP is no error of the server.
             if let Err(error) = connection.await {
-                tracing::trace!(%error, "a connection ended early");
+                tracing::trace!(%error, "connection ended early");
             }
             telemetry::connections(-1.0);
-            drop(place);
+            drop(permit);
         });
     }
-    drop(listener); // from here on nobody new gets in
-    if tokio::time::timeout(patience, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests that were still running after shutdown_ms were broken off");
+    drop(listener); // no new connections from here on
+    if tokio::time::timeout(drain_timeout, graceful.shutdown()).await.is_err() {
+        tracing::warn!("aborted requests that were still in flight after shutdown_ms");
     }
 }
 
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.ok()?;
+    let permit = permits.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Answers are small and written at once: waiting to fill a packet only adds latency.
+            // Responses are small and written at once: waiting to fill a packet (Nagle) only adds latency.
             let _ = stream.set_nodelay(true);
-            Some((stream, place))
+            Some((stream, permit))
         }
         Err(error) => {
-            // Out of file descriptors, most likely: whoever holds one needs time to give it back.
-            tracing::warn!(%error, "a connection could not be accepted");
+            // Most likely out of file descriptors: wait until some are closed.
+            tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
         }

@@ -1,4 +1,4 @@
-//! The HTTP face: extract, call one method of [`crate::queue::Queues`], answer. Knows no store.
+//! The HTTP layer: extract, call one method of [`crate::queue::Queues`], respond. Does not depend on a store.
 
 pub mod body;
 pub mod listen;
@@ -31,28 +31,28 @@ use crate::background::driver::Statuses;
 use crate::queue::Queues;
 use crate::telemetry;
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Clone)]
 pub struct AppState {
-    /// The product.
+    /// The operations on queues and jobs.
     pub queues: Queues,
-    /// What only the operators' pages need.
+    /// What only the operations routes need.
     pub server: Arc<ServerInfo>,
-    /// What bodies may be like.
+    /// The limits on request bodies.
     pub limits: Limits,
 }
 
-/// What the operators' pages show of the server itself.
+/// What the operations routes report about the server itself.
 pub struct ServerInfo {
-    /// Whether it can serve.
+    /// Whether the server is ready to serve.
     pub readiness: Readiness,
-    /// How its background tasks are doing.
+    /// The status of each background task.
     pub tasks: Statuses,
-    /// Renders the metrics; absent where nobody keeps any.
+    /// Renders the metrics; `None` if no recorder is installed.
     pub metrics: Option<PrometheusHandle>,
-    /// When it started.
+    /// When the server started.
     pub started: Instant,
-    /// What kind of store is behind it.
+    /// The kind of store in use.
     pub store: &'static str,
 }
 
@@ -68,20 +68,20 @@ impl FromRef<AppState> for Limits {
     }
 }
 
-/// What the configuration says about requests.
+/// The configured limits on requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The largest body, in bytes.
+    /// The maximum size of a body, in bytes.
     pub body_bytes: usize,
-    /// How long a client may pause while it sends a body.
+    /// The longest pause allowed while a client sends a body.
     pub body_pause: Duration,
 }
 
-/// An answer, compressed where that is worth it.
+/// A response, compressed if it is large enough.
 pub type Compressed = axum::http::Response<CompressionBody<Body>>;
 
-/// The whole service. What holds for every request is done once, around the router and not around each of
-/// its routes: axum would copy every layer for every request.
+/// Returns the whole service. What applies to every request is done once, around the router and not around each
+/// route: axum would clone every layer of a route for every request.
 pub fn service(
     state: AppState,
 ) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
@@ -89,29 +89,29 @@ pub fn service(
     let api = openapi::finish(api);
     let router: Router = router
         .merge(routes::docs(api))
-        .fallback(|| async { Problem::new(Code::NotFound, "there is nothing at this path; see /docs") })
+        .fallback(|| async { Problem::new(Code::NotFound, "no route matches this path; see /docs") })
         .method_not_allowed_fallback(|| async {
             Problem::new(
                 Code::MethodNotAllowed,
-                "this path has other methods; see the Allow header, or /docs",
+                "this path does not support the method; see the Allow header, or /docs",
             )
         })
-        .layer(middleware::from_fn(tell_route))
+        .layer(middleware::from_fn(record_route))
         .with_state(state);
-    let answer = move |request| answer(router.clone(), request);
-    CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(answer))
+    let respond = move |request| respond(router.clone(), request);
+    CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(respond))
 }
 
-/// Gives the request an id, answers it whatever happens, and counts and logs it.
-async fn answer(router: Router, request: Request) -> Result<Response, Infallible> {
+/// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
+async fn respond(router: Router, request: Request) -> Result<Response, Infallible> {
     let start = Instant::now();
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let guarded = AssertUnwindSafe(route(router, request)).catch_unwind();
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
-        Problem::new(Code::Internal, "the server failed in an unexpected way").into_response()
+        Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
-    request_id::show(&id, &mut response);
+    request_id::set_header(&id, &mut response);
     let route = response.extensions_mut().remove::<MatchedPath>();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let (status, took) = (response.status().as_u16(), start.elapsed());
@@ -125,13 +125,16 @@ async fn answer(router: Router, request: Request) -> Result<Response, Infallible
     Ok(response)
 }
 
-/// A page that somebody visits may make the browser post to a server on the same machine, without reading
-/// the answer. Browsers say where such a request comes from (Fetch Metadata, W3C); other clients say nothing.
+/// Rejects cross-site requests that change something (CSRF): a page of another site can make the browser post to a
+/// server on the same machine. Browsers mark such requests (Fetch Metadata, W3C); other clients send no such header.
 async fn route(mut router: Router, request: Request) -> Response {
     let from = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
     if matches!(from, Some(b"cross-site")) && !request.method().is_safe() {
-        return Problem::new(Code::CrossSite, "web pages of other sites may not change anything here")
-            .into_response();
+        return Problem::new(
+            Code::CrossSite,
+            "cross-site requests of a browser may not change anything here",
+        )
+        .into_response();
     }
     match router.call(request).await {
         Ok(response) => response,
@@ -139,8 +142,8 @@ async fn route(mut router: Router, request: Request) -> Response {
     }
 }
 
-/// Only the router knows which of its routes an answer comes from.
-async fn tell_route(route: Option<MatchedPath>, request: Request, next: Next) -> Response {
+/// Records the matched route in the response: only the router knows it.
+async fn record_route(route: Option<MatchedPath>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     if let Some(route) = route {
         response.extensions_mut().insert(route);
@@ -148,12 +151,12 @@ async fn tell_route(route: Option<MatchedPath>, request: Request, next: Next) ->
     response
 }
 
-/// Compressing a small answer costs more than it saves.
+/// Returns what is compressed: compressing a small response costs more than it saves.
 fn compressible() -> And<DefaultPredicate, SizeAbove> {
     DefaultPredicate::new().and(SizeAbove::new(4096))
 }
 
-/// A client may send any word as a method; a label must not grow without bounds.
+/// Returns the method as a metric label; a client may send any word, and labels must stay bounded.
 fn method_name(method: &axum::http::Method) -> &'static str {
     ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
         .into_iter()

@@ -19,26 +19,26 @@ use super::routes::{
         description = "A job queue server over HTTP/JSON.\n\nTimes are RFC 3339 in UTC with milliseconds; \
             durations are integers whose names end in `_ms`; ids and tokens are opaque. Unknown fields are \
             refused. Every error is a problem (RFC 9457) whose `code` is stable; one that is `retryable` may \
-            succeed later, and a 503 leaves open whether the call was carried out. It is never wrong to \
-            repeat a call whose answer was lost.",
+            succeed later. After a 503 the outcome of the call is unknown. A call whose response was lost can \
+            always be retried.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact()
     ),
     tags(
-        (name = "jobs", description = "Push, look at, change, cancel and browse jobs"),
-        (name = "work", description = "Take jobs and settle them"),
-        (name = "batches", description = "Jobs that belong together, and a job at their end"),
+        (name = "jobs", description = "Push, get, change, cancel and browse jobs"),
+        (name = "work", description = "Reserve jobs and settle them"),
+        (name = "batches", description = "Jobs that belong together, and a callback when all have finished"),
         (name = "queues", description = "Queues and their settings"),
         (name = "semaphores", description = "Shared limits on how many jobs are reserved at once"),
         (name = "schedules", description = "Cron rules that push jobs"),
-        (name = "workers", description = "Who works, seen by heartbeats"),
-        (name = "operations", description = "For those who run the server")
+        (name = "workers", description = "Workers and their heartbeats"),
+        (name = "operations", description = "For operators: health, metrics, figures")
     ),
     components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem))
 )]
 struct Document;
 
-/// Every route, with its description.
+/// Returns every route with its description.
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(jobs::push, jobs::browse))
@@ -81,12 +81,12 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(operations::metrics))
 }
 
-/// The document as it is served and committed.
+/// Returns the document as it is served and committed.
 pub fn document() -> OpenApi {
     finish(router().split_for_parts().1)
 }
 
-/// Adds to every operation the problems that any of them may answer, and to some what only they may.
+/// Adds the common problems to every operation, and to some the problems that only they return.
 pub fn finish(mut api: OpenApi) -> OpenApi {
     api.info.version = env!("CARGO_PKG_VERSION").to_owned();
     for (path, item) in &mut api.paths.paths {
@@ -101,7 +101,10 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
         let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
         for operation in all.into_iter().flatten() {
             let id = operation.operation_id.clone().unwrap_or_default();
-            OWN.iter().filter(|(own, _)| *own == id).for_each(|(_, codes)| add(operation, codes));
+            SPECIFIC
+                .iter()
+                .filter(|(operation, _)| *operation == id)
+                .for_each(|(_, codes)| add(operation, codes));
             if path.starts_with("/v1/") {
                 add(operation, &[Code::InvalidField, Code::StoreFull, Code::Overloaded]);
             }
@@ -113,8 +116,8 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
     api
 }
 
-/// What only some operations answer, by their ids, beside what their handlers say themselves.
-const OWN: &[(&str, &[Code])] = &[
+/// Problems of single operations, by id, in addition to those in the handlers' annotations.
+const SPECIFIC: &[(&str, &[Code])] = &[
     ("reserve_jobs", &[Code::RequestPending, Code::IdempotencyKeyReused]),
     ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused]),
     ("replay_queue", &[Code::QueueFull]),
@@ -123,7 +126,7 @@ const OWN: &[(&str, &[Code])] = &[
     ("readyz", &[Code::Draining]),
 ];
 
-/// Names the codes at their statuses; several may share one.
+/// Adds the codes to the responses of their statuses; several codes may share a status.
 fn add(operation: &mut Operation, codes: &[Code]) {
     for code in codes {
         let word = format!("`{}`", code.word());

@@ -1,4 +1,4 @@
-//! What comes in paths, queries and headers, parsed into types that can only be valid.
+//! Parameters of paths, queries and headers, parsed into types that are always valid.
 
 use std::str::FromStr;
 
@@ -13,9 +13,9 @@ use crate::job::names::NAME_RULE;
 use crate::job::{BatchId, JobId, QueueName};
 use crate::queue::{IdempotencyKey, Precondition};
 
-/// The most elements of one page of a list.
+/// The maximum number of elements in a page of a list.
 pub const LIMIT_MAX: usize = 1000;
-/// The elements of one page where the request does not say.
+/// The default number of elements in a page.
 pub const LIMIT_DEFAULT: usize = 100;
 
 /// The queue in the path.
@@ -31,7 +31,7 @@ impl<S: Send + Sync> FromRequestParts<S> for InQueue {
     }
 }
 
-/// The name in the path, of a schedule or a worker.
+/// The name in the path: of a schedule, a semaphore or a worker.
 pub struct Named<T>(pub T);
 
 impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for Named<T> {
@@ -44,7 +44,7 @@ impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for Named<T> {
     }
 }
 
-/// The job in the path. An id that does not parse is that of no job.
+/// The job in the path. An id that does not parse is unknown.
 pub struct OfJob(pub JobId);
 
 impl<S: Send + Sync> FromRequestParts<S> for OfJob {
@@ -52,11 +52,11 @@ impl<S: Send + Sync> FromRequestParts<S> for OfJob {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
-        text.parse().map(Self).map_err(|_| Problem::new(Code::UnknownJob, "there is no job with such an id"))
+        text.parse().map(Self).map_err(|_| Problem::new(Code::UnknownJob, "there is no job with this id"))
     }
 }
 
-/// The batch in the path. An id that does not parse is that of no batch.
+/// The batch in the path. An id that does not parse is unknown.
 pub struct OfBatch(pub BatchId);
 
 impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
@@ -64,12 +64,12 @@ impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
-        let unknown = |_| Problem::new(Code::UnknownBatch, "there is no batch with such an id");
+        let unknown = |_| Problem::new(Code::UnknownBatch, "there is no batch with this id");
         text.parse().map(Self).map_err(unknown)
     }
 }
 
-/// The job in the path of a settle. One whose id does not parse cannot be reserved.
+/// The job in the path of a settle. A job whose id does not parse cannot be reserved.
 pub struct SettledJob(pub JobId);
 
 impl<S: Send + Sync> FromRequestParts<S> for SettledJob {
@@ -77,17 +77,17 @@ impl<S: Send + Sync> FromRequestParts<S> for SettledJob {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
-        text.parse().map(Self).map_err(|_| Problem::lost("there is no job with such an id"))
+        text.parse().map(Self).map_err(|_| Problem::reservation_lost("there is no job with this id"))
     }
 }
 
-/// The one parameter of the path. What is not UTF-8 once it is decoded is no valid name and no id.
+/// Returns the only parameter of the path; empty, which is never valid, if it does not decode to UTF-8.
 async fn segment<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String, Problem> {
     let path = Path::<String>::from_request_parts(parts, state).await;
     Ok(path.map(|Path(text)| text).unwrap_or_default())
 }
 
-/// The query, each of its parameters known and given once.
+/// The query string. See [`Query::only`].
 pub struct Query(Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
@@ -96,7 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let RawQuery(text) = RawQuery::from_request_parts(parts, state)
             .await
-            .map_err(|_| Problem::new(Code::Malformed, "the query cannot be read"))?;
+            .map_err(|_| Problem::new(Code::Malformed, "the query string cannot be parsed"))?;
         let text = text.unwrap_or_default();
         let pairs: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
         Ok(Self(pairs))
@@ -104,12 +104,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// Refuses parameters that are not among these, or given twice.
+    /// Rejects parameters that are not in `known` or are given twice.
     pub fn only(self, known: &[&'static str]) -> Result<Self, Problem> {
         for (n, (name, _)) in self.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                let detail = format!("this call has no such parameter in its query; it has: {known}");
+                let detail = format!("has an unknown parameter; known parameters: {known}");
                 return Err(Problem::parameter("query", detail));
             }
             if self.0[..n].iter().any(|(other, _)| other == name) {
@@ -123,13 +123,13 @@ impl Query {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// A parameter that must parse; `rule` says what would be right.
+    /// Returns a parsed parameter; `rule` describes valid values.
     pub fn get<T: FromStr>(&self, name: &'static str, rule: &str) -> Result<Option<T>, Problem> {
         let invalid = |_| Problem::parameter(name, format!("must be {rule}"));
         self.text(name).map(|text| text.parse().map_err(invalid)).transpose()
     }
 
-    /// A parameter that is one of the words of a type.
+    /// Returns a parameter that is one of the variants of a type.
     pub fn word<T: serde::de::DeserializeOwned>(
         &self,
         name: &'static str,
@@ -140,7 +140,7 @@ impl Query {
         self.text(name).map(read).transpose()
     }
 
-    /// How many elements are asked for.
+    /// Returns the requested number of elements.
     pub fn limit(&self) -> Result<usize, Problem> {
         match self.get("limit", "1 to 1000")?.unwrap_or(LIMIT_DEFAULT) {
             limit if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
@@ -148,26 +148,26 @@ impl Query {
         }
     }
 
-    /// Where the page begins.
+    /// Returns the cursor, which is where the page begins.
     pub fn cursor<T: FromStr>(&self) -> Result<Option<T>, Problem> {
-        let invalid = || Problem::parameter("cursor", "must be one that an earlier page answered");
+        let invalid = || Problem::parameter("cursor", "must be a cursor that an earlier page returned");
         let Some(text) = self.text("cursor") else {
             return Ok(None);
         };
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
-        let place = String::from_utf8(bytes).map_err(|_| invalid())?;
-        place.parse().map(Some).map_err(|_| invalid())
+        let position = String::from_utf8(bytes).map_err(|_| invalid())?;
+        position.parse().map(Some).map_err(|_| invalid())
     }
 
-    /// Whether the call is to be carried out in spite of what speaks against it.
+    /// Returns whether the operation is forced.
     pub fn force(&self) -> Result<bool, Problem> {
         Ok(self.get("force", "true or false")?.unwrap_or(false))
     }
 }
 
-/// The place behind a page as a cursor.
-pub fn cursor(place: &impl ToString) -> String {
-    URL_SAFE_NO_PAD.encode(place.to_string())
+/// Encodes the position after a page as a cursor.
+pub fn cursor(position: &impl ToString) -> String {
+    URL_SAFE_NO_PAD.encode(position.to_string())
 }
 
 /// The `If-Match` of a request.

@@ -1,5 +1,5 @@
-//! Problems: errors as RFC 9457 `application/problem+json`. The only place that knows what an error of the
-//! inside means as a status.
+//! Problems: errors as RFC 9457 `application/problem+json`. The only place that maps domain errors to HTTP
+//! statuses.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,7 +13,7 @@ use crate::store::{StoreError, chain};
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $status:ident, $retryable:literal, $title:literal;)*) => {
-        /// What went wrong, for programs. The words are stable.
+        /// The kind of problem, for programs. The codes are stable.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
         #[serde(rename_all = "kebab-case")]
         #[schema(as = ProblemCode)]
@@ -22,20 +22,20 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code there is.
+            /// Every code.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The status of an answer with this code.
+            /// Returns the HTTP status of this code.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)* }
             }
 
-            /// Whether the same request may succeed later.
+            /// Returns whether the same request may succeed later.
             pub fn is_retryable(self) -> bool {
                 match self { $(Self::$name => $retryable,)* }
             }
 
-            /// The code in words.
+            /// Returns the code as a title for people.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
             }
@@ -44,12 +44,12 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The body is not JSON, or a header is not what it must be.
+    /// The body is not valid JSON, or a header is invalid.
     Malformed = BAD_REQUEST, false, "The request is malformed";
-    /// A web page of another site asked a browser to send this.
-    CrossSite = FORBIDDEN, false, "Web pages of other sites may not do this";
-    /// There is nothing at this path.
-    NotFound = NOT_FOUND, false, "There is nothing at this path";
+    /// A browser sent this on behalf of a page of another site.
+    CrossSite = FORBIDDEN, false, "Cross-site requests are forbidden";
+    /// No route matches this path.
+    NotFound = NOT_FOUND, false, "No route matches this path";
     /// There is no such job.
     UnknownJob = NOT_FOUND, false, "There is no such job";
     /// There is no such schedule.
@@ -58,53 +58,53 @@ codes! {
     UnknownSemaphore = NOT_FOUND, false, "There is no such semaphore";
     /// The worker has sent no heartbeat lately, and holds no jobs.
     UnknownWorker = NOT_FOUND, false, "There is no such worker";
-    /// There is no such batch, or not any more.
+    /// The batch does not exist or has been deleted.
     UnknownBatch = NOT_FOUND, false, "There is no such batch";
-    /// The path does not have this method.
-    MethodNotAllowed = METHOD_NOT_ALLOWED, false, "The path does not have this method";
-    /// The client paused too long while it sent its body.
-    RequestTimeout = REQUEST_TIMEOUT, true, "The request took too long to arrive";
-    /// The reservation ran out and was taken back, was settled, or never was this one. `gone` tells whether
-    /// the job does not exist any more.
+    /// The path does not support this method.
+    MethodNotAllowed = METHOD_NOT_ALLOWED, false, "The path does not support this method";
+    /// The client paused too long while sending the body.
+    RequestTimeout = REQUEST_TIMEOUT, true, "The request body timed out";
+    /// The reservation expired and was reclaimed, was already settled, or never existed. `gone` says whether the
+    /// job no longer exists.
     ReservationLost = CONFLICT, false, "The reservation is lost";
     /// The job's state does not allow this.
     WrongState = CONFLICT, false, "The job's state does not allow this";
-    /// The key is taken by a job with another payload.
-    KeyConflict = CONFLICT, false, "The key is taken by a job with another payload";
-    /// The batch takes no more jobs.
+    /// The key is in use by a job with another payload.
+    KeyConflict = CONFLICT, false, "The key is in use by a job with another payload";
+    /// The batch is sealed and accepts no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
-    /// Jobs that are not finished need the semaphore.
+    /// Unfinished jobs need the semaphore.
     SemaphoreInUse = CONFLICT, false, "The semaphore is in use";
-    /// The queue has jobs and is only deleted when forced.
+    /// The queue has jobs; deleting it needs `force`.
     QueueNotEmpty = CONFLICT, false, "The queue is not empty";
-    /// The first request with this `Idempotency-Key` is still running.
-    RequestPending = CONFLICT, true, "The first request with this Idempotency-Key is still running";
-    /// The settings, or the rule of the schedule, are not of the version in `If-Match`.
+    /// The first request with this `Idempotency-Key` is still in flight.
+    RequestPending = CONFLICT, true, "The first request with this Idempotency-Key is still in flight";
+    /// The version in `If-Match` is not the current one of the settings or of the schedule.
     SettingsChanged = PRECONDITION_FAILED, false, "The settings have changed";
-    /// The body is larger than the server takes.
+    /// The body exceeds the size limit.
     TooLarge = PAYLOAD_TOO_LARGE, false, "The body is too large";
-    /// The body is not sent as JSON.
-    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, false, "The body is not sent as JSON";
-    /// A field or a parameter is not what it must be; `pointer` or `parameter` names it.
+    /// The content type of the body is not JSON.
+    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, false, "The content type is not JSON";
+    /// A field or a parameter is invalid; `pointer` or `parameter` names it.
     InvalidField = UNPROCESSABLE_ENTITY, false, "A field is invalid";
-    /// The `Idempotency-Key` was used for another request.
-    IdempotencyKeyReused = UNPROCESSABLE_ENTITY, false, "The Idempotency-Key was used for another request";
+    /// The `Idempotency-Key` was already used for a different request.
+    IdempotencyKeyReused = UNPROCESSABLE_ENTITY, false, "The Idempotency-Key was used for a different request";
     /// The queue has as many unfinished jobs as its `max_jobs` allows.
     QueueFull = TOO_MANY_REQUESTS, true, "The queue is full";
-    /// The server failed in an unexpected way; its log says more, under the `request_id`.
-    Internal = INTERNAL_SERVER_ERROR, false, "The server failed";
-    /// The store cannot be reached. Whether the call was carried out is unknown.
-    StoreUnavailable = SERVICE_UNAVAILABLE, true, "The store cannot be reached";
-    /// Too many requests are waiting for the store; nothing happened.
-    Overloaded = SERVICE_UNAVAILABLE, true, "Too many requests are waiting";
+    /// An unexpected error; the server's log has the details under the `request_id`.
+    Internal = INTERNAL_SERVER_ERROR, false, "Internal server error";
+    /// The store is unavailable. The outcome of the call is unknown.
+    StoreUnavailable = SERVICE_UNAVAILABLE, true, "The store is unavailable";
+    /// Too many requests are queued for the store; the request had no effect.
+    Overloaded = SERVICE_UNAVAILABLE, true, "The server is overloaded";
     /// The server is shutting down.
     Draining = SERVICE_UNAVAILABLE, true, "The server is shutting down";
-    /// The store has no room left; nothing was stored.
-    StoreFull = INSUFFICIENT_STORAGE, true, "The store has no room left";
+    /// The store is full; nothing was stored.
+    StoreFull = INSUFFICIENT_STORAGE, true, "The store is full";
 }
 
 impl Code {
-    /// The code's word.
+    /// Returns the code as it is on the wire.
     pub fn word(self) -> String {
         serde_json::to_value(self)
             .ok()
@@ -112,7 +112,7 @@ impl Code {
             .unwrap_or_default()
     }
 
-    /// How long to wait before trying again, in seconds.
+    /// Returns the value of `Retry-After`, in seconds.
     fn retry_after(self) -> Option<HeaderValue> {
         let waits = matches!(
             self.status(),
@@ -124,7 +124,7 @@ impl Code {
     }
 }
 
-/// What went wrong (RFC 9457).
+/// An error (RFC 9457).
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
 pub struct Problem {
     /// A URI for the kind of problem; `code` as a URN.
@@ -136,7 +136,7 @@ pub struct Problem {
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What is wrong this time, for people.
+    /// What is wrong with this request, for people.
     detail: String,
     /// The kind of problem, for programs.
     code: Code,
@@ -150,17 +150,17 @@ pub struct Problem {
     /// The parameter in the path, the query or the headers that is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameter: Option<&'static str>,
-    /// Whether the job does not exist any more (`reservation-lost` only).
+    /// Whether the job no longer exists (`reservation-lost` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<bool>,
-    /// The job that has the key (`key-conflict` only).
+    /// The job that holds the key (`key-conflict` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
 }
 
 impl Problem {
-    /// A problem of this kind; `detail` is for whoever made the request.
+    /// Returns a problem of this kind; `detail` is for the client.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
             kind: format!("urn:tailback:problem:{}", code.word()),
@@ -177,22 +177,22 @@ impl Problem {
         }
     }
 
-    /// The body's field at this JSON pointer is not what it must be.
+    /// Returns the problem of an invalid field of the body at this JSON pointer.
     pub fn field(pointer: impl Into<String>, detail: impl AsRef<str>) -> Self {
         let pointer = pointer.into();
-        let place = if pointer.is_empty() { "the body" } else { &pointer };
-        Self { detail: format!("{place} {}", detail.as_ref()), ..Self::new(Code::InvalidField, "") }
+        let subject = if pointer.is_empty() { "the body" } else { &pointer };
+        Self { detail: format!("{subject} {}", detail.as_ref()), ..Self::new(Code::InvalidField, "") }
             .at(pointer)
     }
 
-    /// The parameter is not what it must be.
+    /// Returns the problem of an invalid parameter.
     pub fn parameter(name: &'static str, detail: impl AsRef<str>) -> Self {
         let detail = format!("{name} {}", detail.as_ref());
         Self { parameter: Some(name), ..Self::new(Code::InvalidField, detail) }
     }
 
-    /// A reservation of a job that there cannot be.
-    pub fn lost(detail: &str) -> Self {
+    /// Returns `reservation-lost` for a job id that cannot exist.
+    pub fn reservation_lost(detail: &str) -> Self {
         Self { gone: Some(true), ..Self::new(Code::ReservationLost, detail) }
     }
 
@@ -200,15 +200,15 @@ impl Problem {
         Self { pointer: Some(pointer), ..self }
     }
 
-    /// An invalid field as the inside knows it.
+    /// Returns an invalid field as the domain error.
     pub fn into_invalid(self) -> Error {
         let pointer = self.pointer.unwrap_or_default();
-        let place = if pointer.is_empty() { "the body" } else { &pointer };
-        let detail = self.detail.strip_prefix(place).unwrap_or(&self.detail).trim_start().to_owned();
+        let subject = if pointer.is_empty() { "the body" } else { &pointer };
+        let detail = self.detail.strip_prefix(subject).unwrap_or(&self.detail).trim_start().to_owned();
         Error::Invalid { pointer, detail }
     }
 
-    /// The status of the answer.
+    /// Returns the HTTP status.
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -233,7 +233,7 @@ impl From<Error> for Problem {
             Error::KeyConflict(id) => Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) },
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::QueueNotEmpty(_) => {
-                Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them with it"))
+                Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))
             }
             Error::UnknownSemaphore(_) => Self::new(Code::UnknownSemaphore, text),
             Error::SemaphoreInUse(_) => Self::new(Code::SemaphoreInUse, text),
@@ -254,10 +254,12 @@ impl From<StoreError> for Problem {
             StoreError::Full(_) => Code::StoreFull,
             StoreError::Internal(_) => Code::Internal,
         };
-        // What is behind the error is for the log alone.
-        tracing::debug!(request_id = request_id::current(), error = chain(&error), "the store failed");
+        // The source chain is for the log only.
+        tracing::debug!(request_id = request_id::current(), error = chain(&error), "store call failed");
         let detail = match &error {
-            StoreError::Unsuitable(_) => "the store cannot be used; the server's log says why".to_owned(),
+            StoreError::Unsuitable(_) => {
+                "the store cannot be used; see the server's log for the reason".to_owned()
+            }
             other => other.to_string(),
         };
         Self::new(code, detail)
@@ -277,5 +279,5 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer of a handler.
-pub type Answer<T> = Result<T, Problem>;
+/// The result of a handler: a response, or a problem.
+pub type ApiResult<T> = Result<T, Problem>;

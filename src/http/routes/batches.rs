@@ -1,4 +1,4 @@
-//! Batches: jobs that belong together, and a job at their end.
+//! Batches: jobs that belong together, and a callback when all have finished.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::push::{OnFinishedRequest, QueuedPush, queued};
+use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
 use crate::http::body::Body;
 use crate::http::params::{OfBatch, Query, cursor};
-use crate::http::problem::{Answer, Code, Problem};
+use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
 use crate::queue::{NewBatch, Queues};
 
@@ -19,13 +19,13 @@ use crate::queue::{NewBatch, Queues};
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateBatchRequest {
-    /// Its first jobs, up to 1000, for any queues.
+    /// Its first jobs, up to 1000, in any queues.
     #[serde(default)]
     #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
-    /// The job that is pushed when the last one is finished.
+    /// The callback: a job that is pushed when the last one has finished.
     on_finished: Option<OnFinishedRequest>,
-    /// Whether these are all of its jobs. If not, add more, and seal it.
+    /// Whether these are all of its jobs. If not, add more, then seal it.
     #[serde(default = "yes")]
     #[schema(default = true)]
     sealed: bool,
@@ -39,40 +39,40 @@ fn yes() -> bool {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddToBatchRequest {
-    /// The jobs, 1 to 1000, for any queues.
+    /// The jobs, 1 to 1000, in any queues.
     #[schema(value_type = Vec<QueuedPush>, min_items = 1, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
 }
 
-/// A batch: how many of its jobs are unfinished, and how the others have ended.
+/// A batch and the counts of its jobs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Batch)]
 pub struct BatchView {
     /// Its id.
     #[schema(value_type = String)]
     id: BatchId,
-    /// Whether no more jobs may be added.
+    /// Whether it accepts no more jobs.
     sealed: bool,
-    /// How many of its jobs are unfinished.
+    /// How many jobs are unfinished.
     pending: u64,
     /// How many are done.
     done: u64,
     /// How many are dead.
     dead: u64,
-    /// How many were taken away: cancelled, purged, or past their expiry.
+    /// How many were removed: cancelled, purged, or expired.
     cancelled: u64,
     /// When it was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// When it was sealed and its last job finished.
+    /// When it finished: it was sealed and its last job had finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     finished_at: Option<Timestamp>,
-    /// When it is forgotten with its results.
+    /// When it is deleted with its results.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     purge_at: Option<Timestamp>,
-    /// The job that is pushed at its end, if there is one; it does not exist before.
+    /// The id of the callback, if there is one; the job does not exist before the batch finishes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     callback: Option<JobId>,
@@ -96,10 +96,10 @@ impl From<Batch> for BatchView {
     }
 }
 
-/// A batch, and the jobs that were added to it.
+/// A batch and the jobs that were added to it.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchJobsResponse {
-    /// The batch as it is now.
+    /// The batch after the call.
     #[serde(flatten)]
     batch: BatchView,
     /// The jobs, in the order of the request.
@@ -108,9 +108,10 @@ pub struct BatchJobsResponse {
 
 /// Create a batch
 ///
-/// Pushes jobs that belong together. When the last of them is finished (done, dead, or taken away), the job in
-/// `on_finished` is pushed, once, with the headers `batch-id`, `batch-done`, `batch-dead` and `batch-cancelled`. The
-/// batch and all its jobs are stored, or nothing happens. A job whose key is taken by an equal one is not counted.
+/// Pushes jobs that belong together. When the last of them has finished (done, dead, or removed), the job in
+/// `on_finished` is pushed exactly once, with the headers `batch-id`, `batch-done`, `batch-dead` and
+/// `batch-cancelled`. Atomic: the batch and all its jobs are stored, or nothing is. A job whose key is in use by an
+/// equal job is a duplicate and is not counted.
 #[utoipa::path(post, path = "/v1/batches", operation_id = "create_batch", tag = "batches",
     request_body = CreateBatchRequest,
     responses(
@@ -121,19 +122,19 @@ pub struct BatchJobsResponse {
 pub async fn create(
     State(queues): State<Queues>,
     Body(request): Body<CreateBatchRequest>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let on_finished = request.on_finished.map(OnFinishedRequest::into_push).transpose()?;
-    let new = NewBatch { jobs: queued(&request.jobs, "/jobs")?, on_finished, sealed: request.sealed };
+    let new = NewBatch { jobs: parse_queued(&request.jobs, "/jobs")?, on_finished, sealed: request.sealed };
     let (batch, jobs) = queues.create_batch(new).await?;
-    let lost = |_| Problem::new(Code::Internal, "the batch has an odd id");
+    let lost = |_| Problem::new(Code::Internal, "the batch's id is not a valid header value");
     let location = HeaderValue::try_from(format!("/v1/batches/{}", batch.id)).map_err(lost)?;
-    let answer = BatchJobsResponse { batch: batch.into(), jobs };
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(answer)).into_response())
+    let response = BatchJobsResponse { batch: batch.into(), jobs };
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(response)).into_response())
 }
 
 /// Add jobs to a batch
 ///
-/// Only while it is not sealed. All of the jobs are stored, or none.
+/// Fails if it is sealed. Atomic: all of the jobs are stored, or none.
 #[utoipa::path(post, path = "/v1/batches/{id}/jobs", operation_id = "add_to_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     request_body = AddToBatchRequest,
@@ -146,47 +147,47 @@ pub async fn add(
     State(queues): State<Queues>,
     OfBatch(id): OfBatch,
     Body(request): Body<AddToBatchRequest>,
-) -> Answer<Json<BatchJobsResponse>> {
-    let (batch, jobs) = queues.add_to_batch(&id, queued(&request.jobs, "/jobs")?).await?;
+) -> ApiResult<Json<BatchJobsResponse>> {
+    let (batch, jobs) = queues.add_to_batch(&id, parse_queued(&request.jobs, "/jobs")?).await?;
     Ok(Json(BatchJobsResponse { batch: batch.into(), jobs }))
 }
 
 /// Seal a batch
 ///
-/// It takes no more jobs. If all of its jobs are finished, it ends now. Sealing again changes nothing.
+/// A sealed batch accepts no more jobs. If all of its jobs have finished, it finishes now. Idempotent.
 #[utoipa::path(post, path = "/v1/batches/{id}/seal", operation_id = "seal_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     responses(
-        (status = 200, description = "The batch as it is now", body = BatchView),
+        (status = 200, description = "The batch after the call", body = BatchView),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn seal(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<BatchView>> {
+pub async fn seal(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<BatchView>> {
     Ok(Json(queues.seal_batch(&id).await?.into()))
 }
 
-/// Look at a batch
+/// Get a batch
 #[utoipa::path(get, path = "/v1/batches/{id}", operation_id = "get_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     responses(
         (status = 200, description = "The batch", body = BatchView),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<BatchView>> {
+pub async fn get(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<BatchView>> {
     Ok(Json(queues.batch(&id).await?.into()))
 }
 
 /// Cancel a batch
 ///
-/// Seals it and takes away those of its jobs that nobody holds; answers how many. The others end as their workers
-/// say, and then the batch does.
+/// Seals it, removes those of its jobs that are not reserved, and returns how many. Reserved jobs end when their
+/// workers settle them; then the batch finishes.
 #[utoipa::path(delete, path = "/v1/batches/{id}", operation_id = "cancel_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     responses(
-        (status = 200, description = "How many jobs were taken away", body = AffectedResponse),
+        (status = 200, description = "How many jobs were removed", body = AffectedResponse),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn cancel(State(queues): State<Queues>, OfBatch(id): OfBatch) -> Answer<Json<AffectedResponse>> {
+pub async fn cancel(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<AffectedResponse>> {
     Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id).await? }))
 }
 
-/// What has come of a job of a batch.
+/// The result of a job of a batch.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchResultView {
     /// The job.
@@ -195,9 +196,9 @@ pub struct BatchResultView {
     /// The queue that it was in.
     #[schema(value_type = String)]
     queue: QueueName,
-    /// How it has ended.
+    /// How it ended.
     state: Ending,
-    /// What its worker answered with the commit: any JSON value.
+    /// The result of the commit: any JSON value.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
@@ -215,28 +216,28 @@ impl From<BatchResult> for BatchResultView {
 /// Results of a batch.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchResultsPage {
-    /// The results, by the ids of the jobs.
+    /// The results, ordered by job id.
     results: Vec<BatchResultView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
-/// Read the results of a batch
+/// List the results of a batch
 ///
-/// What has come of those of its jobs that are finished, whether or not their queues keep history.
+/// Returns the results of its finished jobs, whether or not their queues keep history.
 #[utoipa::path(get, path = "/v1/batches/{id}/results", operation_id = "get_batch_results", tag = "batches",
     params(("id" = String, Path, description = "The batch"),
-        ("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses(
-        (status = 200, description = "Results, by the ids of the jobs", body = BatchResultsPage),
+        (status = 200, description = "Results, ordered by job id", body = BatchResultsPage),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
 pub async fn results(
     State(queues): State<Queues>,
     OfBatch(id): OfBatch,
     query: Query,
-) -> Answer<Json<BatchResultsPage>> {
+) -> ApiResult<Json<BatchResultsPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.batch_results(&id, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
     Ok(Json(BatchResultsPage {

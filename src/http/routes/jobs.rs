@@ -1,4 +1,4 @@
-//! Jobs: push, look, change, cancel, browse.
+//! Jobs: push, get, change, cancel, browse.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,20 +9,20 @@ use serde_json::value::RawValue;
 
 use super::push::PushRequest;
 use super::view::JobView;
-use super::{align, each};
-use crate::http::body::{Body, maybe_payload, present};
+use super::{align, parse_each};
+use crate::http::body::{Body, optional_payload, present};
 use crate::http::params::{InQueue, OfJob, Query, cursor};
-use crate::http::problem::{Answer, Code, Problem};
+use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::{JobId, QueueName, Timestamp, Visible};
 use crate::queue::{Cancelled, Edit, PushAnswer, Queues};
 use crate::store::Filter;
 
-/// The most jobs of one batch.
+/// The maximum number of jobs in one push.
 const BATCH_MAX: usize = 1000;
 const STATES: &str = "scheduled, ready, reserved, blocked, done, dead";
 
-/// A job that was pushed, or that has the key.
+/// The job that was pushed, or the existing one with the same key.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct PushResponse {
     /// The job.
@@ -33,16 +33,16 @@ pub struct PushResponse {
     queue: QueueName,
     /// Its state.
     state: Visible,
-    /// When it is, or was, due.
+    /// Its earliest time of delivery.
     #[schema(value_type = String, format = DateTime)]
     run_at: Timestamp,
-    /// Whether the key was taken by this job, and nothing was stored.
+    /// Whether the push was a duplicate of this existing job; nothing was stored then.
     deduplicated: bool,
 }
 
 impl PushResponse {
-    fn new(queue: &QueueName, answer: PushAnswer) -> Self {
-        let PushAnswer { id, state, run_at, deduplicated } = answer;
+    fn new(queue: &QueueName, pushed: PushAnswer) -> Self {
+        let PushAnswer { id, state, run_at, deduplicated } = pushed;
         Self { id, queue: queue.clone(), state, run_at, deduplicated }
     }
 
@@ -53,27 +53,27 @@ impl PushResponse {
 
 /// Push a job
 ///
-/// Adds a job to a queue, for now or for later. The answer comes after the job is durable. A queue exists
-/// as soon as it is named.
+/// Adds a job to a queue, to be delivered now or later. The response is sent once the job is durable. Queues need
+/// not be created first.
 #[utoipa::path(post, path = "/v1/queues/{queue}/jobs", operation_id = "push_job", tag = "jobs",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PushRequest,
     responses(
         (status = 201, description = "The job is stored", body = PushResponse,
-            headers(("Location" = String, description = "The job's path"))),
-        (status = 200, description = "The key is taken by a job with an equal payload: that job", body = PushResponse),
+            headers(("Location" = String, description = "The path of the job"))),
+        (status = 200, description = "The key is in use by a job with an equal payload: that job", body = PushResponse),
         (status = 409, description = "`key-conflict`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn push(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<PushRequest>,
-) -> Answer<Response> {
-    let answers = queues.push(&queue, vec![request.into_push()?]).await;
-    let lost = || Problem::new(Code::Internal, "the push was left unanswered");
-    let answer = PushResponse::new(&queue, answers.into_iter().next().ok_or_else(lost)??);
-    let location = HeaderValue::try_from(format!("/v1/jobs/{}", answer.id)).map_err(|_| lost())?;
-    Ok((answer.status(), [(header::LOCATION, location)], Json(answer)).into_response())
+) -> ApiResult<Response> {
+    let results = queues.push(&queue, vec![request.into_push()?]).await;
+    let missing = || Problem::new(Code::Internal, "the push has no result");
+    let pushed = PushResponse::new(&queue, results.into_iter().next().ok_or_else(missing)??);
+    let location = HeaderValue::try_from(format!("/v1/jobs/{}", pushed.id)).map_err(|_| missing())?;
+    Ok((pushed.status(), [(header::LOCATION, location)], Json(pushed)).into_response())
 }
 
 /// Jobs to push together.
@@ -85,10 +85,10 @@ pub struct PushBatchRequest {
     jobs: Vec<Box<RawValue>>,
 }
 
-/// What became of one job of a batch: the fields of a push's answer, or a problem.
+/// The result for one job: the fields of a push's response, or a problem.
 #[derive(Debug, Default, Serialize, utoipa::ToSchema)]
 pub struct PushResult {
-    /// The status that a push of this job alone would have had.
+    /// The status that a push of only this job would return.
     status: u16,
     /// The job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,21 +101,21 @@ pub struct PushResult {
     /// Its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<Visible>,
-    /// When it is, or was, due.
+    /// Its earliest time of delivery.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     run_at: Option<Timestamp>,
-    /// Whether the key was taken by this job, and nothing was stored.
+    /// Whether the push was a duplicate of this existing job; nothing was stored then.
     #[serde(skip_serializing_if = "Option::is_none")]
     deduplicated: Option<bool>,
-    /// Why the job was refused.
+    /// Why the job was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
 }
 
-impl From<Answer<PushResponse>> for PushResult {
-    fn from(answer: Answer<PushResponse>) -> Self {
-        match answer {
+impl From<ApiResult<PushResponse>> for PushResult {
+    fn from(result: ApiResult<PushResponse>) -> Self {
+        match result {
             Ok(job) => Self {
                 status: job.status().as_u16(),
                 id: Some(job.id),
@@ -130,17 +130,17 @@ impl From<Answer<PushResponse>> for PushResult {
     }
 }
 
-/// What became of the jobs of a batch.
+/// The results of a push of many jobs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct PushBatchResponse {
-    /// One result for each job, at its place.
+    /// One result for each job, in the order of the request.
     results: Vec<PushResult>,
 }
 
 /// Push many jobs
 ///
-/// Each job stands for itself: one that is refused keeps no other from being stored. Pointers in problems
-/// are relative to the job.
+/// Not atomic: each job succeeds or fails independently of the others. Pointers in problems are relative to the
+/// job.
 #[utoipa::path(post, path = "/v1/queues/{queue}/jobs/batch", operation_id = "push_jobs", tag = "jobs",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PushBatchRequest,
@@ -149,40 +149,40 @@ pub async fn push_batch(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<PushBatchRequest>,
-) -> Answer<Json<PushBatchResponse>> {
+) -> ApiResult<Json<PushBatchResponse>> {
     if !(1..=BATCH_MAX).contains(&request.jobs.len()) {
         return Err(Problem::field("/jobs", "must be 1 to 1000 jobs"));
     }
-    let (elements, pushes) = each(&request.jobs, PushRequest::into_push);
-    let answers = queues.push(&queue, pushes).await;
-    let results = align(elements, answers.into_iter()).into_iter().map(|answer| {
-        let answer = answer.and_then(|pushed| pushed.map_err(Problem::from));
-        answer.map(|pushed| PushResponse::new(&queue, pushed)).into()
+    let (elements, pushes) = parse_each(&request.jobs, PushRequest::into_push);
+    let pushed = queues.push(&queue, pushes).await;
+    let results = align(elements, pushed.into_iter()).into_iter().map(|result| {
+        let result = result.and_then(|pushed| pushed.map_err(Problem::from));
+        result.map(|pushed| PushResponse::new(&queue, pushed)).into()
     });
     Ok(Json(PushBatchResponse { results: results.collect() }))
 }
 
-/// Look at a job
+/// Get a job
 #[utoipa::path(get, path = "/v1/jobs/{id}", operation_id = "get_job", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobView),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, OfJob(id): OfJob) -> Answer<Json<JobView>> {
+pub async fn get(State(queues): State<Queues>, OfJob(id): OfJob) -> ApiResult<Json<JobView>> {
     let job = queues.job(&id).await?;
     Ok(Json(JobView::new(job, &queues.rules(), queues.now()?)))
 }
 
-/// What to change of a job; what is absent stays.
+/// The changes to a job; absent fields stay as they are.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EditRequest {
-    /// Higher is delivered first.
+    /// The priority; higher is delivered first.
     priority: Option<i32>,
-    /// Due at this moment; one that has passed sorts earlier.
+    /// The earliest time of delivery; a time in the past is allowed.
     #[schema(value_type = Option<String>, format = DateTime)]
     run_at: Option<Timestamp>,
-    /// What is to be done: any JSON value.
+    /// The payload: any JSON value.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
@@ -190,26 +190,26 @@ pub struct EditRequest {
 
 /// Change a job
 ///
-/// Changes priority, due time or payload of a job that is not reserved, done or dead.
+/// Changes the priority, `run_at` or payload of a job that is not reserved, done or dead.
 #[utoipa::path(patch, path = "/v1/jobs/{id}", operation_id = "edit_job", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     request_body = EditRequest,
     responses(
-        (status = 200, description = "The job as it is now", body = JobView),
+        (status = 200, description = "The job after the call", body = JobView),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "`wrong-state`", body = Problem, content_type = "application/problem+json")))]
 pub async fn edit(
     State(queues): State<Queues>,
     OfJob(id): OfJob,
     Body(request): Body<EditRequest>,
-) -> Answer<Json<JobView>> {
-    let payload = maybe_payload(request.payload.as_deref(), "/payload")?;
+) -> ApiResult<Json<JobView>> {
+    let payload = optional_payload(request.payload.as_deref(), "/payload")?;
     let edit = Edit { priority: request.priority, run_at: request.run_at, payload };
     let job = queues.edit(&id, edit).await?;
     Ok(Json(JobView::new(job, &queues.rules(), queues.now()?)))
 }
 
-/// The job is still there; its worker was asked to stop.
+/// The job still exists; its cancellation was requested.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct CancelResponse {
     /// Always true.
@@ -218,17 +218,17 @@ pub struct CancelResponse {
 
 /// Cancel a job
 ///
-/// A job that nobody holds leaves at once. One that a worker holds is asked to stop: extends answer
-/// `cancel_requested`, and rolled back or expired, the job leaves. With `force` it is taken from its
-/// worker, whose settle is then refused.
+/// A job that is not reserved is removed at once. For a reserved job, cancellation is requested: its worker sees
+/// `cancel_requested` in the response of an extend or a heartbeat, and the job is removed when it is rolled back or
+/// its reservation expires. With `force` it is removed at once, and the worker's settle is rejected.
 #[utoipa::path(delete, path = "/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs",
     params(("id" = String, Path, description = "The job"),
-        ("force" = Option<bool>, Query, description = "Take the job away from its worker")),
+        ("force" = Option<bool>, Query, description = "Remove the job even if it is reserved")),
     responses(
-        (status = 204, description = "The job has left"),
-        (status = 202, description = "The job's worker was asked to stop", body = CancelResponse),
+        (status = 204, description = "The job has been removed"),
+        (status = 202, description = "The job is reserved; cancellation was requested", body = CancelResponse),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
-pub async fn cancel(State(queues): State<Queues>, OfJob(id): OfJob, query: Query) -> Answer<Response> {
+pub async fn cancel(State(queues): State<Queues>, OfJob(id): OfJob, query: Query) -> ApiResult<Response> {
     let force = query.only(&["force"])?.force()?;
     Ok(match queues.cancel(&id, force).await? {
         Cancelled::Removed => StatusCode::NO_CONTENT.into_response(),
@@ -243,7 +243,7 @@ pub async fn cancel(State(queues): State<Queues>, OfJob(id): OfJob, query: Query
 pub struct JobsPage {
     /// The jobs, oldest first.
     jobs: Vec<JobView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
@@ -253,15 +253,15 @@ pub struct JobsPage {
     params(("queue" = String, Path, description = "The queue"),
         ("state" = Option<Visible>, Query, description = "Only jobs in this state"),
         ("group" = Option<String>, Query, description = "Only jobs of this group"),
-        ("key" = Option<String>, Query, description = "Only jobs pushed with this key"),
-        ("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+        ("key" = Option<String>, Query, description = "Only jobs with this key"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "Jobs, oldest first", body = JobsPage)))]
 pub async fn browse(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     query: Query,
-) -> Answer<Json<JobsPage>> {
+) -> ApiResult<Json<JobsPage>> {
     let query = query.only(&["state", "group", "key", "limit", "cursor"])?;
     let filter = Filter {
         state: query.word("state", STATES)?,

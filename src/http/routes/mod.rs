@@ -1,4 +1,4 @@
-//! One file for each resource.
+//! The routes: one file for each resource.
 
 pub mod batches;
 pub mod jobs;
@@ -23,28 +23,28 @@ use super::AppState;
 use super::body::parse;
 use super::problem::{Code, Problem};
 
-/// `/openapi.json` and the interactive page of it.
+/// Returns the routes of `/openapi.json` and of its interactive page.
 pub fn docs(api: utoipa::openapi::OpenApi) -> Router<AppState> {
     let page = SwaggerUi::new("/docs").url("/openapi.json", api);
     Router::new().merge(page).route("/", get(|| async { Redirect::temporary("/docs/") }))
 }
 
-/// Elements that stand for themselves: each is read on its own, so that one that is wrong spoils no other.
-/// Answers which are in order, and those that are.
-fn each<T: serde::de::DeserializeOwned, U>(
+/// Parses independent elements: an invalid one does not affect the others. Returns the outcome for each element,
+/// and the valid ones converted.
+fn parse_each<T: serde::de::DeserializeOwned, U>(
     raw: &[Box<RawValue>],
     convert: impl Fn(T) -> Result<U, Problem>,
 ) -> (Vec<Result<(), Problem>>, Vec<U>) {
-    let mut good = Vec::with_capacity(raw.len());
-    let read = |raw: &RawValue| parse(raw.get()).and_then(&convert).map(|element| good.push(element));
-    (raw.iter().map(|raw| &**raw).map(read).collect(), good)
+    let mut valid = Vec::with_capacity(raw.len());
+    let read = |raw: &RawValue| parse(raw.get()).and_then(&convert).map(|element| valid.push(element));
+    (raw.iter().map(|raw| &**raw).map(read).collect(), valid)
 }
 
-/// Puts the answers to the elements that were in order back among those that were not.
+/// Merges the results of the valid elements with the problems of the invalid ones, in the order of the request.
 fn align<A>(
     elements: Vec<Result<(), Problem>>,
-    mut answers: impl Iterator<Item = A>,
+    mut results: impl Iterator<Item = A>,
 ) -> Vec<Result<A, Problem>> {
-    let lost = || Problem::new(Code::Internal, "an element was left unanswered");
-    elements.into_iter().map(|element| element.and_then(|()| answers.next().ok_or_else(lost))).collect()
+    let missing = || Problem::new(Code::Internal, "an element has no result");
+    elements.into_iter().map(|element| element.and_then(|()| results.next().ok_or_else(missing))).collect()
 }

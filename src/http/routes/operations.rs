@@ -1,4 +1,4 @@
-//! For those who run the server: liveness, readiness, metrics.
+//! For operators: liveness, readiness, metrics.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::http::AppState;
-use crate::http::problem::{Answer, Code, Problem};
+use crate::http::problem::{ApiResult, Code, Problem};
 use crate::queue::Stats;
 use crate::telemetry::{JOBS, OLDEST_READY_SECONDS};
 
-/// How the server is.
+/// The status of the server.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct HealthResponse {
     /// `ok` or `ready`.
@@ -22,7 +22,7 @@ pub struct HealthResponse {
 
 /// Liveness
 ///
-/// The process runs and answers. Says nothing about the store: restarting the server would not bring it back.
+/// The process is alive. Does not check the store: restarting the server would not repair it.
 #[utoipa::path(get, path = "/healthz", operation_id = "healthz", tag = "operations",
     responses((status = 200, description = "The server is alive", body = HealthResponse)))]
 pub async fn healthz() -> Json<HealthResponse> {
@@ -31,10 +31,10 @@ pub async fn healthz() -> Json<HealthResponse> {
 
 /// Readiness
 ///
-/// Whether the server can serve: it has reached its store and is not shutting down.
+/// The server is ready: its store is available and it is not shutting down.
 #[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations",
     responses((status = 200, description = "The server is ready", body = HealthResponse)))]
-pub async fn readyz(State(state): State<AppState>) -> Answer<Json<HealthResponse>> {
+pub async fn readyz(State(state): State<AppState>) -> ApiResult<Json<HealthResponse>> {
     if state.queues.is_draining() {
         return Err(Problem::new(Code::Draining, "the server is shutting down"));
     }
@@ -46,7 +46,8 @@ pub async fn readyz(State(state): State<AppState>) -> Answer<Json<HealthResponse
 
 /// Metrics
 ///
-/// In the text format of Prometheus. While the store is away, the figures of the queues are left out.
+/// Returns the metrics in the text format of Prometheus, without the figures of the queues while the store is
+/// unavailable.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub async fn metrics(State(state): State<AppState>) -> Response {
@@ -63,13 +64,13 @@ pub async fn metrics(State(state): State<AppState>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-/// The figures of the queues, written from the counts themselves: a queue that has gone leaves nothing behind.
+/// Writes the figures of the queues directly from the counts, so that no series of a deleted queue remains.
 fn write_queues(text: &mut String, stats: &Stats) {
     let mut line = |arguments: std::fmt::Arguments<'_>| {
         // Writing to a String cannot fail.
         let _ = text.write_fmt(arguments);
     };
-    line(format_args!("# HELP {JOBS} Jobs, by queue and state\n# TYPE {JOBS} gauge\n"));
+    line(format_args!("# HELP {JOBS} Number of jobs, by queue and state\n# TYPE {JOBS} gauge\n"));
     for queue in stats.queues.keys() {
         let (counts, _) = stats.of(queue);
         let states = [
@@ -85,7 +86,7 @@ fn write_queues(text: &mut String, stats: &Stats) {
         }
     }
     line(format_args!(
-        "# HELP {OLDEST_READY_SECONDS} Age of the job that has been ready for longest, by queue\n\
+        "# HELP {OLDEST_READY_SECONDS} Age of the oldest ready job, by queue\n\
          # TYPE {OLDEST_READY_SECONDS} gauge\n"
     ));
     for queue in stats.queues.keys() {

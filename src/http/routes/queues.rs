@@ -1,4 +1,4 @@
-//! Queues: settings, pause and resume, and what is done to many jobs at once.
+//! Queues: settings, pause and resume, and bulk operations on jobs.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::body::{Body, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
-use crate::http::problem::{Answer, Code, Problem};
+use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Backoff, QueueName, QueueSettings, Timestamp, Visible};
 use crate::queue::{Error, QueueView, Queues, ReplayRange};
 
@@ -18,25 +18,25 @@ pub struct QueueResponse {
     /// Its name.
     #[schema(value_type = String)]
     name: QueueName,
-    /// What its owner has set.
+    /// Its settings.
     #[serde(flatten)]
     settings: QueueSettings,
-    /// What holds, set or not.
+    /// The effective settings, defaults included.
     effective: EffectiveSettings,
 }
 
-/// What holds for a queue, set or not.
+/// The effective settings of a queue, defaults included.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct EffectiveSettings {
-    /// How long a reservation lasts when the reserve does not say.
+    /// The default lease of a reservation, in milliseconds.
     lease_ms: u64,
-    /// How often a job is delivered before it is dead, when the job does not say.
+    /// The default maximum number of deliveries of a job.
     max_attempts: u32,
-    /// How long a rolled back job waits, when the job does not say.
+    /// The default backoff of a job.
     backoff: Backoff,
-    /// How long finished jobs are kept; 0: not at all.
+    /// How long done jobs are kept as history, in milliseconds; 0: not at all.
     retain_done_ms: u64,
-    /// How long dead jobs are kept; 0: until somebody takes them away.
+    /// How long dead jobs are kept, in milliseconds; 0: until they are deleted.
     retain_dead_ms: u64,
     /// Whether delivery is stopped.
     paused: bool,
@@ -57,10 +57,11 @@ impl From<QueueView> for QueueResponse {
     }
 }
 
-/// The queue with its version as an entity tag.
-fn tagged(view: QueueView) -> Answer<Response> {
-    let tag = HeaderValue::try_from(format!("\"{}\"", view.version))
-        .map_err(|_| Problem::new(Code::Internal, "the settings have no valid version"))?;
+/// Returns the queue with its version as the entity tag.
+fn tagged(view: QueueView) -> ApiResult<Response> {
+    let tag = HeaderValue::try_from(format!("\"{}\"", view.version)).map_err(|_| {
+        Problem::new(Code::Internal, "the version of the settings is not a valid header value")
+    })?;
     Ok(([(header::ETAG, tag)], Json(QueueResponse::from(view))).into_response())
 }
 
@@ -69,17 +70,17 @@ fn tagged(view: QueueView) -> Answer<Response> {
 pub struct QueuesPage {
     /// The queues that have settings or jobs, by name.
     queues: Vec<QueueResponse>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
 /// List the queues
 #[utoipa::path(get, path = "/v1/queues", operation_id = "list_queues", tag = "queues",
-    params(("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+    params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The queues that have settings or jobs", body = QueuesPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<QueuesPage>> {
+pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<QueuesPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.list(query.cursor::<QueueName>()?.as_ref(), query.limit()?).await?;
     Ok(Json(QueuesPage {
@@ -88,27 +89,27 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Que
     }))
 }
 
-/// Look at a queue
+/// Get a queue
 ///
-/// A queue exists as soon as it is named: one without settings has the defaults.
+/// Queues need not be created: one without settings has the defaults.
 #[utoipa::path(get, path = "/v1/queues/{queue}", operation_id = "get_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = QueueResponse,
         headers(("ETag" = String, description = "The version of the settings, for If-Match")))))]
-pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> Answer<Response> {
+pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiResult<Response> {
     tagged(queues.queue(&queue).await?)
 }
 
 /// Set a queue's settings
 ///
-/// Replaces all settings: what is absent falls back on the defaults. Settings apply when they are used,
-/// also to jobs that were pushed before.
+/// Replaces all settings; absent ones fall back to the defaults. Settings apply when they are used, also to jobs
+/// that were pushed before.
 #[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
-        ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
+        ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
-        (status = 200, description = "The queue as it is now", body = QueueResponse,
+        (status = 200, description = "The queue after the call", body = QueueResponse,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
@@ -116,19 +117,19 @@ pub async fn put(
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     Body(settings): Body<QueueSettings>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.configure(&queue, settings, &precondition).await?)
 }
 
 /// Change a queue's settings
 ///
-/// A JSON merge patch (RFC 7396): what is absent stays, and null falls back on the default.
+/// Applies a JSON merge patch (RFC 7396): absent settings stay as they are, null resets one to the default.
 #[utoipa::path(patch, path = "/v1/queues/{queue}", operation_id = "change_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
-        ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
+        ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
-        (status = 200, description = "The queue as it is now", body = QueueResponse,
+        (status = 200, description = "The queue after the call", body = QueueResponse,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn patch(
@@ -136,7 +137,7 @@ pub async fn patch(
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     Body(changes): Body<serde_json::Map<String, serde_json::Value>>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let merge = |settings: QueueSettings| merged(settings, &changes).map_err(invalid);
     tagged(queues.reconfigure(&queue, &precondition, merge).await?)
 }
@@ -150,7 +151,7 @@ fn merged(
     parse(&whole.to_string())
 }
 
-/// RFC 7396, section 2.
+/// Applies a JSON merge patch (RFC 7396, section 2).
 fn merge(target: &mut serde_json::Value, changes: &serde_json::Map<String, serde_json::Value>) {
     if !target.is_object() {
         *target = serde_json::Value::Object(serde_json::Map::new());
@@ -171,14 +172,14 @@ fn merge(target: &mut serde_json::Value, changes: &serde_json::Map<String, serde
 
 /// Delete a queue
 ///
-/// Removes a queue's settings. A queue that has jobs is only deleted with `force`, and its jobs with it,
-/// also those that workers hold.
+/// Deletes a queue's settings. If the queue has jobs, it is deleted only with `force`, together with its jobs,
+/// including reserved ones.
 #[utoipa::path(delete, path = "/v1/queues/{queue}", operation_id = "delete_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("force" = Option<bool>, Query, description = "Delete the queue's jobs as well"),
-        ("If-Match" = Option<String>, Header, description = "The version that the settings must have")),
+        ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     responses(
-        (status = 204, description = "The queue has no settings any more"),
+        (status = 204, description = "The queue is deleted"),
         (status = 409, description = "`queue-not-empty`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
@@ -186,115 +187,115 @@ pub async fn delete(
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     query: Query,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     let force = query.only(&["force"])?.force()?;
     queues.delete_queue(&queue, &precondition, force).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Nothing needs to be said.
+/// An empty object; the body may also be absent.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
 /// Pause a queue
 ///
-/// Stops delivery from the queue; pushes go on, and whoever waits goes on waiting.
+/// Stops delivery from the queue. Pushes are still accepted, and waiting requests keep waiting.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
-    responses((status = 200, description = "The queue as it is now", body = QueueResponse)))]
+    responses((status = 200, description = "The queue after the call", body = QueueResponse)))]
 pub async fn pause(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     _: Body<Nothing>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.pause(&queue, true).await?)
 }
 
 /// Resume a queue
 #[utoipa::path(post, path = "/v1/queues/{queue}/resume", operation_id = "resume_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
-    responses((status = 200, description = "The queue as it is now", body = QueueResponse)))]
+    responses((status = 200, description = "The queue after the call", body = QueueResponse)))]
 pub async fn resume(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     _: Body<Nothing>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.pause(&queue, false).await?)
 }
 
-/// Jobs to take away.
+/// Which jobs to purge.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeRequest {
-    /// Only jobs in this state; reserved ones cannot be purged.
+    /// The state of the jobs; reserved jobs cannot be purged.
     state: Visible,
-    /// Only jobs from before this moment: by `finished_at` in history and among the dead, else by `created_at`.
+    /// Only jobs from before this time: by `finished_at` for done and dead jobs, else by `created_at`.
     #[schema(value_type = Option<String>, format = DateTime)]
     before: Option<Timestamp>,
 }
 
-/// Dead jobs that get another chance.
+/// Which dead jobs to redrive.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedriveRequest {
     /// Always `dead`.
     #[schema(value_type = Option<String>)]
     state: Option<Visible>,
-    /// The most jobs.
+    /// The maximum number of jobs.
     #[schema(minimum = 1)]
     limit: Option<u64>,
 }
 
-/// Finished jobs to repeat.
+/// Which done jobs to replay.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
-    /// Finished at this moment or later.
+    /// Only jobs that finished at this time or later.
     #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
-    /// Finished before this moment.
+    /// Only jobs that finished before this time.
     #[schema(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
-    /// The most jobs.
+    /// The maximum number of jobs.
     #[schema(minimum = 1)]
     limit: Option<u64>,
 }
 
-/// How many jobs it was.
+/// How many jobs were affected.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct AffectedResponse {
-    /// How many jobs it was.
+    /// How many jobs were affected.
     pub affected: u64,
 }
 
 /// Purge a queue
 ///
-/// Takes away the jobs that are in one state.
+/// Removes the jobs that are in one state.
 #[utoipa::path(post, path = "/v1/queues/{queue}/purge", operation_id = "purge_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = PurgeRequest,
-    responses((status = 200, description = "How many jobs were taken away", body = AffectedResponse)))]
+    responses((status = 200, description = "How many jobs were removed", body = AffectedResponse)))]
 pub async fn purge(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<PurgeRequest>,
-) -> Answer<Json<AffectedResponse>> {
+) -> ApiResult<Json<AffectedResponse>> {
     let affected = queues.purge(&queue, request.state, request.before).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 
 /// Redrive dead jobs
 ///
-/// Gives the queue's dead jobs another chance, their attempts starting again, and returns those that were
-/// dead-lettered into it to the queues that they came from.
+/// Makes the queue's dead jobs ready again, with their attempts reset, and returns the jobs that were dead-lettered
+/// into it to their original queues.
 #[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = RedriveRequest,
-    responses((status = 200, description = "How many jobs got another chance", body = AffectedResponse)))]
+    responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
 pub async fn redrive(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<RedriveRequest>,
-) -> Answer<Json<AffectedResponse>> {
+) -> ApiResult<Json<AffectedResponse>> {
     if request.state.is_some_and(|state| state != Visible::Dead) {
         return Err(Problem::field("/state", "must be dead"));
     }
@@ -304,28 +305,28 @@ pub async fn redrive(
 
 /// Replay finished jobs
 ///
-/// Pushes copies of finished jobs from the queue's history, which stays as it is.
+/// Pushes copies of done jobs from the queue's history, which is not changed.
 #[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = ReplayRequest,
-    responses((status = 200, description = "How many jobs were pushed again", body = AffectedResponse)))]
+    responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]
 pub async fn replay(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<ReplayRequest>,
-) -> Answer<Json<AffectedResponse>> {
+) -> ApiResult<Json<AffectedResponse>> {
     let range = ReplayRange { from: request.from, to: request.to, limit: limit(request.limit)? };
     let affected = queues.replay(&queue, range).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 
-fn limit(limit: Option<u64>) -> Answer<Option<u64>> {
+fn limit(limit: Option<u64>) -> ApiResult<Option<u64>> {
     match limit {
         Some(0) => Err(Problem::field("/limit", "must be at least 1")),
         other => Ok(other),
     }
 }
 
-/// A problem that a change of settings meets half-way, as the inside knows it.
+/// Returns an invalid field of a merged document as the domain error.
 fn invalid(problem: Problem) -> Error {
     problem.into_invalid()
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::queues::Nothing;
 use crate::http::body::Body;
 use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
-use crate::http::problem::{Answer, Code, Problem};
+use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
 use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
 use crate::queue::Queues;
@@ -17,39 +17,39 @@ use crate::queue::Queues;
 /// How many of the next occurrences are shown.
 const NEXT_SHOWN: usize = 5;
 
-/// A schedule, what it will do and what it did.
+/// A schedule with its next and last runs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ScheduleResponse {
     /// Its name.
     #[schema(value_type = String)]
     name: ScheduleName,
-    /// What its owner has set.
+    /// The rule.
     #[serde(flatten)]
     rule: ScheduleRule,
-    /// The next five occurrences; none while it is paused.
+    /// The next five occurrences; empty while it is paused.
     #[schema(value_type = Vec<String>)]
     next_runs: Vec<Timestamp>,
     /// The last ten runs, oldest first.
     last_runs: Vec<ScheduleRunResponse>,
 }
 
-/// What became of an occurrence, or of a run by hand.
+/// A run: of an occurrence, or a manual one.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ScheduleRunResponse {
-    /// The occurrence, the first one where it stands for several; the moment of a run by hand.
+    /// The time of the occurrence (the first one if the run stands for several) or of the manual run.
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     /// The job that was pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
-    /// Why none was: `overlap`, the job of an earlier run was still unfinished; `misfire`, nobody ran it in time.
+    /// Why no job was pushed: `overlap`, the job of an earlier run was unfinished; `misfire`, no server ran it in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<Skipped>,
-    /// It stands for all occurrences that were missed from `at` on.
+    /// The run stands for all occurrences that were missed from `at` on.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     misfire: bool,
-    /// Somebody asked for it.
+    /// The run was requested by a client.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     manual: bool,
 }
@@ -69,10 +69,11 @@ impl From<ScheduleRun> for ScheduleRunResponse {
     }
 }
 
-/// The schedule with its version as an entity tag.
-fn tagged(schedule: Schedule) -> Answer<Response> {
-    let tag = HeaderValue::try_from(format!("\"{}\"", schedule.version))
-        .map_err(|_| Problem::new(Code::Internal, "the schedule has no valid version"))?;
+/// Returns the schedule with its version as the entity tag.
+fn tagged(schedule: Schedule) -> ApiResult<Response> {
+    let tag = HeaderValue::try_from(format!("\"{}\"", schedule.version)).map_err(|_| {
+        Problem::new(Code::Internal, "the version of the schedule is not a valid header value")
+    })?;
     Ok(([(header::ETAG, tag)], Json(ScheduleResponse::from(schedule))).into_response())
 }
 
@@ -81,17 +82,17 @@ fn tagged(schedule: Schedule) -> Answer<Response> {
 pub struct SchedulesPage {
     /// The schedules, by name.
     schedules: Vec<ScheduleResponse>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
 /// List the schedules
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "list_schedules", tag = "schedules",
-    params(("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+    params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The schedules", body = SchedulesPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<SchedulesPage>> {
+pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.schedules(query.cursor::<ScheduleName>()?.as_ref(), query.limit()?).await?;
     Ok(Json(SchedulesPage {
@@ -100,37 +101,38 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Sch
     }))
 }
 
-/// Look at a schedule
+/// Get a schedule
 ///
-/// Shows its rule, the next five occurrences, and the last ten runs with the jobs that they pushed.
+/// Returns its rule, the next five occurrences, and the last ten runs with the jobs that they pushed.
 #[utoipa::path(get, path = "/v1/schedules/{name}", operation_id = "get_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule")),
     responses(
         (status = 200, description = "The schedule", body = ScheduleResponse,
             headers(("ETag" = String, description = "The version of the rule, for If-Match; runs do not change it"))),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, Named(name): Named<ScheduleName>) -> Answer<Response> {
+pub async fn get(State(queues): State<Queues>, Named(name): Named<ScheduleName>) -> ApiResult<Response> {
     tagged(queues.schedule(&name).await?)
 }
 
 /// Set a schedule
 ///
-/// Makes a schedule, or replaces its rule; what is remembered of its runs stays. Each occurrence pushes one job,
-/// however many servers run, also into a queue that is full. Its `run_at` is the occurrence and its `delay_ms`.
+/// Creates a schedule or replaces its rule; the record of its runs is kept. Each occurrence pushes exactly one job,
+/// however many servers run, also into a full queue. The job's `run_at` is the occurrence plus its `delay_ms`.
 ///
-/// The local times of a rule without `*` in its seconds, minutes and hours come once a day: one that does not exist
-/// because clocks are put forward comes when they are, one that exists twice comes the first time. A rule with a
-/// `*` there is an interval: what does not exist is left out, what exists twice comes twice. Where both the day of
-/// the month and the day of the week are given, either is enough.
+/// Daylight saving time: a rule without `*` in its seconds, minutes and hours names times of day, each of which occurs
+/// once a day. A local time that is skipped when clocks are put forward occurs at that moment; one that exists twice
+/// occurs the first time. A rule with a `*` there is an interval: a skipped time is left out, and one that exists
+/// twice occurs twice. If both the day of the month and the day of the week are given, a day that matches either one
+/// is enough.
 ///
-/// An occurrence that no server ran within five seconds was missed: `misfire` says what happens to it, and to all
+/// An occurrence that no server ran within five seconds is missed: `misfire` determines what happens to it and to all
 /// others that were missed with it.
 #[utoipa::path(put, path = "/v1/schedules/{name}", operation_id = "set_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule"),
-        ("If-Match" = Option<String>, Header, description = "The version that the rule must have; `*`: any")),
+        ("If-Match" = Option<String>, Header, description = "The expected version of the rule; `*`: any")),
     request_body = ScheduleRule,
     responses(
-        (status = 200, description = "The schedule as it is now", body = ScheduleResponse,
+        (status = 200, description = "The schedule after the call", body = ScheduleResponse,
             headers(("ETag" = String, description = "The version of the rule, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
@@ -138,38 +140,37 @@ pub async fn put(
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
     Body(rule): Body<ScheduleRule>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.set_schedule(&name, rule, &precondition).await?)
 }
 
 /// Delete a schedule
 ///
-/// The jobs that it has pushed stay.
+/// Jobs that it has pushed are not affected.
 #[utoipa::path(delete, path = "/v1/schedules/{name}", operation_id = "delete_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule"),
-        ("If-Match" = Option<String>, Header, description = "The version that the rule must have; `*`: any")),
+        ("If-Match" = Option<String>, Header, description = "The expected version of the rule; `*`: any")),
     responses(
-        (status = 204, description = "The schedule is gone"),
+        (status = 204, description = "The schedule is deleted"),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
     State(queues): State<Queues>,
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
-) -> Answer<StatusCode> {
+) -> ApiResult<StatusCode> {
     queues.delete_schedule(&name, &precondition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Run a schedule now
 ///
-/// Pushes its job at once, also while it is paused; the occurrences stay what they are. Where `overlap` is `skip`
-/// and the job of the last run is unfinished, nothing is pushed and the answer says `skipped`. A repeat with the
-/// same `Idempotency-Key` answers the first run for as long as that is among the last ten; without one it is
-/// another run.
+/// Pushes its job at once, also while it is paused; the next occurrences are not affected. If `overlap` is `skip`
+/// and the job of the last run is unfinished, nothing is pushed and the response has `skipped`. A retry with the same
+/// `Idempotency-Key` returns the first run as long as that is among the last ten; without a key it is another run.
 #[utoipa::path(post, path = "/v1/schedules/{name}/run", operation_id = "run_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Your own name for this run")),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the request idempotent")),
     responses(
         (status = 200, description = "The run", body = ScheduleRunResponse),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
@@ -178,38 +179,38 @@ pub async fn run(
     Named(name): Named<ScheduleName>,
     Idempotency(key): Idempotency,
     _: Body<Nothing>,
-) -> Answer<Json<ScheduleRunResponse>> {
+) -> ApiResult<Json<ScheduleRunResponse>> {
     Ok(Json(queues.run_schedule(&name, key.as_ref()).await?.into()))
 }
 
 /// Pause a schedule
 ///
-/// It has no occurrences until it is resumed.
+/// A paused schedule has no occurrences until it is resumed.
 #[utoipa::path(post, path = "/v1/schedules/{name}/pause", operation_id = "pause_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule")),
     responses(
-        (status = 200, description = "The schedule as it is now", body = ScheduleResponse),
+        (status = 200, description = "The schedule after the call", body = ScheduleResponse),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     State(queues): State<Queues>,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.pause_schedule(&name, true).await?)
 }
 
 /// Resume a schedule
 ///
-/// Its occurrences come again from now on; those of the pause were not missed, and are not made up for.
+/// Occurrences start again from now on; those during the pause are skipped, not missed.
 #[utoipa::path(post, path = "/v1/schedules/{name}/resume", operation_id = "resume_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule")),
     responses(
-        (status = 200, description = "The schedule as it is now", body = ScheduleResponse),
+        (status = 200, description = "The schedule after the call", body = ScheduleResponse),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(
     State(queues): State<Queues>,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     tagged(queues.pause_schedule(&name, false).await?)
 }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
-use crate::http::problem::{Answer, Problem};
+use crate::http::problem::{ApiResult, Problem};
 use crate::job::{JobId, QueueName, SemaphoreName, Timestamp, WorkerName};
 use crate::queue::Queues;
 use crate::store::{Holder, SemaphoreView};
 
-/// What a semaphore is to be.
+/// The settings of a semaphore.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SemaphoreRequest {
@@ -21,7 +21,7 @@ pub struct SemaphoreRequest {
     capacity: u64,
 }
 
-/// A semaphore and who holds it.
+/// A semaphore and its holders.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct SemaphoreResponse {
     /// Its name.
@@ -29,12 +29,12 @@ pub struct SemaphoreResponse {
     name: SemaphoreName,
     /// How many jobs may hold it at once.
     capacity: u64,
-    /// How many hold it: more than its capacity for a while where that was lowered.
+    /// How many jobs hold it; more than its capacity for a while after that was lowered.
     held: u64,
-    /// The jobs that hold it, those first whose reservations run out first: up to 1000. Not in lists.
+    /// Up to 1000 jobs that hold it, ordered by when their reservations expire. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<Vec<HolderResponse>>,
-    /// How many jobs that need it are blocked or, while it is full, ready.
+    /// How many jobs wait for it: blocked ones and, while it is full, ready ones.
     waiting: u64,
 }
 
@@ -47,11 +47,11 @@ pub struct HolderResponse {
     /// Its queue.
     #[schema(value_type = String)]
     queue: QueueName,
-    /// Who reserved it, where the reserve gave a name.
+    /// The worker that reserved it, if the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     worker: Option<WorkerName>,
-    /// When the reservation runs out.
+    /// When the reservation expires.
     #[schema(value_type = String, format = DateTime)]
     reserved_until: Timestamp,
 }
@@ -79,17 +79,17 @@ impl From<(SemaphoreView, Vec<Holder>)> for SemaphoreResponse {
 pub struct SemaphoresPage {
     /// The semaphores, by name.
     semaphores: Vec<SemaphoreResponse>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
 /// List the semaphores
 #[utoipa::path(get, path = "/v1/semaphores", operation_id = "list_semaphores", tag = "semaphores",
-    params(("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+    params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The semaphores", body = SemaphoresPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<SemaphoresPage>> {
+pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<SemaphoresPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.semaphores(query.cursor::<SemaphoreName>()?.as_ref(), query.limit()?).await?;
     Ok(Json(SemaphoresPage {
@@ -98,9 +98,9 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Sem
     }))
 }
 
-/// Look at a semaphore
+/// Get a semaphore
 ///
-/// Shows the jobs that hold it, and how many wait for it.
+/// Returns the semaphore with the jobs that hold it and how many wait for it.
 #[utoipa::path(get, path = "/v1/semaphores/{name}", operation_id = "get_semaphore", tag = "semaphores",
     params(("name" = String, Path, description = "The semaphore")),
     responses(
@@ -109,39 +109,42 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Sem
 pub async fn get(
     State(queues): State<Queues>,
     Named(name): Named<SemaphoreName>,
-) -> Answer<Json<SemaphoreResponse>> {
+) -> ApiResult<Json<SemaphoreResponse>> {
     Ok(Json(queues.semaphore(&name).await?.into()))
 }
 
 /// Set a semaphore
 ///
-/// Makes a semaphore, or changes its capacity, at any time. A job that lists it in `semaphores` is delivered only while
-/// fewer jobs than that hold it, in whatever queues they are, and only together with all the others that it lists. It
-/// holds them until it is settled, or its reservation ends in another way. Where the capacity is lowered, who holds the
-/// semaphore keeps it. Who waits for room is served by priority, then by `run_at`; after `semaphore_patience_ms`, jobs
-/// behind a waiting one in that order wait for it.
+/// Creates a semaphore or changes its capacity. A job that lists it in `semaphores` is delivered only while fewer jobs
+/// than its capacity hold it, across all queues, and only if it can acquire all of its semaphores at once. It holds
+/// them until it is settled or its reservation ends in another way. If the capacity is lowered, current holders keep
+/// the semaphore. Waiting jobs are served by priority, then by `run_at`; once a job has waited for
+/// `semaphore_patience_ms`, later jobs in that order no longer pass it.
 #[utoipa::path(put, path = "/v1/semaphores/{name}", operation_id = "set_semaphore", tag = "semaphores",
     params(("name" = String, Path, description = "The semaphore")),
     request_body = SemaphoreRequest,
-    responses((status = 200, description = "The semaphore as it is now", body = SemaphoreResponse)))]
+    responses((status = 200, description = "The semaphore after the call", body = SemaphoreResponse)))]
 pub async fn put(
     State(queues): State<Queues>,
     Named(name): Named<SemaphoreName>,
     Body(ask): Body<SemaphoreRequest>,
-) -> Answer<Json<SemaphoreResponse>> {
+) -> ApiResult<Json<SemaphoreResponse>> {
     Ok(Json(queues.set_semaphore(&name, ask.capacity).await?.into()))
 }
 
 /// Delete a semaphore
 ///
-/// Refused while a job needs it that is not finished.
+/// Fails while an unfinished job needs it.
 #[utoipa::path(delete, path = "/v1/semaphores/{name}", operation_id = "delete_semaphore", tag = "semaphores",
     params(("name" = String, Path, description = "The semaphore")),
     responses(
-        (status = 204, description = "The semaphore is gone"),
+        (status = 204, description = "The semaphore is deleted"),
         (status = 404, description = "`unknown-semaphore`", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "`semaphore-in-use`", body = Problem, content_type = "application/problem+json")))]
-pub async fn delete(State(queues): State<Queues>, Named(name): Named<SemaphoreName>) -> Answer<StatusCode> {
+pub async fn delete(
+    State(queues): State<Queues>,
+    Named(name): Named<SemaphoreName>,
+) -> ApiResult<StatusCode> {
     queues.delete_semaphore(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

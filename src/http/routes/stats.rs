@@ -1,4 +1,4 @@
-//! The figures that operators watch.
+//! Figures for operators.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::background::TaskStatus;
 use crate::http::AppState;
 use crate::http::params::InQueue;
-use crate::http::problem::Answer;
+use crate::http::problem::ApiResult;
 use crate::job::QueueName;
 use crate::queue::meter::{Event, Percentiles};
 use crate::queue::{Figures, Queues};
@@ -18,15 +18,15 @@ use crate::store::Counts;
 /// How many jobs are in each state, at most a second ago.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct CountsView {
-    /// Can be delivered now.
+    /// Ready for delivery.
     ready: u64,
-    /// Wait for their `run_at`.
+    /// Waiting for their `run_at`.
     scheduled: u64,
-    /// Held by workers.
+    /// Reserved by workers.
     reserved: u64,
-    /// Wait for their group or a semaphore.
+    /// Waiting for their group or a semaphore.
     blocked: u64,
-    /// Used up their attempts.
+    /// Out of attempts.
     dead: u64,
     /// Kept as history.
     done: u64,
@@ -39,7 +39,7 @@ impl From<Counts> for CountsView {
     }
 }
 
-/// Percentiles of a time during about the last minute, in milliseconds.
+/// Percentiles of a duration over about the last minute, in milliseconds.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct PercentilesView {
     p50: u64,
@@ -58,20 +58,20 @@ impl From<Percentiles> for PercentilesView {
 pub struct FiguresView {
     /// How many jobs are in each state.
     counts: CountsView,
-    /// There are so many scheduled jobs that those which came due a moment ago may still be counted as
-    /// `scheduled`; the sum of `ready` and `scheduled` is exact all the same.
+    /// With very many scheduled jobs, those that became due a moment ago may still be counted as `scheduled`; the
+    /// sum of `ready` and `scheduled` is exact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     split_is_approximate: bool,
-    /// For how long the job that has been ready for longest has been so, in milliseconds. Where much happens in
-    /// very many queues, it may be that of a job that was taken a few seconds ago.
+    /// The age of the oldest ready job, in milliseconds. With many busy queues it may be that of a job that was
+    /// reserved a few seconds ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
-    /// What happened on this server during about the last minute, per second: `pushed`, `reserved`,
+    /// Events on this server per second, over about the last minute: `pushed`, `reserved`,
     /// `committed`, `rolled_back`, `moved`, `lapsed`, `expired`, `dead`.
     rates_per_s: BTreeMap<&'static str, f64>,
-    /// From being due to being delivered, on this server.
+    /// The time from due to delivery, on this server.
     queue_time_ms: PercentilesView,
-    /// From being delivered to being done, on this server.
+    /// The time from delivery to commit, on this server.
     run_time_ms: PercentilesView,
 }
 
@@ -108,22 +108,22 @@ pub struct QueueStats {
 pub struct ServerStats {
     /// The version of this server.
     version: &'static str,
-    /// What kind of store is behind it.
+    /// The kind of store in use.
     store: &'static str,
-    /// For how long it has been running, in milliseconds.
+    /// The server's uptime, in milliseconds.
     uptime_ms: u64,
     /// How many queues have jobs.
     queues: u64,
     #[serde(flatten)]
     figures: FiguresView,
-    /// How the background tasks of this server are doing.
+    /// The status of this server's background tasks.
     tasks: Vec<TaskStatus>,
 }
 
-/// Figures of all queues
+/// Get the figures of all queues
 #[utoipa::path(get, path = "/stats", operation_id = "server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
-pub async fn server(State(state): State<AppState>) -> Answer<Json<ServerStats>> {
+pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats>> {
     let (figures, queues) = state.queues.total_figures().await?;
     Ok(Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
@@ -135,11 +135,11 @@ pub async fn server(State(state): State<AppState>) -> Answer<Json<ServerStats>> 
     }))
 }
 
-/// Figures of a queue
+/// Get the figures of a queue
 #[utoipa::path(get, path = "/v1/queues/{queue}/stats", operation_id = "queue_stats", tag = "operations",
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The figures", body = QueueStats)))]
-pub async fn queue(State(queues): State<Queues>, InQueue(queue): InQueue) -> Answer<Json<QueueStats>> {
+pub async fn queue(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiResult<Json<QueueStats>> {
     let figures = queues.figures(&queue).await?.into();
     let paused = queues.rules().paused(&queue);
     Ok(Json(QueueStats { queue, paused, figures }))

@@ -1,4 +1,4 @@
-//! Jobs as clients see them.
+//! The representation of a job in responses.
 
 use serde::Serialize;
 
@@ -12,36 +12,36 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A job with every field that it has.
+/// A job.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Job)]
 pub struct JobView {
-    /// Its id, for ever.
+    /// Its id, which never changes.
     #[schema(value_type = String)]
     pub id: JobId,
-    /// The queue that it is in now.
+    /// Its current queue.
     #[schema(value_type = String)]
     pub queue: QueueName,
-    /// What it waits for.
+    /// Its state.
     pub state: Visible,
-    /// Higher is delivered first.
+    /// The priority; higher is delivered first.
     pub priority: i32,
-    /// Not delivered before this moment.
+    /// The earliest time of delivery.
     #[schema(value_type = String, format = DateTime)]
     pub run_at: Timestamp,
-    /// How often it has been delivered from this queue.
+    /// The number of deliveries from this queue so far.
     pub attempt: u32,
-    /// How often it may be: its own limit, or what the queue says now.
+    /// The maximum number of deliveries: its own, or the queue's current one.
     pub max_attempts: u32,
-    /// How long it waits after a rollback: its own rule, or what the queue says now.
+    /// The delay before a retry: its own rule, or the queue's current one.
     pub backoff: Backoff,
-    /// What its producer wants done: any JSON value.
+    /// The payload: any JSON value.
     #[schema(value_type = serde_json::Value)]
     pub payload: Payload,
-    /// What else its producer said.
+    /// The headers that its producer set.
     #[schema(value_type = std::collections::HashMap<String, String>)]
     pub headers: Headers,
-    /// The producer's own name for it, while it is in the queue that it was pushed to.
+    /// The deduplication key, while it is in the queue that it was pushed to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub key: Option<JobKey>,
@@ -52,46 +52,46 @@ pub struct JobView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-    /// When it was done or dead.
+    /// When it became done or dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
-    /// When it is removed unless it is reserved or finished.
+    /// When it expires: it is removed then unless it is reserved or finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    /// When it is forgotten (history and dead jobs).
+    /// When it is deleted (history and dead jobs).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub purge_at: Option<Timestamp>,
-    /// Who reserved it last, where the reserve gave a name.
+    /// The worker that reserved it last, if the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub worker: Option<WorkerName>,
-    /// When the reservation runs out.
+    /// When the reservation expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub reserved_until: Option<Timestamp>,
-    /// What a worker last reported: any JSON value.
+    /// The progress that a worker last reported: any JSON value.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub progress: Option<Payload>,
-    /// Somebody asked for its end while it was reserved.
+    /// Cancellation was requested while it was reserved.
     #[serde(skip_serializing_if = "is_false")]
     pub cancel_requested: bool,
     /// The last ten failures, oldest first.
     pub errors: Vec<Failure>,
-    /// The queues that it has left, oldest first.
+    /// The queues that it was in before, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trail: Vec<TrailStep>,
-    /// Where it came from, if it was dead-lettered into this queue.
+    /// Its original queue, if it was dead-lettered into this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_lettered_from: Option<Origin>,
-    /// The finished job that this one repeats.
+    /// The finished job that this one is a replay of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub replay_of: Option<JobId>,
-    /// The stages that it goes through afterwards.
+    /// The remaining stages of its route.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Stage>,
     /// The batch that it belongs to.
@@ -102,22 +102,22 @@ pub struct JobView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub group: Option<GroupName>,
-    /// The semaphores that it takes while it is reserved.
+    /// The semaphores that it holds while it is reserved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub semaphores: Vec<SemaphoreName>,
-    /// The semaphore that it is blocked by; a blocked job without one waits for its turn in its group.
+    /// The semaphore that blocks it; a blocked job without one waits for its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub waits_for: Option<SemaphoreName>,
-    /// What its worker answered with the commit: any JSON value (history only).
+    /// The result of the commit: any JSON value (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Payload>,
 }
 
 impl JobView {
-    /// The job as it is at this moment under these rules.
+    /// Returns the view of a job at this time under these rules.
     pub fn new(job: Job, rules: &Rules, now: Timestamp) -> Self {
         let Job { meta, payload, headers, result } = job;
         Self {
@@ -155,10 +155,10 @@ impl JobView {
     }
 }
 
-/// A job that was just delivered, with the token that settles it.
+/// A reserved job and the token that settles it.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ReservedJob {
-    /// Settles the job together with its id; nobody else has it.
+    /// The token that, with the id, settles the job; known only to this client.
     #[schema(value_type = String)]
     pub reservation: Reservation,
     /// The job.

@@ -1,4 +1,4 @@
-//! Workers: who works, seen by heartbeats.
+//! Workers and their heartbeats.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,43 +7,43 @@ use serde::{Deserialize, Serialize};
 use super::queues::AffectedResponse;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
-use crate::http::problem::{Answer, Problem};
+use crate::http::problem::{ApiResult, Problem};
 use crate::job::{JobId, QueueName, Timestamp, WorkerName, WorkerVersion};
 use crate::queue::{Heartbeat, Queues};
 use crate::store::Worker;
 
-/// What a worker says of itself. Each heartbeat replaces what the one before said.
+/// A heartbeat. Each one replaces the values of the previous one.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
-    /// How many jobs it can hold at once.
+    /// How many jobs it can run at once.
     #[schema(minimum = 0, maximum = 1000000)]
     slots: Option<u32>,
-    /// What it runs, for people to read.
+    /// The version of its program, for people.
     #[schema(value_type = Option<String>, min_length = 1, max_length = 128)]
     version: Option<WorkerVersion>,
-    /// After so many milliseconds without a heartbeat it gives back what it holds; absent: what the
-    /// configuration says (`defaults.worker_timeout_ms`).
+    /// The timeout, in milliseconds: without a heartbeat for this long, its jobs are released. Default:
+    /// `defaults.worker_timeout_ms` of the configuration.
     #[schema(minimum = 1000, maximum = 86400000)]
     timeout_ms: Option<u64>,
 }
 
-/// What a worker holds after its heartbeat.
+/// The jobs that a worker holds after its heartbeat.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct HeartbeatResponse {
-    /// The next heartbeat must come within so many milliseconds; a third of it is a good pace.
+    /// The timeout for the next heartbeat, in milliseconds; send one about every third of it.
     timeout_ms: u64,
     /// How many jobs it holds.
     held: u64,
-    /// When the first of their reservations runs out, unless another heartbeat comes.
+    /// When the first of their reservations expires unless another heartbeat arrives.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     reserved_until: Option<Timestamp>,
-    /// Those of its jobs that somebody asked to stop.
+    /// Those of its jobs whose cancellation was requested.
     cancel_requested: Vec<UnwantedJob>,
 }
 
-/// A job that somebody asked to stop.
+/// A job whose cancellation was requested.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct UnwantedJob {
     /// The job.
@@ -61,19 +61,19 @@ pub struct WorkerView {
     /// Its name.
     #[schema(value_type = String)]
     name: WorkerName,
-    /// What it runs, if it said so.
+    /// The version of its program, if it gave one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     version: Option<WorkerVersion>,
-    /// How many jobs it can hold at once, if it said so.
+    /// How many jobs it can run at once, if it gave a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<u32>,
-    /// When its last heartbeat came.
+    /// When its last heartbeat arrived.
     #[schema(value_type = String, format = DateTime)]
     seen_at: Timestamp,
-    /// After so many milliseconds without a heartbeat it gives back what it holds.
+    /// The timeout, in milliseconds: without a heartbeat for this long, its jobs are released.
     timeout_ms: u64,
-    /// Whether its last heartbeat is longer ago than that.
+    /// Whether it has timed out.
     silent: bool,
     /// How many jobs it holds.
     reserved: u64,
@@ -99,19 +99,19 @@ impl WorkerView {
 pub struct WorkersPage {
     /// The workers that have sent a heartbeat, by name.
     workers: Vec<WorkerView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
 /// List the workers
 ///
-/// Those that have sent a heartbeat; one that fell silent stays in the list for an hour.
+/// Lists the workers that have sent a heartbeat. One that has timed out stays in the list for an hour.
 #[utoipa::path(get, path = "/v1/workers", operation_id = "list_workers", tag = "workers",
-    params(("limit" = Option<usize>, Query, description = "1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the page begins, from the page before")),
+    params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The workers, by name", body = WorkersPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<WorkersPage>> {
+pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<WorkersPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.workers(query.cursor::<WorkerName>()?.as_ref(), query.limit()?).await?;
     let now = queues.now()?;
@@ -121,31 +121,34 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> Answer<Json<Wor
     }))
 }
 
-/// Look at a worker
+/// Get a worker
 #[utoipa::path(get, path = "/v1/workers/{name}", operation_id = "get_worker", tag = "workers",
     params(("name" = String, Path, description = "The worker")),
     responses(
         (status = 200, description = "The worker", body = WorkerView),
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, Named(name): Named<WorkerName>) -> Answer<Json<WorkerView>> {
+pub async fn get(
+    State(queues): State<Queues>,
+    Named(name): Named<WorkerName>,
+) -> ApiResult<Json<WorkerView>> {
     let worker = queues.worker(&name).await?;
     Ok(Json(WorkerView::new(worker, queues.now()?)))
 }
 
 /// Send a heartbeat
 ///
-/// Extends everything that the worker holds, each job by its own lease, and tells which of its jobs were asked
-/// to stop. From its first heartbeat on, a worker that is silent for `timeout_ms` gives back at once what it
-/// holds, before the leases run out. A reserve is a sign of life, too.
+/// Extends all reservations of the worker, each by its own lease, and returns the jobs whose cancellation was
+/// requested. From its first heartbeat on, a worker without a heartbeat for `timeout_ms` has timed out: its jobs are
+/// released at once, before their leases expire. A reserve counts as a heartbeat.
 #[utoipa::path(post, path = "/v1/workers/{name}/heartbeat", operation_id = "send_heartbeat", tag = "workers",
-    params(("name" = String, Path, description = "The name that the worker reserves under")),
+    params(("name" = String, Path, description = "The name with which the worker reserves")),
     request_body = HeartbeatRequest,
-    responses((status = 200, description = "What the worker holds now", body = HeartbeatResponse)))]
+    responses((status = 200, description = "The jobs that the worker holds", body = HeartbeatResponse)))]
 pub async fn heartbeat(
     State(queues): State<Queues>,
     Named(name): Named<WorkerName>,
     Body(request): Body<HeartbeatRequest>,
-) -> Answer<Json<HeartbeatResponse>> {
+) -> ApiResult<Json<HeartbeatResponse>> {
     let HeartbeatRequest { slots, version, timeout_ms } = request;
     let (holdings, timeout_ms) = queues.heartbeat(&name, Heartbeat { version, slots, timeout_ms }).await?;
     let unwanted = holdings.cancel_requested.into_iter();
@@ -159,16 +162,16 @@ pub async fn heartbeat(
 
 /// Remove a worker
 ///
-/// Gives back at once what it holds, heartbeats or not, and forgets it. A settle of its own is too late then.
+/// Releases its jobs at once, whether or not it sent heartbeats, and deletes it. Its later settles are rejected.
 #[utoipa::path(delete, path = "/v1/workers/{name}", operation_id = "remove_worker", tag = "workers",
     params(("name" = String, Path, description = "The worker")),
     responses(
-        (status = 200, description = "How many jobs were given back", body = AffectedResponse),
+        (status = 200, description = "How many jobs were released", body = AffectedResponse),
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
 pub async fn remove(
     State(queues): State<Queues>,
     Named(name): Named<WorkerName>,
-) -> Answer<Json<AffectedResponse>> {
+) -> ApiResult<Json<AffectedResponse>> {
     let affected = queues.remove_worker(&name).await?;
     Ok(Json(AffectedResponse { affected }))
 }
