@@ -1,16 +1,16 @@
-//! Lives of jobs that ask for more, against lives of as many plain jobs that are measured first.
+//! Compares jobs that use a feature with as many plain jobs, which are measured first.
 
 use super::calls::{Jobs, Queue};
 use super::crew::Crew;
 use super::figures::{Measured, Phase};
 use super::settling::{self, Settling, Steps};
 
-/// What was measured so far.
+/// The measurements so far.
 pub struct Against<'a> {
     crew: &'a Crew,
     measured: Measured,
     empty_reserves: u64,
-    /// Whole lives of plain jobs per second.
+    /// Full life cycles of plain jobs per second.
     lives: f64,
     /// Reserves with commits of plain jobs per second.
     settles: f64,
@@ -38,14 +38,14 @@ impl<'a> Against<'a> {
         Ok((pushes, settles))
     }
 
-    /// Measures whole lives of other jobs.
+    /// Measures full life cycles of other jobs.
     pub async fn live(&mut self, name: &str, jobs: Jobs) -> anyhow::Result<()> {
         let (pushes, settles) = self.live_in(&Queue::unique(), name, jobs).await?;
         self.compare(&name.replace(' ', "_"), pushes, settles);
         Ok(())
     }
 
-    /// Pushes plain jobs behind what there is in a queue, and measures how fast they are reserved and committed.
+    /// Pushes plain jobs into a queue that has others, and measures how fast they are reserved and committed.
     pub async fn beside(&mut self, queue: &Queue, name: &str) -> anyhow::Result<()> {
         settling::push(self.crew, queue, self.crew.options.clients(), self.crew.options.jobs()).await?;
         let settles = self.settle(queue, name).await?;
@@ -65,12 +65,12 @@ impl<'a> Against<'a> {
         Ok(rate)
     }
 
-    /// A phase that was measured elsewhere.
+    /// Adds a phase that was measured elsewhere.
     pub fn add(&mut self, phase: Phase) {
         self.measured.phases.push(phase);
     }
 
-    /// What pushes and settles of other jobs come to, against those of plain jobs.
+    /// Records the rates of pushes and settles, and their ratio to those of plain jobs.
     pub fn compare(&mut self, name: &str, pushes: f64, settles: f64) {
         let lives = 1.0 / (1.0 / pushes + 1.0 / settles);
         self.measured.set(format!("lives_per_s_{name}"), lives);
@@ -78,7 +78,7 @@ impl<'a> Against<'a> {
         self.measured.set(format!("ratio_of_settles_{name}"), settles / self.settles);
     }
 
-    /// All of it.
+    /// Returns all measurements.
     pub fn done(mut self) -> Measured {
         self.measured.set("empty_reserves", self.empty_reserves as f64);
         self.measured

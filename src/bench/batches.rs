@@ -1,20 +1,20 @@
-//! `batch`: jobs that belong to batches of `--members`, each of which is created by one call; the callback of each batch
-//! must have come in the end. The ends of a batch's jobs meet in its counts: what that costs, the commits tell.
+//! `batch`: jobs in batches of `--members`, each created by one call; in the end the callback of each batch must have
+//! been pushed. The rate of the commits shows the cost of contention on a batch's counts.
 
 use std::sync::Arc;
 
 use super::against::Against;
 use super::calls::{Jobs, Queue};
-use super::crew::{Crew, Left};
+use super::crew::{Crew, Remaining};
 use super::figures::{Measured, Meter};
 
-/// The phases one after the other.
+/// Runs the phases in order.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let mut against = Against::plain(crew).await?;
     let (queue, after, members) = (Queue::unique(), Queue::unique(), options.members);
     let jobs = Arc::new(Jobs::new(options.payload_bytes, options.batch));
-    let (left, meter) = (Arc::new(Left::new(options.jobs())), Meter::new("push, in batches")?);
+    let (left, meter) = (Arc::new(Remaining::new(options.jobs())), Meter::new("push, in batches")?);
     let callers = crew.callers(options.clients()).await?;
     let took = crew
         .work("push, in batches", (&meter, options.jobs()), callers, |mut caller| {
@@ -44,6 +44,6 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
         callbacks += 1;
     }
     let batches = options.jobs().div_ceil(members);
-    anyhow::ensure!(callbacks == batches, "{callbacks} callbacks came of {batches} batches");
+    anyhow::ensure!(callbacks == batches, "{callbacks} callbacks were delivered for {batches} batches");
     Ok(against.done())
 }

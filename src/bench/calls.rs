@@ -1,4 +1,4 @@
-//! What a client of the queue does: push, reserve, commit and pop, with as little work as there can be.
+//! The calls of a client: push, reserve, commit and pop, with minimal overhead.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::client::Client;
 
-/// The largest body of a push, in bytes, where a scenario only wants jobs to be there.
+/// The maximum size of a push, in bytes, when a scenario only fills a queue.
 const FILL_BYTES: usize = 8 << 20;
 
 /// A queue, and the paths of its calls.
@@ -20,17 +20,17 @@ pub struct Queue {
     batch: String,
     reserve: String,
     pop: String,
-    /// Where its figures are.
+    /// The path of its figures.
     pub stats: String,
 }
 
 impl Queue {
-    /// One that nobody has used before, so that nothing of an earlier run is in the way.
+    /// Returns a new queue with a unique name, unaffected by earlier runs.
     pub fn unique() -> Self {
         Self::named(format!("bench-{:08x}", rand::random::<u32>()))
     }
 
-    /// So many of them, under names that begin alike.
+    /// Returns `count` new queues whose names share a prefix.
     pub fn several(count: usize) -> Vec<Self> {
         let name = Self::unique().name;
         (0..count).map(|n| Self::named(format!("{name}-{n}"))).collect()
@@ -43,7 +43,7 @@ impl Queue {
     }
 }
 
-/// Jobs as they are pushed, all of them alike and written once; only their groups may differ.
+/// Jobs to push: identical, serialized once; only their groups may differ.
 #[derive(Debug)]
 pub struct Jobs {
     one: String,
@@ -52,7 +52,7 @@ pub struct Jobs {
     groups: Option<Groups>,
 }
 
-/// The groups that jobs go to in turn.
+/// The number of groups, assigned round-robin.
 #[derive(Debug)]
 struct Groups {
     count: usize,
@@ -60,42 +60,42 @@ struct Groups {
 }
 
 impl Jobs {
-    /// Jobs whose payload has so many bytes of text, and which travel in batches of so many.
+    /// Returns jobs with a payload of `payload_bytes` bytes of text, pushed `batch` at a time.
     pub fn new(payload_bytes: usize, batch: usize) -> Self {
         Self::with(payload_bytes, batch, "")
     }
 
-    /// The same for jobs that go to so many groups in turn.
+    /// Returns such jobs, spread round-robin over groups.
     pub fn grouped(payload_bytes: usize, batch: usize, groups: usize) -> Self {
         let groups = Some(Groups { count: groups.max(1), next: AtomicUsize::new(0) });
         Self { groups, ..Self::new(payload_bytes, batch) }
     }
 
-    /// The same for jobs that go through these queues afterwards.
+    /// Returns such jobs with a route through these queues.
     pub fn along(payload_bytes: usize, batch: usize, route: &[Queue]) -> Self {
         let stages: Vec<String> =
             route.iter().map(|queue| format!("{{\"queue\":\"{}\"}}", queue.name)).collect();
         Self::with(payload_bytes, batch, &format!(",\"then\":[{}]", stages.join(",")))
     }
 
-    /// The same for jobs that have these fields as well, each behind a comma.
+    /// Returns such jobs with additional fields, each preceded by a comma.
     pub fn with(payload_bytes: usize, batch: usize, fields: &str) -> Self {
         let one = format!("{{\"payload\":{{\"x\":\"{}\"}}{fields}}}", "x".repeat(payload_bytes));
         let many = list([one.as_str()].into_iter().cycle().take(if batch > 1 { batch } else { 0 }));
         Self { one, many, batch, groups: None }
     }
 
-    /// Jobs that travel in batches as large as they may be.
+    /// Returns jobs that are pushed in batches of the maximum size.
     pub fn in_bulk(payload_bytes: usize) -> Self {
         Self::new(payload_bytes, (FILL_BYTES / (payload_bytes + 32)).clamp(1, 1000))
     }
 
-    /// How many travel in one call.
+    /// Returns the number of jobs per call.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The body that creates a batch of so many of these jobs for a queue, with a callback in another.
+    /// Returns the body that creates a batch of `count` of these jobs in a queue, with a callback in another.
     pub fn as_batch(&self, queue: &Queue, after: &Queue, count: usize) -> String {
         let job = self.one.strip_prefix('{').unwrap_or(&self.one);
         let job = format!("{{\"queue\":\"{}\",{job}", queue.name);
@@ -123,7 +123,7 @@ impl Jobs {
     }
 }
 
-/// The body that pushes jobs.
+/// Returns the body that pushes jobs.
 fn list(jobs: impl Iterator<Item = impl AsRef<str>>) -> String {
     let mut list = String::from("{\"jobs\":[");
     for (n, job) in jobs.enumerate() {
@@ -134,58 +134,58 @@ fn list(jobs: impl Iterator<Item = impl AsRef<str>>) -> String {
     list
 }
 
-/// A job that was reserved, as far as this client cares.
+/// The fields of a reserved job that this client uses.
 #[derive(Debug, Deserialize)]
 pub struct Reserved<'a> {
     id: &'a str,
     reservation: &'a str,
-    /// When it was due, as RFC 3339.
+    /// When it was due (RFC 3339).
     pub run_at: &'a str,
 }
 
 #[derive(Deserialize)]
-struct ReserveAnswer<'a> {
+struct ReserveResponse<'a> {
     #[serde(borrow)]
     jobs: Vec<Reserved<'a>>,
 }
 
 #[derive(Deserialize)]
-struct PopAnswer {
+struct PopResponse {
     jobs: Vec<serde::de::IgnoredAny>,
 }
 
-/// One of several results.
+/// The result for one of several jobs.
 #[derive(Deserialize)]
 struct Outcome {
     status: u16,
 }
 
 #[derive(Deserialize)]
-struct PushAnswer {
+struct PushResponse {
     results: Vec<Outcome>,
 }
 
 #[derive(Deserialize)]
-struct SettleAnswer {
+struct SettleResponse {
     commit: Vec<Outcome>,
 }
 
-/// A client that remembers what it has reserved.
+/// A client and the jobs that it has reserved.
 pub struct Caller {
     client: Client,
-    /// The commit of what was reserved last: its path and its body.
+    /// The commit of the jobs reserved last: path and body.
     commit: (String, String),
-    /// How many jobs that is.
+    /// The number of jobs in it.
     held: usize,
 }
 
 impl Caller {
-    /// A caller over this connection.
+    /// Returns a caller that uses this connection.
     pub fn new(client: Client) -> Self {
         Self { client, commit: Default::default(), held: 0 }
     }
 
-    /// Pushes so many jobs in one call.
+    /// Pushes `count` jobs in one call.
     pub async fn push(&mut self, queue: &Queue, jobs: &Jobs, count: usize) -> anyhow::Result<()> {
         if jobs.batch == 1 {
             self.client.call("POST", &queue.jobs, &jobs.one()).await?;
@@ -194,18 +194,18 @@ impl Caller {
         self.push_body(queue, &jobs.body(count), count).await
     }
 
-    /// Pushes so many jobs that `body` lists.
+    /// Pushes the `count` jobs in `body`.
     pub async fn push_body(&mut self, queue: &Queue, body: &str, count: usize) -> anyhow::Result<()> {
-        let answer = self.client.call("POST", &queue.batch, body).await?;
-        check(&serde_json::from_slice::<PushAnswer>(answer)?.results, 201, count, answer)
+        let response = self.client.call("POST", &queue.batch, body).await?;
+        check(&serde_json::from_slice::<PushResponse>(response)?.results, 201, count, response)
     }
 
-    /// Reserves up to `count` jobs, waits up to `wait_ms` for the first, and answers how many it got.
+    /// Reserves up to `count` jobs, waiting up to `wait_ms` for the first; returns how many it got.
     pub async fn reserve(&mut self, queue: &Queue, count: usize, wait_ms: u64) -> anyhow::Result<usize> {
         self.reserve_each(queue, count, wait_ms, |_| Ok(())).await
     }
 
-    /// The same, and shows each job.
+    /// Reserves like [`Self::reserve`] and passes each job to `show`.
     pub async fn reserve_each(
         &mut self,
         queue: &Queue,
@@ -216,8 +216,8 @@ impl Caller {
         let (path, body) = &mut self.commit;
         body.clear();
         write!(body, "{{\"count\":{count},\"wait_ms\":{wait_ms}}}")?;
-        let answer = self.client.call("POST", &queue.reserve, body).await?;
-        let jobs = serde_json::from_slice::<ReserveAnswer<'_>>(answer)?.jobs;
+        let response = self.client.call("POST", &queue.reserve, body).await?;
+        let jobs = serde_json::from_slice::<ReserveResponse<'_>>(response)?.jobs;
         path.clear();
         body.clear();
         self.held = jobs.len();
@@ -236,48 +236,52 @@ impl Caller {
         Ok(jobs.len())
     }
 
-    /// Commits what was reserved last.
+    /// Commits the jobs reserved last.
     pub async fn commit(&mut self) -> anyhow::Result<()> {
         let (path, body) = &self.commit;
-        let answer = self.client.call("POST", path, body).await?;
+        let response = self.client.call("POST", path, body).await?;
         if path == "/v1/settle" {
-            check(&serde_json::from_slice::<SettleAnswer>(answer)?.commit, 200, self.held, answer)?;
+            check(&serde_json::from_slice::<SettleResponse>(response)?.commit, 200, self.held, response)?;
         }
         Ok(())
     }
 
-    /// Pops a job, and answers whether there was one.
+    /// Pops a job; returns whether there was one.
     pub async fn pop(&mut self, queue: &Queue) -> anyhow::Result<bool> {
-        let answer = self.client.call("POST", &queue.pop, "{}").await?;
-        Ok(!serde_json::from_slice::<PopAnswer>(answer)?.jobs.is_empty())
+        let response = self.client.call("POST", &queue.pop, "{}").await?;
+        Ok(!serde_json::from_slice::<PopResponse>(response)?.jobs.is_empty())
     }
 
-    /// Any other call.
+    /// Sends any other request.
     pub async fn send(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
         self.client.call(method, path, body).await.map(drop)
     }
 
-    /// Looks at something, and answers how many bytes it has.
+    /// Gets a path; returns the size of the response, in bytes.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<usize> {
         Ok(self.client.call("GET", path, "").await?.len())
     }
 
-    /// Deletes a queue with everything in it.
+    /// Deletes a queue with all of its jobs.
     pub async fn delete(&mut self, queue: &Queue) -> anyhow::Result<()> {
         self.client.call("DELETE", &format!("/v1/queues/{}?force=true", queue.name), "").await?;
         Ok(())
     }
 }
 
-/// There must be one result for each job, each with this status.
-fn check(results: &[Outcome], status: u16, count: usize, answer: &[u8]) -> anyhow::Result<()> {
-    anyhow::ensure!(results.len() == count, "{count} jobs were sent and {} results answered", results.len());
+/// Checks that there is one result for each job, each with this status.
+fn check(results: &[Outcome], status: u16, count: usize, response: &[u8]) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        results.len() == count,
+        "{count} jobs were sent, but {} results were returned",
+        results.len()
+    );
     let Some(at) = results.iter().position(|result| result.status != status) else { return Ok(()) };
-    // Only now, when speed does not matter any more, the answer is read as a whole.
-    let answer: serde_json::Value = serde_json::from_slice(answer)?;
-    let lists = answer.as_object().into_iter().flatten();
-    let element = lists.filter_map(|(_, list)| list.get(at)).next().unwrap_or(&answer);
-    anyhow::bail!("a job was answered {element}");
+    // Only in this case, where speed no longer matters, is the response parsed as a whole.
+    let response: serde_json::Value = serde_json::from_slice(response)?;
+    let lists = response.as_object().into_iter().flatten();
+    let element = lists.filter_map(|(_, list)| list.get(at)).next().unwrap_or(&response);
+    anyhow::bail!("a job was rejected: {element}");
 }
 
 #[cfg(test)]
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn a_reserved_job_is_read_without_copying() {
         let text = br#"{"jobs":[{"id":"A","x":[1,{"id":"B"}],"run_at":"2026-01-31T08:00:00.000Z","reservation":"C"}]}"#;
-        let jobs = serde_json::from_slice::<ReserveAnswer<'_>>(text).unwrap().jobs;
+        let jobs = serde_json::from_slice::<ReserveResponse<'_>>(text).unwrap().jobs;
         assert_eq!((jobs[0].id, jobs[0].reservation, jobs[0].run_at), ("A", "C", "2026-01-31T08:00:00.000Z"));
     }
 
@@ -319,8 +323,8 @@ mod tests {
         };
         assert!(check(&outcomes(&[200, 200]), 200, 2, b"").is_ok());
         assert!(check(&outcomes(&[200]), 200, 2, b"").is_err());
-        let answer = br#"{"commit":[{"status":200},{"status":409,"problem":"lost"}],"rollback":[]}"#;
-        let error = check(&outcomes(&[200, 409]), 200, 2, answer).unwrap_err().to_string();
-        assert_eq!(error, r#"a job was answered {"status":409,"problem":"lost"}"#);
+        let response = br#"{"commit":[{"status":200},{"status":409,"problem":"lost"}],"rollback":[]}"#;
+        let error = check(&outcomes(&[200, 409]), 200, 2, response).unwrap_err().to_string();
+        assert_eq!(error, r#"a job was rejected: {"status":409,"problem":"lost"}"#);
     }
 }

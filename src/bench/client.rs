@@ -1,5 +1,5 @@
-//! One connection, and HTTP/1.1 over it by hand. It shares the machine with what it measures, so that it must
-//! cost little: one write for a request, buffers that are used again, and nothing is built that nobody reads.
+//! A minimal HTTP/1.1 client over one connection. It shares the machine with the server that it measures, so it must
+//! be cheap: one write per request, reused buffers, and no parsing of what is not needed.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use tokio::net::TcpStream;
 
 use super::response::{self, Head};
 
-/// A server may close a connection that nobody has used for long; one idle for longer than this is made anew.
+/// The server may close an idle connection; one that was idle for longer than this is reopened.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What the clients of a run have seen together.
+/// The traffic of all clients of a run.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Answers of every kind.
-    pub answers: AtomicU64,
-    /// Answers that asked to come back later (429 and 503 with `Retry-After`), which was done.
+    /// Responses with any status.
+    pub responses: AtomicU64,
+    /// Responses that asked for a retry (429 and 503 with `Retry-After`); each was retried.
     pub retries: AtomicU64,
 }
 
-/// A client with a connection of its own.
+/// A client with its own connection.
 pub struct Client {
     host: String,
     stream: TcpStream,
     used: Instant,
     request: Vec<u8>,
-    answer: Vec<u8>,
+    response: Vec<u8>,
     traffic: Arc<Traffic>,
 }
 
@@ -40,12 +40,12 @@ impl Client {
         let host = url.strip_prefix("http://").context("--url must be http://HOST:PORT")?;
         let host = host.trim_end_matches('/').to_owned();
         let stream = open(&host).await?;
-        let (request, answer) = (Vec::with_capacity(1024), Vec::with_capacity(4096));
-        Ok(Self { host, stream, used: Instant::now(), request, answer, traffic: traffic.clone() })
+        let (request, response) = (Vec::with_capacity(1024), Vec::with_capacity(4096));
+        Ok(Self { host, stream, used: Instant::now(), request, response, traffic: traffic.clone() })
     }
 
-    /// Sends a request and answers the body of what came back. A server that asks for patience is given some;
-    /// everything else but success is an error.
+    /// Sends a request and returns the body of the response. Retries after `Retry-After`; any other status than 2xx
+    /// is an error.
     pub async fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<&[u8]> {
         self.request.clear();
         write!(self.request, "{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.host)?;
@@ -64,23 +64,23 @@ impl Client {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                 }
                 (status, _) => {
-                    let problem = String::from_utf8_lossy(head.body(&self.answer));
-                    anyhow::bail!("{method} {path} answered {status}: {problem}");
+                    let problem = String::from_utf8_lossy(head.body(&self.response));
+                    anyhow::bail!("{method} {path} returned {status}: {problem}");
                 }
             }
         };
-        Ok(head.body(&self.answer))
+        Ok(head.body(&self.response))
     }
 
-    /// Sends the request that is ready, and reads its answer.
+    /// Sends the prepared request and reads its response.
     async fn exchange(&mut self) -> anyhow::Result<Head> {
         if self.used.elapsed() > FRESH {
             self.stream = open(&self.host).await?;
         }
         self.stream.write_all(&self.request).await.context("cannot send the request")?;
-        let head = response::read(&mut self.stream, &mut self.answer).await?;
+        let head = response::read(&mut self.stream, &mut self.response).await?;
         self.used = Instant::now();
-        self.traffic.answers.fetch_add(1, Ordering::Relaxed);
+        self.traffic.responses.fetch_add(1, Ordering::Relaxed);
         Ok(head)
     }
 }
@@ -98,56 +98,56 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives these answers in turn, on one connection; answers where it listens.
-    async fn server(answers: Vec<String>) -> String {
+    /// Starts a server that sends these responses in order on one connection; returns its URL.
+    async fn server(responses: Vec<String>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            for answer in answers {
+            for response in responses {
                 let mut request = [0; 1024];
                 assert!(stream.read(&mut request).await.unwrap() > 0);
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                stream.write_all(response.as_bytes()).await.unwrap();
             }
         });
         url
     }
 
-    fn answer(head: &str, body: &str) -> String {
+    fn reply(head: &str, body: &str) -> String {
         format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
     }
 
     #[tokio::test]
-    async fn a_server_that_asks_for_patience_is_asked_again() {
+    async fn a_response_with_retry_after_is_retried() {
         let url = server(vec![
-            answer("429 Too Many Requests\r\nretry-after: 0", "{}"),
-            answer("503 Service Unavailable\r\nretry-after: 0", "{}"),
-            answer("201 Created", "first"),
-            answer("200 OK", "second"),
+            reply("429 Too Many Requests\r\nretry-after: 0", "{}"),
+            reply("503 Service Unavailable\r\nretry-after: 0", "{}"),
+            reply("201 Created", "first"),
+            reply("200 OK", "second"),
         ]);
         let traffic = Arc::new(Traffic::default());
         let mut client = Client::connect(&url.await, &traffic).await.unwrap();
         assert_eq!(client.call("POST", "/", "{}").await.unwrap(), b"first");
         assert_eq!(client.call("GET", "/", "").await.unwrap(), b"second");
-        let counted = (traffic.answers.load(Ordering::Relaxed), traffic.retries.load(Ordering::Relaxed));
+        let counted = (traffic.responses.load(Ordering::Relaxed), traffic.retries.load(Ordering::Relaxed));
         assert_eq!(counted, (4, 2));
     }
 
     #[tokio::test]
-    async fn any_other_refusal_is_an_error_with_the_problem() {
+    async fn any_other_failure_is_an_error_with_the_problem() {
         let url = server(vec![
-            answer("422 Unprocessable Content", "{\"code\":\"invalid-field\"}"),
-            answer("503 Service Unavailable", "no word of when"),
+            reply("422 Unprocessable Content", "{\"code\":\"invalid-field\"}"),
+            reply("503 Service Unavailable", "no retry-after"),
         ]);
         let mut client = Client::connect(&url.await, &Arc::default()).await.unwrap();
-        for problem in ["answered 422: {\"code\":\"invalid-field\"}", "answered 503: no word of when"] {
+        for problem in ["returned 422: {\"code\":\"invalid-field\"}", "returned 503: no retry-after"] {
             let error = client.call("POST", "/v1/x", "{}").await.unwrap_err().to_string();
             assert_eq!(error, format!("POST /v1/x {problem}"));
         }
     }
 
     #[tokio::test]
-    async fn what_is_no_address_is_refused() {
+    async fn an_invalid_url_is_rejected() {
         let error = Client::connect("https://localhost", &Arc::default()).await.err().unwrap();
         assert!(error.to_string().contains("http://HOST:PORT"));
     }

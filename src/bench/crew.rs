@@ -1,4 +1,4 @@
-//! The clients of a run at work, all on one thread, and how far they are.
+//! Runs the clients, all on one thread, and shows their progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,35 +13,35 @@ use super::client::{Client, Traffic};
 use super::figures::Meter;
 use super::options::Options;
 
-/// How often the bar is drawn; clients do nothing for it.
+/// How often the progress bar is drawn; this costs the clients nothing.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
-/// A run without any answer for this long has failed; no call waits longer than a minute.
-const STUCK: Duration = Duration::from_secs(100);
-/// How many connections fill a queue.
+/// The timeout for a run without any response; no call waits longer than a minute.
+const STALL_TIMEOUT: Duration = Duration::from_secs(100);
+/// The number of connections that fill a queue.
 const FILLERS: usize = 8;
-/// A queue with more jobs is left as it is: deleting it would take longer than it is worth.
+/// A queue with more jobs is not deleted afterwards: that would take too long.
 const FEW_JOBS: usize = 20_000;
 
-/// What every scenario works with.
+/// The context of a scenario.
 #[derive(Debug)]
 pub struct Crew {
-    /// What was asked for.
+    /// The options of the run.
     pub options: Options,
-    /// What the clients have seen so far.
+    /// The traffic of the clients so far.
     pub traffic: Arc<Traffic>,
 }
 
-/// Jobs that are still to be done, shared by those who do them.
+/// The number of jobs still to do, shared by the callers.
 #[derive(Debug)]
-pub struct Left(AtomicUsize);
+pub struct Remaining(AtomicUsize);
 
-impl Left {
-    /// So many.
+impl Remaining {
+    /// Returns a counter of `jobs`.
     pub fn new(jobs: usize) -> Self {
         Self(AtomicUsize::new(jobs))
     }
 
-    /// Takes on up to `most` of them; 0 when there are none left.
+    /// Takes up to `most` of them; returns 0 if none remain.
     pub fn take(&self, most: usize) -> usize {
         let take = |left: usize| Some(left.saturating_sub(most));
         let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
@@ -50,7 +50,7 @@ impl Left {
 }
 
 impl Crew {
-    /// Connects so many callers, spread over the servers.
+    /// Connects `count` callers, spread over the servers.
     pub async fn callers(&self, count: usize) -> anyhow::Result<Vec<Caller>> {
         let mut callers = Vec::with_capacity(count);
         for url in self.options.url.iter().cycle().take(count) {
@@ -59,13 +59,13 @@ impl Crew {
         Ok(callers)
     }
 
-    /// Connects one caller to one server.
+    /// Connects one caller to a server.
     pub async fn caller(&self, url: &str) -> anyhow::Result<Caller> {
         Ok(Caller::new(Client::connect(url, &self.traffic).await?))
     }
 
-    /// Lets every caller work until all are done, answers how long that took, and shows how far they are with
-    /// `total` jobs. The first failure ends them all.
+    /// Runs every caller to its end and returns how long that took; shows the progress towards `total` jobs. The first
+    /// failure aborts all.
     pub async fn work<F>(
         &self,
         what: &str,
@@ -86,22 +86,22 @@ impl Crew {
         loop {
             tokio::select! {
                 ended = working.join_next() => match ended {
-                    Some(ended) => ended.context("a client broke")??,
+                    Some(ended) => ended.context("a client panicked")??,
                     None => return Ok(start.elapsed()),
                 },
-                _ = draw.tick() => watch.look(meter.jobs())?,
+                _ = draw.tick() => watch.check(meter.jobs())?,
             }
         }
     }
 
-    /// Pushes so many jobs, spread over these queues, in the largest batches, and measures nothing.
+    /// Pushes `count` jobs, spread over these queues, in batches of the maximum size, without measuring.
     pub async fn fill(&self, queues: &[Queue], count: usize) -> anyhow::Result<()> {
         let queues: Arc<[Queue]> = queues.into();
         let jobs = Arc::new(Jobs::in_bulk(self.options.payload_bytes));
-        let (left, meter) = (Arc::new(Left::new(count)), Meter::new("fill")?);
+        let (left, meter) = (Arc::new(Remaining::new(count)), Meter::new("fill")?);
         let callers = self.callers(FILLERS).await?;
         let next = Arc::new(AtomicUsize::new(0));
-        // No queue gets more than its share.
+        // Each queue gets at most its share.
         let batch = jobs.batch().min(count.div_ceil(queues.len()));
         self.work("fill", (&meter, count), callers, |mut caller| {
             let (queues, jobs, left, next) = (queues.clone(), jobs.clone(), left.clone(), next.clone());
@@ -123,7 +123,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Deletes queues that hold so many jobs together, where that is cheap.
+    /// Deletes queues that have `jobs` jobs in all, if that is cheap.
     pub async fn discard(&self, queues: &[Queue], jobs: usize) -> anyhow::Result<()> {
         if jobs > FEW_JOBS {
             return Ok(());
@@ -136,30 +136,33 @@ impl Crew {
     }
 }
 
-/// Shows on a terminal how far a phase is, and notices when nothing happens any more.
+/// Shows the progress of a phase on a terminal and fails if there is none for too long.
 struct Watch<'a> {
     bar: ProgressBar,
     traffic: &'a Traffic,
-    /// How many answers there were, and when that number was new.
+    /// The number of responses, and when it last changed.
     seen: (u64, Instant),
 }
 
 impl<'a> Watch<'a> {
     fn new(what: &str, total: usize, traffic: &'a Traffic) -> anyhow::Result<Self> {
-        // It draws on standard error, and only where that is a terminal.
+        // It draws on standard error, only if that is a terminal.
         let bar = ProgressBar::new(total as u64).with_message(what.to_owned());
         let style = "{msg:>16} [{bar:40}] {human_pos}/{human_len} {per_sec} {eta}";
         bar.set_style(ProgressStyle::with_template(style)?.progress_chars("=> "));
         Ok(Self { bar, traffic, seen: (0, Instant::now()) })
     }
 
-    fn look(&mut self, jobs: u64) -> anyhow::Result<()> {
+    fn check(&mut self, jobs: u64) -> anyhow::Result<()> {
         self.bar.set_position(jobs);
-        let answers = self.traffic.answers.load(Ordering::Relaxed);
-        if answers != self.seen.0 {
-            self.seen = (answers, Instant::now());
+        let responses = self.traffic.responses.load(Ordering::Relaxed);
+        if responses != self.seen.0 {
+            self.seen = (responses, Instant::now());
         }
-        anyhow::ensure!(self.seen.1.elapsed() < STUCK, "the server has not answered anything for {STUCK:?}");
+        anyhow::ensure!(
+            self.seen.1.elapsed() < STALL_TIMEOUT,
+            "no response from the server for {STALL_TIMEOUT:?}"
+        );
         Ok(())
     }
 }
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn jobs_are_taken_on_once() {
-        let left = Left::new(250);
+        let left = Remaining::new(250);
         assert_eq!([left.take(100), left.take(100), left.take(100), left.take(100)], [100, 100, 50, 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! `depth`: how fast jobs are reserved and committed from a queue that has 1,000 jobs, 10,000 and so on. While
-//! they go, as many are pushed again in batches, so that the queue stays as deep as it is.
+//! `depth`: how fast jobs are reserved and committed from a queue with 1,000 jobs, 10,000 and so on. Meanwhile as many
+//! are pushed in batches, so that the depth of the queue stays constant.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use super::crew::Crew;
 use super::figures::Measured;
 use super::settling::{Settling, Steps};
 
-/// The depth that the others are compared with.
+/// The depth that is the baseline.
 const SHALLOW: usize = 1_000;
-/// So many jobs are pushed again at once. Fewer than the shallowest queue has, so that it never runs dry.
+/// The number of jobs in a refill. Fewer than the shallowest queue has, so that it never runs empty.
 const REFILL: usize = 100;
 
-/// A phase for each depth, and its rate as a part of the first one's.
+/// Runs a phase for each depth; reports its rate relative to the first.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     anyhow::ensure!(options.backlog() >= 2 * REFILL, "depth needs --backlog to be at least {}", 2 * REFILL);
     let queue = Queue::unique();
-    let steps = Steps::Refilled(Arc::new(Jobs::new(options.payload_bytes, REFILL)));
+    let steps = Steps::Refill(Arc::new(Jobs::new(options.payload_bytes, REFILL)));
     let mut measured = Measured::default();
     let (mut there, mut first, mut empty_reserves) = (0, None, 0);
     for depth in depths(options.backlog()) {
         crew.fill(std::slice::from_ref(&queue), depth.saturating_sub(there)).await?;
         let work = (options.clients(), options.jobs());
         let settled = Settling::run(crew, &queue, work, steps.clone()).await?;
-        // Less than a step at the end is not pushed again.
+        // A partial step at the end is not refilled.
         there = depth.max(there) - options.jobs() % REFILL;
         empty_reserves += settled.empty_reserves;
         let rate = settled.pair.jobs_per_s;
@@ -39,7 +39,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// 1,000, 10,000 and so on, up to the deepest.
+/// Returns 1,000, 10,000 and so on, up to the deepest.
 fn depths(deepest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(SHALLOW), |depth| depth.checked_mul(10));
     let mut depths: Vec<usize> = powers.take_while(|depth| *depth < deepest).collect();

@@ -1,5 +1,5 @@
-//! `drain`: a large queue is filled and then worked off in one go; the rate of each tenth tells whether the
-//! traces of what is gone slow down what is still there.
+//! `drain`: fills a large queue and then empties it; the rate of each tenth shows whether deleted index entries slow
+//! down the rest.
 
 use super::calls::Queue;
 use super::crew::Crew;
@@ -8,14 +8,14 @@ use super::settling::{Settling, Steps};
 
 const PARTS: usize = 10;
 
-/// One phase, the rate of each tenth, and the last one's as a part of the first one's.
+/// Runs one phase; reports the rate of each tenth, and that of the last relative to the first.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let (queue, part) = (Queue::unique(), options.jobs() / PARTS);
     anyhow::ensure!(part >= options.batch, "drain needs --jobs to be at least ten times --batch");
     let count = part * PARTS;
     crew.fill(std::slice::from_ref(&queue), count).await?;
-    let settled = Settling::run(crew, &queue, (options.clients(), count), Steps::Noted(part)).await?;
+    let settled = Settling::run(crew, &queue, (options.clients(), count), Steps::Recorded(part)).await?;
     let rates: Vec<f64> = settled.steps.iter().map(|took| part as f64 / took.as_secs_f64()).collect();
     let mut measured = Measured::of(vec![settled.pair, settled.reserve, settled.commit]);
     for (n, rate) in (1..).zip(&rates) {

@@ -1,4 +1,4 @@
-//! What was measured, and how it is shown.
+//! The figures of a run, and their output as a table or JSON.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// The longest latency that is told from longer ones, in microseconds.
+/// The upper limit of the histogram, in microseconds.
 const LONGEST_US: u64 = 600_000_000;
 
-/// Collects the latencies of one thing that is done again and again, by all clients together.
+/// Collects the latencies of one operation over all clients.
 #[derive(Debug)]
 pub struct Meter {
     name: String,
@@ -20,30 +20,30 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// An empty one.
+    /// Returns an empty meter.
     pub fn new(name: impl Into<String>) -> anyhow::Result<Arc<Self>> {
         let latencies_us = Mutex::new(Histogram::new_with_bounds(1, LONGEST_US, 3)?);
         Ok(Arc::new(Self { name: name.into(), latencies_us, jobs: AtomicU64::new(0) }))
     }
 
-    /// Something that counts from `start` has just ended, and was about so many jobs.
+    /// Records that an operation on `jobs` jobs, begun at `start`, has just ended.
     pub fn add(&self, start: Instant, jobs: usize) {
         self.add_latency(start.elapsed(), jobs);
     }
 
-    /// Something took so long, and was about so many jobs.
+    /// Records the latency of an operation on `jobs` jobs.
     pub fn add_latency(&self, latency: Duration, jobs: usize) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.latencies_us.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(us);
         self.jobs.fetch_add(jobs as u64, Ordering::Relaxed);
     }
 
-    /// How many jobs it was about so far.
+    /// Returns the number of jobs so far.
     pub fn jobs(&self) -> u64 {
         self.jobs.load(Ordering::Relaxed)
     }
 
-    /// The figures of a phase that took so long.
+    /// Returns the figures of a phase that took `took`.
     pub fn phase(&self, took: Duration) -> Phase {
         let latencies_us = self.latencies_us.lock().unwrap_or_else(PoisonError::into_inner);
         let (jobs, seconds) = (self.jobs(), took.as_secs_f64());
@@ -54,41 +54,41 @@ impl Meter {
     }
 }
 
-/// One phase's figures.
+/// The figures of one phase.
 #[derive(Debug, Clone, Serialize)]
 pub struct Phase {
-    /// What was done.
+    /// The name of the operation.
     pub name: String,
-    /// How many latencies were measured.
+    /// The number of latencies.
     pub turns: u64,
-    /// Jobs that went through it.
+    /// The number of jobs.
     pub jobs: u64,
-    /// How long it took, in seconds.
+    /// The duration, in seconds.
     pub seconds: f64,
     /// Jobs per second.
     pub jobs_per_s: f64,
-    /// How long a turn took.
+    /// The latencies.
     pub latency_ms: LatencyMs,
 }
 
-/// How latencies are distributed, in milliseconds; all zero where none was measured.
+/// The distribution of latencies, in milliseconds; all zero if there are none.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 pub struct LatencyMs {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
     pub stddev: f64,
-    /// The shortest.
+    /// The minimum.
     pub min: f64,
-    /// Half of them were no longer.
+    /// The median.
     pub p50: f64,
-    /// 75 of 100 were no longer.
+    /// The 75th percentile.
     pub p75: f64,
-    /// 95 of 100 were no longer.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -114,44 +114,44 @@ impl LatencyMs {
 pub struct Measured {
     /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// What else the scenario tells, by name; the name says the unit.
+    /// Further figures, by name; the name ends in the unit.
     pub figures: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Measured {
-    /// Only phases so far.
+    /// Returns figures with only phases.
     pub fn of(phases: Vec<Phase>) -> Self {
         Self { phases, ..Self::default() }
     }
 
-    /// Adds a figure, to a thousandth.
+    /// Adds a figure, rounded to a thousandth.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         self.figures.insert(name.into(), ((value * 1e3).round() / 1e3).into());
     }
 }
 
-/// A run's figures, with what they were measured with.
+/// The figures of a run with its parameters.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The scenario.
     pub scenario: &'static str,
-    /// How many servers were asked.
+    /// The number of servers.
     pub servers: usize,
-    /// How many clients worked at once.
+    /// The number of concurrent clients.
     pub clients: usize,
-    /// How many jobs travelled in one call.
+    /// The number of jobs per call.
     pub batch: usize,
-    /// How many bytes of text the payload of each job had.
+    /// The size of each job's payload, in bytes of text.
     pub payload_bytes: usize,
-    /// How many answers asked to come back later, which was done; the waiting is part of the latencies.
+    /// The number of retries after 429 or 503 with `Retry-After`; the delay is part of the latencies.
     pub retries: u64,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
 impl Report {
-    /// The figures as a table for people.
+    /// Returns the figures as a table.
     pub fn table(&self) -> String {
         let Self { scenario, servers, clients, batch, payload_bytes, retries, measured } = self;
         let mut text = format!(
@@ -180,7 +180,7 @@ impl Report {
             let _ = writeln!(text, "{name:<40}{value:>12}");
         }
         if *retries > 0 {
-            let _ = writeln!(text, "\n{retries} answers asked to come back later, which was done");
+            let _ = writeln!(text, "\n{retries} retries after 429 or 503 with Retry-After");
         }
         text
     }

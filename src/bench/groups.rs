@@ -1,5 +1,5 @@
-//! `groups`: jobs in groups of `--group-size`, of which only one of each may be delivered at a time; and plain jobs behind
-//! a group that is blocked at the head of their queue.
+//! `groups`: jobs in groups of `--group-size`, delivered one at a time per group; and plain jobs behind a blocked group
+//! at the head of their queue.
 
 use super::against::Against;
 use super::calls::{Jobs, Queue};
@@ -7,7 +7,7 @@ use super::crew::Crew;
 use super::figures::Measured;
 use super::settling;
 
-/// The phases one after the other.
+/// Runs the phases in order.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let (payload_bytes, batch) = (options.payload_bytes, options.batch);

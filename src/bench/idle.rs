@@ -1,5 +1,5 @@
-//! `idle`: many clients wait for jobs of many queues while nothing happens; how many commands that costs the
-//! database. In the end a few jobs are pushed, to prove that the clients really waited.
+//! `idle`: many clients wait for jobs of many empty queues; reports how many commands that costs the database. In the
+//! end a few jobs are pushed, to prove that the clients are waiting.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use super::figures::{Measured, Meter};
 use super::mongod::Mongod;
 use super::waiting::Waiting;
 
-/// How long the clients get until all of them are asleep: connecting and looking once is not what is measured.
+/// How long the clients get until all of them are waiting: connecting and the first query are not measured.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How many queues get a job in the end.
+/// The number of queues that get a job in the end.
 const PROBED: usize = 100;
 
-/// The commands per second, in all and by name, and a phase for the jobs in the end.
+/// Runs the scenario; reports the commands per second, in all and by name, and a phase for the final jobs.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let mongod = match &options.mongodb {
@@ -54,7 +54,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// The commands per second during so many seconds, by name, without those that were not called.
+/// Returns the commands per second over `seconds`, by name; names without calls are left out.
 async fn watch(
     mongod: &Mongod,
     waiting: &mut Waiting,

@@ -1,22 +1,22 @@
-//! `lives`: whole lives of jobs in two phases, push them all, then reserve and commit them all. Afterwards, if
-//! asked for, everything at once: each client pushes, reserves and commits beside a standing backlog.
+//! `lives`: full life cycles of jobs in two phases: push them all, then reserve and commit them all. With `--mixed` a
+//! third phase: each client pushes, reserves and commits, beside a constant backlog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::calls::{Caller, Jobs, Queue};
-use super::crew::{Crew, Left};
+use super::crew::{Crew, Remaining};
 use super::figures::{Measured, Meter};
 use super::pace::Pace;
 use super::settling::{self, Settling, Steps};
 
-/// How many jobs go through before anything is measured; fewer where fewer are measured.
+/// The number of warm-up jobs; fewer if fewer are measured.
 const WARM_UP: usize = 500;
-/// More clients than this warm nothing up any further.
+/// The maximum number of clients in the warm-up.
 const WARM_UP_CLIENTS: usize = 64;
 
-/// Lets jobs live that nobody counts, in every scenario before anything is measured.
+/// Runs warm-up jobs that are not counted, before every scenario.
 pub async fn warm_up(crew: &Crew) -> anyhow::Result<()> {
     let mut options = crew.options.clone();
     options.rate = None;
@@ -29,7 +29,7 @@ pub async fn warm_up(crew: &Crew) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The phases one after the other.
+/// Runs the phases in order.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let (queue, clients, count) = (Queue::unique(), crew.options.clients(), crew.options.jobs());
     let push = settling::push(crew, &queue, clients, count).await?;
@@ -49,7 +49,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
 struct Mixed {
     queue: Queue,
     jobs: Jobs,
-    left: Left,
+    left: Remaining,
     pace: Pace,
     empty: AtomicU64,
     life: Arc<Meter>,
@@ -58,7 +58,7 @@ struct Mixed {
     commit: Arc<Meter>,
 }
 
-/// Everything at once; answers how many reserves got nothing.
+/// Runs the mixed phase; returns how many reserves were empty.
 async fn mixed(crew: &Crew, measured: &mut Measured) -> anyhow::Result<u64> {
     let options = &crew.options;
     let (queue, count) = (Queue::unique(), options.jobs());
@@ -67,7 +67,7 @@ async fn mixed(crew: &Crew, measured: &mut Measured) -> anyhow::Result<u64> {
     let work = Arc::new(Mixed {
         queue,
         jobs: Jobs::new(options.payload_bytes, options.batch),
-        left: Left::new(count),
+        left: Remaining::new(count),
         pace: Pace::new(options.rate),
         empty: AtomicU64::new(0),
         life: Meter::new("mixed")?,
@@ -89,15 +89,15 @@ async fn mixed(crew: &Crew, measured: &mut Measured) -> anyhow::Result<u64> {
 }
 
 impl Mixed {
-    /// Pushes, reserves as many and commits them, round and round. The jobs that it gets are the oldest of the
-    /// backlog, and others get those that it pushed.
+    /// Pushes, reserves as many and commits them, in a loop. It gets the oldest jobs of the backlog, not those that it
+    /// pushed.
     async fn client(&self, mut caller: Caller) -> anyhow::Result<()> {
         loop {
             let count = self.left.take(self.jobs.batch());
             if count == 0 {
                 return Ok(());
             }
-            let start = self.pace.turn().await;
+            let start = self.pace.next_start().await;
             caller.push(&self.queue, &self.jobs, count).await?;
             self.push.add(start, count);
             let mut left = count;

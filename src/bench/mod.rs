@@ -1,16 +1,16 @@
-//! `tailback bench`: a load generator that measures a running server from outside, over HTTP, with
-//! connections of its own. It knows nothing of the server's inside.
+//! `tailback bench`: a load generator that measures a running server over HTTP, as a client. It does not use the
+//! server's internals.
 //!
-//! One scenario a file; they share the rest:
+//! One file per scenario; they share the rest:
 //!
 //! - `options`: the command line.
-//! - `crew`: clients at work, and how far they are. All on one thread, so that they use one core at most.
-//! - `against`: what jobs that ask for more cost, against plain ones.
+//! - `crew`: runs the clients and shows the progress. All on one thread, so that they use at most one core.
+//! - `against`: the cost of a feature, against plain jobs.
 //! - `settling`: the loops that push jobs, and that reserve and commit them.
-//! - `pace`: when turns begin.
-//! - `calls`, `client`, `response`: the calls, the connection below them, and reading an answer.
-//! - `figures`: what was measured.
-//! - `mongod`: the one look behind the server: how many commands its database ran.
+//! - `pace`: when iterations begin.
+//! - `calls`, `client`, `response`: the calls, the connection below them, and parsing responses.
+//! - `figures`: the figures and their output.
+//! - `mongod`: the counts of commands that the server's database ran.
 
 mod against;
 mod batches;
@@ -44,7 +44,7 @@ use self::crew::Crew;
 use self::figures::Report;
 pub use self::options::{Options, Scenario};
 
-/// Measures, and prints what it measured. On one thread: the server is to have the rest of the machine.
+/// Runs a scenario and prints its figures. On one thread: the rest of the machine is for the server.
 pub fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
     let json = options.json;

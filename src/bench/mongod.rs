@@ -1,4 +1,4 @@
-//! The one look behind the server: how many commands its MongoDB has run.
+//! Counts the commands that the server's MongoDB has run.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use anyhow::Context as _;
 use mongodb::Client;
 use mongodb::bson::{Bson, doc};
 
-/// What drivers send to watch over the server, and what this program asks for itself.
+/// Commands that drivers send for monitoring, and the one that this program sends.
 const NOT_COUNTED: [&str; 5] = ["hello", "isMaster", "ismaster", "getMore", "serverStatus"];
 
 /// A connection to the server's MongoDB.
 pub struct Mongod(Client);
 
 impl Mongod {
-    /// Connects; the user must be allowed to read the server's status.
+    /// Connects; the user must be allowed to run `serverStatus`.
     pub async fn connect(url: &str) -> anyhow::Result<Self> {
         Ok(Self(Client::with_uri_str(url).await.context("--mongodb")?))
     }
 
-    /// How often each command was run since the mongod started.
+    /// Returns how often each command has run since the mongod started.
     pub async fn commands(&self) -> anyhow::Result<BTreeMap<String, u64>> {
         let status = self.0.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
         let commands = status.get_document("metrics").and_then(|metrics| metrics.get_document("commands"));
-        let commands = commands.context("the serverStatus does not tell of commands")?;
+        let commands = commands.context("serverStatus has no metrics.commands")?;
         let counts = commands.iter().filter_map(|(name, entry)| {
             let total = match entry.as_document()?.get("total")? {
                 Bson::Int64(total) => u64::try_from(*total).ok()?,

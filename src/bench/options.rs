@@ -1,38 +1,38 @@
-//! What to measure, as the command line says it.
+//! The options of `tailback bench`.
 
 use clap::ValueEnum;
 
-/// A situation to measure a server in.
+/// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Whole lives of jobs: push them all, then reserve and commit them all; with --mixed also all at once
+    /// Full life cycles: push all jobs, then reserve and commit them all; with --mixed also all at once
     Lives,
     /// How fast jobs are reserved and committed from queues of 1,000, 10,000 … jobs
     Depth,
-    /// How fast a large queue is worked off, tenth by tenth
+    /// How fast a large queue is emptied, tenth by tenth
     Drain,
-    /// How soon a waiting reserve answers after a push; with several --url, across servers
+    /// The latency from a push to the response of a waiting reserve; with several --url, across servers
     Wake,
-    /// What waiting reserves cost the database while nothing happens
+    /// The load of waiting reserves on the database while nothing happens
     Idle,
-    /// How fast the figures are answered beside many jobs
+    /// The latency of the figures with many jobs
     Stats,
-    /// How late jobs with a run_at are delivered
+    /// The lateness of jobs with a run_at
     Schedule,
     /// The queue simulation of MongoDB's schema book: 1,000 publishers and 300 readers a second
     Simulation,
-    /// How fast jobs go from stage to stage, against jobs that have but one
+    /// The rate of jobs with several stages, against plain jobs
     Pipeline,
-    /// How fast jobs of ordered groups live, against plain jobs; and what a blocked group costs the others
+    /// The rate of jobs in ordered groups, against plain jobs; and the effect of a blocked group on others
     Groups,
-    /// How fast jobs that need semaphores live, against plain jobs; and what waiting ones cost the others
+    /// The rate of jobs that need semaphores, against plain jobs; and the effect of waiting ones on others
     Semaphores,
-    /// How fast the jobs of batches live, against plain jobs
+    /// The rate of jobs in batches, against plain jobs
     Batch,
 }
 
 impl Scenario {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lives => "lives",
@@ -50,7 +50,7 @@ impl Scenario {
         }
     }
 
-    /// How many clients work unless it is said.
+    /// Returns the default number of clients.
     fn clients(self) -> usize {
         match self {
             Self::Wake => 1,
@@ -60,7 +60,7 @@ impl Scenario {
         }
     }
 
-    /// How many jobs there are unless it is said.
+    /// Returns the default number of jobs.
     fn jobs(self) -> usize {
         match self {
             Self::Idle | Self::Simulation => 0,
@@ -72,7 +72,7 @@ impl Scenario {
         }
     }
 
-    /// For how long it measures unless it is said, in seconds.
+    /// Returns the default duration, in seconds.
     fn seconds(self) -> u64 {
         match self {
             Self::Simulation => 25,
@@ -81,69 +81,69 @@ impl Scenario {
         }
     }
 
-    /// How many jobs stay in the queue unless it is said.
+    /// Returns the default backlog.
     fn backlog(self) -> usize {
         if self == Self::Depth { 1_000_000 } else { 1_000 }
     }
 }
 
-/// What to measure.
+/// The options of a run.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Where a server listens; several times to spread the clients over several servers
+    /// The URL of a server; repeat it to spread the clients over several servers
     #[arg(long, default_value = "http://127.0.0.1:8321")]
     pub(super) url: Vec<String>,
-    /// What to measure
+    /// The scenario to measure
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
-    /// How many clients work at once, each with a connection of its own [default: 64; wake: 1, stats: 8,
+    /// The number of concurrent clients, each with its own connection [default: 64; wake: 1, stats: 8,
     /// simulation: 200; idle has --waiters]
     #[arg(long)]
     clients: Option<usize>,
-    /// How many jobs go through (stats: how many there are) [default: 20000; drain: 1000000, stats: 100000,
+    /// The number of jobs (stats: how many there are) [default: 20000; drain: 1000000, stats: 100000,
     /// schedule: 10000, wake: 200]
     #[arg(long)]
     jobs: Option<usize>,
-    /// How many bytes of text the payload of each job has
+    /// The size of each job's payload, in bytes of text
     #[arg(long, default_value_t = 200)]
     pub(super) payload_bytes: usize,
-    /// How many jobs travel in one call (lives, depth, drain, schedule, pipeline, groups, semaphores, batch)
+    /// The number of jobs per call (lives, depth, drain, schedule, pipeline, groups, semaphores, batch)
     #[arg(long, default_value_t = 1)]
     pub(super) batch: usize,
-    /// How many turns begin per second in all, however long the answers take; latencies count from when a turn
-    /// should have begun. A turn is a push, a reserve with its commit, all three (--mixed), or a look (lives,
-    /// stats) [default: each client begins its next turn when its last has ended]
+    /// The number of iterations per second in all, independent of the response times; latencies count from when an
+    /// iteration was due. An iteration is a push, a reserve with its commit, all three (--mixed), or a get (lives,
+    /// stats) [default: each client begins its next iteration when its last has ended]
     #[arg(long)]
     pub(super) rate: Option<f64>,
-    /// After the two phases a third: every client pushes, reserves and commits, beside a backlog (lives)
+    /// Adds a third phase: every client pushes, reserves and commits, beside a backlog (lives)
     #[arg(long)]
     pub(super) mixed: bool,
-    /// How many jobs stay in the queue (lives --mixed), or do so at most (depth) [default: 1000; depth: 1000000]
+    /// The backlog (lives --mixed), or its maximum (depth) [default: 1000; depth: 1000000]
     #[arg(long)]
     backlog: Option<usize>,
-    /// How many queues there are (idle, stats)
+    /// The number of queues (idle, stats)
     #[arg(long, default_value_t = 500)]
     pub(super) queues: usize,
-    /// How many queues each job goes through (pipeline)
+    /// The number of stages of each job (pipeline)
     #[arg(long, default_value_t = 3)]
     pub(super) stages: usize,
-    /// How many jobs each group has (groups)
+    /// The number of jobs in a group (groups)
     #[arg(long, default_value_t = 10)]
     pub(super) group_size: usize,
-    /// How many jobs each batch has (batch)
+    /// The number of jobs in a batch (batch)
     #[arg(long, default_value_t = 100)]
     pub(super) members: usize,
-    /// How many reserves wait (idle)
+    /// The number of waiting reserves (idle)
     #[arg(long, default_value_t = 2000)]
     pub(super) waiters: usize,
-    /// For how long to measure, in seconds (idle, stats), or over how many to spread (schedule, simulation)
+    /// The duration, in seconds (idle, stats), or how many to spread the jobs over (schedule, simulation)
     /// [default: 20; stats: 10, simulation: 25]
     #[arg(long)]
     seconds: Option<u64>,
-    /// How long to pause before each push, in milliseconds; up to as much again comes on top, at random (wake)
+    /// The pause before each push, in milliseconds, plus a random part of up to as much again (wake)
     #[arg(long, default_value_t = 50)]
     pub(super) pause_ms: u64,
-    /// The server's MongoDB, to read there how many commands it ran (idle)
+    /// The URL of the server's MongoDB, to count its commands (idle)
     #[arg(long, value_name = "URL")]
     pub(super) mongodb: Option<String>,
     /// Print JSON instead of a table
@@ -152,7 +152,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses what cannot be measured.
+    /// Rejects invalid combinations of options.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let paced = matches!(self.scenario, Scenario::Lives | Scenario::Stats);
         let name = self.scenario.name();
@@ -175,17 +175,17 @@ impl Options {
         Ok(())
     }
 
-    /// The server that a scenario asks where it asks only one.
+    /// Returns the first server.
     pub(super) fn first_url(&self) -> &str {
         self.url.first().map_or("", String::as_str)
     }
 
-    /// The other server, where a scenario needs two; the same one where only one is named.
+    /// Returns the last server; the first one if there is only one.
     pub(super) fn last_url(&self) -> &str {
         self.url.last().map_or("", String::as_str)
     }
 
-    /// How many clients work at once.
+    /// Returns the number of concurrent clients.
     pub(super) fn clients(&self) -> usize {
         self.clients.unwrap_or(if self.scenario == Scenario::Idle {
             self.waiters
@@ -194,17 +194,17 @@ impl Options {
         })
     }
 
-    /// How many jobs go through.
+    /// Returns the number of jobs.
     pub(super) fn jobs(&self) -> usize {
         self.jobs.unwrap_or(self.scenario.jobs())
     }
 
-    /// How many jobs stay in the queue.
+    /// Returns the backlog.
     pub(super) fn backlog(&self) -> usize {
         self.backlog.unwrap_or(self.scenario.backlog())
     }
 
-    /// For how long to measure, in seconds.
+    /// Returns the duration, in seconds.
     pub(super) fn seconds(&self) -> u64 {
         self.seconds.unwrap_or(self.scenario.seconds())
     }

@@ -1,41 +1,41 @@
-//! When the turns of a phase begin: as fast as it goes, or at a rate that does not depend on the answers.
+//! When the iterations of a phase begin: as fast as possible (closed loop), or at a fixed rate (open loop).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How late the runtime's timer may wake us; that is not the server's doing.
+/// The timer's maximum delay, which must not count as the server's latency.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// Says when each turn begins.
+/// Schedules the iterations.
 #[derive(Debug)]
 pub struct Pace {
     start: Instant,
-    /// Turns per second in all; none: each client begins its next turn when its last has ended.
+    /// Iterations per second in all; `None`: each client begins its next iteration when its last has ended.
     per_s: Option<f64>,
     next: AtomicU64,
 }
 
 impl Pace {
-    /// A pace that begins now.
+    /// Returns a pace that begins now.
     pub fn new(per_s: Option<f64>) -> Self {
         Self { start: Instant::now(), per_s, next: AtomicU64::new(0) }
     }
 
-    /// Waits for the next turn, and answers the moment that its latency counts from.
-    pub async fn turn(&self) -> Instant {
+    /// Waits for the next iteration; returns the time that its latency counts from.
+    pub async fn next_start(&self) -> Instant {
         let Some(per_s) = self.per_s else { return Instant::now() };
         begin(self.intended(per_s)).await
     }
 
     fn intended(&self, per_s: f64) -> Instant {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        self.start + Duration::from_secs_f64(turn as f64 / per_s)
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        self.start + Duration::from_secs_f64(n as f64 / per_s)
     }
 }
 
-/// Waits for the moment at which something is to begin, and answers the moment that its latency counts from:
-/// the intended one where no client was free in time. Otherwise a server that stalls would be asked less, and
-/// what it kept from being asked would not be counted (coordinated omission).
+/// Waits until something is due; returns the time that its latency counts from: the due time if no client was free
+/// in time. Otherwise a stalled server would get fewer requests, and the delay of those not sent would not be
+/// counted (coordinated omission).
 pub async fn begin(intended: Instant) -> Instant {
     if Instant::now() >= intended {
         return intended;
@@ -44,7 +44,8 @@ pub async fn begin(intended: Instant) -> Instant {
     counted_from(intended, Instant::now())
 }
 
-/// The client was free in time and slept. What the timer woke it late is left out, but not what a busy machine did.
+/// Returns the start for a client that was free in time and slept: the timer's delay is left out, but not that of
+/// a busy machine.
 fn counted_from(intended: Instant, woken: Instant) -> Instant {
     if woken.saturating_duration_since(intended) <= GRAIN { woken.max(intended) } else { intended }
 }
@@ -69,14 +70,14 @@ mod tests {
         let missed = Instant::now() - Duration::from_millis(300);
         assert_eq!(begin(missed).await, missed);
         let ahead = Instant::now() + Duration::from_millis(20);
-        assert!(begin(ahead).await >= ahead, "a turn that is not due yet is waited for");
+        assert!(begin(ahead).await >= ahead, "an iteration that is not due yet is waited for");
     }
 
     #[tokio::test]
     async fn without_a_rate_a_turn_begins_at_once() {
         let pace = Pace::new(None);
         let before = Instant::now();
-        assert!(pace.turn().await >= before);
+        assert!(pace.next_start().await >= before);
         assert_eq!(pace.next.load(Ordering::Relaxed), 0);
     }
 }

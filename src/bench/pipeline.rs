@@ -1,13 +1,12 @@
-//! `pipeline`: jobs go through `--stages` queues, each commit handing them on along their route; beside it, as many
-//! plain jobs whose commit is their end. The last stage's commit ends them, too: it shows what a route costs a job
-//! that has left it behind.
+//! `pipeline`: jobs with a route through `--stages` queues, each commit moving them to the next stage; compared with as
+//! many plain jobs. The commit of the last stage ends the jobs, too: it shows the remaining cost of a completed route.
 
 use super::calls::{Jobs, Queue};
 use super::crew::Crew;
 use super::figures::Measured;
 use super::settling::{self, Settling, Steps};
 
-/// A phase for the plain jobs, one for each stage, and their rates as parts of the first one's.
+/// Runs a phase for the plain jobs and one for each stage; reports the rates relative to the plain jobs.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let work = (options.clients(), options.jobs());

@@ -1,28 +1,28 @@
-//! Reading one answer of HTTP/1.1: as much of it as the server sends us, and no more.
+//! Reads one HTTP/1.1 response: the subset of the protocol that the server uses.
 
 use anyhow::{Context as _, bail};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// More headers than the server ever sends.
+/// The maximum number of headers; the server sends fewer.
 const HEADERS: usize = 32;
-/// How much room there is at least for what comes next, in bytes.
+/// The minimum free capacity of the buffer before a read, in bytes.
 const ROOM: usize = 8 * 1024;
 
-/// The head of an answer, and where its body is.
+/// The head of a response and the position of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The status.
     pub status: u16,
-    /// After how many seconds the server wants to be asked again, if it says so.
+    /// The value of `Retry-After`, in seconds.
     pub retry_after_s: Option<u64>,
-    /// Where the body begins, in bytes from the beginning of the answer.
+    /// The offset of the body, in bytes.
     start: usize,
     /// The length of the body, in bytes.
     length: usize,
 }
 
 impl Head {
-    /// Reads the head; none where it is not there as a whole.
+    /// Parses the head; returns `None` while it is incomplete.
     fn parse(text: &[u8]) -> anyhow::Result<Option<Self>> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut response = httparse::Response::new(&mut headers);
@@ -31,40 +31,42 @@ impl Head {
         let (mut length, mut retry_after_s) = (None, None);
         for header in response.headers {
             if header.name.eq_ignore_ascii_case("content-length") {
-                length = Some(number(header.value).context("the answer's content-length is no number")?);
+                length = Some(number(header.value).context("the content-length is no number")?);
             } else if header.name.eq_ignore_ascii_case("retry-after") {
                 retry_after_s = number(header.value);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-                bail!("the answer comes in chunks, which this client does not read: is a proxy in between?");
+                bail!(
+                    "the response has chunks, which this client does not support: is there a proxy in between?"
+                );
             }
         }
         let length = match (length, status) {
             (_, 204) => 0,
             (Some(length), _) => length,
-            (None, _) => bail!("an answer with status {status} does not say how long it is"),
+            (None, _) => bail!("a response with status {status} has no content-length"),
         };
         Ok(Some(Self { status, retry_after_s, start, length: usize::try_from(length)? }))
     }
 
-    /// The body within the answer that this is the head of.
-    pub fn body<'a>(&self, answer: &'a [u8]) -> &'a [u8] {
-        answer.get(self.start..self.start + self.length).unwrap_or_default()
+    /// Returns the body in the buffer of this response.
+    pub fn body<'a>(&self, response: &'a [u8]) -> &'a [u8] {
+        response.get(self.start..self.start + self.length).unwrap_or_default()
     }
 }
 
-/// A header's value that is a whole number.
+/// Parses a header's value as a whole number.
 fn number(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// Reads one whole answer into `buffer`, in place of what was there.
+/// Reads one whole response into `buffer`, replacing its content.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> anyhow::Result<Head> {
     buffer.clear();
     let mut head = None;
     loop {
         buffer.reserve(ROOM);
-        let n = stream.read_buf(buffer).await.context("cannot read the answer")?;
-        anyhow::ensure!(n > 0, "the server closed the connection instead of answering");
+        let n = stream.read_buf(buffer).await.context("cannot read the response")?;
+        anyhow::ensure!(n > 0, "the server closed the connection without a response");
         if head.is_none() {
             head = Head::parse(buffer)?;
             let rest = head.map_or(0, |head| (head.start + head.length).saturating_sub(buffer.len()));
@@ -73,7 +75,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -
         if let Some(head) = head {
             match buffer.len().checked_sub(head.start + head.length) {
                 Some(0) => return Ok(head),
-                Some(more) => bail!("the answer is {more} bytes longer than it says"),
+                Some(more) => bail!("the response is {more} bytes longer than its content-length"),
                 None => {}
             }
         }
@@ -86,10 +88,10 @@ mod tests {
 
     use super::*;
 
-    const ANSWER: &[u8] =
+    const RESPONSE: &[u8] =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"jobs\":[]}";
 
-    /// What is read when the texts arrive one after the other, and the body.
+    /// Returns the head and the body that are read when the parts arrive one after the other.
     async fn reading(parts: &[&[u8]], window: usize) -> anyhow::Result<(Head, Vec<u8>)> {
         let (mut near, mut far) = tokio::io::duplex(window);
         let parts: Vec<Vec<u8>> = parts.iter().map(|part| part.to_vec()).collect();
@@ -101,7 +103,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        let mut buffer = b"what an earlier answer left".to_vec();
+        let mut buffer = b"the previous response".to_vec();
         let head = read(&mut near, &mut buffer).await;
         sending.abort();
         head.map(|head| (head, head.body(&buffer).to_vec()))
@@ -109,13 +111,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_may_be_split_anywhere() {
-        for at in 1..ANSWER.len() {
-            let (first, second) = ANSWER.split_at(at);
+        for at in 1..RESPONSE.len() {
+            let (first, second) = RESPONSE.split_at(at);
             let (head, body) = reading(&[first, second], 1024).await.unwrap();
             assert_eq!((head.status, head.retry_after_s), (200, None));
             assert_eq!(body, b"{\"jobs\":[]}");
         }
-        let (_, body) = reading(&[ANSWER], 1).await.unwrap();
+        let (_, body) = reading(&[RESPONSE], 1).await.unwrap();
         assert_eq!(body, b"{\"jobs\":[]}");
     }
 
@@ -144,7 +146,7 @@ mod tests {
     async fn what_cannot_be_read_is_refused() {
         let refused: [(&[&[u8]], &str); 5] = [
             (&[b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"], "chunks"),
-            (&[b"HTTP/1.1 200 OK\r\n\r\n{}"], "how long"),
+            (&[b"HTTP/1.1 200 OK\r\n\r\n{}"], "no content-length"),
             (&[b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}"], "no number"),
             (&[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{}"], "1 bytes longer"),
             (&[b"SSH-2.0-x\r\n\r\n"], "invalid"),

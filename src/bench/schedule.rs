@@ -1,8 +1,7 @@
-//! `schedule`: jobs become due one after the other in the near future while clients wait for them; how late
-//! they are delivered.
+//! `schedule`: jobs become due one after the other while clients wait for them; reports how late they are delivered.
 //!
-//! Lateness is the time from the job's `run_at` to the answer that brings it, by this machine's clock. That is
-//! right as long as the server's store runs on the same machine, which the other scenarios do not ask for.
+//! Lateness is the time from the job's `run_at` to the response that delivers it, by this machine's clock. That is
+//! correct only if the server's store runs on the same machine, which the other scenarios do not require.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,13 +14,13 @@ use super::calls::{Caller, Jobs, Queue};
 use super::crew::Crew;
 use super::figures::{Measured, Meter};
 
-/// How long a client waits for a job before it asks again, in milliseconds.
+/// The `wait_ms` of a reserve.
 const WAIT_MS: u64 = 1_000;
-/// The slowest that jobs should be pushed at, per second: all of them are there before the first is due.
+/// The assumed minimum rate of pushes per second: all jobs must be pushed before the first is due.
 const PUSHED_PER_S: usize = 2_000;
-/// How long there is for everything else before the first is due, in milliseconds.
+/// The time for everything else before the first job is due, in milliseconds.
 const LEAD_MS: i64 = 2_000;
-/// How long the clients wait already when the first becomes due, in milliseconds.
+/// How long the clients have been waiting when the first job becomes due, in milliseconds.
 const EARLY_MS: i64 = 500;
 
 /// The work of the waiting clients.
@@ -30,12 +29,12 @@ struct Late {
     batch: usize,
     count: usize,
     delivered: AtomicUsize,
-    /// Jobs that came before their time.
+    /// The number of jobs that were delivered too early.
     early: AtomicU64,
     lateness: Arc<Meter>,
 }
 
-/// One phase: how late each job was.
+/// Runs one phase; its latencies are the lateness of each job.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let (queue, count) = (Queue::unique(), options.jobs());
@@ -66,7 +65,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// Pushes the jobs, due evenly over the seconds that begin at `first_ms`.
+/// Pushes the jobs, whose due times are spread evenly from `first_ms` on.
 async fn push(crew: &Crew, queue: &Queue, first_ms: i64) -> anyhow::Result<()> {
     let (count, options) = (crew.options.jobs(), &crew.options);
     let span_ms = options.seconds() * 1000;
@@ -89,7 +88,7 @@ async fn push(crew: &Crew, queue: &Queue, first_ms: i64) -> anyhow::Result<()> {
 }
 
 impl Late {
-    /// Waits for jobs and commits them until all have come.
+    /// Reserves and commits jobs until all have been delivered.
     async fn client(&self, mut caller: Caller) -> anyhow::Result<()> {
         while self.delivered.load(Ordering::Relaxed) < self.count {
             let mut due_us = Vec::new();
@@ -116,8 +115,8 @@ impl Late {
     }
 }
 
-/// This machine's clock, in microseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "a client has no other clock, and decides nothing by it")]
+/// Returns this machine's time, in microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "a client has no other clock, and only measures with it")]
 fn now_us() -> i64 {
     jiff::Timestamp::now().as_microsecond()
 }

@@ -1,5 +1,5 @@
-//! `semaphores`: jobs that need a semaphore with room for all, and one with room for a quarter of the clients; and plain
-//! jobs behind jobs that wait for a semaphore.
+//! `semaphores`: jobs that need a semaphore with capacity for all, and one with capacity for a quarter of the clients;
+//! and plain jobs behind jobs that wait for a semaphore.
 
 use super::against::Against;
 use super::calls::{Jobs, Queue};
@@ -7,7 +7,7 @@ use super::crew::Crew;
 use super::figures::Measured;
 use super::settling;
 
-/// The phases one after the other.
+/// Runs the phases in order.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let (payload_bytes, batch) = (options.payload_bytes, options.batch);
@@ -16,9 +16,9 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     for (name, capacity) in [
         ("with a free semaphore", 1_000_000),
         ("with a busy semaphore", options.clients().div_ceil(4)),
-        ("beside who waits", 1),
+        ("beside waiting jobs", 1),
     ] {
-        // No queue has its name: it is as unique.
+        // The name of a unique queue is unique for a semaphore as well.
         let semaphore = Queue::unique().name;
         let path = format!("/v1/semaphores/{semaphore}");
         caller.send("PUT", &path, &format!("{{\"capacity\":{capacity}}}")).await?;

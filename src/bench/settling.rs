@@ -1,27 +1,26 @@
-//! The two loops that most scenarios are made of: clients that push jobs, and clients that reserve and commit
-//! them.
+//! The two loops of most scenarios: clients that push jobs, and clients that reserve and commit them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::calls::{Caller, Jobs, Queue};
-use super::crew::{Crew, Left};
+use super::crew::{Crew, Remaining};
 use super::figures::{Meter, Phase};
 use super::pace::Pace;
 
-/// How long a client pauses whom others were faster than.
+/// The pause of a client before it retries an empty reserve.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long jobs may be missing: as long as it takes until the reservations of a lost answer have run out.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// The timeout for jobs to appear: longer than the leases of a reserve whose response was lost.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Pushes so many jobs and answers the figures of it.
+/// Pushes `count` jobs and returns the figures.
 pub async fn push(crew: &Crew, queue: &Queue, clients: usize, count: usize) -> anyhow::Result<Phase> {
     let jobs = Jobs::new(crew.options.payload_bytes, crew.options.batch);
     push_these(crew, queue, jobs, (clients, count)).await
 }
 
-/// Pushes so many of these jobs and answers the figures of it.
+/// Pushes `count` of these jobs and returns the figures.
 pub async fn push_these(
     crew: &Crew,
     queue: &Queue,
@@ -30,7 +29,7 @@ pub async fn push_these(
 ) -> anyhow::Result<Phase> {
     let options = &crew.options;
     let jobs = Arc::new(jobs);
-    let (left, meter) = (Arc::new(Left::new(count)), Meter::new("push")?);
+    let (left, meter) = (Arc::new(Remaining::new(count)), Meter::new("push")?);
     let callers = crew.callers(clients).await?;
     let pace = Arc::new(Pace::new(options.rate));
     let took = crew
@@ -43,7 +42,7 @@ pub async fn push_these(
                     if count == 0 {
                         return Ok(());
                     }
-                    let start = pace.turn().await;
+                    let start = pace.next_start().await;
                     caller.push(&queue, &jobs, count).await?;
                     meter.add(start, count);
                 }
@@ -53,24 +52,24 @@ pub async fn push_these(
     Ok(meter.phase(took))
 }
 
-/// What happens each time that so many more jobs are settled.
+/// What to do after every so many settled jobs.
 #[derive(Debug, Default, Clone)]
 pub enum Steps {
-    /// Nothing.
+    /// Do nothing.
     #[default]
     None,
-    /// The moment is noted.
-    Noted(usize),
-    /// As many are pushed again by whoever settled the last of them.
-    Refilled(Arc<Jobs>),
+    /// Record the time.
+    Recorded(usize),
+    /// Refill: the client that settled the last of them pushes as many.
+    Refill(Arc<Jobs>),
 }
 
 impl Steps {
     fn every(&self) -> usize {
         match self {
             Self::None => usize::MAX,
-            Self::Noted(every) => *every,
-            Self::Refilled(jobs) => jobs.batch(),
+            Self::Recorded(every) => *every,
+            Self::Refill(jobs) => jobs.batch(),
         }
     }
 }
@@ -79,22 +78,22 @@ impl Steps {
 #[derive(Debug)]
 pub struct Settling {
     queue: Queue,
-    /// How many a client asks for at once.
+    /// The number of jobs per reserve.
     batch: usize,
-    left: Left,
+    left: Remaining,
     pace: Pace,
     steps: Steps,
     settled: AtomicUsize,
-    /// When each step was done.
+    /// The time at which each step was done.
     moments: Mutex<Vec<Instant>>,
-    /// Reserves that answered nothing although there were jobs.
+    /// Reserves that returned nothing although there were jobs.
     empty: AtomicU64,
     pair: Arc<Meter>,
     reserve: Arc<Meter>,
     commit: Arc<Meter>,
 }
 
-/// The figures of jobs that were reserved and committed.
+/// The figures of reserving and committing jobs.
 #[derive(Debug)]
 pub struct Settled {
     /// Pairs of a reserve and its commit.
@@ -103,14 +102,14 @@ pub struct Settled {
     pub reserve: Phase,
     /// The commits.
     pub commit: Phase,
-    /// Reserves that answered nothing although there were jobs.
+    /// Reserves that returned nothing although there were jobs.
     pub empty_reserves: u64,
-    /// How long each step took.
+    /// The duration of each step.
     pub steps: Vec<Duration>,
 }
 
 impl Settling {
-    /// Reserves and commits so many jobs of a queue that has them, and answers the figures of it.
+    /// Reserves and commits `count` jobs of a queue that has them, and returns the figures.
     pub async fn run(
         crew: &Crew,
         queue: &Queue,
@@ -123,7 +122,7 @@ impl Settling {
         let work = Arc::new(Self {
             queue: queue.clone(),
             batch: options.batch,
-            left: Left::new(count),
+            left: Remaining::new(count),
             pace: Pace::new(options.rate),
             steps,
             settled: AtomicUsize::new(0),
@@ -157,7 +156,7 @@ impl Settling {
             if left == 0 {
                 return Ok(());
             }
-            let mut start = self.pace.turn().await;
+            let mut start = self.pace.next_start().await;
             while left > 0 {
                 let reserving = start;
                 let count = reserve(&mut caller, &self.queue, left, &self.empty).await?;
@@ -173,25 +172,25 @@ impl Settling {
         }
     }
 
-    /// So many jobs were settled.
+    /// Counts `count` settled jobs and runs the steps that they complete.
     async fn step(&self, caller: &mut Caller, count: usize) -> anyhow::Result<()> {
         let every = self.steps.every();
         let before = self.settled.fetch_add(count, Ordering::Relaxed);
         for _ in before / every..(before + count) / every {
             match &self.steps {
                 Steps::None => {}
-                Steps::Noted(_) => {
+                Steps::Recorded(_) => {
                     self.moments.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
                 }
-                Steps::Refilled(jobs) => caller.push(&self.queue, jobs, jobs.batch()).await?,
+                Steps::Refill(jobs) => caller.push(&self.queue, jobs, jobs.batch()).await?,
             }
         }
         Ok(())
     }
 }
 
-/// Reserves at least one of up to `count` jobs that are known to be there. Where several servers take from one
-/// database a reserve may find that others were faster; such an answer is counted and asked for again.
+/// Reserves at least one of up to `count` jobs that are known to exist. With several servers on one database a reserve
+/// may lose the race for the jobs and be empty; it is counted and retried.
 pub async fn reserve(
     caller: &mut Caller,
     queue: &Queue,
@@ -205,7 +204,7 @@ pub async fn reserve(
             return Ok(reserved);
         }
         let since = *since.get_or_insert_with(Instant::now);
-        anyhow::ensure!(since.elapsed() < PATIENCE, "no job is found any more, {PATIENCE:?} long");
+        anyhow::ensure!(since.elapsed() < TIMEOUT, "no job was found for {TIMEOUT:?}");
         empty.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
     }

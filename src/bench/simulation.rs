@@ -1,8 +1,8 @@
 //! `simulation`: the queue simulation of MongoDB's schema book. In each of 25 seconds 1,000 publishers push a
-//! job and 300 readers fetch the oldest one, spread evenly over the second, over 4 × 50 connections. They come
-//! when they come: what is slow is counted from when it should have begun.
+//! job and 300 readers fetch the oldest one, spread evenly over the second, over 4 × 50 connections. Open loop: the
+//! latency of each counts from when it was due.
 //!
-//! A fetch there takes the job away in one step, so it is a pop here.
+//! A fetch there removes the job in one step, so it is a pop here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use super::crew::Crew;
 use super::figures::{Measured, Meter};
 use super::pace;
 
-/// How many push in each second.
+/// Pushes per second.
 const PUBLISHERS: u64 = 1_000;
-/// How many fetch in each second.
+/// Fetches per second.
 const READERS: u64 = 300;
 
 /// The work of all connections.
@@ -26,7 +26,7 @@ struct Simulation {
     seconds: u64,
     second: Vec<(Duration, Event)>,
     next: AtomicUsize,
-    /// Fetches that got nothing.
+    /// Fetches that were empty.
     empty: AtomicU64,
     publish: Arc<Meter>,
     fetch: Arc<Meter>,
@@ -38,7 +38,7 @@ enum Event {
     Fetch,
 }
 
-/// One phase for publishing and one for fetching.
+/// Runs one phase for publishing and one for fetching.
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let callers = crew.callers(options.clients()).await?;
@@ -67,7 +67,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// What happens in a second, and when.
+/// Returns the events of a second, with their times.
 fn second() -> Vec<(Duration, Event)> {
     let spread =
         |count: u64, event| (0..count).map(move |n| (Duration::from_nanos(n * 1_000_000_000 / count), event));
@@ -78,7 +78,7 @@ fn second() -> Vec<(Duration, Event)> {
 }
 
 impl Simulation {
-    /// Takes the next event that no other connection has taken, until there are no more.
+    /// Processes the next event that no other connection has taken, until there are no more.
     async fn connection(&self, mut caller: Caller) -> anyhow::Result<()> {
         loop {
             let n = self.next.fetch_add(1, Ordering::Relaxed);

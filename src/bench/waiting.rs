@@ -1,4 +1,4 @@
-//! Clients that wait for jobs, and say when they got one.
+//! Clients that wait for jobs and report when they got one.
 
 use std::time::{Duration, Instant};
 
@@ -8,58 +8,60 @@ use tokio::task::JoinSet;
 
 use super::calls::{Caller, Queue};
 
-/// The longest that the server lets a reserve wait, in milliseconds.
+/// The maximum `wait_ms` of a reserve.
 const WAIT_MS: u64 = 60_000;
-/// How long a pushed job may take to reach somebody who waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout from a push to its delivery to a waiting client.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waiting clients; they end with this.
+/// Waiting clients; dropping this aborts them.
 pub struct Waiting {
     clients: JoinSet<anyhow::Result<()>>,
-    answered: mpsc::UnboundedReceiver<Instant>,
+    delivered: mpsc::UnboundedReceiver<Instant>,
 }
 
 impl Waiting {
-    /// Lets each caller wait for one job at a time of its queue, and commit it.
+    /// Makes each caller wait for one job at a time of its queue and commit it.
     pub fn start(callers: impl IntoIterator<Item = (Caller, Queue)>) -> Self {
-        let (tell, answered) = mpsc::unbounded_channel();
+        let (sender, delivered) = mpsc::unbounded_channel();
         let mut clients = JoinSet::new();
         for (mut caller, queue) in callers {
-            let tell = tell.clone();
+            let sender = sender.clone();
             clients.spawn(async move {
                 loop {
-                    // Without a job in time it asks again, as a worker would.
+                    // If the wait times out it asks again, as a worker would.
                     if caller.reserve(&queue, 1, WAIT_MS).await? == 0 {
                         continue;
                     }
                     let now = Instant::now();
                     caller.commit().await?;
-                    tell.send(now).ok().context("nobody listens any more")?;
+                    sender.send(now).ok().context("the receiver is gone")?;
                 }
             });
         }
-        Self { clients, answered }
+        Self { clients, delivered }
     }
 
-    /// The moment at which somebody got the next job, once that is committed.
+    /// Returns when a client got the next job, once that is committed.
     pub async fn next(&mut self) -> anyhow::Result<Instant> {
         tokio::select! {
-            answered = self.answered.recv() => answered.context("nobody waits any more"),
+            delivered = self.delivered.recv() => delivered.context("no client is waiting any more"),
             failure = failure(&mut self.clients) => Err(failure),
-            () = tokio::time::sleep(PATIENCE) => anyhow::bail!("nobody got a job within {PATIENCE:?} of its push"),
+            () = tokio::time::sleep(DELIVERY_TIMEOUT) => {
+                anyhow::bail!("no client got the job within {DELIVERY_TIMEOUT:?} of its push")
+            }
         }
     }
 
-    /// Lets time pass, and fails if a client does not wait any more.
+    /// Sleeps, and fails if a client stops waiting.
     pub async fn pass(&mut self, time: Duration) -> anyhow::Result<()> {
         tokio::time::timeout(time, failure(&mut self.clients)).await.map_or(Ok(()), Err)
     }
 }
 
-/// Why one of the clients stopped waiting; never, as long as all is well.
+/// Returns why a client stopped waiting; pending as long as none did.
 async fn failure(clients: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Error {
     match clients.join_next().await {
         Some(Ok(Err(error))) => error,
-        _ => anyhow::anyhow!("a waiting client broke"),
+        _ => anyhow::anyhow!("a waiting client panicked"),
     }
 }
