@@ -2,11 +2,11 @@
 
 use anyhow::bail;
 
-use super::{Digest, PAGE, Progress, patiently};
+use super::{Digest, PAGE, Progress, with_retries};
 use crate::job::{Batch, BatchId, BatchResult, JobId};
 use crate::store::Store;
 
-/// Copies every batch with its results. What is there already stays as it is, and must be equal.
+/// Copies every batch with its results. A batch that the target already has is not changed, and must be equal.
 pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
     let (mut after, mut copied) = (None, 0);
     while let Some(batches) = page(source, after.as_ref()).await? {
@@ -15,10 +15,10 @@ pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progres
             loop {
                 let results = results(source, batch, last.as_ref()).await?;
                 let import = async || target.import_batch(batch.clone(), results.clone()).await;
-                if !patiently(import).await? {
+                if !with_retries(import).await? {
                     bail!(
-                        "the target holds the batch {} otherwise than the source; it was left as it is. Start with \
-                         an empty target",
+                        "conflict: the batch {} in the target differs from the source; it was not changed. Start \
+                         with an empty target",
                         batch.id
                     );
                 }
@@ -35,7 +35,7 @@ pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progres
     Ok(())
 }
 
-/// How many batches a store has, and a digest over them and their results.
+/// Returns the number of batches of a store and a digest over them and their results.
 pub async fn read(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
     let (mut after, mut count, mut digest) = (None, 0, Digest::default());
     while let Some(batches) = page(store, after.as_ref()).await? {
@@ -57,9 +57,9 @@ pub async fn read(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
     Ok((count, digest))
 }
 
-/// The batches behind this one, if there are any.
+/// Returns the batches after this one, if there are any.
 async fn page(store: &dyn Store, after: Option<&BatchId>) -> anyhow::Result<Option<Vec<Batch>>> {
-    let page = patiently(async || store.export_batches(after, PAGE).await).await?;
+    let page = with_retries(async || store.export_batches(after, PAGE).await).await?;
     Ok(Some(page).filter(|page| !page.is_empty()))
 }
 
@@ -68,5 +68,5 @@ async fn results(
     batch: &Batch,
     after: Option<&JobId>,
 ) -> anyhow::Result<Vec<BatchResult>> {
-    patiently(async || store.batch_results(&batch.id, after, PAGE).await).await
+    with_retries(async || store.batch_results(&batch.id, after, PAGE).await).await
 }

@@ -1,4 +1,4 @@
-//! Digests by which two stores are compared, and the fields in which two jobs differ.
+//! Digests for the comparison of two stores, and the fields in which two jobs differ.
 
 use std::fmt;
 
@@ -8,35 +8,35 @@ use sha2::{Digest as _, Sha256};
 use crate::job::{Batch, BatchResult, Claim, Job, Meta, Payload};
 use crate::store::HeldKey;
 
-/// A digest over many things that does not depend on their order: the sum of their SHA-256 digests, in four
-/// lanes. It finds accidents, not forgers.
+/// An order-independent digest over many items: the sum of their SHA-256 digests, in four lanes. It detects
+/// accidental differences, not forged ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digest([u64; 4]);
 
 impl Digest {
-    /// Takes a job in, all but the guard of its writes.
+    /// Adds a job, without its `rev`.
     pub fn add_job(&mut self, job: &Job) {
         let mut sum = Sha256::new();
         for (name, text) in fields(job) {
-            // With the lengths, no two lists of fields give the same bytes.
+            // The lengths make the encoding unambiguous.
             sum.update(format!("{name} {} ", text.len()));
             sum.update(text);
         }
         self.add(sum.finalize().as_slice());
     }
 
-    /// Takes a key in.
+    /// Adds a key.
     pub fn add_key(&mut self, key: &HeldKey) {
         let HeldKey { queue, key, job, digest, until, run_at } = key;
         self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at))).as_slice());
     }
 
-    /// Takes a batch in.
+    /// Adds a batch.
     pub fn add_batch(&mut self, batch: &Batch) {
         self.add(Sha256::digest(format!("{batch:?}")).as_slice());
     }
 
-    /// Takes a result of a batch in.
+    /// Adds a result of a batch.
     pub fn add_result(&mut self, batch: &Batch, result: &BatchResult) {
         self.add(Sha256::digest(format!("{} {result:?}", batch.id)).as_slice());
     }
@@ -55,13 +55,13 @@ impl fmt::Display for Digest {
     }
 }
 
-/// The names of the fields in which two jobs differ.
+/// Returns the names of the fields in which two jobs differ.
 pub fn differences(one: &Job, other: &Job) -> Vec<&'static str> {
     let pairs = fields(one).into_iter().zip(fields(other));
     pairs.filter(|(one, other)| one.1 != other.1).map(|(one, _)| one.0).collect()
 }
 
-/// A job's fields as JSON texts. Every field is named, so that the compiler asks for those to come.
+/// Returns a job's fields as JSON. Every field is named, so that the compiler reports new ones that are missing.
 fn fields(Job { meta, payload, headers, result }: &Job) -> Vec<(&'static str, String)> {
     let mut fields = Vec::from(bookkeeping(meta));
     fields.extend([
@@ -106,7 +106,7 @@ fn bookkeeping(meta: &Meta) -> [(&'static str, String); 22] {
         errors,
         trail,
         origin: _,
-        replay_of: _, // these are added above
+        replay_of: _, // added above
         route: _,
         batch: _,
         group: _,
@@ -142,13 +142,13 @@ fn bookkeeping(meta: &Meta) -> [(&'static str, String); 22] {
     ]
 }
 
-/// The canonical text; the empty one, which is no JSON, where there is none.
+/// Returns the canonical text; empty, which is no JSON, for `None`.
 fn json(payload: Option<&Payload>) -> String {
     payload.map_or_else(String::new, |payload| payload.as_str().to_owned())
 }
 
 fn text(value: &impl Serialize) -> String {
-    // None of these values can fail to be written: they are numbers, texts and lists of such.
+    // Serialization cannot fail: these values are numbers, strings and lists of such.
     serde_json::to_string(value).unwrap_or_default()
 }
 

@@ -1,20 +1,19 @@
-//! Copies everything that one store holds into another, while no server runs on either.
+//! Copies the content of one store into another, while no server runs on either.
 //!
-//! The rule that makes a repeat safe: **nothing in the target is ever overwritten or removed.** Before the
-//! first write, everything in the target must be in the source and equal: so is an empty target, one that
-//! an interrupted run has left, and one that is complete. Anything else is an error that names the job (or
-//! the queue, or the key). If the source was used again after an interrupted run, the remedy is to start
-//! with an empty target.
+//! The rule that makes the copy idempotent: **nothing in the target is ever overwritten or removed.** Before the
+//! first write, everything in the target must be in the source and equal. That holds for an empty target, for
+//! the target of an interrupted run, and for a complete one. Anything else is a conflict: an error that names the
+//! job (or the queue, or the key). If the source was used after an interrupted run, start again with an empty target.
 //!
-//! Copied are the settings with their versions, the keys, the semaphores, the batches with their results, the jobs with their ids,
-//! states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence and their
-//! last runs. Not copied are receipts and requests, which live for minutes and
-//! only answer repeats: the repeat of a `move` that was answered before the copy is told `reservation-lost`,
-//! and the repeat of a reserve with an `Idempotency-Key` reserves anew. Nor are workers: each shows up with its next
-//! heartbeat, and until then keeps its jobs for their leases.
+//! Copied are the settings with their versions, the keys, the semaphores, the batches with their results, the jobs
+//! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
+//! and their last runs. Not copied are receipts and requests, which live for minutes and only serve retries: the
+//! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a reserve with an
+//! `Idempotency-Key` reserves other jobs. Nor are workers: each is known again after its next heartbeat, and until
+//! then keeps its jobs for their leases.
 //!
-//! History is forgotten when its time comes, by MongoDB (an hour later) also while it is copied: a job that only one side
-//! has and whose `purge_at` has passed is no difference.
+//! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
+//! whose `purge_at` has passed is no difference.
 
 mod batches;
 mod digest;
@@ -37,19 +36,19 @@ use crate::store::{
     Expected, HeldKey, Imported, Result as StoreResult, Saved, Store, StoreError, StoredSettings, chain,
 };
 
-/// How many jobs or keys travel together.
+/// The number of jobs or keys in one call.
 const PAGE: usize = 500;
-/// How long a store that cannot be reached is tried again, and how often.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(500);
-/// Between two steps of comparing figures, which nobody has to be spared for.
+/// How long calls to an unavailable store are retried, and the pause between retries.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// The pause between two steps of the reconciliation of counts: none, since no server runs.
 const BREATH: Duration = Duration::from_millis(50);
-/// A job whose end of keeping is this near counts as forgotten: the clocks of two stores are not one.
+/// A job whose `purge_at` is this near counts as purged: the clocks of two stores differ.
 const MARGIN_MS: u64 = 1000;
 
-/// Copies all that `source` holds into `target` and compares the two. Both have been migrated.
+/// Copies the content of `source` into `target` and compares the two. Both must have been migrated.
 ///
-/// It may be ended at any moment and run again; see the module's documentation for the rule.
+/// Idempotent: it may be interrupted at any time and run again; see the module's documentation for the rule.
 pub async fn copy(
     source: &dyn Store,
     target: &dyn Store,
@@ -71,12 +70,12 @@ pub async fn copy(
     Ok(verdict)
 }
 
-/// Has the target compare its figures with what is there, so that they are right from the first answer on:
-/// an earlier run may have been interrupted before it had counted what it stored.
+/// Makes the target reconcile its counts with its jobs, so that they are right from the first response on: an
+/// earlier run may have been interrupted before it counted what it stored.
 async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
-        if patiently(async || target.reconcile().await).await?.is_settled {
+    while start.elapsed() < RETRY_TIMEOUT {
+        if with_retries(async || target.reconcile().await).await?.is_settled {
             break;
         }
         tokio::time::sleep(BREATH).await;
@@ -85,27 +84,27 @@ async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
 }
 
 async fn total(store: &dyn Store) -> anyhow::Result<u64> {
-    let figures = patiently(async || store.counts().await).await?;
+    let figures = with_retries(async || store.counts().await).await?;
     let counts = figures.values().map(|figures| figures.counts);
     Ok(counts.map(|c| c.ready + c.scheduled + c.reserved + c.blocked + c.dead + c.done).sum())
 }
 
-/// Makes sure that all jobs of the target are the source's.
+/// Fails if a job of the target is not in the source or differs from it.
 async fn check(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
     let total = total(target).await?;
     let (mut after, mut seen) = (None, 0);
     loop {
-        let page = patiently(async || target.export(after.as_ref(), PAGE).await).await?;
+        let page = with_retries(async || target.export(after.as_ref(), PAGE).await).await?;
         let Some(last) = page.last() else { return Ok(()) };
         let ids: Vec<JobId> = page.iter().map(|job| job.meta.id.clone()).collect();
-        let originals = patiently(async || source.get(&ids).await).await?;
+        let originals = with_retries(async || source.get(&ids).await).await?;
         for (there, original) in page.iter().zip(&originals) {
             match original {
                 Some(original) if same(there, original) => {}
-                Some(original) => bail!(unlike(original, there)),
-                None if forgotten(there, now(source, target)?) => {}
+                Some(original) => bail!(conflict_message(original, there)),
+                None if may_be_purged(there, now(source, target)?) => {}
                 None => bail!(
-                    "the target holds the job {} (queue {}), which the source has not; nothing was written. \
+                    "the target holds the job {} (queue {}), which the source does not; nothing was written. \
                      Start with an empty target",
                     there.meta.id,
                     there.meta.queue
@@ -113,16 +112,16 @@ async fn check(source: &dyn Store, target: &dyn Store, progress: &mut Progress) 
             }
         }
         seen += page.len() as u64;
-        progress.report("looking at what the target holds", seen, total);
+        progress.report("checking the target", seen, total);
         after = Some(last.meta.id.clone());
     }
 }
 
-/// What to say of a job that the target has otherwise.
-fn unlike(original: &Job, there: &Job) -> String {
+/// Returns the error for a job that differs between the stores.
+fn conflict_message(original: &Job, there: &Job) -> String {
     format!(
-        "the target holds the job {} (queue {}) otherwise than the source: they differ in {}. It was left as it \
-         is. Start with an empty target; if an earlier run was interrupted, one of the stores was used since",
+        "conflict: the job {} (queue {}) in the target differs from the source in {}. It was not changed. \
+         Start with an empty target; if an earlier run was interrupted, one of the stores was used since",
         there.meta.id,
         there.meta.queue,
         digest::differences(original, there).join(", ")
@@ -130,7 +129,7 @@ fn unlike(original: &Job, there: &Job) -> String {
 }
 
 async fn all_settings(store: &dyn Store) -> anyhow::Result<HashMap<QueueName, StoredSettings>> {
-    let snapshot = patiently(async || store.settings(None).await).await?;
+    let snapshot = with_retries(async || store.settings(None).await).await?;
     Ok(snapshot.map(|snapshot| snapshot.queues).unwrap_or_default())
 }
 
@@ -139,7 +138,7 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
     let foreign = there.iter().find(|(queue, settings)| wanted.get(queue) != Some(settings));
     if let Some((queue, _)) = foreign {
         bail!(
-            "the target has other settings of the queue {queue} than the source; no setting was changed. \
+            "conflict: the settings of the queue {queue} in the target differ from the source; no setting was changed. \
              Start with an empty target"
         );
     }
@@ -148,12 +147,12 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
             continue;
         }
         let save = async || target.save_settings(queue, Some(settings), &Expected::Absent).await;
-        // The first try of a save that is repeated may have been carried out: then it is there, and ours.
-        if patiently(save).await? == Saved::Conflict
+        // A retried save conflicts with its own first attempt if that took effect.
+        if with_retries(save).await? == Saved::Conflict
             && all_settings(target).await?.get(queue) != Some(settings)
         {
             bail!(
-                "somebody else has set the queue {queue} of the target in this moment: is a server running?"
+                "conflict: the queue {queue} of the target was changed during the copy: is a server running?"
             );
         }
     }
@@ -163,14 +162,14 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
 async fn copy_keys(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
     let (mut after, mut copied): (Option<HeldKey>, u64) = (None, 0);
     loop {
-        let page = patiently(async || source.export_keys(after.as_ref(), PAGE).await).await?;
+        let page = with_retries(async || source.export_keys(after.as_ref(), PAGE).await).await?;
         let Some(last) = page.last() else { return Ok(()) };
-        let imported = patiently(async || whole(target.import_keys(page.clone()).await)).await?;
+        let imported = with_retries(async || all_or_error(target.import_keys(page.clone()).await)).await?;
         let other = page.iter().zip(imported).find(|(_, imported)| *imported == Imported::Different);
         if let Some((key, _)) = other {
             bail!(
-                "the key {:?} of the queue {} stands for another job in the target than in the source; it was \
-                 left as it is. Start with an empty target",
+                "conflict: the key {:?} of the queue {} belongs to another job in the target than in the source; it \
+                 was not changed. Start with an empty target",
                 key.key.as_str(),
                 key.queue
             );
@@ -187,13 +186,13 @@ async fn copy_jobs(
     total: u64,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
-    let mut page = patiently(async || source.export(None, PAGE).await).await?;
+    let mut page = with_retries(async || source.export(None, PAGE).await).await?;
     let mut copied = 0;
     while let Some(last) = page.last() {
-        // The next page is read while this one is written.
+        // Reads the next page while this one is written.
         let (imported, next) = tokio::join!(
-            patiently(async || whole(target.import(page.clone()).await)),
-            patiently(async || source.export(Some(&last.meta.id), PAGE).await),
+            with_retries(async || all_or_error(target.import(page.clone()).await)),
+            with_retries(async || source.export(Some(&last.meta.id), PAGE).await),
         );
         let imported = imported.map_err(|error| {
             let first = page.first().map_or("", |job| job.meta.id.as_str());
@@ -201,9 +200,9 @@ async fn copy_jobs(
         })?;
         let other = page.iter().zip(imported).find(|(_, imported)| *imported == Imported::Different);
         if let Some((job, _)) = other {
-            let there = patiently(async || target.get(std::slice::from_ref(&job.meta.id)).await).await?;
+            let there = with_retries(async || target.get(std::slice::from_ref(&job.meta.id)).await).await?;
             let there = there.into_iter().flatten().next();
-            bail!(unlike(job, there.as_ref().unwrap_or(job)));
+            bail!(conflict_message(job, there.as_ref().unwrap_or(job)));
         }
         copied += page.len() as u64;
         progress.report("copying jobs", copied, total);
@@ -212,32 +211,32 @@ async fn copy_jobs(
     Ok(())
 }
 
-/// The answers of all elements, or the first error: the call is then repeated whole, which does no harm.
-fn whole<T>(answers: Vec<StoreResult<T>>) -> StoreResult<Vec<T>> {
-    answers.into_iter().collect()
+/// Returns all results, or the first error: the whole call is then retried, which is idempotent.
+fn all_or_error<T>(results: Vec<StoreResult<T>>) -> StoreResult<Vec<T>> {
+    results.into_iter().collect()
 }
 
-/// Repeats a verb for as long as the store cannot be reached, up to a minute. Every verb that is used here
-/// may be repeated.
-async fn patiently<T>(mut verb: impl AsyncFnMut() -> StoreResult<T>) -> anyhow::Result<T> {
+/// Retries an operation while the store is unavailable, for up to a minute. Every operation that is used here is
+/// idempotent.
+async fn with_retries<T>(mut operation: impl AsyncFnMut() -> StoreResult<T>) -> anyhow::Result<T> {
     let start = Instant::now();
     loop {
-        match verb().await {
-            Ok(answer) => return Ok(answer),
-            Err(StoreError::Unavailable(_)) if start.elapsed() < PATIENCE => {
-                tokio::time::sleep(PAUSE).await;
+        match operation().await {
+            Ok(result) => return Ok(result),
+            Err(StoreError::Unavailable(_)) if start.elapsed() < RETRY_TIMEOUT => {
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => bail!("{}", chain(&error)),
         }
     }
 }
 
-/// The later one of the two stores' clocks.
+/// Returns the later of the two stores' times.
 fn now(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Timestamp> {
     Ok(source.now()?.max(target.now()?))
 }
 
-/// Whether a store may have forgotten this job by now.
-fn forgotten(job: &Job, now: Timestamp) -> bool {
+/// Returns whether a store may have purged this job.
+fn may_be_purged(job: &Job, now: Timestamp) -> bool {
     job.meta.purge_at.is_some_and(|purge_at| purge_at <= now.plus_ms(MARGIN_MS))
 }

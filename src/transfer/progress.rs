@@ -1,4 +1,4 @@
-//! How far a copy has come, on standard error: one line that is rewritten on a terminal, lines now and then
+//! Shows the progress of a copy on standard error: one line that is rewritten on a terminal, a line every few seconds
 //! elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 const ON_TERMINAL: Duration = Duration::from_millis(200);
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
-/// See the module's documentation.
+/// Shows progress; see the module's documentation.
 pub struct Progress {
     terminal: bool,
     shown: Option<Instant>,
-    /// What is being done, and since when, to tell its speed.
+    /// The current phase and when it began, for the rate.
     phase: (&'static str, Instant),
-    /// Whether the cursor stands behind a line that is to be rewritten.
+    /// Whether the cursor is at the end of a line that is to be rewritten.
     open: bool,
 }
 
 impl Progress {
-    /// Nothing has been shown yet.
+    /// Returns a progress that has shown nothing yet.
     pub fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, shown: None, phase: ("", Instant::now()), open: false }
     }
 
-    /// Says that `done` of `total` have been done, if it is time to say something. The total is an estimate.
+    /// Shows that `done` of `total` are done, unless it did so a moment ago. The total is an estimate.
     pub fn report(&mut self, what: &'static str, done: u64, total: u64) {
         let now = Instant::now();
         let new_phase = self.phase.0 != what;
@@ -42,7 +42,7 @@ impl Progress {
         self.write(&format!("{what}: {done} of {}{speed}", total.max(done)));
     }
 
-    /// Leaves the line that was rewritten.
+    /// Ends the line that is being rewritten.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.open) {
             self.put("\n");
@@ -59,7 +59,7 @@ impl Progress {
     }
 
     fn put(&self, text: &str) {
-        // Nobody may be reading; that is no reason to stop.
+        // Standard error may be closed; the copy continues.
         let mut out = std::io::stderr().lock();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }

@@ -1,11 +1,11 @@
-//! Schedules: few, so that each side is read whole.
+//! Schedules. There are few, so each store's are read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::bail;
 
 use super::verify::Verdict;
-use super::{PAGE, patiently};
+use super::{PAGE, with_retries};
 use crate::job::{Schedule, ScheduleName};
 use crate::store::{Saved, Store};
 
@@ -15,7 +15,7 @@ async fn all(store: &dyn Store) -> anyhow::Result<All> {
     let mut all = All::new();
     loop {
         let after = all.last_key_value().map(|(name, _)| name.clone());
-        let page = patiently(async || store.schedules(after.as_ref(), PAGE).await).await?;
+        let page = with_retries(async || store.schedules(after.as_ref(), PAGE).await).await?;
         if page.is_empty() {
             return Ok(all);
         }
@@ -30,33 +30,33 @@ fn is_same(one: Option<&Schedule>, other: Option<&Schedule>) -> bool {
     }
 }
 
-/// Makes sure that all schedules of the target are the source's.
+/// Fails if a schedule of the target is not in the source or differs from it.
 pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let (wanted, there) = (all(source).await?, all(target).await?);
     match there.iter().find(|(name, there)| !is_same(wanted.get(name), Some(there))) {
         Some((name, _)) => bail!(
-            "the target holds another schedule {name} than the source; nothing was written. Start with an empty \
-             target"
+            "conflict: the schedule {name} in the target differs from the source; nothing was written. Start with an \
+             empty target"
         ),
         None => Ok(()),
     }
 }
 
-/// Copies the schedules with what is remembered of their runs; the last step, so that nothing is run in a target
-/// that an interrupted copy has left.
+/// Copies the schedules with their recorded runs. The last step, so that no schedule runs in the target of an
+/// interrupted copy.
 pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let there = all(target).await?;
     for (name, schedule) in all(source).await? {
         if is_same(there.get(&name), Some(&schedule)) {
             continue;
         }
-        let saved = patiently(async || target.save_schedule(&name, Some(&schedule), None).await).await?;
-        // The first try of a save that is repeated may have been carried out: then it is there, and ours.
+        let saved = with_retries(async || target.save_schedule(&name, Some(&schedule), None).await).await?;
+        // A retried save conflicts with its own first attempt if that took effect.
         if saved == Saved::Conflict {
-            let there = patiently(async || target.schedule(&name).await).await?;
+            let there = with_retries(async || target.schedule(&name).await).await?;
             if !is_same(there.as_ref(), Some(&schedule)) {
                 bail!(
-                    "somebody else has set the schedule {name} of the target in this moment: is a server running?"
+                    "conflict: the schedule {name} of the target was changed during the copy: is a server running?"
                 );
             }
         }
@@ -64,7 +64,7 @@ pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Resu
     Ok(())
 }
 
-/// Compares the schedules of both sides.
+/// Compares the schedules of both stores.
 pub(super) async fn compare(
     source: &dyn Store,
     target: &dyn Store,
@@ -75,7 +75,7 @@ pub(super) async fn compare(
     let names: BTreeSet<&ScheduleName> = ours.keys().chain(theirs.keys()).collect();
     for name in names {
         if !is_same(ours.get(name), theirs.get(name)) {
-            verdict.differ(|| format!("the schedule {name} is not the same"));
+            verdict.differ(|| format!("the schedule {name} differs"));
         }
     }
     Ok(())

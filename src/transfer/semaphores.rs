@@ -1,11 +1,11 @@
-//! Semaphores: few, so that each side is read whole. Who holds them is said by the jobs.
+//! Semaphores. There are few, so each store's are read at once. Their holders are derived from the jobs.
 
 use std::collections::BTreeMap;
 
 use anyhow::bail;
 
 use super::verify::Verdict;
-use super::{PAGE, patiently};
+use super::{PAGE, with_retries};
 use crate::job::SemaphoreName;
 use crate::store::Store;
 
@@ -15,7 +15,7 @@ async fn all(store: &dyn Store) -> anyhow::Result<All> {
     let mut all = All::new();
     loop {
         let after = all.last_key_value().map(|(name, _)| name.clone());
-        let page = patiently(async || store.capacities(after.as_ref(), PAGE).await).await?;
+        let page = with_retries(async || store.capacities(after.as_ref(), PAGE).await).await?;
         if page.is_empty() {
             return Ok(all);
         }
@@ -23,30 +23,30 @@ async fn all(store: &dyn Store) -> anyhow::Result<All> {
     }
 }
 
-/// Makes sure that all semaphores of the target are the source's.
+/// Fails if a semaphore of the target is not in the source or differs from it.
 pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let (wanted, there) = (all(source).await?, all(target).await?);
     match there.iter().find(|(name, capacity)| wanted.get(name) != Some(capacity)) {
         Some((name, _)) => bail!(
-            "the target holds another semaphore {name} than the source; nothing was written. Start with an empty \
-             target"
+            "conflict: the semaphore {name} in the target differs from the source; nothing was written. Start with \
+             an empty target"
         ),
         None => Ok(()),
     }
 }
 
-/// Copies the semaphores. Before the jobs that need them.
+/// Copies the semaphores, before the jobs that need them.
 pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let there = all(target).await?;
     for (name, capacity) in all(source).await? {
         if !there.contains_key(&name) {
-            patiently(async || target.save_semaphore(&name, capacity).await).await?;
+            with_retries(async || target.save_semaphore(&name, capacity).await).await?;
         }
     }
     Ok(())
 }
 
-/// Compares the semaphores of both sides.
+/// Compares the semaphores of both stores.
 pub(super) async fn compare(
     source: &dyn Store,
     target: &dyn Store,
@@ -57,7 +57,7 @@ pub(super) async fn compare(
     let names: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
     for name in names {
         if ours.get(name) != theirs.get(name) {
-            verdict.differ(|| format!("the semaphore {name} is not the same"));
+            verdict.differ(|| format!("the semaphore {name} differs"));
         }
     }
     Ok(())

@@ -1,43 +1,43 @@
-//! Compares two stores by reading both back.
+//! Verifies a copy: reads both stores and compares them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::digest::{Digest, differences};
-use super::{PAGE, Progress, all_settings, batches, forgotten, now, patiently, schedules, semaphores};
+use super::{PAGE, Progress, all_settings, batches, may_be_purged, now, schedules, semaphores, with_retries};
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::transfer::same;
 use crate::store::{HeldKey, Store};
 
-/// How many differences are told one by one.
-const TOLD: usize = 10;
+/// The maximum number of differences that are listed.
+const LISTED_MAX: usize = 10;
 
-/// What one store holds.
+/// The content of one store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Side {
-    /// How many jobs of each queue are in each stored state.
+    /// The number of jobs, by queue and stored state.
     pub counts: BTreeMap<(QueueName, State), u64>,
-    /// Over all jobs.
+    /// The digest over all jobs.
     pub jobs: Digest,
-    /// How many keys are remembered.
+    /// The number of keys.
     pub key_count: u64,
-    /// Over all keys.
+    /// The digest over all keys.
     pub keys: Digest,
-    /// How many batches there are.
+    /// The number of batches.
     pub batch_count: u64,
-    /// Over all batches and their results.
+    /// The digest over all batches and their results.
     pub batches: Digest,
-    /// How many queues have settings.
+    /// The number of queues with settings.
     pub settings: usize,
-    /// How many schedules there are.
+    /// The number of schedules.
     pub schedules: usize,
-    /// How many semaphores there are.
+    /// The number of semaphores.
     pub semaphores: usize,
 }
 
 impl Side {
-    /// How many jobs there are.
+    /// Returns the number of jobs.
     pub fn job_count(&self) -> u64 {
         self.counts.values().sum()
     }
@@ -48,30 +48,30 @@ impl Side {
     }
 }
 
-/// What a comparison has found. Shown, it is a table of both sides.
+/// The result of a comparison. Its `Display` is a table of both stores.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// What the source holds.
+    /// The content of the source.
     pub source: Side,
-    /// What the target holds.
+    /// The content of the target.
     pub target: Side,
-    /// The first differences, in words.
+    /// The first differences.
     pub differences: Vec<String>,
-    /// How many differences there are in all.
+    /// The number of all differences.
     pub difference_count: u64,
-    /// History that one side forgot in the meantime, which is no difference.
-    pub forgotten: u64,
+    /// The number of history jobs that one store purged during the copy, which is no difference.
+    pub purged: u64,
 }
 
 impl Verdict {
-    /// Whether both sides hold the same.
+    /// Returns whether both stores are equal.
     pub fn is_equal(&self) -> bool {
         self.difference_count == 0 && self.source == self.target
     }
 
     pub(super) fn differ(&mut self, what: impl FnOnce() -> String) {
         self.difference_count += 1;
-        if self.differences.len() < TOLD {
+        if self.differences.len() < LISTED_MAX {
             self.differences.push(what());
         }
     }
@@ -105,25 +105,21 @@ impl fmt::Display for Verdict {
                 side.semaphores
             )?;
         }
-        if self.forgotten > 0 {
-            writeln!(
-                f,
-                "{} jobs of history were forgotten in the meantime: their time was over",
-                self.forgotten
-            )?;
+        if self.purged > 0 {
+            writeln!(f, "{} history jobs expired during the copy and were purged", self.purged)?;
         }
         for difference in &self.differences {
             writeln!(f, "difference: {difference}")?;
         }
-        let untold = self.difference_count - self.differences.len() as u64;
-        if untold > 0 {
-            writeln!(f, "… and {untold} more differences")?;
+        let unlisted = self.difference_count - self.differences.len() as u64;
+        if unlisted > 0 {
+            writeln!(f, "… and {unlisted} more differences")?;
         }
         Ok(())
     }
 }
 
-/// Reads both stores whole and compares them; `total` is about how many jobs there are.
+/// Reads both stores and compares them; `total` is an estimate of the number of jobs.
 pub async fn verify(
     source: &dyn Store,
     target: &dyn Store,
@@ -137,14 +133,14 @@ pub async fn verify(
     (verdict.source.key_count, verdict.source.keys) = read_keys(source).await?;
     (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
     if verdict.source.keys != verdict.target.keys {
-        verdict.differ(|| "the keys are not the same".to_owned());
+        verdict.differ(|| "the keys differ".to_owned());
     }
     (verdict.source.batch_count, verdict.source.batches) = batches::read(source).await?;
     (verdict.target.batch_count, verdict.target.batches) = batches::read(target).await?;
     if verdict.source.batches != verdict.target.batches {
-        verdict.differ(|| "the batches are not the same".to_owned());
+        verdict.differ(|| "the batches differ".to_owned());
     }
-    let (mut ours, mut theirs) = (Walk::new(source), Walk::new(target));
+    let (mut ours, mut theirs) = (JobCursor::new(source), JobCursor::new(target));
     let mut seen = 0;
     loop {
         tokio::try_join!(ours.fill(), theirs.fill())?;
@@ -156,8 +152,8 @@ pub async fn verify(
         };
         match (one, other) {
             (Some(one), Some(other)) => compare(&one, &other, &mut verdict),
-            (Some(one), None) if forgotten(&one, now(source, target)?) => verdict.forgotten += 1,
-            (None, Some(other)) if forgotten(&other, now(source, target)?) => verdict.forgotten += 1,
+            (Some(one), None) if may_be_purged(&one, now(source, target)?) => verdict.purged += 1,
+            (None, Some(other)) if may_be_purged(&other, now(source, target)?) => verdict.purged += 1,
             (Some(one), None) => {
                 verdict.source.add(&one);
                 verdict.differ(|| format!("the job {} is in the source only", one.meta.id));
@@ -177,9 +173,8 @@ fn compare(one: &Job, other: &Job, verdict: &mut Verdict) {
     verdict.source.add(one);
     verdict.target.add(other);
     if !same(one, other) {
-        verdict.differ(|| {
-            format!("the job {} is not the same: {}", one.meta.id, differences(one, other).join(", "))
-        });
+        verdict
+            .differ(|| format!("the job {} differs in: {}", one.meta.id, differences(one, other).join(", ")));
     }
 }
 
@@ -193,7 +188,7 @@ async fn compare_settings(
     let queues: BTreeSet<&QueueName> = ours.keys().chain(theirs.keys()).collect();
     for queue in queues {
         if ours.get(queue) != theirs.get(queue) {
-            verdict.differ(|| format!("the settings of the queue {queue} are not the same"));
+            verdict.differ(|| format!("the settings of the queue {queue} differ"));
         }
     }
     Ok(())
@@ -202,7 +197,7 @@ async fn compare_settings(
 async fn read_keys(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
     let (mut after, mut count, mut digest): (Option<HeldKey>, u64, Digest) = Default::default();
     loop {
-        let mut page = patiently(async || store.export_keys(after.as_ref(), PAGE).await).await?;
+        let mut page = with_retries(async || store.export_keys(after.as_ref(), PAGE).await).await?;
         page.iter().for_each(|key| digest.add_key(key));
         count += page.len() as u64;
         match page.pop() {
@@ -212,25 +207,25 @@ async fn read_keys(store: &dyn Store) -> anyhow::Result<(u64, Digest)> {
     }
 }
 
-/// All jobs of a store, by id.
-struct Walk<'a> {
+/// A cursor over all jobs of a store, ordered by id.
+struct JobCursor<'a> {
     store: &'a dyn Store,
     page: VecDeque<Job>,
     after: Option<JobId>,
     over: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> JobCursor<'a> {
     fn new(store: &'a dyn Store) -> Self {
         Self { store, page: VecDeque::new(), after: None, over: false }
     }
 
-    /// Makes sure that the next job is at hand, if there is one.
+    /// Reads the next page if the current one is used up.
     async fn fill(&mut self) -> anyhow::Result<()> {
         if !self.page.is_empty() || self.over {
             return Ok(());
         }
-        let page = patiently(async || self.store.export(self.after.as_ref(), PAGE).await).await?;
+        let page = with_retries(async || self.store.export(self.after.as_ref(), PAGE).await).await?;
         self.after = page.last().map(|job| job.meta.id.clone());
         self.over = page.is_empty();
         self.page = page.into();
@@ -241,7 +236,7 @@ impl<'a> Walk<'a> {
         self.page.pop_front()
     }
 
-    /// How the next job of this walk stands to that of the other; `None` where both are over.
+    /// Compares the id of the next job with that of the other cursor; `None` if both are at their ends.
     fn order(&self, other: &Self) -> Option<Ordering> {
         match (self.page.front(), other.page.front()) {
             (Some(one), Some(other)) => Some(one.meta.id.cmp(&other.meta.id)),
