@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl};
 use tailback::{bench, http, server, telemetry};
 
-/// A request makes a few hundred small allocations on several threads, and SQLite as many; the `override`
-/// feature gives SQLite this allocator, too.
+/// A request makes a few hundred small allocations on several threads, and so does SQLite, which uses this allocator
+/// through the `override` feature.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -16,7 +16,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
-    /// Without a command, the server serves with what is configured.
+    /// The default command is `serve`.
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -25,24 +25,24 @@ struct Cli {
 enum Command {
     /// Serve until SIGTERM or SIGINT.
     Serve(Options),
-    /// Bring the store's schema up to this version, or copy one store into another (--from, --to).
+    /// Migrate the store's schema to this version, or copy one store into another (--from, --to).
     ///
     /// With --from and --to everything is copied: settings, keys, and the jobs in every state, with their
-    /// ids, reservations and history (workers are not: they show up with their next heartbeat); then both
-    /// stores are read back and compared, and the counts and digests of both are printed. Exit code 1 where
-    /// they differ.
+    /// ids, reservations and history (but not workers, which are known again after their next heartbeat). Then
+    /// both stores are read and compared, and the counts and digests of both are printed. Exit code 1 if they
+    /// differ.
     ///
-    /// No server may run on either store, nor may other programs write to them, until this has ended: with
-    /// SQLite that is checked, with MongoDB it is not, and only the comparison may tell.
+    /// Until this has ended, no server may run on either store, and no other program may write to them. That is
+    /// checked for SQLite; for MongoDB only the comparison can detect it.
     ///
-    /// It may be interrupted at any moment and run again. Nothing in the target is ever overwritten or
-    /// removed: what is there must be the source's, and equal. If the source was used after an interrupted
-    /// run, start with an empty target.
+    /// Idempotent: it may be interrupted at any time and run again. Nothing in the target is ever overwritten or
+    /// removed: its content must be in the source, and equal. If the source was used after an interrupted run,
+    /// start with an empty target.
     #[command(verbatim_doc_comment)]
     Migrate(Migrate),
     /// Print the OpenAPI document.
     Openapi,
-    /// Check the configuration and show what holds.
+    /// Validate the configuration and show the effective values.
     CheckConfig(Options),
     /// Measure a running server.
     Bench(bench::Options),
@@ -53,10 +53,10 @@ struct Options {
     /// A configuration file; see config.toml for every option and its default [env: TAILBACK_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where to listen, such as 127.0.0.1:8321 [env: TAILBACK_LISTEN]
+    /// The address to listen on, such as 127.0.0.1:8321 [env: TAILBACK_LISTEN]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where the jobs live, such as mongodb://HOST/DATABASE [env: TAILBACK_STORE]
+    /// The store, such as mongodb://HOST/DATABASE [env: TAILBACK_STORE]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 }
@@ -68,15 +68,15 @@ struct Migrate {
     /// The store to copy from
     #[arg(long, value_name = "URL", requires = "to", conflicts_with = "store", value_parser = lasting)]
     from: Option<StoreUrl>,
-    /// The store to copy into: an empty one, or one that an earlier run has filled from the same source
+    /// The store to copy into: empty, or the target of an earlier run from the same source
     #[arg(long, value_name = "URL", requires = "from", conflicts_with = "store", value_parser = lasting)]
     to: Option<StoreUrl>,
 }
 
-/// A store that is still there when this process has ended.
+/// Parses the URL of a persistent store.
 fn lasting(url: &str) -> Result<StoreUrl, String> {
     match url.parse()? {
-        StoreUrl::Sqlite(None) => Err("must be a store that outlives this command".to_owned()),
+        StoreUrl::Sqlite(None) => Err("must be a persistent store".to_owned()),
         lasting => Ok(lasting),
     }
 }
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
-    // One provider is compiled in, but rustls wants to be told.
+    // Only one provider is compiled in, but rustls requires it to be installed explicitly.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match command {
         Command::Serve(options) => {
@@ -140,9 +140,9 @@ fn copy(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
     let verdict = runtime()?.block_on(server::transfer(config, from, to))?;
     print!("{verdict}");
     if !verdict.is_equal() {
-        anyhow::bail!("the stores differ: was one of them used while it was copied?");
+        anyhow::bail!("the stores differ: was one of them used during the copy?");
     }
-    println!("verified: both stores hold the same");
+    println!("verified: both stores are equal");
     Ok(())
 }
 

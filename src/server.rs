@@ -1,8 +1,9 @@
 //! Wiring: builds the parts, starts them, and stops them in order. Read this first.
 //!
-//! Start: listen → reach and migrate the store, read the settings (again and again until it is there; saying
-//! where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 → waiting calls answer empty → no new connections, running requests
-//! finish → background tasks end → the store is closed.
+//! Start: listen → connect to and migrate the store, read the settings (retried until the store is available; the
+//! line that says where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 →
+//! waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
+//! closed.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -24,22 +25,22 @@ use crate::store::{Store, StoreError, chain};
 use crate::telemetry;
 use crate::transfer::{self, Progress, Verdict};
 
-/// How long to wait before the store is tried again at the start.
+/// The pause between retries of connecting to the store at the start.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long the first line waits for the store.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long one call of MongoDB may take at least while everything is copied.
+/// How long the first line of output waits for the store.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The minimum deadline of a MongoDB call during a transfer.
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
-/// How the name of the first migration begins: a store that lacks it has never been used.
+/// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
 
-/// The store that the configuration names, measured and closed at first, and the word for its kind.
+/// Returns the configured store, with metrics and closed until it is opened, and the name of its kind.
 pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
     let (store, kind) = store_at(&config.store, config.mongodb)?;
     Ok((Arc::new(Metered::new(store)), kind))
 }
 
-/// The store at this URL, and the word for its kind. The one place that knows them all.
+/// Returns the store at this URL and the name of its kind. The only place that knows all kinds.
 fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
     Ok(match url {
         StoreUrl::Mongo(url) => {
@@ -54,7 +55,7 @@ fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Stor
     })
 }
 
-/// Serves until a signal says to stop.
+/// Serves until SIGTERM or SIGINT.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let metrics = telemetry::install_metrics()?;
     let mut signals = Signals::listen()?;
@@ -81,13 +82,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         tokio::spawn(listen::serve(listener, service, config.connections, stop.clone(), config.shutdown));
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
-    let hello = format!("listening on http://{address}");
-    let outcome = run(&hello, &store, &queues, &readiness, &mut driver, &config, &mut signals).await;
+    let listening_line = format!("listening on http://{address}");
+    let outcome = run(&listening_line, &store, &queues, &readiness, &mut driver, &config, &mut signals).await;
 
     queues.drain();
     stop.cancel();
     if let Err(error) = serving.await {
-        tracing::error!(%error, "serving ended badly");
+        tracing::error!(%error, "server failed");
     }
     driver.stop().await;
     store.close().await;
@@ -97,9 +98,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     outcome
 }
 
-/// Everything between the start and the end.
+/// Runs the server until it is signalled to stop or a background task fails.
 async fn run(
-    hello: &str,
+    listening_line: &str,
     store: &Arc<dyn Store>,
     queues: &Queues,
     readiness: &Readiness,
@@ -108,13 +109,13 @@ async fn run(
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let mut opening = std::pin::pin!(open(store, queues, readiness));
-    // Whoever waits for this line wants to use the server; a store that is away is not waited for.
-    let opened = tokio::time::timeout(PATIENCE, &mut opening).await.ok().transpose()?;
-    announce(hello)?;
+    // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
+    let opened = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
+    print_line(listening_line)?;
     if opened.is_none() {
         tokio::select! {
             signal = signals.next() => {
-                tracing::info!(signal, "stopping before the store was reached");
+                tracing::info!(signal, "stopping before the store became available");
                 return Ok(());
             }
             opened = opening => opened?,
@@ -126,13 +127,13 @@ async fn run(
             tracing::info!(signal, "stopping");
             Ok(())
         }
-        why = driver.failed() => anyhow::bail!("{why}; a server without it would do harm, so this one stops"),
+        why = driver.failed() => anyhow::bail!("{why}; the server cannot run without it and stops"),
     }
 }
 
-/// Reaches the store, brings its schema up to date and reads the settings, however long that takes.
+/// Connects to the store, migrates its schema and reads the settings; retries until the store is available.
 async fn open(store: &Arc<dyn Store>, queues: &Queues, readiness: &Readiness) -> anyhow::Result<()> {
-    let mut silent = false;
+    let mut reported = false;
     loop {
         match try_open(store, queues).await {
             Ok(()) => {
@@ -140,10 +141,10 @@ async fn open(store: &Arc<dyn Store>, queues: &Queues, readiness: &Readiness) ->
                 return Ok(());
             }
             Err(error @ StoreError::Unavailable(_)) => {
-                if !std::mem::replace(&mut silent, true) {
+                if !std::mem::replace(&mut reported, true) {
                     tracing::warn!(
                         error = chain(&error),
-                        "the store cannot be reached; trying again until it can"
+                        "the store is unavailable; retrying until it is available"
                     );
                 }
                 readiness.set(Err(error.to_string()));
@@ -161,7 +162,7 @@ async fn try_open(store: &Arc<dyn Store>, queues: &Queues) -> Result<(), StoreEr
     queues.load_settings().await
 }
 
-/// Brings the store's schema up to date, once.
+/// Migrates the store's schema, once.
 pub async fn migrate(config: &Config) -> anyhow::Result<Vec<String>> {
     let (store, _) = store(config)?;
     let run = store.migrate().await.map_err(|error| anyhow::anyhow!("{}", chain(&error)));
@@ -169,7 +170,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<Vec<String>> {
     run
 }
 
-/// Copies everything from one store into another and compares them. No server may run on either.
+/// Copies one store into another and compares them. No server may run on either.
 pub async fn transfer(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<Verdict> {
     if from == to {
         anyhow::bail!("--from and --to name the same store");
@@ -179,7 +180,7 @@ pub async fn transfer(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow
     {
         anyhow::bail!("--from: there is no file {}", path.display());
     }
-    // Pages are large and nobody waits for a single one.
+    // Pages are large, and latency does not matter.
     let deadline = config.mongodb.deadline.max(TRANSFER_DEADLINE);
     let tuning = MongoTuning { deadline, ..config.mongodb };
     let (source, _) = store_at(from, tuning).context("--from")?;
@@ -194,20 +195,22 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
     let prepared = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
     let made = source.migrate().await.map_err(prepared).context("--from")?;
     if made.iter().any(|name| name.starts_with(FIRST_MIGRATION)) {
-        anyhow::bail!("--from: Tailback had no store there, so there is nothing to copy; is the URL right?");
+        anyhow::bail!(
+            "--from: there was no Tailback store, so there is nothing to copy; is the URL correct?"
+        );
     }
     target.migrate().await.map_err(prepared).context("--to")?;
     transfer::copy(source, target, &mut Progress::new()).await
 }
 
-/// Says something on standard output at once, also where that is a pipe.
-fn announce(line: &str) -> anyhow::Result<()> {
+/// Writes a line to standard output and flushes it, also into a pipe.
+fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
 }
 
-/// The signals that ask the server to stop.
+/// The signals that stop the server.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,

@@ -1,4 +1,4 @@
-//! What Tailback tells about itself: every metric's name and meaning, declared once, and the log's form.
+//! Telemetry: the name and help text of every metric, declared once, and the format of the log.
 
 use std::time::Duration;
 
@@ -13,47 +13,47 @@ macro_rules! names {
 }
 
 names! {
-    /// Requests answered, by `method`, `route` and `status`.
+    /// HTTP requests, by `method`, `route` and `status`.
     HTTP_REQUESTS = "tailback_http_requests_total";
-    /// Seconds from a request's arrival to its answer, by `method` and `route`.
+    /// Seconds from a request's arrival to its response, by `method` and `route`.
     HTTP_SECONDS = "tailback_http_request_seconds";
-    /// Connections that are open.
+    /// Open connections.
     HTTP_CONNECTIONS = "tailback_http_connections";
-    /// What happened to jobs, by `event`.
+    /// Events of jobs, by `event`.
     JOB_EVENTS = "tailback_job_events_total";
-    /// Seconds from a job's being due to its delivery.
+    /// Seconds from when a job was due to its delivery.
     QUEUE_SECONDS = "tailback_job_queue_seconds";
     /// Seconds from a job's delivery to its commit or move.
     RUN_SECONDS = "tailback_job_run_seconds";
-    /// Jobs, by `queue` and `state`.
+    /// Number of jobs, by `queue` and `state`.
     JOBS = "tailback_jobs";
-    /// Age of the job that has been ready for longest, by `queue`.
+    /// Age of the oldest ready job, by `queue`.
     OLDEST_READY_SECONDS = "tailback_oldest_ready_seconds";
-    /// Seconds that calls of the store took, by `call`.
+    /// Duration of store calls in seconds, by `call`.
     STORE_SECONDS = "tailback_store_call_seconds";
-    /// Calls of the store that failed, by `call` and `kind`.
+    /// Failed store calls, by `call` and `kind`.
     STORE_ERRORS = "tailback_store_errors_total";
-    /// Elements that travelled together in one call of the store, by `call`.
+    /// Batch size: elements per store call, by `call`.
     STORE_BATCH = "tailback_store_batch_size";
-    /// Signals that other servers were told, by `kind`.
+    /// Signals sent to other servers, by `kind`.
     SIGNALS_TOLD = "tailback_signals_told_total";
-    /// Signals that were heard of other servers, by `kind`.
+    /// Signals received from other servers, by `kind`.
     SIGNALS_HEARD = "tailback_signals_heard_total";
-    /// How often listening to other servers began: more than once means that it was interrupted.
+    /// How often the change stream of signals was opened: more than once means that it was interrupted.
     LISTENING_BEGINS = "tailback_listening_begins_total";
     /// Runs of background tasks, by `task` and `outcome`.
     TASK_RUNS = "tailback_task_runs_total";
-    /// Seconds that the last run of a background task took, by `task`.
+    /// Duration of the last run of a background task in seconds, by `task`.
     TASK_SECONDS = "tailback_task_last_run_seconds";
-    /// When the last run of a background task ended, in seconds since 1970, by `task`.
+    /// Unix time in seconds when the last run of a background task ended, by `task`.
     TASK_LAST_RUN = "tailback_task_last_run_timestamp_seconds";
-    /// What background tasks did, by `task`: jobs taken back, keys forgotten …
+    /// Items that background tasks processed, by `task`: leases expired, keys pruned …
     TASK_DONE = "tailback_task_done_total";
-    /// By how many jobs counters were found to be off, and corrected.
+    /// Corrections of the counters, in jobs.
     COUNTS_CORRECTED = "tailback_counts_corrected_total";
 }
 
-/// Makes this process keep metrics. Answers what renders them.
+/// Installs the metrics recorder of this process. Returns the handle that renders the metrics.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     let seconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
     let long = [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0];
@@ -67,42 +67,42 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
         .build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder)?;
-    describe_counter!(HTTP_REQUESTS, "Requests answered, by method, route and status");
-    describe_histogram!(HTTP_SECONDS, Unit::Seconds, "Time from a request's arrival to its answer");
-    describe_gauge!(HTTP_CONNECTIONS, "Connections that are open");
-    describe_counter!(JOB_EVENTS, "What happened to jobs on this server, by event");
-    describe_histogram!(QUEUE_SECONDS, Unit::Seconds, "Time from a job's being due to its delivery");
+    describe_counter!(HTTP_REQUESTS, "HTTP requests, by method, route and status");
+    describe_histogram!(HTTP_SECONDS, Unit::Seconds, "Time from a request's arrival to its response");
+    describe_gauge!(HTTP_CONNECTIONS, "Open connections");
+    describe_counter!(JOB_EVENTS, "Events of jobs on this server, by event");
+    describe_histogram!(QUEUE_SECONDS, Unit::Seconds, "Time from when a job was due to its delivery");
     describe_histogram!(RUN_SECONDS, Unit::Seconds, "Time from a job's delivery to its commit or move");
-    describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time that calls of the store took, by call");
-    describe_counter!(STORE_ERRORS, "Calls of the store that failed, by call and kind");
-    describe_histogram!(STORE_BATCH, "Elements that travelled together in one call of the store");
-    describe_counter!(SIGNALS_TOLD, "Signals that other servers were told, by kind");
-    describe_counter!(SIGNALS_HEARD, "Signals that were heard of other servers, by kind");
-    describe_counter!(LISTENING_BEGINS, "How often listening to other servers began, or began again");
+    describe_histogram!(STORE_SECONDS, Unit::Seconds, "Duration of store calls, by call");
+    describe_counter!(STORE_ERRORS, "Failed store calls, by call and kind");
+    describe_histogram!(STORE_BATCH, "Batch size: elements per store call");
+    describe_counter!(SIGNALS_TOLD, "Signals sent to other servers, by kind");
+    describe_counter!(SIGNALS_HEARD, "Signals received from other servers, by kind");
+    describe_counter!(LISTENING_BEGINS, "How often the change stream of signals was opened or reopened");
     describe_counter!(TASK_RUNS, "Runs of background tasks, by task and outcome");
-    describe_gauge!(TASK_SECONDS, Unit::Seconds, "Time that the last run of a background task took");
-    describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "When the last run of a background task ended, since 1970");
-    describe_counter!(TASK_DONE, "What background tasks did, by task");
-    describe_counter!(COUNTS_CORRECTED, "By how many jobs counters were found to be off, and corrected");
+    describe_gauge!(TASK_SECONDS, Unit::Seconds, "Duration of the last run of a background task");
+    describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "Unix time when the last run of a background task ended");
+    describe_counter!(TASK_DONE, "Items that background tasks processed, by task");
+    describe_counter!(COUNTS_CORRECTED, "Corrections of the counters, in jobs");
     Ok(handle)
 }
 
-/// Something happened to so many jobs.
+/// Counts an event of `jobs` jobs.
 pub fn count_events(event: &'static str, jobs: u64) {
     counter!(JOB_EVENTS, "event" => event).increment(jobs);
 }
 
-/// A job was delivered so many milliseconds after it was due.
+/// Records the time from when a job was due to its delivery.
 pub fn queue_time(ms: u64) {
     histogram!(QUEUE_SECONDS).record(Duration::from_millis(ms));
 }
 
-/// A job was done so many milliseconds after it was delivered.
+/// Records the time from a job's delivery to its commit or move.
 pub fn run_time(ms: u64) {
     histogram!(RUN_SECONDS).record(Duration::from_millis(ms));
 }
 
-/// A request was answered.
+/// Counts a request and records its latency.
 pub fn http_request(method: &'static str, route: &str, status: u16, took: Duration) {
     let route = route.to_owned();
     counter!(HTTP_REQUESTS, "method" => method, "route" => route.clone(), "status" => status.to_string())
@@ -110,44 +110,44 @@ pub fn http_request(method: &'static str, route: &str, status: u16, took: Durati
     histogram!(HTTP_SECONDS, "method" => method, "route" => route).record(took);
 }
 
-/// So many more connections are open.
+/// Adds `change` to the number of open connections.
 pub fn connections(change: f64) {
     gauge!(HTTP_CONNECTIONS).increment(change);
 }
 
-/// A call of the store took so long, for so many elements.
+/// Records the duration and the batch size of a store call.
 pub fn store_call(call: &'static str, took: Duration, elements: usize) {
     histogram!(STORE_SECONDS, "call" => call).record(took);
     histogram!(STORE_BATCH, "call" => call).record(elements as f64);
 }
 
-/// A call of the store failed.
+/// Counts a failed store call.
 pub fn store_error(call: &'static str, kind: &'static str) {
     counter!(STORE_ERRORS, "call" => call, "kind" => kind).increment(1);
 }
 
-/// Other servers were told something.
+/// Counts a signal sent to other servers.
 pub fn signal_told(kind: &'static str) {
     counter!(SIGNALS_TOLD, "kind" => kind).increment(1);
 }
 
-/// Another server told something.
+/// Counts a signal received from another server.
 pub fn signal_heard(kind: &'static str) {
     counter!(SIGNALS_HEARD, "kind" => kind).increment(1);
 }
 
-/// Listening to other servers begins.
+/// Counts an opening of the change stream of signals.
 pub fn listening_begins() {
     counter!(LISTENING_BEGINS).increment(1);
 }
 
-#[expect(clippy::disallowed_methods, reason = "for people who watch this machine, not for deadlines")]
+#[expect(clippy::disallowed_methods, reason = "for operators of this machine, not for deadlines")]
 fn unix_seconds() -> f64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     since_epoch.unwrap_or_default().as_secs_f64()
 }
 
-/// A background task ran.
+/// Records a run of a background task; `done` is `None` if it failed.
 pub fn task_run(task: &'static str, took: Duration, done: Option<u64>) {
     let outcome = if done.is_some() { "ok" } else { "error" };
     counter!(TASK_RUNS, "task" => task, "outcome" => outcome).increment(1);
@@ -156,21 +156,21 @@ pub fn task_run(task: &'static str, took: Duration, done: Option<u64>) {
     counter!(TASK_DONE, "task" => task).increment(done.unwrap_or(0));
 }
 
-/// Counters were off by so many jobs.
+/// Counts a correction of the counters by `jobs` jobs.
 pub fn counts_corrected(jobs: u64) {
     counter!(COUNTS_CORRECTED).increment(jobs);
 }
 
-/// How the log looks.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Human-readable lines.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Begins to log to standard error. `filter` is a level, or directives as of `tracing_subscriber`.
+/// Installs the logger, which writes to standard error. `filter` is a level or directives of `tracing_subscriber`.
 pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -1,4 +1,4 @@
-//! The configuration: what people write ([`raw`]), read strictly, becomes what the server uses ([`Config`]).
+//! The configuration: the raw form ([`raw`]) is parsed strictly and validated into [`Config`].
 
 pub mod raw;
 
@@ -17,24 +17,24 @@ use crate::job::settings::{
 };
 use crate::{background, http, queue, telemetry};
 
-/// The file in the repository that documents every option is itself the defaults.
+/// The defaults: the file in the repository that documents every option.
 pub const DEFAULTS: &str = include_str!("../../config.toml");
 
-/// A slow disk is no reason to give up: nobody else could take over.
+/// The deadline of a call of SQLite. Long, for slow disks: no other server could take over.
 const SQLITE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the configuration leaves to be built. Everything in it is in its range.
+/// The validated configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Where the jobs live.
+    /// The store to use.
     pub store: StoreUrl,
-    /// How long running requests may take to finish at the end.
+    /// The timeout for in-flight requests at shutdown.
     pub shutdown: Duration,
-    /// What to log.
+    /// The log filter.
     pub log_filter: String,
-    /// How to log.
+    /// The log format.
     pub log_format: telemetry::LogFormat,
     /// See [`queue::Options`].
     pub queue: queue::Options,
@@ -48,25 +48,25 @@ pub struct Config {
     pub mongodb: MongoTuning,
 }
 
-/// How to use a MongoDB.
+/// The tuning of the MongoDB client.
 #[derive(Debug, Clone, Copy)]
 pub struct MongoTuning {
-    /// The longest that one call may take.
+    /// The deadline of one call.
     pub deadline: Duration,
-    /// The most connections to one member.
+    /// The maximum number of connections to one member.
     pub pool_size: u32,
 }
 
-/// Where the jobs live.
+/// The URL of a store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A MongoDB deployment and a database in it.
     Mongo(String),
-    /// An SQLite file; `None`: in memory, gone with the process.
+    /// An SQLite file; `None`: in memory, lost when the process ends.
     Sqlite(Option<PathBuf>),
 }
 
-/// Shows no password.
+/// Omits the credentials.
 impl std::fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -105,12 +105,12 @@ impl std::str::FromStr for StoreUrl {
     }
 }
 
-/// A mistake in the configuration: the key, where it was set, and what would be right.
+/// An error in the configuration: the key, where it was set, and the valid values.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
 
-/// What flags say.
+/// The values of command-line flags.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     /// `--listen`
@@ -119,7 +119,7 @@ pub struct Flags {
     pub store: Option<String>,
 }
 
-/// Reads the configuration: defaults < file < environment < flags.
+/// Reads the configuration. Precedence: defaults < file < environment < flags.
 pub fn load(
     file: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
@@ -194,7 +194,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             payload_bytes: size(limits.payload_bytes),
             poll: ms(wait.poll_ms),
             patience: match store {
-                // Long enough for a call to run into its own deadline, which says more.
+                // Longer than a call's own deadline, whose error says more.
                 StoreUrl::Mongo(_) => ms(mongodb.deadline_ms + 200),
                 StoreUrl::Sqlite(_) => SQLITE_PATIENCE,
             },
@@ -217,7 +217,7 @@ fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Checks values, and knows where they were set.
+/// Validates values; its errors say where they were set.
 struct Check<'a>(&'a Figment);
 
 impl Check<'_> {

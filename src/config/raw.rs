@@ -1,4 +1,4 @@
-//! The configuration as people write it: a mirror of `config.toml`, unknown keys refused.
+//! The raw configuration: mirrors `config.toml`; unknown keys are rejected.
 
 use figment::error::Kind;
 use figment::providers::Serialized;
@@ -89,23 +89,23 @@ pub struct Mongodb {
     pub pool_size: u32,
 }
 
-/// The variables that are configuration, each a source of its own so that a mistake names it:
+/// The environment variables that are configuration, each its own source, so that an error names it:
 /// `TAILBACK_LISTEN`, `TAILBACK_STORE`, and names with `__` between section and key (`TAILBACK_REAPER__BATCH`) or
 /// before a key outside every section (`TAILBACK__SHUTDOWN_MS`).
 pub struct Environment(Vec<(String, String)>);
 
 const PREFIX: &str = "TAILBACK_";
-/// Keys whose value is a text even where it looks like something else.
+/// Keys whose value is a string even if it looks like another type.
 const TEXTS: [&str; 4] = ["listen", "store", "log.filter", "log.format"];
 
 impl Environment {
-    /// Out of all variables those that are configuration.
+    /// Returns the variables that are configuration.
     pub fn new(variables: impl Iterator<Item = (String, String)>) -> Self {
         Self(variables.filter(|(name, _)| key(name).is_some()).collect())
     }
 }
 
-/// The key that a variable sets.
+/// Returns the key that a variable sets.
 fn key(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
     if let Some(name) = name.strip_prefix('_') {
@@ -139,7 +139,7 @@ impl Provider for Environment {
     }
 }
 
-/// Puts a value at a dotted key.
+/// Inserts a value at a dotted key.
 fn insert(dict: &mut Dict, key: &str, value: Value) {
     match key.split_once('.') {
         None => drop(dict.insert(key.to_owned(), value)),
@@ -156,7 +156,7 @@ fn insert(dict: &mut Dict, key: &str, value: Value) {
     }
 }
 
-/// A value from the command line.
+/// Returns a value from the command line as a source.
 pub struct Flag<T>(pub Serialized<T>);
 
 impl<T: serde::Serialize> Provider for Flag<T> {
@@ -169,7 +169,7 @@ impl<T: serde::Serialize> Provider for Flag<T> {
     }
 }
 
-/// Where the value of a dotted key was set, to put behind a message.
+/// Returns where the value of a dotted key was set, as the suffix of a message.
 pub fn place(metadata: &Metadata, key: &str) -> String {
     let name = metadata.interpolate(&Profile::Default, &key.split('.').collect::<Vec<_>>());
     match (&metadata.source, metadata.name.as_ref()) {
@@ -179,7 +179,7 @@ pub fn place(metadata: &Metadata, key: &str) -> String {
     }
 }
 
-/// What figment says, in the words of this configuration.
+/// Translates an error of figment.
 pub fn describe(error: Error) -> String {
     let mut key = error.path.join(".");
     if let Kind::UnknownField(name, _) = &error.kind
@@ -190,7 +190,7 @@ pub fn describe(error: Error) -> String {
     let place = error.metadata.as_ref().map(|metadata| place(metadata, &key)).unwrap_or_default();
     match &error.kind {
         Kind::UnknownField(_, known) => {
-            format!("{key} is not an option{place}; known are: {}", known.join(", "))
+            format!("{key} is an unknown option{place}; known options: {}", known.join(", "))
         }
         Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{place}", known.join(", ")),
         Kind::InvalidType(actual, expected) => format!("{key} must be {expected}, and is {actual}{place}"),
