@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::fleet::{kill_9, push_many, text};
 use common::own_mongod::OwnMongod;
-use common::server::{PATIENCE, Place, Server, metric, until, until_within};
+use common::server::{PATIENCE, Place, SHIPPED_DEADLINE, Server, metric, until, until_within};
 use futures::TryStreamExt as _;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::{Client, Collection, Database};
@@ -65,7 +65,7 @@ fn exact(counts: Option<Counts>) -> Counts {
 async fn agree(server: &Server, jobs: &Collection<Document>, queues: &[impl AsRef<str>]) {
     // Comparing takes a fiftieth of the time: where a count takes long because the machine is busy, so do the pauses.
     for queue in queues.iter().map(AsRef::as_ref) {
-        until_within(3 * PATIENCE, &format!("the counts of {queue} are right"), || async {
+        until_within(2 * PATIENCE, &format!("the counts of {queue} are right"), || async {
             let (there, shown) = (counted(jobs, queue).await, shown(server, queue).await);
             there.is_some() && there == shown
         })
@@ -171,7 +171,7 @@ async fn reconciler(server: &Server) -> Value {
 async fn until_everything_was_compared(database: &Database) {
     let counters = database.collection::<Document>("counters");
     let doubtful = doc! { "$expr": { "$ne": ["$changes", "$checked"] } };
-    until_within(3 * PATIENCE, "everything was compared", || async {
+    until_within(2 * PATIENCE, "everything was compared", || async {
         counters.count_documents(doubtful.clone()).await.unwrap() == 0
     })
     .await;
@@ -351,7 +351,9 @@ async fn history_leaves_the_counts_when_it_is_forgotten(place: &Place) {
 /// Has a MongoDB of its own, which is killed again and again: nobody knows what became of what was under way.
 async fn lost_answers_are_counted_in_the_end(_: &Place) {
     let mut mongod = OwnMongod::start().await;
-    let server = Arc::new(Server::start_with(&mongod.url(), &[("TAILBACK_LOG__FILTER", "error")]).await);
+    let server = Arc::new(
+        Server::start_with(&mongod.url(), &[("TAILBACK_LOG__FILTER", "error"), SHIPPED_DEADLINE]).await,
+    );
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for seed in 0..6 {

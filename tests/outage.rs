@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::fleet::{Tally, browse, push_many, text};
 use common::own_mongod::OwnMongod;
-use common::server::{LOOKED, Server, command, metric, until, until_looked};
+use common::server::{LOOKED, SHIPPED_DEADLINE, Server, command, metric, until, until_looked};
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn calls() -> Vec<(Method, &'static str, Option<Value>)> {
 async fn all_calls_say_that_the_store_is_away(server: &Server) {
     let answers = calls().into_iter().map(|(method, path, body)| async move {
         let mut took = Duration::MAX;
-        for _ in 0..4 {
+        for _ in 0..10 {
             let start = Instant::now();
             let mut request = server.http.request(method.clone(), format!("{}{path}", server.base));
             if let Some(body) = &body {
@@ -97,7 +97,7 @@ async fn serves_again(server: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_start_before_its_database() {
     let mut mongod = OwnMongod::idle();
-    let server = Server::launch(&mongod.url(), &[]);
+    let server = Server::launch(&mongod.url(), &[SHIPPED_DEADLINE]);
     is_alive_but_not_ready(&server).await;
     all_calls_say_that_the_store_is_away(&server).await;
     mongod.run().await;
@@ -107,7 +107,7 @@ async fn a_server_may_start_before_its_database() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_killed_is_waited_for() {
     let mut mongod = OwnMongod::start().await;
-    let server = Server::start(&mongod.url()).await;
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
     let mut ids = push_many(&server, "work", 60, json!({})).await;
     let held = server.reserve("work", json!({"count": 20, "lease_ms": LONG_MS})).await;
     let looked = metric(&server, LOOKED).await as u32;
@@ -159,7 +159,7 @@ async fn a_push_is_heard_elsewhere(one: &Server, other: &Server, queue: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_hear_each_other_again_after_an_outage() {
     let mut mongod = OwnMongod::start().await;
-    let alone = [("TAILBACK_WAIT__POLL_MS", "60000")];
+    let alone = [("TAILBACK_WAIT__POLL_MS", "60000"), SHIPPED_DEADLINE];
     let one = Server::start_with(&mongod.url(), &alone).await;
     let other = Server::start_with(&mongod.url(), &alone).await;
     a_push_is_heard_elsewhere(&one, &other, "before").await;
@@ -177,7 +177,7 @@ async fn servers_hear_each_other_again_after_an_outage() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_freezes_loses_nothing() {
     let mongod = OwnMongod::start().await;
-    let server = Server::start(&mongod.url()).await;
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
     let ids = push_many(&server, "work", 300, json!({"max_attempts": 1000})).await;
     let tokens: std::sync::Mutex<HashMap<String, Vec<Value>>> = std::sync::Mutex::default();
     let reserve = |_| async {

@@ -11,7 +11,10 @@ use serde_json::Value;
 use super::mongod;
 
 /// How long a test waits for something that must happen, on however busy a machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The deadline of the store that a server is shipped with, for tests in which MongoDB is away.
+pub const SHIPPED_DEADLINE: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "1500");
 
 /// Where a test's jobs live: a database or a file of its own, gone with this value.
 pub struct Place {
@@ -162,6 +165,8 @@ impl Drop for Server {
 pub fn command(store: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", store]);
+    // So that no call is answered 503 because the machine is busy.
+    command.env("TAILBACK_MONGODB__DEADLINE_MS", "10000");
     command.env("TAILBACK_LOG__FILTER", "warn").envs(environment.iter().copied());
     command.stdout(Stdio::piped());
     command

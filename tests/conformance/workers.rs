@@ -197,16 +197,26 @@ pub async fn any_other_change_puts_a_silence_off(store: &dyn Store) {
 }
 
 pub async fn a_delivery_is_a_sign_of_life(store: &dyn Store) {
-    const TIMEOUT_MS: u64 = 1500;
-    beat(store, "w", TIMEOUT_MS).await;
-    let silent_at = seen_at(store, "w").await.plus_ms(TIMEOUT_MS);
-    until_past(store, silent_at).await;
-    let taken = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);
-    let silent = store.timed_out_workers(ALWAYS, 100).await.unwrap();
-    assert!(silent.changes.is_empty(), "it has just been there");
-    assert!(silent.next_in_ms.is_some_and(|ms| ms <= TIMEOUT_MS), "{silent:?}");
-    silence(store).await;
-    assert!(store.now().unwrap() >= taken.meta.started_at.unwrap().plus_ms(TIMEOUT_MS));
+    // On a machine that is busy it may be silent again before it is asked for; then the next one has more time.
+    for timeout_ms in [500, 2000, 8000, 32_000] {
+        beat(store, "w", timeout_ms).await;
+        let silent_at = seen_at(store, "w").await.plus_ms(timeout_ms);
+        until_past(store, silent_at).await;
+        let taken = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);
+        let silent_at = taken.meta.started_at.unwrap().plus_ms(timeout_ms);
+        let silent = store.timed_out_workers(ALWAYS, 100).await.unwrap();
+        store.ping().await.unwrap();
+        if store.now().unwrap() >= silent_at {
+            apply(store, commit(&taken)).await.unwrap();
+            continue;
+        }
+        assert!(silent.changes.is_empty(), "it has just been there");
+        assert!(silent.next_in_ms.is_some_and(|ms| ms <= timeout_ms), "{silent:?}");
+        silence(store).await;
+        assert!(store.now().unwrap() >= silent_at);
+        return;
+    }
+    panic!("it was never asked for in time");
 }
 
 pub async fn only_who_sent_a_heartbeat_falls_silent(store: &dyn Store) {

@@ -11,9 +11,9 @@ pub use crate::common::server::{LOOKED, Place, Server, metric, until, until_look
 /// Makes waiters look by themselves only once a minute, so that nothing but a wake-up explains an answer.
 pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
 /// How long a waiter waits that is woken much earlier.
-pub const LONG_MS: u64 = 40_000;
+pub const LONG_MS: u64 = 55_000;
 /// Well under [`LONG_MS`], and long enough for a machine that is busy.
-pub const WOKEN: Duration = Duration::from_secs(20);
+pub const WOKEN: Duration = Duration::from_secs(40);
 
 /// A whole answer.
 pub struct Reply {

