@@ -1,12 +1,12 @@
 //! Semaphores: which jobs may be delivered while others hold what they need. Pure, and the same for both stores.
 //!
-//! A job is pushed `ready`. A claim that meets it while one of its semaphores has no room blocks it, and it waits for
-//! that one; once there is room it is *called*: it is ready again, and may be claimed by whoever comes for its queue.
-//! All of its semaphores are taken at once or none is, so that no two jobs wait for each other.
+//! A job is pushed `ready`. A claim that finds no room in one of its semaphores blocks it, and it waits for that one;
+//! once there is room it is *called*: it is ready again, and may be claimed by any worker of its queue. All of its
+//! semaphores are taken at once or none is, so that there are no deadlocks.
 //!
-//! For who has waited for longer than the patience, a place is kept from those behind it in the order of delivery, in
-//! whatever queue they are. That order is one line, whose first never waits for anybody but for holders: so everybody's
-//! turn comes.
+//! For a job that has waited for longer than the patience, room is reserved from the jobs behind it in the order of
+//! delivery, in whatever queue they are. That order is total, and its first job waits for holders only: so no job
+//! starves.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,9 +15,9 @@ use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 
 /// The largest capacity.
 pub const CAPACITY_MAX: u64 = 1_000_000;
-/// For how long room is kept for a job that was called, in milliseconds: nobody may be there to claim it.
+/// For how long room is reserved for a job that was called, in milliseconds: there may be no worker to claim it.
 pub const CALLED_MS: u64 = 1000;
-/// How many of those who wait for a semaphore are looked at, the first in the order of delivery.
+/// How many of the jobs that wait for a semaphore are considered, the first in the order of delivery.
 pub const LINE: usize = 32;
 /// The most jobs of one queue that are called at once.
 pub const CALLS_MAX: u64 = 8;
@@ -70,18 +70,18 @@ pub struct Gauge {
     pub capacity: u64,
     /// How many hold it.
     pub held: u64,
-    /// The first of those who wait, in the order of delivery.
+    /// The first of the jobs that wait for it, in the order of delivery.
     pub line: Vec<Waiter>,
 }
 
 impl Gauge {
-    /// How many more may hold it.
+    /// Returns how many more may hold it.
     pub fn room(&self) -> u64 {
         self.capacity.saturating_sub(self.held)
     }
 }
 
-/// Decides who is delivered.
+/// Decides which jobs are delivered.
 pub struct Admission<'a> {
     gauges: HashMap<SemaphoreName, Gauge>,
     now: Timestamp,
@@ -89,21 +89,24 @@ pub struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    /// With these semaphores as they are now. Those of `missing` do not exist: who waits for one of them keeps nothing
-    /// from anybody.
+    /// Returns the admission with these semaphores as they are now. Those of `missing`, and those without capacity, do
+    /// not exist: a job that waits for one of them gets no room reserved.
     pub fn new(
         mut gauges: HashMap<SemaphoreName, Gauge>,
-        missing: &[SemaphoreName],
+        mut missing: Vec<SemaphoreName>,
         now: Timestamp,
         rules: &'a Rules,
     ) -> Self {
-        for gauge in gauges.values_mut() {
-            gauge.line.retain(|waiter| !waiter.semaphores.iter().any(|name| missing.contains(name)));
+        missing.extend(gauges.iter().filter(|(_, gauge)| gauge.capacity == 0).map(|(name, _)| name.clone()));
+        if !missing.is_empty() {
+            for gauge in gauges.values_mut() {
+                gauge.line.retain(|waiter| !waiter.semaphores.iter().any(|name| missing.contains(name)));
+            }
         }
         Self { gauges, now, rules }
     }
 
-    /// The first of its semaphores that keeps this job from being delivered.
+    /// Returns the first of its semaphores that keeps this job from being delivered.
     pub fn stopped_by<'j>(&self, job: &'j Meta) -> Option<&'j SemaphoreName> {
         job.semaphores.iter().find(|name| !self.allows(name, job.into()))
     }
@@ -111,12 +114,12 @@ impl<'a> Admission<'a> {
     /// Whether this semaphore alone would let the job pass.
     pub fn allows(&self, name: &SemaphoreName, job: Rank<'_>) -> bool {
         let Some(gauge) = self.gauges.get(name) else { return false };
-        let kept = gauge.line.iter().filter(|waiter| self.keeps(waiter, job)).count() as u64;
-        gauge.room() > kept
+        let reserved = gauge.line.iter().filter(|waiter| self.reserves(waiter, job)).count() as u64;
+        gauge.room() > reserved
     }
 
-    /// Whether a place of what both need is kept for this waiter from that job.
-    fn keeps(&self, waiter: &Waiter, from: Rank<'_>) -> bool {
+    /// Whether room in what both need is reserved for this waiter from that job.
+    fn reserves(&self, waiter: &Waiter, from: Rank<'_>) -> bool {
         if !waiter.is_before(from) || waiter.run_at > self.now || self.rules.paused(&waiter.queue) {
             return false;
         }
@@ -131,7 +134,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// The job is delivered, and takes all that it needs.
+    /// Delivers the job, which takes all that it needs.
     pub fn grant(&mut self, job: &Meta) {
         for name in &job.semaphores {
             if let Some(gauge) = self.gauges.get_mut(name) {
@@ -141,13 +144,13 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// The job's semaphores that have room left: somebody else may use it.
+    /// Returns the job's semaphores that have room left for other jobs.
     pub fn offers<'j>(&self, job: &'j Meta) -> impl Iterator<Item = &'j SemaphoreName> {
         job.semaphores.iter().filter(|name| self.gauges.get(name).is_some_and(|gauge| gauge.room() > 0))
     }
 
-    /// How many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
-    /// that were called and that nobody has claimed yet.
+    /// Returns how many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
+    /// that were called and not claimed yet.
     pub fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
         let Some(gauge) = self.gauges.get(name) else { return 0 };
         let is_called = |waiter: &&Waiter| {
@@ -158,14 +161,21 @@ impl<'a> Admission<'a> {
     }
 }
 
-/// The semaphores of those who wait that are not among these.
+/// Returns the semaphores that waiters of these need and that are not among these.
 pub fn others(gauges: &HashMap<SemaphoreName, Gauge>) -> BTreeSet<&SemaphoreName> {
     let waiters = gauges.values().flat_map(|gauge| &gauge.line);
     waiters.flat_map(|waiter| &waiter.semaphores).filter(|name| !gauges.contains_key(name)).collect()
 }
 
-/// The semaphores that others may have now because this job has changed: it holds them no longer, or does not stand
-/// where it stood in their lines.
+/// Returns the state and, for one that counts only once it is due, `true`: of the jobs that wait for a semaphore. Ready
+/// jobs wait for it only while it is full.
+pub fn waiting_states(capacity: u64, held: u64) -> &'static [(State, bool)] {
+    const WAITING: &[(State, bool)] = &[(State::Blocked, false), (State::Ready, true)];
+    if held >= capacity { WAITING } else { &WAITING[..1] }
+}
+
+/// Returns the semaphores that other jobs may get now because this job has changed: it holds them no longer, or has
+/// another place among the waiters.
 pub fn released(before: &Meta, next: &Next) -> Vec<SemaphoreName> {
     let place = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at);
     match next {
@@ -232,7 +242,7 @@ mod tests {
         let gauge = |(text, capacity, held, line): &(&str, u64, u64, &[Waiter])| {
             (name(text), Gauge { capacity: *capacity, held: *held, line: line.to_vec() })
         };
-        Admission::new(gauges.iter().map(gauge).collect(), &[name("gone")], at(NOW), rules)
+        Admission::new(gauges.iter().map(gauge).collect(), vec![name("gone")], at(NOW), rules)
     }
 
     #[test]
@@ -251,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_lost_patience_is_passed_by_nobody_behind_it() {
+    fn no_later_job_overtakes_one_that_has_lost_patience() {
         let rules = Rules::default();
         let first = job("5", 0, 50, &["a", "b"]);
         let long_ago = NOW - 10_000;
@@ -273,11 +283,11 @@ mod tests {
         let later = Waiter { run_at: at(NOW + 1), ..impatient.clone() };
         assert!(!stopped(&later, &job("9", -1, NOW + 2, &["a"])), "it could not be delivered itself");
         let stuck = Waiter { semaphores: vec![name("a"), name("gone")], ..impatient };
-        assert!(!stopped(&stuck, &behind[0]), "it waits for what there is not");
+        assert!(!stopped(&stuck, &behind[0]), "it waits for a semaphore that does not exist");
     }
 
     #[test]
-    fn one_place_is_kept_for_each() {
+    fn one_place_is_reserved_for_each() {
         let rules = Rules::default();
         let line = [1, 2].map(|n| {
             let first = job(&n.to_string(), 0, 0, &["a", "b"]);
@@ -291,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_kept_a_moment_for_who_was_called() {
+    fn room_is_reserved_for_a_moment_for_a_called_job() {
         let rules = Rules::default();
         let first = job("5", 3, 50, &["a"]);
         let stopped = |waiter: Waiter, other: &Meta| {

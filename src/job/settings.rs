@@ -12,10 +12,10 @@ use super::names::QueueName;
 pub const LEASE_MIN_MS: u64 = 100;
 /// The longest lease, in milliseconds: a day.
 pub const LEASE_MAX_MS: u64 = 86_400_000;
-/// The shortest silence after which a worker may be given up, in milliseconds: no shorter than the pause between
-/// two looks for silent workers.
+/// The shortest timeout of a worker, in milliseconds: no shorter than the pause between two checks for timed-out
+/// workers.
 pub const WORKER_TIMEOUT_MIN_MS: u64 = 1000;
-/// The longest silence that a worker may ask for, in milliseconds: a day.
+/// The longest timeout of a worker, in milliseconds: a day.
 pub const WORKER_TIMEOUT_MAX_MS: u64 = 86_400_000;
 /// The most attempts that a job or a queue may ask for.
 pub const ATTEMPTS_MAX: u32 = 1_000_000;
@@ -31,7 +31,7 @@ pub enum OnGroupDead {
     Skip,
 }
 
-/// At most so many deliveries in any stretch of time so long.
+/// A rate limit: at most `limit` deliveries in any window of `per_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
@@ -44,7 +44,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The field that is out of its range and what would be right, if any is.
+    /// Returns the field that is out of its range and the rule for it, if any is.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self { limit, .. } if !(1..=1_000_000).contains(limit) => Some(("limit", "must be 1 to 1000000")),
@@ -80,7 +80,7 @@ pub struct QueueSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31536000000_u64)]
     pub retain_done_ms: Option<u64>,
-    /// How long dead jobs are kept, in milliseconds; 0 keeps them until somebody deletes or redrives them.
+    /// How long dead jobs are kept, in milliseconds; 0 keeps them until they are deleted or redriven.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31536000000_u64)]
     pub retain_dead_ms: Option<u64>,
@@ -104,7 +104,7 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// The field that is out of its range and what would be right, if any is.
+    /// Returns the field that is out of its range and the rule for it, if any is.
     pub fn fault(&self) -> Option<(String, &'static str)> {
         let plain = |field: &str, what| Some((field.to_owned(), what));
         if self.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
@@ -153,8 +153,7 @@ pub struct Defaults {
     pub semaphore_patience_ms: u64,
     /// How long a key stays taken at least, in milliseconds, when the push does not say.
     pub key_ttl_ms: u64,
-    /// After how long a silence a worker that sends heartbeats gives back what it holds, in milliseconds, when its
-    /// heartbeat does not say.
+    /// How long after its last heartbeat a worker loses what it holds, in milliseconds, when its heartbeat does not say.
     pub worker_timeout_ms: u64,
 }
 
@@ -182,22 +181,22 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules that follow from these settings over these defaults.
+    /// Returns the rules that follow from these settings over these defaults.
     pub fn new(defaults: Arc<Defaults>, queues: HashMap<QueueName, QueueSettings>) -> Self {
         Self { defaults, queues: Arc::new(queues) }
     }
 
-    /// What queues fall back on.
+    /// Returns what queues fall back on.
     pub fn defaults(&self) -> &Arc<Defaults> {
         &self.defaults
     }
 
-    /// The settings of every queue that has some.
+    /// Returns the settings of every queue that has some.
     pub fn configured(&self) -> &HashMap<QueueName, QueueSettings> {
         &self.queues
     }
 
-    /// What the queue's owner has set, if anything.
+    /// Returns what the queue's owner has set, if anything.
     pub fn settings(&self, queue: &QueueName) -> Option<&QueueSettings> {
         self.queues.get(queue)
     }
@@ -206,47 +205,47 @@ impl Rules {
         self.queues.get(queue).and_then(field).unwrap_or(default)
     }
 
-    /// How long a reservation in this queue lasts when the reserve does not say.
+    /// Returns how long a reservation in this queue lasts when the reserve does not say.
     pub fn lease_ms(&self, queue: &QueueName) -> u64 {
         self.own(queue, |s| s.lease_ms, self.defaults.lease_ms)
     }
 
-    /// How often a job of this queue is delivered when the job does not say.
+    /// Returns how often a job of this queue is delivered when the job does not say.
     pub fn max_attempts(&self, queue: &QueueName) -> u32 {
         self.own(queue, |s| s.max_attempts, self.defaults.max_attempts)
     }
 
-    /// How long a job of this queue waits after a rollback when the job does not say.
+    /// Returns how long a job of this queue waits after a rollback when the job does not say.
     pub fn backoff(&self, queue: &QueueName) -> Backoff {
         self.own(queue, |s| s.backoff, self.defaults.backoff)
     }
 
-    /// How long this queue's finished jobs are kept; `None`: not at all.
+    /// Returns how long this queue's finished jobs are kept; `None`: not at all.
     pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
         Some(self.own(queue, |s| s.retain_done_ms, self.defaults.retain_done_ms)).filter(|ms| *ms > 0)
     }
 
-    /// How long this queue's dead jobs are kept; `None`: until somebody takes them away.
+    /// Returns how long this queue's dead jobs are kept; `None`: until they are deleted.
     pub fn retain_dead_ms(&self, queue: &QueueName) -> Option<u64> {
         Some(self.own(queue, |s| s.retain_dead_ms, self.defaults.retain_dead_ms)).filter(|ms| *ms > 0)
     }
 
-    /// The queue that takes this queue's dead jobs.
+    /// Returns the queue that takes this queue's dead jobs.
     pub fn dead_letter(&self, queue: &QueueName) -> Option<&QueueName> {
         self.queues.get(queue)?.dead_letter.as_ref()
     }
 
-    /// The most unfinished jobs that the queue takes.
+    /// Returns the most unfinished jobs that the queue takes.
     pub fn max_jobs(&self, queue: &QueueName) -> Option<u64> {
         self.queues.get(queue)?.max_jobs
     }
 
-    /// The most jobs of the queue that are reserved at once.
+    /// Returns the most jobs of the queue that are reserved at once.
     pub fn max_reserved(&self, queue: &QueueName) -> Option<u64> {
         self.queues.get(queue)?.max_reserved
     }
 
-    /// How often jobs of the queue are delivered at most.
+    /// Returns how often jobs of the queue are delivered at most.
     pub fn rate(&self, queue: &QueueName) -> Option<Rate> {
         self.queues.get(queue)?.rate
     }
@@ -261,7 +260,7 @@ impl Rules {
         self.queues.get(queue).is_some_and(|s| s.paused)
     }
 
-    /// The chain of dead-letter queues that would close on itself if `queue` had this one, if it would.
+    /// Returns the cycle of dead-letter queues that would arise if `queue` had this one, if any.
     pub fn dead_letter_cycle(&self, queue: &QueueName, dead_letter: &QueueName) -> Option<Vec<QueueName>> {
         let mut chain = vec![queue.clone(), dead_letter.clone()];
         loop {

@@ -24,8 +24,8 @@ impl State {
     /// Every state, in the order of a life.
     pub const ALL: [Self; 5] = [Self::Ready, Self::Reserved, Self::Blocked, Self::Done, Self::Dead];
 
-    /// The word that a store keeps.
-    pub fn as_str(self) -> &'static str {
+    /// Returns the word that a store keeps.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Reserved => "reserved",
@@ -35,12 +35,12 @@ impl State {
         }
     }
 
-    /// The state of this word.
+    /// Returns the state that this word stands for.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// The state as people see it at the moment `now`, for a job that is due at `run_at`.
+    /// Returns the state as clients see it at `now`, for a job that is due at `run_at`.
     pub fn visible(self, run_at: Timestamp, now: Timestamp) -> Visible {
         match self {
             Self::Ready if run_at > now => Visible::Scheduled,
@@ -52,13 +52,13 @@ impl State {
         }
     }
 
-    /// Whether the job still has its end before it.
+    /// Whether the job is neither done nor dead.
     pub fn is_unfinished(self) -> bool {
         !matches!(self, Self::Done | Self::Dead)
     }
 }
 
-/// The state of a job as people see it: `scheduled` is `ready` with a `run_at` that lies ahead.
+/// The state of a job as clients see it: `scheduled` is `ready` with a `run_at` in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = JobState)]
@@ -78,7 +78,7 @@ pub enum Visible {
 }
 
 impl Visible {
-    /// The stored state behind this one.
+    /// Returns the stored state behind this one.
     pub fn stored(self) -> State {
         match self {
             Self::Scheduled | Self::Ready => State::Ready,
@@ -89,7 +89,7 @@ impl Visible {
         }
     }
 
-    /// The word for it.
+    /// Returns the word for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -98,15 +98,17 @@ impl Visible {
     }
 }
 
-/// What may happen to a job once it is there.
+/// What may happen to a stored job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// A worker takes it.
+    /// A worker reserves it.
     Reserve,
-    /// A claim meets it while a semaphore that it needs has no room.
+    /// A claim finds no room in a semaphore that it needs, or it joins its group behind other jobs.
     Block,
-    /// Its turn in its group has come, or its semaphore has room.
+    /// It is the first of its group now, or its semaphore has room.
     Unblock,
+    /// A store cannot read it.
+    Bury,
     /// The work is done.
     Commit,
     /// The work failed.
@@ -119,21 +121,21 @@ pub enum Verb {
     Release,
     /// Its reservation ran out.
     Lapse,
-    /// Its worker fell silent or was removed.
+    /// Its worker timed out or was removed.
     Abandon,
-    /// Its `expires_at` passed while nobody held it.
+    /// Its `expires_at` passed while no worker held it.
     Expire,
-    /// Somebody changes it.
+    /// A client changes it.
     Edit,
-    /// Somebody deletes it.
+    /// A client deletes it.
     Cancel,
-    /// Somebody empties the queue of it.
+    /// A client empties the queue.
     Purge,
     /// A dead or dead-lettered job gets another chance.
     Redrive,
 }
 
-/// What can be of a job after a [`Verb`]: a state, or nothing (it has left).
+/// What can become of a job by a [`Verb`]: a state, or `None` where it is deleted.
 pub type Target = Option<State>;
 
 const GONE: Target = None;
@@ -143,13 +145,15 @@ const BLOCKED: Target = Some(State::Blocked);
 const DONE: Target = Some(State::Done);
 const DEAD: Target = Some(State::Dead);
 
-/// Every transition there is. What is not listed is refused. A push makes a job `ready`.
+/// Every transition there is. What is not listed is refused. A push makes a job `ready`, and whatever makes a job
+/// `ready` in a group with other jobs before it then blocks it.
 pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Reserve, &[RESERVED]),
     (State::Ready, Verb::Block, &[BLOCKED]),
     (State::Blocked, Verb::Unblock, &[READY]),
+    (State::Ready, Verb::Bury, &[DEAD]),
     (State::Reserved, Verb::Commit, &[DONE, GONE, READY]), // ready: in the next stage of its route
-    (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose answer was lost
+    (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose response was lost
     (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
     (State::Reserved, Verb::Extend, &[RESERVED]),
     (State::Reserved, Verb::Move, &[READY, GONE]),
@@ -174,9 +178,34 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Blocked, Verb::Redrive, &[READY]), // the same for one that waits for a semaphore there
 ];
 
-/// What can follow, or `None` where the verb does not apply.
+/// Returns what can follow, or `None` where the verb does not apply.
 pub fn targets(from: State, verb: Verb) -> Option<&'static [Target]> {
     TRANSITIONS.iter().find(|(state, v, _)| *state == from && *v == verb).map(|(_, _, targets)| *targets)
+}
+
+/// The one row of the table for a verb that has one row with one target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transition {
+    /// The state that a job must have.
+    pub from: State,
+    /// The state that it has then.
+    pub to: State,
+}
+
+impl Transition {
+    /// Reads the row of a verb. Called in constants only: a verb without a row does not compile.
+    pub const fn of(verb: Verb) -> Self {
+        let mut row = 0;
+        while TRANSITIONS[row].1 as u8 != verb as u8 {
+            row += 1;
+        }
+        let (from, _, targets) = TRANSITIONS[row];
+        let to = match targets[0] {
+            Some(to) => to,
+            None => from,
+        };
+        Self { from, to }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,12 @@
 //! What an operation does to a job: one pure function, which both stores apply atomically.
 //!
-//! A store reads the job, calls [`step`], and writes what it answers, all guarded so that the job cannot
-//! have changed in between. Time is the store's and is passed in.
+//! A store reads the job, calls [`step`], and writes what it returns, guarded so that the job cannot have changed in
+//! between (optimistic concurrency by `rev`). Time is the store's and is passed in. [`delivery`] has the transitions
+//! of claims, which are written for many jobs at once.
+
+pub mod delivery;
+#[cfg(test)]
+mod tests;
 
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::state::{self, State, Verb, Visible};
@@ -12,7 +17,7 @@ use super::{Claim, NewJob, Payload, QueueName, Rules, Stage, Timestamp};
 pub enum Operation {
     /// The work is done. The jobs in `push` are stored with it, all of them, or it does not happen.
     Commit { claim: Claim, result: Option<Payload>, push: Vec<NewJob> },
-    /// Somebody takes the job away for good, whatever stages it has before it.
+    /// A reserve that deletes the job at once, whatever stages it has before it.
     Pop { claim: Claim },
     /// The work failed; comes back after `delay_ms` (`None`: by its backoff), or is dead.
     Rollback { claim: Claim, delay_ms: Option<u64>, error: Option<String> },
@@ -26,7 +31,7 @@ pub enum Operation {
         delay_ms: Option<u64>,
         priority: Option<i32>,
     },
-    /// The delivery never reached anybody: the job goes back where it was, the attempt not counted.
+    /// The delivery reached no client: the job goes back where it was, the attempt not counted.
     Release { claim: Claim },
     /// The reservation ran out. `reserved_until` is the deadline that the store found to have passed.
     Lapse { claim: Claim, reserved_until: Timestamp },
@@ -34,7 +39,7 @@ pub enum Operation {
     Abandon { claim: Claim, loss: Loss },
     /// The store found the job's `expires_at` to have passed.
     Expire { expires_at: Timestamp },
-    /// Changes a job that nobody holds.
+    /// Changes a job that is not reserved.
     Edit { priority: Option<i32>, run_at: Option<Timestamp>, payload: Option<Payload> },
     /// Takes the job away; one that is reserved is only asked to stop, unless forced.
     Cancel { force: bool },
@@ -45,7 +50,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The row of the state table that this operation is about.
+    /// Returns the verb of the state table that this operation stands for.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Commit { .. } | Self::Pop { .. } => Verb::Commit,
@@ -63,7 +68,7 @@ impl Operation {
         }
     }
 
-    /// The JSON value that comes with it, if one does.
+    /// Returns the JSON value that comes with it, if any.
     pub fn value(&self) -> Option<&Payload> {
         match self {
             Self::Commit { result: value, .. }
@@ -74,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// What the worker says came of the work.
+    /// Returns the result of the work.
     pub fn result(&self) -> Option<&Payload> {
         match self {
             Self::Commit { result, .. } => result.as_ref(),
@@ -82,7 +87,7 @@ impl Operation {
         }
     }
 
-    /// The jobs that are to be stored with it.
+    /// Returns the jobs that are to be stored with it.
     pub fn pushes(&self) -> &[NewJob] {
         match self {
             Self::Commit { push, .. } => push,
@@ -90,19 +95,7 @@ impl Operation {
         }
     }
 
-    /// Whether a receipt must tell its repeat how it ended, since the job would not: it goes on elsewhere, has
-    /// left others behind, or was counted in its batch.
-    pub fn leaves_receipt(&self, before: &Meta, outcome: &Outcome) -> bool {
-        match self {
-            Self::Move { .. } => true,
-            Self::Commit { push, .. } => {
-                !push.is_empty() || *outcome != Outcome::Done || before.batch.is_some()
-            }
-            _ => false,
-        }
-    }
-
-    /// The claim that must hold the job for this to happen.
+    /// Returns the claim that must hold the job.
     pub fn claim(&self) -> Option<&Claim> {
         match self {
             Self::Commit { claim, .. }
@@ -125,10 +118,10 @@ impl Operation {
 /// How a job's worker was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// It was not heard of for its timeout. `rev` is that of the job as it was when the worker was found silent:
-    /// a heartbeat replaces it, so that a worker which is heard of after all keeps what it has not lost yet.
+    /// It sent no heartbeat within its timeout. `rev` is that of the job when the timeout was noticed: a later
+    /// heartbeat replaces it, so that a worker which is back keeps what it has not lost yet.
     TimedOut { rev: i64 },
-    /// Somebody removed it.
+    /// A client removed it.
     Removed,
 }
 
@@ -181,12 +174,12 @@ pub enum Next {
     Delete,
 }
 
-/// The answer of [`step`].
+/// What [`step`] returns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// What to write.
     pub next: Next,
-    /// What to answer.
+    /// What to return to the caller.
     pub outcome: Outcome,
 }
 
@@ -211,7 +204,7 @@ pub struct Surroundings<'a> {
     pub chance: f64,
 }
 
-/// Whether the job allows the operation: its token is the current one, and the state table knows it.
+/// Checks that the token is the current one and that the table has a row for the job's state.
 fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refusal> {
     let claim = operation.claim();
     if claim.is_some() && meta.claim.as_ref() != claim {
@@ -226,7 +219,7 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
     Ok(())
 }
 
-/// What the operation does to the job.
+/// Returns what the operation does to the job.
 pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Step, Refusal> {
     check(meta, operation, around.now)?;
     let now = around.now;
@@ -242,8 +235,8 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             take_back(meta, extended, "the reservation ran out", around)
         }
         Operation::Abandon { loss, .. } => {
-            let heard_of = matches!(loss, Loss::TimedOut { rev } if meta.rev != *rev);
-            take_back(meta, heard_of, loss.message(), around)
+            let has_reported = matches!(loss, Loss::TimedOut { rev } if meta.rev != *rev);
+            take_back(meta, has_reported, loss.message(), around)
         }
         Operation::Extend { lease_ms, progress, .. } => {
             Ok(extend(meta, *lease_ms, progress.as_ref(), around))
@@ -286,13 +279,13 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
     }
 }
 
-/// A job that comes back at once, unless its worker has been heard of in the meantime.
+/// Returns the job to its queue at once, unless its worker has extended the lease or sent a heartbeat since.
 fn take_back(meta: &Meta, is_kept: bool, why: &str, around: Surroundings<'_>) -> Result<Step, Refusal> {
     if is_kept { Err(Refusal::Lost { gone: false }) } else { Ok(fail(meta, why, around, |_| 0)) }
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
-    // In a dead-letter queue the route is suspended; and whoever wanted the job gone wants no next stage.
+    // In a dead-letter queue the route is suspended; and a cancelled job has no next stage.
     match (&*meta.route, &meta.origin, meta.cancel_requested) {
         ([stage, rest @ ..], None, false) if meta.state == State::Reserved => {
             hand_on(meta, stage, rest, result, around.now)
@@ -314,7 +307,7 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
         turn: None,
         finished_at: Some(around.now),
         purge_at: Some(around.now.plus_ms(retain_ms)),
-        claim: meta.claim.clone(), // tells the repeat of this commit, on any server
+        claim: meta.claim.clone(), // recognizes the repeat of this commit, on any server
         ..free(meta)
     };
     let meta = Box::new(Meta { expires_at: None, ..finished });
@@ -364,7 +357,7 @@ impl Limits<'_> {
     }
 }
 
-/// A failed attempt: the job comes back, is dead, or leaves if its end was waited for.
+/// Counts a failed attempt: the job comes back, is dead, or is deleted if it was cancelled or has expired.
 fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(&Limits<'_>) -> u64) -> Step {
     let now = around.now;
     if ends_unheld(meta, now) {
@@ -390,7 +383,7 @@ fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(
 
 fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     let now = around.now;
-    // What holds its group stays where it is, and is not forgotten: somebody must decide.
+    // A dead job that holds its group stays where it is and is not purged: an operator must decide.
     let turn = meta.turn.filter(|_| around.rules.holds_dead(&meta.queue));
     let Some(dead_letter) = around.rules.dead_letter(&meta.queue).filter(|_| turn.is_none()).cloned() else {
         let retain_ms = around.rules.retain_dead_ms(&meta.queue).filter(|_| turn.is_none());
@@ -407,7 +400,7 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     };
     let buried =
         Meta { run_at: now, expires_at: None, ..rehomed(meta, &dead_letter, TrailReason::Dead, now) };
-    // Dead is finished: whatever becomes of it there is no business of its batch.
+    // Dead is finished: what becomes of it there does not concern its batch.
     Step::write(
         Meta { origin: Some(origin), batch: None, ..buried },
         Outcome::Dead { moved_to: Some(dead_letter) },
@@ -457,7 +450,7 @@ fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refus
     }
 }
 
-/// Whether the job leaves as soon as nobody holds it: it was asked to stop, or it is past its expiry.
+/// Whether the job is deleted as soon as it is not reserved: it was cancelled, or it is past its expiry.
 fn ends_unheld(meta: &Meta, now: Timestamp) -> bool {
     meta.cancel_requested || meta.expires_at.is_some_and(|expires_at| expires_at <= now)
 }

@@ -3,47 +3,12 @@
 use async_trait::async_trait;
 
 use super::{CalledBack, Result, StoreError};
+use crate::job::push::{PushRefused, Pushed};
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
     Child, Claim, GroupName, Job, JobId, JobKey, NewJob, QueueName, Rules, SemaphoreName, Timestamp, Visible,
     WorkerName,
 };
-
-/// What became of one job that was pushed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pushed {
-    /// It is stored.
-    Created,
-    /// It is stored, and waits for its turn in its group.
-    Blocked,
-    /// Its key is taken by a job with an equal payload; nothing was stored.
-    Duplicate {
-        /// The job that has the key.
-        id: JobId,
-        /// That job's state; `done` if it has left.
-        state: Visible,
-        /// When that job was, or is, due.
-        run_at: Timestamp,
-    },
-    /// Its key is taken by a job with another payload; nothing was stored.
-    KeyConflict {
-        /// The job that has the key.
-        id: JobId,
-    },
-    /// The queue has as many unfinished jobs as its `max_jobs` allows; nothing was stored.
-    Full,
-}
-
-/// Why a job that was to be stored with a commit was not, and so nothing happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PushRefused {
-    /// Its place among those of the commit.
-    pub place: usize,
-    /// The queue that it was for.
-    pub queue: QueueName,
-    /// The job of another payload that has its key; `None`: the queue has as many unfinished jobs as it takes.
-    pub key_of: Option<JobId>,
-}
 
 /// A request for jobs of one queue.
 #[derive(Debug, Clone)]

@@ -11,11 +11,13 @@ use async_trait::async_trait;
 
 use crate::job::Timestamp;
 
+pub mod admission;
 pub mod batches;
 pub mod figures;
 pub mod jobs;
 pub mod metered;
 pub mod mongo;
+pub mod receipts;
 pub mod requests;
 pub mod schedules;
 pub mod semaphores;
@@ -25,11 +27,10 @@ pub mod sqlite;
 pub mod transfer;
 pub mod workers;
 
+pub use crate::job::push::{PushRefused, Pushed};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, QueueCounts, Reconciled};
-pub use jobs::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue, PushRefused, Pushed,
-};
+pub use jobs::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, Schedules};
 pub use semaphores::{Called, Holder, Removal, SemaphoreView, Semaphores};

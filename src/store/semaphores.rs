@@ -53,6 +53,13 @@ pub struct Called {
     pub run_at: Timestamp,
 }
 
+impl Called {
+    /// Sorts jobs: the highest priority first, then the earliest `run_at`.
+    pub fn sort(called: &mut [Self]) {
+        called.sort_by_key(|called| (-i64::from(called.priority), called.run_at));
+    }
+}
+
 /// Semaphores: shared limits on how many jobs are reserved at once.
 #[async_trait]
 pub trait Semaphores {

@@ -259,7 +259,7 @@ pub async fn admission<'r>(
     let absent = names.iter().filter(|name| !known.contains_key(name));
     let absent = absent.chain(others.iter().filter(|name| !there.contains_key(name)));
     let absent: Vec<SemaphoreName> = absent.map(|name| (*name).clone()).collect();
-    Ok(Admission::new(gauges, &absent, now, rules))
+    Ok(Admission::new(gauges, absent, now, rules))
 }
 
 async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {

@@ -5,10 +5,12 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::job::semaphore::{Admission, CALLS_MAX, others};
-use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
+use crate::job::transition::delivery::{self, UNBLOCK};
+use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
@@ -102,9 +104,8 @@ pub fn admission<'r, 'n>(
             gauges.insert(name.clone(), needs::gauge(db, name)?);
         }
     }
-    let unknown = gauges.iter().filter(|(_, gauge)| gauge.capacity == 0).map(|(name, _)| name.clone());
-    let unknown: Vec<SemaphoreName> = unknown.chain(missing(db, others(&gauges).into_iter())?).collect();
-    Ok(Admission::new(gauges, &unknown, now, rules))
+    let missing = missing(db, others(&gauges).into_iter())?;
+    Ok(Admission::new(gauges, missing, now, rules))
 }
 
 fn capacities(
@@ -124,14 +125,13 @@ fn capacities(
 }
 
 fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec<SemaphoreView>, Fault> {
-    let ever = Timestamp::from_millis(i64::MAX);
     let mut views = Vec::new();
     for name in names {
         let Some(capacity) = capacity(db, name)? else { continue };
-        let held = needs::count(db, needs::COUNT, name, "reserved", ever)?;
-        let mut waiting = needs::count(db, needs::COUNT, name, "blocked", ever)?;
-        if held >= capacity {
-            waiting += needs::count(db, needs::COUNT, name, "ready", now)?;
+        let held = needs::count(db, name, State::Reserved, None)?;
+        let mut waiting = 0;
+        for (state, is_due) in waiting_states(capacity, held) {
+            waiting += needs::count(db, name, *state, is_due.then_some(now))?;
         }
         views.push(SemaphoreView { name: name.clone(), capacity, held, waiting });
     }
@@ -206,7 +206,7 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
             }
         }
     }
-    called.sort_by_key(|called| (-i64::from(called.priority), called.run_at));
+    Called::sort(&mut called);
     Ok(called)
 }
 
@@ -236,10 +236,11 @@ fn wake(
 ) -> Result<Option<Called>, Fault> {
     let Some(found) = row::meta_of(tx, id)? else { return Ok(None) };
     let meta = &found.job;
-    if meta.state != State::Blocked || !admission.allows(name, meta.into()) {
+    if meta.state != UNBLOCK.from || !admission.allows(name, meta.into()) {
         return Ok(None);
     }
-    let ready = Meta { state: State::Ready, waits_for: None, ..meta.clone() };
+    let mut ready = meta.clone();
+    delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
     row::update(tx, &found, &ready, None, None, now)?;
     needs::called(tx, &ready, now)?;
     Ok(Some(Called { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))

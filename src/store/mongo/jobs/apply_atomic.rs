@@ -271,7 +271,7 @@ async fn line_up(
     for (_, plan) in plans {
         if let Some(line) = plan.joined() {
             let (turn, is_first) = lines.join(line);
-            plan.step.stand(turn, is_first);
+            plan.step.join_line(turn, is_first);
         }
     }
     Ok(next)

@@ -10,6 +10,7 @@ use mongodb::{ClientSession, Collection, Database};
 
 use crate::job::group::Line;
 use crate::job::record::KeyHold;
+use crate::job::transition::delivery;
 use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
@@ -341,7 +342,7 @@ pub fn stored(job: &NewJob, lines: &mut Lines, now: Timestamp) -> (Document, Sta
     let mut stored = job.clone().into_job();
     if let Some(line) = line(job) {
         let (turn, is_first) = lines.join(&line);
-        stored.meta.stand(turn, is_first);
+        delivery::join_line(&mut stored.meta, turn, is_first);
     }
     (from_job(&stored, now), stored.meta.state)
 }

@@ -1,7 +1,8 @@
-//! Applying operations to jobs, and the receipts that answer their repeats.
+//! Applying operations to jobs, and the receipts for their repeats.
 
 use rusqlite::{Connection, params};
 
+use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
 use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
@@ -15,9 +16,6 @@ use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Applied, Change, Denied};
 
-/// How long the outcome of a move or of such a commit can be asked for again, in milliseconds.
-const RECEIPT_MS: u64 = 600_000;
-
 /// Applies the changes in order, each for itself.
 pub fn apply(
     tx: &Tx<'_>,
@@ -28,8 +26,8 @@ pub fn apply(
     let mut applied = Vec::with_capacity(changes.len());
     for change in changes {
         applied.push(match apply_one(tx, change, rules, now) {
-            Ok(answer) => answer,
-            // Met while reading, before anything was written: no reason to undo the others.
+            Ok(result) => result,
+            // Found while reading, before anything was written: no reason to undo the others.
             Err(fault @ Fault::Stored { .. }) => Err(Denied::Store(fault.into())),
             Err(fault) => return Err(fault),
         });
@@ -47,7 +45,7 @@ fn apply_one(
     let refused = |refusal| Err(Denied::Refused(refusal));
     let Some(found) = row::meta_of(tx, id)? else {
         return Ok(match operation.claim() {
-            Some(claim) => receipt(tx, id, claim, operation.verb())?
+            Some(claim) => read_receipt(tx, id, claim, operation.verb())?
                 .map_or_else(|| refused(Refusal::Lost { gone: true }), Ok),
             None => refused(Refusal::Unknown),
         });
@@ -57,7 +55,7 @@ fn apply_one(
     let mut done = match (step(meta, operation, around), operation.claim()) {
         (Ok(done), _) => done,
         (Err(lost @ Refusal::Lost { .. }), Some(claim)) => {
-            return Ok(receipt(tx, id, claim, operation.verb())?.map_or_else(|| refused(lost), Ok));
+            return Ok(read_receipt(tx, id, claim, operation.verb())?.map_or_else(|| refused(lost), Ok));
         }
         (Err(refusal), _) => return Ok(refused(refusal)),
     };
@@ -92,13 +90,15 @@ fn apply_one(
         released: semaphore::released(meta, &done.next),
         repeated: false,
     };
-    if let (Some(claim), true) = (operation.claim(), operation.leaves_receipt(meta, &applied.outcome)) {
-        write_receipt(tx, meta, claim, operation.verb(), &applied, now)?;
+    if operation.leaves_receipt(meta, &applied.outcome)
+        && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed)
+    {
+        write_receipt(tx, &receipt, now)?;
     }
     Ok(Ok(applied))
 }
 
-/// Writes what is to become of the job, in the lines of groups as well; answers whose turn has come with that.
+/// Writes what is to become of the job, in the lines of groups as well. Returns the jobs that this unblocks.
 fn write(
     tx: &Tx<'_>,
     found: &row::Found<Meta>,
@@ -117,11 +117,11 @@ fn write(
     groups::advance(tx, vacated, now)
 }
 
-/// The answer where there is nothing to write for what is allowed: it had happened before. A receipt tells more of
-/// that than history does.
+/// Returns the result where there is nothing to write, since it had happened before. A receipt has more of that than
+/// history.
 fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Result<Applied, Fault> {
     let earlier = match operation.claim() {
-        Some(claim) => receipt(tx, &meta.id, claim, operation.verb())?,
+        Some(claim) => read_receipt(tx, &meta.id, claim, operation.verb())?,
         None => None,
     };
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
@@ -131,51 +131,31 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
     Ok(earlier.unwrap_or(kept))
 }
 
-/// The words by which receipts tell verbs apart.
-fn word(verb: Verb) -> Option<&'static str> {
-    match verb {
-        Verb::Move => Some("move"),
-        Verb::Commit => Some("commit"),
-        _ => None, // no other verb writes receipts
-    }
-}
-
-fn write_receipt(
-    db: &Connection,
-    before: &Meta,
-    claim: &Claim,
-    verb: Verb,
-    applied: &Applied,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    let (returned_to, run_at, is_blocked) = match &applied.outcome {
-        Outcome::Returned { queue, run_at, blocked } => {
-            (Some(queue.as_str()), Some(run_at.millis()), *blocked)
-        }
-        _ => (None, None, false),
-    };
+fn write_receipt(db: &Connection, receipt: &Receipt, now: Timestamp) -> Result<(), Fault> {
+    let went_to = receipt.went_to();
+    let went_to = went_to.as_ref();
     db.prepare_cached(
         "INSERT OR REPLACE INTO receipts (job, claim, verb, queue, started_at, returned_to, run_at, until, \
          pushed, blocked) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )?
     .execute(params![
-        before.id.as_str(),
-        claim.as_str(),
-        word(verb),
-        before.queue.as_str(),
-        before.started_at.map(Timestamp::millis),
-        returned_to,
-        run_at,
-        now.plus_ms(RECEIPT_MS).millis(),
-        row::to_json(Some(&applied.pushed).filter(|pushed| !pushed.is_empty()))?,
-        is_blocked,
+        receipt.id.as_str(),
+        receipt.claim.as_str(),
+        receipt::word(receipt.verb),
+        receipt.queue.as_str(),
+        receipt.started_at.map(Timestamp::millis),
+        went_to.map(|to| to.queue.as_str()),
+        went_to.map(|to| to.run_at.millis()),
+        now.plus_ms(receipt::RETAIN_MS).millis(),
+        row::to_json(Some(&receipt.pushed).filter(|pushed| !pushed.is_empty()))?,
+        went_to.is_some_and(|to| to.blocked),
     ])?;
     Ok(())
 }
 
-/// What an earlier call of this verb with this claim has answered, if a receipt tells.
-fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Option<Applied>, Fault> {
-    let Some(word) = word(verb) else {
+/// Returns the result of an earlier call of this verb with this claim, if there is a receipt of it.
+fn read_receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Option<Applied>, Fault> {
+    let Some(word) = receipt::word(verb) else {
         return Ok(None);
     };
     let mut by_claim = db.prepare_cached(
@@ -186,22 +166,21 @@ fn receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Opt
     let Some(found) = rows.next()? else {
         return Ok(None);
     };
-    let outcome = match row::parsed_if_any(found, 2, "queue of a receipt")? {
+    let went_to = match row::parsed_if_any(found, 2, "queue of a receipt")? {
         Some(queue) => {
             let run_at = Timestamp::from_millis(found.get(3)?);
-            Outcome::Returned { queue, run_at, blocked: found.get(5)? }
+            Some(WentTo { queue, run_at, blocked: found.get(5)? })
         }
-        None if verb == Verb::Commit => Outcome::Done,
-        None => Outcome::Removed,
+        None => None,
     };
-    Ok(Some(Applied {
-        outcome,
+    let receipt = Receipt {
+        id: id.clone(),
+        claim: claim.clone(),
+        verb,
         queue: row::parsed(found, 0, "queue of a receipt")?,
+        outcome: Receipt::outcome_of(verb, went_to),
         started_at: row::time(found, 1)?,
         pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
-        callback: None, // it was told of when it was pushed
-        unblocked: Vec::new(),
-        released: Vec::new(),
-        repeated: true,
-    }))
+    };
+    Ok(Some(receipt.into()))
 }

@@ -8,7 +8,9 @@
 
 use rusqlite::{Connection, params};
 
-use crate::job::{Claim, Job, QueueName, Rules, State, Timestamp};
+use crate::job::transition::{Refusal, delivery};
+use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
+use crate::store::admission;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim_limited;
 use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
@@ -27,7 +29,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
         let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
         let heads = heads(tx, &first.queue, wanted, first.pop, now)?;
         let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
-        if claim_limited::is_limited(&first.queue, &heads, rules) {
+        if admission::is_limited(&first.queue, heads.iter().map(|found| &found.job.meta), rules) {
             let (asks, won): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
             let given = claim_limited::claim(tx, &asks, rules, now)?;
             won.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
@@ -38,7 +40,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
         let mut heads = heads.into_iter();
         for (ask, won) in sharing {
             for mut found in heads.by_ref().take(ask.count) {
-                grant(&mut found.job, ask, now);
+                reserve(&mut found.job, ask, now)?;
                 row::reserve(tx, &found)?;
                 won.push(found.job);
             }
@@ -48,7 +50,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
     Ok(claims)
 }
 
-/// The first jobs of a queue in the order of delivery. A pop passes over those that need semaphores.
+/// Returns the first jobs of a queue in the order of delivery. A pop passes over those that need semaphores.
 pub fn heads(
     db: &Connection,
     queue: &QueueName,
@@ -68,20 +70,19 @@ pub fn heads(
     Ok(heads)
 }
 
-/// The job is the request's.
-pub fn grant(job: &mut Job, ask: &ClaimAsk, now: Timestamp) {
-    let meta = &mut job.meta;
-    meta.state = State::Reserved;
-    meta.attempts = meta.attempts.saturating_add(1);
-    meta.started_at = Some(now);
-    meta.reserved_until = Some(now.plus_ms(ask.lease_ms));
-    meta.lease_ms = Some(ask.lease_ms);
-    meta.worker.clone_from(&ask.worker);
-    meta.claim = Some(ask.claim.clone());
-    meta.rev = rand::random();
+/// Makes the job the request's.
+pub fn reserve(job: &mut Job, ask: &ClaimAsk, now: Timestamp) -> Result<(), Fault> {
+    delivery::reserve(&mut job.meta, ask.delivery(now)).map_err(not_as_listed)?;
+    job.meta.rev = rand::random();
+    Ok(())
 }
 
-/// The highest priority below this one that a ready job of the queue has.
+/// The fault where an index lists a job that the rules refuse.
+pub fn not_as_listed(refusal: Refusal) -> Fault {
+    Fault::stored("state", format!("{refusal:?}"))
+}
+
+/// Returns the highest priority below this one that a ready job of the queue has.
 fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Option<i64>, Fault> {
     let mut next = db.prepare_cached(NEXT_PRIORITY)?;
     let mut rows = next.query(params![queue.as_str(), below])?;
@@ -91,7 +92,7 @@ fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Optio
 pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head \
      WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC LIMIT 1";
 
-/// The first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
+/// Returns the first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
 fn due(
     db: &Connection,
     sql: &str,
@@ -120,9 +121,9 @@ const DUE_FOR_POP: &str = concat!(
      AND (expires_at IS NULL OR expires_at > ?3) AND semaphores IS NULL ORDER BY run_at, id LIMIT ?4"
 );
 
-/// The jobs of these queues that the claim holds, in the order of delivery within each queue.
+/// Returns the jobs of these queues that the claim holds, in the order of delivery within each queue.
 pub fn held(db: &Connection, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>, Fault> {
-    // Asked for rarely: after a repeat of a request whose runner died. Walks the queue's reserved jobs.
+    // Called rarely: after a repeat of a request whose runner died. Walks the queue's reserved jobs.
     let mut held = db.prepare_cached(concat!(
         "SELECT ",
         job_columns!(),

@@ -1,12 +1,14 @@
-//! The lines of groups: who comes next. A line is the rows that have a `turn`, and its order is theirs; the first
-//! one is never blocked by the group, and all others are.
+//! The lines of groups. A line is the rows that have a `turn`, in that order; the first one is never blocked by the
+//! group, and all others are.
 
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::job::group::{Line, Vacated};
+use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::transition::{Next, Step};
-use crate::job::{Job, JobId, Meta, QueueName, State, Timestamp};
+use crate::job::{Job, JobId, QueueName, Timestamp};
 use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 
@@ -22,28 +24,28 @@ fn last(db: &Connection, line: &Line) -> Result<Option<i64>, Fault> {
     Ok(last.query_row([line.queue.as_str(), line.group.as_str()], |row| row.get(0)).optional()?)
 }
 
-/// The new job with its place at the end of its line, if it belongs into one.
+/// Returns the new job with its place at the end of its line, if it belongs into one.
 pub fn placed(db: &Connection, job: &Job) -> Result<Option<Job>, Fault> {
     let Some(line) = Line::to_join(&job.meta) else { return Ok(None) };
     let last = last(db, &line)?;
     let mut job = job.clone();
-    job.meta.stand(last.unwrap_or(0) + 1, last.is_none());
+    delivery::join_line(&mut job.meta, last.unwrap_or(0) + 1, last.is_none());
     Ok(Some(job))
 }
 
-/// Puts the job that the step writes at the end of the line that it comes to. `from`: the place that it leaves, which
-/// may be in the same line, and is still taken.
+/// Puts the job that the step writes at the end of the line that it joins. `from`: the place that it leaves, which may
+/// be in the same line, and is still taken.
 pub fn join(db: &Connection, step: &mut Step, from: Option<&Vacated>) -> Result<(), Fault> {
     let Next::Write { meta, .. } = &step.next else { return Ok(()) };
     let Some(line) = Line::to_join(meta) else { return Ok(()) };
     let last = last(db, &line)?;
     let is_own =
         |last: i64| from.is_some_and(|from| from.line == line && from.turn == last && from.was_first);
-    step.stand(last.unwrap_or(0) + 1, last.is_none_or(is_own));
+    step.join_line(last.unwrap_or(0) + 1, last.is_none_or(is_own));
     Ok(())
 }
 
-/// After a job has left its place: whose turn has come, if it was the first.
+/// Unblocks the next job of a line that has lost its first. Returns its queue and when it is due.
 pub fn advance(
     tx: &Tx<'_>,
     vacated: Option<Vacated>,
@@ -57,10 +59,11 @@ pub fn advance(
     let Some(first) = rows.next()? else { return Ok(Vec::new()) };
     let id: JobId = row::parsed(first, 0, "id")?;
     let Some(found) = row::meta_of(tx, &id)? else { return Ok(Vec::new()) };
-    if found.job.state != State::Blocked {
-        return Ok(Vec::new()); // it came to the line in this very step, alone
+    if found.job.state != UNBLOCK.from {
+        return Ok(Vec::new()); // it joined the line in this very step, alone
     }
-    let ready = Meta { state: State::Ready, ..found.job.clone() };
+    let mut ready = found.job.clone();
+    delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
     row::update(tx, &found, &ready, None, None, now)?;
     Ok(vec![(queue, ready.run_at)])
 }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::job::semaphore::{Gauge, LINE, Waiter};
-use crate::job::{JobId, Meta, SemaphoreName, Timestamp};
+use crate::job::{JobId, Meta, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 
@@ -59,7 +59,7 @@ pub fn called(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault>
 pub fn gauge(db: &Connection, name: &SemaphoreName) -> Result<Gauge, Fault> {
     Ok(Gauge {
         capacity: crate::store::sqlite::semaphores::capacity(db, name)?.unwrap_or(0),
-        held: count(db, COUNT, name, "reserved", Timestamp::from_millis(i64::MAX))?,
+        held: count(db, name, State::Reserved, None)?,
         line: line(db, name)?,
     })
 }
@@ -67,16 +67,16 @@ pub fn gauge(db: &Connection, name: &SemaphoreName) -> Result<Gauge, Fault> {
 pub const COUNT: &str = "SELECT count(*) FROM needs INDEXED BY needs_state \
      WHERE semaphore = ?1 AND state = ?2 AND run_at <= ?3";
 
-/// How many jobs in this state, due by then, need the semaphore.
+/// Returns how many jobs in this state, due by then where that is given, need the semaphore.
 pub fn count(
     db: &Connection,
-    sql: &str,
     name: &SemaphoreName,
-    state: &str,
-    due_by: Timestamp,
+    state: State,
+    due_by: Option<Timestamp>,
 ) -> Result<u64, Fault> {
-    let mut count = db.prepare_cached(sql)?;
-    let count: i64 = count.query_row(params![name.as_str(), state, due_by.millis()], |row| row.get(0))?;
+    let due_by = due_by.map_or(i64::MAX, Timestamp::millis);
+    let mut count = db.prepare_cached(COUNT)?;
+    let count: i64 = count.query_row(params![name.as_str(), state.as_str(), due_by], |row| row.get(0))?;
     Ok(count.unsigned_abs())
 }
 

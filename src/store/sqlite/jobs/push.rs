@@ -2,14 +2,15 @@
 
 use rusqlite::{Connection, ErrorCode, params};
 
+use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
-use crate::job::{Job, JobId, NewJob, Payload, QueueName, Rules, State, Timestamp, Visible};
+use crate::job::{Job, JobId, NewJob, QueueName, Rules, State, Timestamp};
+use crate::store::StoreError;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children::Committed;
 use crate::store::sqlite::jobs::groups;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Pushed, StoreError};
 
 /// A job that is about to be stored, and what its key asks for.
 pub struct New {
@@ -39,17 +40,18 @@ fn push_one(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Pushed, StoreError>, Fault> {
-    if let Some(hold) = hold
-        && let Some(taken) = taken(tx, &job.meta.queue, &job.payload, hold, None, now)?
-    {
-        return Ok(Ok(taken));
-    }
-    if room(tx, &job.meta.queue, 0, rules)? == Some(0) {
-        return Ok(Ok(Pushed::Full));
+    let holder = match hold {
+        Some(hold) => holder(tx, &job.meta.queue, hold, None, now)?,
+        None => None,
+    };
+    let decision = rule::decide(&job.meta.id, &job.payload, holder.as_ref(), now, || {
+        Ok::<_, Fault>(room(tx, &job.meta.queue, 0, rules)? != Some(0))
+    })?;
+    if let Decision::Settled(pushed) = decision {
+        return Ok(Ok(pushed));
     }
     match store(tx, new, now) {
-        Ok(State::Blocked) => Ok(Ok(Pushed::Blocked)),
-        Ok(_) => Ok(Ok(Pushed::Created)),
+        Ok(state) => Ok(Ok(Pushed::stored(state))),
         // The statement alone was undone: the other jobs of the push are not affected.
         Err(Fault::Sql(error)) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
             Ok(Err(StoreError::internal(error)))
@@ -58,7 +60,7 @@ fn push_one(
     }
 }
 
-/// Stores a job whose key is free, and answers the state that it has then: it may have to wait for its group.
+/// Stores a job whose key is free. Returns the state that it has then: its group may block it.
 pub fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Result<State, Fault> {
     let placed = groups::placed(tx, job)?;
     let job = placed.as_ref().unwrap_or(job);
@@ -69,8 +71,8 @@ pub fn store(tx: &Tx<'_>, New { job, hold }: &New, now: Timestamp) -> Result<Sta
     Ok(job.meta.state)
 }
 
-/// How many more unfinished jobs the queue takes once `leaving` of them have left it, if its settings limit it. A
-/// queue may have more than it takes.
+/// Returns how many more unfinished jobs the queue takes once `leaving` of them have left it, if its settings limit
+/// it.
 pub fn room(tx: &Tx<'_>, queue: &QueueName, leaving: u64, rules: &Rules) -> Result<Option<u64>, Fault> {
     let Some(max_jobs) = rules.max_jobs(queue) else {
         return Ok(None);
@@ -80,18 +82,17 @@ pub fn room(tx: &Tx<'_>, queue: &QueueName, leaving: u64, rules: &Rules) -> Resu
         tx.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
     let mut rows = unfinished.query([queue.as_str()])?;
     let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
-    Ok(Some(max_jobs.saturating_sub(unfinished.unsigned_abs().saturating_sub(leaving))))
+    Ok(Some(Room::of(max_jobs, unfinished.unsigned_abs(), leaving)))
 }
 
-/// What a push with this key meets, unless the key is free. What becomes of `committed` has happened before it.
-pub fn taken(
+/// Returns the job that took this key last, if the key is known. What becomes of `committed` has happened before.
+pub fn holder(
     db: &Connection,
     queue: &QueueName,
-    payload: &Payload,
     hold: &KeyHold,
     committed: Option<Committed<'_>>,
     now: Timestamp,
-) -> Result<Option<Pushed>, Fault> {
+) -> Result<Option<Holder>, Fault> {
     let mut by_key =
         db.prepare_cached("SELECT job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2")?;
     let mut rows = by_key.query([queue.as_str(), hold.key.as_str()])?;
@@ -99,25 +100,15 @@ pub fn taken(
         return Ok(None);
     };
     let id: JobId = row::parsed(found, 0, "job of a key")?;
-    let same = found.get::<_, [u8; 32]>(1)? == payload.digest();
-    let until = Timestamp::from_millis(found.get(2)?);
-    let holder = match committed.and_then(|committed| committed.after(&id)) {
-        Some(after) => after.cloned(),
-        None => row::meta_of(db, &id)?.map(|found| found.job),
+    let (digest, until) = (found.get(1)?, Timestamp::from_millis(found.get(2)?));
+    // Wherever the job has been moved to.
+    let job = match committed.and_then(|committed| committed.after(&id)) {
+        Some(after) => after.map(|meta| (meta.run_at, meta.visible(now))),
+        None => row::meta_of(db, &id)?.map(|found| (found.job.run_at, found.job.visible(now))),
     };
-    // The job that took the key holds it wherever it has been moved to, until its end.
-    let unfinished = holder.as_ref().is_some_and(|meta| meta.state.is_unfinished());
-    if until <= now && !unfinished {
-        return Ok(None);
-    }
-    if !same {
-        return Ok(Some(Pushed::KeyConflict { id }));
-    }
-    let (state, run_at) = match &holder {
-        Some(meta) => (meta.visible(now), meta.run_at),
-        None => (Visible::Done, Timestamp::from_millis(found.get(3)?)),
-    };
-    Ok(Some(Pushed::Duplicate { id, state, run_at }))
+    let (run_at, state) = job.unzip();
+    let run_at = run_at.unwrap_or(Timestamp::from_millis(found.get(3)?));
+    Ok(Some(Holder { id, digest, until, run_at, state }))
 }
 
 fn take(db: &Connection, job: &Job, hold: &KeyHold) -> Result<(), Fault> {

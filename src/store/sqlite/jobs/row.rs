@@ -6,6 +6,7 @@ use rusqlite::{Connection, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::job::transition::delivery::RESERVE;
 use crate::job::{Claim, Job, JobId, Meta, Payload, State, Timestamp};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::needs;
@@ -188,11 +189,11 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     needs::write(tx, meta)
 }
 
-/// Reserves a job that is ready and needs no semaphores: what [`update`] would write, and nothing else.
+/// Writes the reservation of a job that needs no semaphores: what [`update`] would write, and nothing else.
 pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     let meta = &found.job.meta;
     tx.prepare_cached(
-        "UPDATE jobs SET state = 'reserved', due = NULL, attempts = ?2, started_at = ?3, reserved_until = ?4, \
+        "UPDATE jobs SET state = ?9, due = NULL, attempts = ?2, started_at = ?3, reserved_until = ?4, \
          lease_ms = ?5, worker = ?6, claim = ?7, rev = ?8 WHERE rowid = ?1",
     )?
     .execute(params![
@@ -204,9 +205,10 @@ pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
         meta.worker.as_ref().map(|worker| worker.as_str()),
         meta.claim.as_ref().map(Claim::as_str),
         meta.rev,
+        meta.state.as_str(),
     ])?;
-    tx.leaves(&meta.queue, State::Ready, found.marked);
-    tx.enters(&meta.queue, State::Reserved, false);
+    tx.leaves(&meta.queue, RESERVE.from, found.marked);
+    tx.enters(&meta.queue, meta.state, false);
     Ok(())
 }
 

@@ -1,0 +1,81 @@
+//! The transitions around a claim: reserve, block, unblock, bury.
+//!
+//! A claim writes many jobs with one statement. So these rules change a [`Meta`] in place, and each is one row of the
+//! table with one target: a store guards its statement by [`Transition::from`] and encodes the `Meta` that the rule
+//! leaves.
+
+use super::Refusal;
+use crate::job::state::{Transition, Verb};
+use crate::job::{Claim, Meta, SemaphoreName, Timestamp, WorkerName};
+
+/// A worker reserves the job.
+pub const RESERVE: Transition = Transition::of(Verb::Reserve);
+/// The job waits for a semaphore, or for the jobs before it in its group.
+pub const BLOCK: Transition = Transition::of(Verb::Block);
+/// Nothing blocks the job any more.
+pub const UNBLOCK: Transition = Transition::of(Verb::Unblock);
+/// The store cannot read the job, so that there is no [`Meta`] to change: it must not stay at the head of its queue.
+pub const BURY: Transition = Transition::of(Verb::Bury);
+
+/// How many attempts a delivery counts as.
+pub const ATTEMPTS_PER_DELIVERY: u32 = 1;
+
+/// What a claim gives to each job that it reserves.
+#[derive(Debug, Clone, Copy)]
+pub struct Delivery<'a> {
+    /// The claim's token.
+    pub claim: &'a Claim,
+    /// How long the reservation lasts, in milliseconds.
+    pub lease_ms: u64,
+    /// The worker that holds the job, where the request gave a name.
+    pub worker: Option<&'a WorkerName>,
+    /// The time of the delivery.
+    pub at: Timestamp,
+}
+
+/// Reserves the job. Its `rev` is the store's business.
+pub fn reserve(
+    meta: &mut Meta,
+    Delivery { claim, lease_ms, worker, at }: Delivery<'_>,
+) -> Result<(), Refusal> {
+    change_state(meta, RESERVE, at)?;
+    meta.attempts = meta.attempts.saturating_add(ATTEMPTS_PER_DELIVERY);
+    meta.started_at = Some(at);
+    meta.reserved_until = Some(at.plus_ms(lease_ms));
+    meta.lease_ms = Some(lease_ms);
+    meta.worker = worker.cloned();
+    meta.claim = Some(claim.clone());
+    (meta.waits_for, meta.waiting_since) = (None, None);
+    Ok(())
+}
+
+/// Blocks the job by a semaphore. Its time of waiting goes on where it has waited before.
+pub fn block(meta: &mut Meta, semaphore: &SemaphoreName, now: Timestamp) -> Result<(), Refusal> {
+    change_state(meta, BLOCK, now)?;
+    meta.waits_for = Some(semaphore.clone());
+    meta.waiting_since = meta.waiting_since.or(Some(now));
+    Ok(())
+}
+
+/// Gives the job its place in the line of its group; behind other jobs it is blocked.
+pub fn join_line(meta: &mut Meta, turn: i64, is_first: bool) {
+    meta.turn = Some(turn);
+    if !is_first && meta.state == BLOCK.from {
+        meta.state = BLOCK.to;
+    }
+}
+
+/// Makes a blocked job ready: it is the first of its group now, or its semaphore has room.
+pub fn unblock(meta: &mut Meta, now: Timestamp) -> Result<(), Refusal> {
+    change_state(meta, UNBLOCK, now)?;
+    meta.waits_for = None;
+    Ok(())
+}
+
+fn change_state(meta: &mut Meta, transition: Transition, now: Timestamp) -> Result<(), Refusal> {
+    if meta.state != transition.from {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    meta.state = transition.to;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+use std::collections::HashSet;
+
+use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
+use super::*;
+use crate::job::settings::QueueSettings;
+use crate::job::state::{TRANSITIONS, Target, Transition};
+
+const NOW: i64 = 1_000_000;
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn queue(name: &str) -> QueueName {
+    name.parse().unwrap()
+}
+
+fn job(state: State, claim: &Claim) -> Meta {
+    let new = NewJob {
+        id: "A".parse().unwrap(),
+        queue: queue("q"),
+        payload: Payload::parse("1").unwrap(),
+        headers: Default::default(),
+        priority: 0,
+        created_at: at(NOW - 10),
+        run_at: at(NOW - 10),
+        key: None,
+        max_attempts: Some(5),
+        backoff: None,
+        expires_at: None,
+        replay_of: None,
+        route: Vec::new(),
+        batch: None,
+        group: None,
+        semaphores: Vec::new(),
+    };
+    let held = matches!(state, State::Reserved | State::Done);
+    let reserved_until = (state == State::Reserved).then(|| at(NOW + 10));
+    Meta { state, claim: held.then(|| claim.clone()), reserved_until, attempts: 1, ..new.into_job().meta }
+}
+
+/// A job of each state, as it can be where that makes a difference.
+fn jobs(claim: &Claim) -> Vec<Meta> {
+    let origin = Origin { queue: queue("home"), at: at(NOW - 5), attempts: 3, error: None };
+    let stage =
+        Stage { queue: queue("next"), priority: None, delay_ms: None, max_attempts: None, backoff: None };
+    let mut jobs = Vec::new();
+    for plain in State::ALL.map(|state| job(state, claim)) {
+        jobs.push(Meta { route: vec![stage.clone()], ..plain.clone() });
+        jobs.push(Meta { origin: Some(origin.clone()), ..plain.clone() });
+        jobs.push(Meta { cancel_requested: true, ..plain.clone() });
+        jobs.push(Meta { expires_at: Some(at(NOW - 1)), ..plain.clone() });
+        jobs.push(Meta { attempts: 5, ..plain.clone() });
+        jobs.push(Meta { attempts: 5, group: Some("g".parse().unwrap()), turn: Some(7), ..plain.clone() });
+        jobs.push(plain);
+    }
+    jobs
+}
+
+fn operations(claim: &Claim) -> Vec<Operation> {
+    let (result, error, lease_ms, progress, payload) = (None, None, None, None, None);
+    let (priority, run_at, delay_ms) = (None, None, None);
+    let claim = || claim.clone();
+    let mut operations = vec![
+        Operation::Commit { claim: claim(), result, push: Vec::new() },
+        Operation::Pop { claim: claim() },
+        Operation::Rollback { claim: claim(), delay_ms, error },
+        Operation::Extend { claim: claim(), lease_ms, progress },
+        Operation::Move { claim: claim(), queue: queue("other"), payload: None, delay_ms, priority },
+        Operation::Release { claim: claim() },
+        Operation::Lapse { claim: claim(), reserved_until: at(NOW + 10) },
+        Operation::Abandon { claim: claim(), loss: Loss::Removed },
+        Operation::Expire { expires_at: at(NOW - 1) },
+        Operation::Edit { priority, run_at, payload },
+        Operation::Cancel { force: false },
+        Operation::Cancel { force: true },
+        Operation::Redrive { queue: queue("q") },
+    ];
+    let visible = [Visible::Ready, Visible::Blocked, Visible::Reserved, Visible::Done, Visible::Dead];
+    operations.extend(visible.map(|state| Operation::Purge { state }));
+    operations
+}
+
+fn rules() -> [Rules; 2] {
+    let rules = |settings: QueueSettings| Rules::new(Default::default(), [(queue("q"), settings)].into());
+    let keeping = QueueSettings { retain_done_ms: Some(1000), ..Default::default() };
+    let burying = QueueSettings { dead_letter: Some(queue("dead")), ..Default::default() };
+    [rules(keeping), rules(burying)]
+}
+
+fn target(meta: &Meta, step: &Step) -> Target {
+    match &step.next {
+        Next::Keep => Some(meta.state),
+        Next::Write { meta, .. } => Some(meta.state),
+        Next::Delete => None,
+    }
+}
+
+/// What every operation does to every job, and what the rules of claims do.
+fn every_transition() -> HashSet<(State, Verb, Target)> {
+    let (claim, mut found) = (Claim::random(), HashSet::new());
+    for rules in &rules() {
+        let around = Surroundings { now: at(NOW), rules, chance: 0.5 };
+        for (meta, operation) in
+            jobs(&claim).iter().flat_map(|meta| operations(&claim).into_iter().map(move |one| (meta, one)))
+        {
+            if let Ok(step) = step(meta, &operation, around) {
+                found.insert((meta.state, operation.verb(), target(meta, &step)));
+            }
+        }
+    }
+    let semaphore = "s".parse().unwrap();
+    let delivery = Delivery { claim: &claim, lease_ms: 1000, worker: None, at: at(NOW) };
+    for before in jobs(&claim) {
+        let mut changed = |verb, change: &dyn Fn(&mut Meta) -> Result<(), Refusal>| {
+            let mut meta = before.clone();
+            match change(&mut meta) {
+                Ok(()) => drop(found.insert((before.state, verb, Some(meta.state)))),
+                Err(_) => assert_eq!(meta, before, "what is refused changes nothing"),
+            }
+        };
+        changed(Verb::Reserve, &|meta| delivery::reserve(meta, delivery));
+        changed(Verb::Block, &|meta| delivery::block(meta, &semaphore, at(NOW)));
+        changed(Verb::Unblock, &|meta| delivery::unblock(meta, at(NOW)));
+        if before.state == State::Ready {
+            let mut behind = before.clone();
+            delivery::join_line(&mut behind, 2, false);
+            found.insert((before.state, Verb::Block, Some(behind.state)));
+        }
+    }
+    found.insert((BURY.from, Verb::Bury, Some(BURY.to)));
+    found
+}
+
+#[test]
+fn what_happens_is_in_the_table_and_all_of_the_table_happens() {
+    let found = every_transition();
+    for (from, verb, target) in &found {
+        let listed = state::targets(*from, *verb).is_some_and(|targets| targets.contains(target));
+        assert!(listed, "{from:?} {verb:?} → {target:?} is not in the table");
+    }
+    for (from, verb, targets) in TRANSITIONS {
+        for target in *targets {
+            assert!(found.contains(&(*from, *verb, *target)), "{from:?} {verb:?} → {target:?} never happens");
+        }
+    }
+}
+
+#[test]
+fn the_verbs_of_claims_have_one_row_with_one_target() {
+    for verb in [Verb::Reserve, Verb::Block, Verb::Unblock, Verb::Bury] {
+        let rows: Vec<_> = TRANSITIONS.iter().filter(|(_, listed, _)| *listed == verb).collect();
+        let Transition { from, to } = Transition::of(verb);
+        assert_eq!(rows, [&(from, verb, &[Some(to)][..])]);
+    }
+}
+
+#[test]
+fn a_delivery_is_an_attempt_and_ends_the_wait() {
+    let claim = Claim::random();
+    let mut meta = job(State::Ready, &claim);
+    delivery::block(&mut meta, &"s".parse().unwrap(), at(NOW)).unwrap();
+    delivery::unblock(&mut meta, at(NOW + 1)).unwrap();
+    assert_eq!((meta.state, meta.waits_for.is_none()), (UNBLOCK.to, true));
+    assert_eq!(meta.waiting_since, Some(at(NOW)), "it has not been delivered yet");
+    delivery::block(&mut meta, &"s".parse().unwrap(), at(NOW + 2)).unwrap();
+    assert_eq!((meta.state, meta.waiting_since), (BLOCK.to, Some(at(NOW))));
+    delivery::unblock(&mut meta, at(NOW + 3)).unwrap();
+    let worker = "w".parse().unwrap();
+    let given = Delivery { claim: &claim, lease_ms: 500, worker: Some(&worker), at: at(NOW + 4) };
+    delivery::reserve(&mut meta, given).unwrap();
+    assert_eq!((meta.state, meta.attempts, meta.waiting_since), (RESERVE.to, 2, None));
+    assert_eq!((meta.started_at, meta.reserved_until), (Some(at(NOW + 4)), Some(at(NOW + 504))));
+    assert_eq!((meta.claim, meta.worker, meta.lease_ms), (Some(claim), Some(worker), Some(500)));
+}
