@@ -1,6 +1,9 @@
 //! A store whose calls are measured, and which is closed at first: until its schema is up to date, since
 //! what would be written before would miss its validator and its indexes, and until the settings have been
 //! read once, since without them no limit and no pause would hold.
+//!
+//! [`metered!`] is the table of all methods that are measured alike. Those that open the store, stay usable
+//! while it is closed, or return no `Result` are written out below it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +14,18 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
-use super::*;
+use super::{
+    Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected, Figures,
+    Filter, Fired, Firing, Heard, HeldKey, Holder, Holdings, Imported, Jobs, Opened, Overdue, Pushed,
+    QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView,
+    Semaphores, Settings, SettingsSnapshot, Signal, Signals, Store, StoreError, StoredSettings, TimedOut,
+    Transfer, Worker, Workers,
+};
 use crate::job::{
-    Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp, WorkerName,
+    Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule, ScheduleName,
+    SemaphoreName, Timestamp, WorkerName,
 };
 use crate::telemetry;
-
-mod schedules;
-mod semaphores;
 
 /// See the module's documentation.
 pub struct Metered {
@@ -42,38 +49,33 @@ impl Metered {
         }
     }
 
-    async fn one<T>(&self, call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.check_open()?;
-        measured(call, work).await
-    }
-
-    async fn each<T>(
+    /// Measures a call if the store is open. `elements`: how many results it returns where it returns a list;
+    /// `jobs`: how many jobs it concerns.
+    async fn call<A: Answer>(
         &self,
-        call: &'static str,
-        count: usize,
-        work: impl Future<Output = Vec<Result<T>>>,
-    ) -> Vec<Result<T>> {
-        if let Err(error) = self.check_open() {
-            return (0..count).map(|_| Err(error.clone())).collect();
+        name: &'static str,
+        elements: usize,
+        jobs: usize,
+        call: impl Future<Output = A>,
+    ) -> A {
+        match self.check_open() {
+            Ok(()) => measured(name, jobs, call).await,
+            Err(error) => A::failed(elements, &error),
         }
-        let start = Instant::now();
-        let answers = work.await;
-        telemetry::store_call(call, start.elapsed(), count);
-        note(call, answers.iter().find_map(|answer| answer.as_ref().err()));
-        answers
     }
 }
 
-async fn measured<T>(call: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<Output = A>) -> A {
     let start = Instant::now();
-    let answer = work.await;
-    telemetry::store_call(call, start.elapsed(), 1);
-    note(call, answer.as_ref().err());
+    let answer = call.await;
+    telemetry::store_call(name, start.elapsed(), jobs);
+    if let Some(error) = answer.error() {
+        note(name, error);
+    }
     answer
 }
 
-fn note(call: &'static str, error: Option<&StoreError>) {
-    let Some(error) = error else { return };
+fn note(call: &'static str, error: &StoreError) {
     let kind = match error {
         StoreError::Unavailable(_) => "unavailable",
         StoreError::Full(_) => "full",
@@ -86,78 +88,169 @@ fn note(call: &'static str, error: Option<&StoreError>) {
     }
 }
 
-impl Metered {
-    async fn batch_call(
-        &self,
-        call: &'static str,
-        count: usize,
-        work: impl Future<Output = Result<BatchChanged, BatchDenied>>,
-    ) -> Result<BatchChanged, BatchDenied> {
-        self.check_open()?;
-        let start = Instant::now();
-        let answer = work.await;
-        telemetry::store_call(call, start.elapsed(), count);
-        if let Err(BatchDenied::Store(error)) = &answer {
-            note(call, Some(error));
-        }
-        answer
+/// What a method of a store returns.
+trait Answer {
+    /// The return value of a call that fails with this error: a list gets it for each of its elements.
+    fn failed(elements: usize, error: &StoreError) -> Self;
+
+    /// The first failure of the store in it.
+    fn error(&self) -> Option<&StoreError>;
+}
+
+/// An error type that failures of the store are a part of.
+trait Failure: From<StoreError> {
+    /// The failure of the store that it is, if it is one.
+    fn of_store(&self) -> Option<&StoreError>;
+}
+
+impl Failure for StoreError {
+    fn of_store(&self) -> Option<&StoreError> {
+        Some(self)
     }
 }
 
-#[async_trait]
-impl Batches for Metered {
-    async fn create_batch(
-        &self,
-        batch: Batch,
-        jobs: Vec<NewJob>,
-        rules: &Rules,
-    ) -> Result<BatchChanged, BatchDenied> {
-        let count = jobs.len();
-        self.batch_call("create_batch", count, self.inner.create_batch(batch, jobs, rules)).await
+impl Failure for Denied {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Refused(_) | Self::PushRefused(_) => None,
+        }
+    }
+}
+
+impl Failure for BatchDenied {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Unknown | Self::Sealed | Self::PushRefused(_) => None,
+        }
+    }
+}
+
+impl<T, E: Failure> Answer for Result<T, E> {
+    fn failed(_: usize, error: &StoreError) -> Self {
+        Err(error.clone().into())
     }
 
-    async fn add_to_batch(
-        &self,
-        id: &BatchId,
-        jobs: Vec<NewJob>,
-        rules: &Rules,
-    ) -> Result<BatchChanged, BatchDenied> {
-        let count = jobs.len();
-        self.batch_call("add_to_batch", count, self.inner.add_to_batch(id, jobs, rules)).await
+    fn error(&self) -> Option<&StoreError> {
+        self.as_ref().err().and_then(E::of_store)
+    }
+}
+
+impl<T, E: Failure> Answer for Vec<Result<T, E>> {
+    fn failed(elements: usize, error: &StoreError) -> Self {
+        (0..elements).map(|_| Err(error.clone().into())).collect()
     }
 
-    async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
-        self.batch_call("seal_batch", 1, self.inner.seal_batch(id, rules)).await
+    fn error(&self) -> Option<&StoreError> {
+        self.iter().find_map(Answer::error)
+    }
+}
+
+impl Answer for Claims {
+    fn failed(elements: usize, error: &StoreError) -> Self {
+        Self::failed(elements, error)
     }
 
-    async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
-        self.one("batch", self.inner.batch(id)).await
+    fn error(&self) -> Option<&StoreError> {
+        self.won.error()
     }
+}
 
-    async fn batch_results(
-        &self,
-        id: &BatchId,
-        after: Option<&JobId>,
-        limit: usize,
-    ) -> Result<Vec<BatchResult>> {
-        self.one("batch_results", self.inner.batch_results(id, after, limit)).await
+/// How many jobs these requests ask for.
+fn asked_for(asks: &[ClaimAsk]) -> usize {
+    asks.iter().map(|ask| ask.count).sum()
+}
+
+/// Implements parts of the contract: a row for each method. A call concerns one job, or as many as the list
+/// behind `each` has elements, or as many as the function in brackets says.
+macro_rules! metered {
+    ($($part:ident {
+        $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty $(, each $list:ident $(($jobs:path))?)?;)*
+    })*) => {
+        $(
+            #[async_trait]
+            impl $part for Metered {
+                $(
+                    async fn $name(&self, $($arg: $type),*) -> $answer {
+                        let elements = metered!(@elements $($list)?);
+                        let jobs = metered!(@jobs $($list $($jobs)?)?);
+                        self.call(stringify!($name), elements, jobs, self.inner.$name($($arg),*)).await
+                    }
+                )*
+            }
+        )*
+    };
+    (@elements) => { 1 };
+    (@elements $list:ident) => { $list.len() };
+    (@jobs) => { 1 };
+    (@jobs $list:ident) => { $list.len() };
+    (@jobs $list:ident $jobs:path) => { $jobs($list) };
+}
+
+metered! {
+    Jobs {
+        push(jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>>, each jobs;
+        claim(asks: &[ClaimAsk], rules: &Rules) -> Claims, each asks (asked_for);
+        held(queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
+        apply(changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>, each changes;
+        overdue(limit: usize) -> Result<Overdue>;
+        upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
+        get(ids: &[JobId]) -> Result<Vec<Option<Job>>>;
+        find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+        queues(prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
+        stocked(queues: &[QueueName]) -> Result<Vec<QueueName>>;
     }
-
-    async fn waiting_in_batch(
-        &self,
-        id: &BatchId,
-        after: Option<&JobId>,
-        limit: usize,
-    ) -> Result<Vec<JobId>> {
-        self.one("waiting_in_batch", self.inner.waiting_in_batch(id, after, limit)).await
+    Figures {
+        counts() -> Result<HashMap<QueueName, QueueCounts>>;
+        reconcile() -> Result<Reconciled>;
     }
-
-    async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
-        self.one("export_batches", self.inner.export_batches(after, limit)).await
+    Requests {
+        open_request(request: &Request) -> Result<Opened>;
+        close_request(request: &Request, won: Option<(&Claim, &[JobId])>, keep_until: Timestamp)
+            -> Result<()>;
     }
-
-    async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool> {
-        self.one("import_batch", self.inner.import_batch(batch, results)).await
+    Batches {
+        create_batch(batch: Batch, jobs: Vec<NewJob>, rules: &Rules)
+            -> Result<BatchChanged, BatchDenied>, each jobs;
+        add_to_batch(id: &BatchId, jobs: Vec<NewJob>, rules: &Rules)
+            -> Result<BatchChanged, BatchDenied>, each jobs;
+        seal_batch(id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
+        batch(id: &BatchId) -> Result<Option<Batch>>;
+        batch_results(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<BatchResult>>;
+        waiting_in_batch(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<JobId>>;
+        export_batches(after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
+        import_batch(batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
+    }
+    Schedules {
+        schedules(after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>>;
+        schedule(name: &ScheduleName) -> Result<Option<Schedule>>;
+        save_schedule(name: &ScheduleName, to: Option<&Schedule>, seen: Option<i64>) -> Result<Saved>;
+        next_occurrences(limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
+        fire(firing: &Firing) -> Result<Fired>;
+    }
+    Semaphores {
+        capacities(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<(SemaphoreName, u64)>>;
+        semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>>;
+        holders(name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;
+        unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
+        save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
+        remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
+        unblock_waiters(names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
+    }
+    Workers {
+        heartbeat(worker: &WorkerName, report: &Report) -> Result<Holdings>;
+        workers(after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>>;
+        worker(worker: &WorkerName) -> Result<Option<Worker>>;
+        timed_out_workers(heard_ms: u64, limit: usize) -> Result<TimedOut>;
+        held_by(worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>>;
+        forget_worker(worker: &WorkerName) -> Result<bool>;
+    }
+    Transfer {
+        export(after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+        import(jobs: Vec<Job>) -> Vec<Result<Imported>>, each jobs;
+        export_keys(after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
+        import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
     }
 }
 
@@ -170,7 +263,7 @@ impl Store for Metered {
     }
 
     async fn ping(&self) -> Result<()> {
-        self.one("ping", self.inner.ping()).await
+        self.call("ping", 1, 1, self.inner.ping()).await
     }
 
     fn now(&self) -> Result<Timestamp> {
@@ -179,84 +272,11 @@ impl Store for Metered {
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {
-        self.one("prune", self.inner.prune(limit)).await
+        self.call("prune", 1, 1, self.inner.prune(limit)).await
     }
 
     async fn close(&self) {
         self.inner.close().await;
-    }
-}
-
-#[async_trait]
-impl Jobs for Metered {
-    async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
-        let count = jobs.len();
-        self.each("push", count, self.inner.push(jobs, rules)).await
-    }
-
-    async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
-        if let Err(error) = self.check_open() {
-            return Claims::failed(asks.len(), &error);
-        }
-        let start = Instant::now();
-        let answers = self.inner.claim(asks, rules).await;
-        telemetry::store_call("claim", start.elapsed(), asks.iter().map(|ask| ask.count).sum());
-        note("claim", answers.won.iter().find_map(|answer| answer.as_ref().err()));
-        answers
-    }
-
-    async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
-        self.one("held", self.inner.held(queues, claim)).await
-    }
-
-    async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
-        if let Err(error) = self.check_open() {
-            return changes.iter().map(|_| Err(error.clone().into())).collect();
-        }
-        let (start, count) = (Instant::now(), changes.len());
-        let answers = self.inner.apply(changes, rules).await;
-        telemetry::store_call("apply", start.elapsed(), count);
-        let failure = |answer| match answer {
-            &Err(Denied::Store(ref error)) => Some(error),
-            _ => None,
-        };
-        note("apply", answers.iter().find_map(failure));
-        answers
-    }
-
-    async fn overdue(&self, limit: usize) -> Result<Overdue> {
-        self.one("overdue", self.inner.overdue(limit)).await
-    }
-
-    async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
-        self.one("upcoming", self.inner.upcoming(limit)).await
-    }
-
-    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
-        self.one("get", self.inner.get(ids)).await
-    }
-
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-        self.one("find", self.inner.find(filter, after, limit)).await
-    }
-
-    async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
-        self.one("queues", self.inner.queues(prefix, after, limit)).await
-    }
-
-    async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
-        self.one("stocked", self.inner.stocked(queues)).await
-    }
-}
-
-#[async_trait]
-impl Figures for Metered {
-    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
-        self.one("counts", self.inner.counts()).await
-    }
-
-    async fn reconcile(&self) -> Result<Reconciled> {
-        self.one("reconcile", self.inner.reconcile()).await
     }
 }
 
@@ -266,7 +286,7 @@ impl Settings for Metered {
         if !self.migrated.load(Ordering::Acquire) {
             self.check_open()?;
         }
-        let settings = measured("settings", self.inner.settings(known)).await?;
+        let settings = measured("settings", 1, self.inner.settings(known)).await?;
         self.open.store(true, Ordering::Release);
         Ok(settings)
     }
@@ -277,23 +297,7 @@ impl Settings for Metered {
         to: Option<&StoredSettings>,
         expected: &Expected,
     ) -> Result<Saved> {
-        self.one("save_settings", self.inner.save_settings(queue, to, expected)).await
-    }
-}
-
-#[async_trait]
-impl Requests for Metered {
-    async fn open_request(&self, request: &Request) -> Result<Opened> {
-        self.one("open_request", self.inner.open_request(request)).await
-    }
-
-    async fn close_request(
-        &self,
-        request: &Request,
-        won: Option<(&Claim, &[JobId])>,
-        keep_until: Timestamp,
-    ) -> Result<()> {
-        self.one("close_request", self.inner.close_request(request, won, keep_until)).await
+        self.call("save_settings", 1, 1, self.inner.save_settings(queue, to, expected)).await
     }
 }
 
@@ -309,56 +313,8 @@ impl Signals for Metered {
     }
 
     async fn signal(&self, signal: &Signal) -> Result<()> {
-        self.one("signal", self.inner.signal(signal)).await?;
+        self.call("signal", 1, 1, self.inner.signal(signal)).await?;
         telemetry::signal_told(signal.kind());
         Ok(())
-    }
-}
-
-#[async_trait]
-impl Transfer for Metered {
-    async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-        self.one("export", self.inner.export(after, limit)).await
-    }
-
-    async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>> {
-        let count = jobs.len();
-        self.each("import", count, self.inner.import(jobs)).await
-    }
-
-    async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>> {
-        self.one("export_keys", self.inner.export_keys(after, limit)).await
-    }
-
-    async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
-        let count = keys.len();
-        self.each("import_keys", count, self.inner.import_keys(keys)).await
-    }
-}
-
-#[async_trait]
-impl Workers for Metered {
-    async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings> {
-        self.one("heartbeat", self.inner.heartbeat(worker, report)).await
-    }
-
-    async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
-        self.one("workers", self.inner.workers(after, limit)).await
-    }
-
-    async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
-        self.one("worker", self.inner.worker(worker)).await
-    }
-
-    async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
-        self.one("timed_out_workers", self.inner.timed_out_workers(heard_ms, limit)).await
-    }
-
-    async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>> {
-        self.one("held_by", self.inner.held_by(worker, limit)).await
-    }
-
-    async fn forget_worker(&self, worker: &WorkerName) -> Result<bool> {
-        self.one("forget_worker", self.inner.forget_worker(worker)).await
     }
 }
