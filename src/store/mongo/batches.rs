@@ -3,13 +3,10 @@
 //! random pause, and so the counts add up and the callback is pushed once, whichever servers are at it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
-use mongodb::error::{Error, ErrorKind};
 use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{Endings, Finish};
@@ -17,15 +14,12 @@ use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Queu
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{DUPLICATE_KEY, fault, parts};
-use crate::store::mongo::jobs::apply_atomic::{abort, child};
+use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, put_json};
 use crate::store::mongo::jobs::groups::Lines;
-use crate::store::mongo::jobs::push::{self, Resolved, Room, TxError, insert_each};
+use crate::store::mongo::jobs::push::{self, Room, child};
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
-
-/// The longest pause before a transaction that met another one begins again, in microseconds.
-const PAUSE_US: u64 = 8_000;
 
 #[async_trait]
 impl Batches for Mongo {
@@ -99,16 +93,6 @@ impl Batches for Mongo {
     }
 }
 
-/// Whether another transaction was in the way: then nothing was stored, and it may be begun again.
-pub fn is_conflict(error: &Error) -> bool {
-    error.contains_label("TransientTransactionError") && matches!(error.kind.as_ref(), ErrorKind::Command(_))
-}
-
-/// A random pause, so that those who met do not meet again.
-pub async fn pause() {
-    tokio::time::sleep(Duration::from_micros(rand::random_range(0..PAUSE_US))).await;
-}
-
 /// The jobs of one batch that end in a transaction.
 pub struct Counted<'a> {
     /// The batch as it is then, but for what is pushed at its end.
@@ -119,13 +103,12 @@ pub struct Counted<'a> {
 /// Counts jobs that end, in the order of the batches' ids. It must come first in its transaction: whoever meets
 /// another one here has done nothing in vain.
 pub async fn count<'a>(
-    mongo: &Mongo,
     finishes: impl Iterator<Item = &'a Finish>,
-    session: &mut ClientSession,
+    tx: &mut Tx<'_>,
 ) -> Result<Vec<Counted<'a>>, TxError> {
     let mut by_batch: BTreeMap<&BatchId, Vec<&Finish>> = BTreeMap::new();
     finishes.for_each(|finish| by_batch.entry(&finish.batch).or_default().push(finish));
-    let batches = mongo.collection(BATCHES).await?;
+    let batches = tx.collection(BATCHES);
     let mut counted = Vec::with_capacity(by_batch.len());
     for (id, finishes) in by_batch {
         let mut ended = Endings::default();
@@ -139,7 +122,7 @@ pub async fn count<'a>(
             .return_document(ReturnDocument::After)
             .projection(doc! { "on_finished": 0 });
         // There is none where another program named a batch that never was.
-        if let Some(found) = update.session(&mut *session).await.map_err(TxError::Driver)? {
+        if let Some(found) = update.session(tx.session()).await? {
             counted.push(Counted { batch: to_batch(&found)?, finishes });
         }
     }
@@ -149,25 +132,23 @@ pub async fn count<'a>(
 /// Keeps the results of jobs that were counted, and ends the batches whose last job was among them. Answers their
 /// callbacks, which are still to be stored.
 pub async fn conclude(
-    mongo: &Mongo,
     counted: Vec<Counted<'_>>,
     rules: &Rules,
-    session: &mut ClientSession,
+    tx: &mut Tx<'_>,
 ) -> Result<Vec<(BatchId, NewJob)>, TxError> {
-    let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
+    let (batches, now) = (tx.collection(BATCHES), tx.mongo.now()?);
     let mut callbacks = Vec::new();
     for Counted { batch, finishes } in counted {
         let kept: Vec<Document> =
             finishes.iter().map(|finish| from_result(&finish.batch, &finish.result)).collect();
-        let results = mongo.collection(BATCH_RESULTS).await?;
-        results.insert_many(kept).session(&mut *session).await.map_err(TxError::Driver)?;
+        tx.collection(BATCH_RESULTS).insert_many(kept).session(tx.session()).await?;
         if !batch.is_over() {
             continue;
         }
-        let whole = batches.find_one(doc! { "_id": batch.id.as_str() }).session(&mut *session);
-        let Some(whole) = whole.await.map_err(TxError::Driver)? else { continue };
+        let whole = batches.find_one(doc! { "_id": batch.id.as_str() }).session(tx.session());
+        let Some(whole) = whole.await? else { continue };
         let mut batch = to_batch(&whole)?;
-        let callback = end(mongo, &mut batch, rules, now, session).await?;
+        let callback = end(&mut batch, rules, now, tx).await?;
         callbacks.extend(callback.map(|callback| (batch.id, callback)));
     }
     Ok(callbacks)
@@ -175,18 +156,17 @@ pub async fn conclude(
 
 /// Ends a batch that is stored already, and answers its callback.
 async fn end(
-    mongo: &Mongo,
     batch: &mut Batch,
     rules: &Rules,
     now: Timestamp,
-    session: &mut ClientSession,
+    tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
     let callback = batch.finish(now, rules.defaults().retain_batch_ms);
     let mut set = doc! { "finished_at": date(now) };
     set.extend(batch.purge_at.map(|at| ("purge_at".to_owned(), date(at).into())));
-    let batches = mongo.collection(BATCHES).await?;
+    let batches = tx.collection(BATCHES);
     let update = batches.update_one(doc! { "_id": batch.id.as_str() }, doc! { "$set": set });
-    update.session(session).await.map_err(TxError::Driver)?;
+    update.session(tx.session()).await?;
     Ok(callback)
 }
 
@@ -199,77 +179,71 @@ enum What {
 
 type Changed = Result<BatchChanged, BatchDenied>;
 
+/// Changes a batch and stores its new jobs in one transaction.
 async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> Changed {
-    let changing = async {
-        let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-        limited.retain(|queue| rules.max_jobs(queue).is_some());
-        limited.sort();
-        limited.dedup();
-        let _locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let _group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        let room = mongo.room(&limited, None, rules).await?;
-        loop {
-            match try_change(mongo, what, jobs, room.clone(), rules).await {
-                Ok(Some(changed)) => return Ok(changed),
-                Ok(None) => {}
-                Err(TxError::Conflict) => {}
-                Err(TxError::Driver(error)) if is_conflict(&error) => {}
-                Err(TxError::Driver(error)) => return Err(fault(error)),
-                Err(TxError::Store(error)) => return Err(error),
-            }
-            pause().await;
-        }
-    };
-    mongo.connection.within(changing).await?
+    let end = mongo.connection.end();
+    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
+    limited.retain(|queue| rules.max_jobs(queue).is_some());
+    limited.sort();
+    limited.dedup();
+    let counting = mongo.connection.until(end, async {
+        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
+        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
+        Ok(((locks, group_locks), mongo.room(&limited, None, rules).await?))
+    });
+    let (_locks, room) = counting.await?;
+    transaction::until(mongo, end).run(Change { what, jobs, room, rules }).await.map_err(StoreError::from)?
 }
 
-/// One try, in one transaction. `None`: a key was taken in the meantime, and nothing was stored.
-async fn try_change(
-    mongo: &Mongo,
-    what: &What,
-    jobs: &[NewJob],
-    mut room: Room,
-    rules: &Rules,
-) -> Result<Option<Changed>, TxError> {
-    let mut session = mongo.transaction().await?;
-    let mut batch = match lock(mongo, what, jobs.len() as u64, &mut session).await? {
-        Ok(batch) => batch,
-        Err(denied) => {
-            abort(&mut session).await;
-            return Ok(Some(Err(denied)));
+/// A batch is created, added to or sealed.
+///
+/// Idempotence: within the call, no attempt follows one that may be stored. The ids of the batch, its callback and its
+/// jobs are made before the first one. After an unknown outcome a batch shows whether it was created or sealed, and to
+/// seal it again changes nothing; jobs that were added are found by their keys, where they have any.
+struct Change<'a> {
+    what: &'a What,
+    jobs: &'a [NewJob],
+    room: Room,
+    rules: &'a Rules,
+}
+
+impl Transaction for Change<'_> {
+    type Done = Changed;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Changed>, TxError> {
+        let Self { what, jobs, rules, .. } = self;
+        let mut room = self.room.clone();
+        let mut batch = match lock(what, jobs.len() as u64, tx).await? {
+            Ok(batch) => batch,
+            Err(denied) => return Ok(Verdict::Abort(Err(denied))),
+        };
+        let asked: Vec<&NewJob> = jobs.iter().collect();
+        let mut lines = Lines::default();
+        let mut resolved = push::resolve(&asked, &mut room, &mut lines, tx).await?;
+        let pushed = std::mem::take(&mut resolved.pushed);
+        let children =
+            jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| child(place, job, pushed));
+        let pushed: Vec<Child> = match children.collect() {
+            Ok(children) => children,
+            Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
+        };
+        let counts = (jobs.len() as u64, resolved.stored() as u64);
+        let callback = settle(what, &mut batch, counts, rules, tx).await?;
+        if let Some(callback) = &callback {
+            lines.load(push::line(callback).into_iter(), tx).await?;
+            resolved.add(callback, &mut lines, tx.mongo.now()?);
         }
-    };
-    let asked: Vec<&NewJob> = jobs.iter().collect();
-    let mut lines = Lines::default();
-    let mut resolved = push::resolve(mongo, &asked, &mut room, &mut lines, &mut session).await?;
-    let pushed = std::mem::take(&mut resolved.pushed);
-    let children =
-        jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| child(place, job, pushed));
-    let pushed: Vec<Child> = match children.collect() {
-        Ok(children) => children,
-        Err(refused) => {
-            abort(&mut session).await;
-            return Ok(Some(Err(BatchDenied::PushRefused(refused))));
-        }
-    };
-    let counts = (jobs.len() as u64, resolved.documents.len() as u64);
-    let callback = settle(mongo, what, &mut batch, counts, rules, &mut session).await?;
-    let places = jobs.iter().chain(&callback).map(push::place).collect::<Vec<_>>();
-    let stored = store(mongo, resolved, callback.as_ref(), lines, session).await;
-    mongo.heads.note_ready(places.iter().map(|(queue, place)| (queue, *place)));
-    let callback = callback.as_ref().map(CalledBack::from);
-    Ok(stored?.then_some(Ok(BatchChanged { batch, pushed, callback })))
+        lines.write(tx).await?;
+        push::write(resolved, tx).await?;
+        let callback = callback.as_ref().map(CalledBack::from);
+        Ok(Verdict::Commit(Ok(BatchChanged { batch, pushed, callback })))
+    }
 }
 
 /// The batch, written in this transaction before all else so that others have to wait, and with all of the new
 /// jobs pending.
-async fn lock(
-    mongo: &Mongo,
-    what: &What,
-    jobs: u64,
-    session: &mut ClientSession,
-) -> Result<Result<Batch, BatchDenied>, TxError> {
-    let batches = mongo.collection(BATCHES).await?;
+async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
+    let batches = tx.collection(BATCHES);
     let (id, filter, update) = match what {
         What::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
         What::Add(id) => {
@@ -278,11 +252,11 @@ async fn lock(
         What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
-    match update.session(&mut *session).await.map_err(TxError::Driver)? {
+    match update.session(tx.session()).await? {
         Some(found) => Ok(Ok(to_batch(&found)?)),
         None => {
-            let there = batches.find_one(doc! { "_id": id.as_str() }).session(session).await;
-            let there = there.map_err(TxError::Driver)?.is_some();
+            let there = batches.find_one(doc! { "_id": id.as_str() }).session(tx.session()).await;
+            let there = there?.is_some();
             Ok(Err(if there { BatchDenied::Sealed } else { BatchDenied::Unknown }))
         }
     }
@@ -290,20 +264,19 @@ async fn lock(
 
 /// Writes the batch as it is once so many of the new jobs are stored, and answers its callback if that ends it.
 async fn settle(
-    mongo: &Mongo,
     what: &What,
     batch: &mut Batch,
     (asked, stored): (u64, u64),
     rules: &Rules,
-    session: &mut ClientSession,
+    tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
-    let (batches, now) = (mongo.collection(BATCHES).await?, mongo.now()?);
+    let (batches, now) = (tx.collection(BATCHES), tx.mongo.now()?);
     match what {
         What::Create(_) => {
             batch.pending = stored;
             let over = batch.is_over();
             let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(from_batch(batch)).session(session).await.map_err(TxError::Driver)?;
+            batches.insert_one(from_batch(batch)).session(tx.session()).await?;
             Ok(callback)
         }
         What::Add(id) => {
@@ -312,48 +285,12 @@ async fn settle(
                 batch.pending = batch.pending.saturating_sub(surplus);
                 let update = doc! { "$inc": { "pending": -number(surplus) } };
                 let update = batches.update_one(doc! { "_id": id.as_str() }, update);
-                update.session(session).await.map_err(TxError::Driver)?;
+                update.session(tx.session()).await?;
             }
             Ok(None)
         }
-        What::Seal(_) if batch.is_over() => end(mongo, batch, rules, now, session).await,
+        What::Seal(_) if batch.is_over() => end(batch, rules, now, tx).await,
         What::Seal(_) => Ok(None),
-    }
-}
-
-/// Stores the new jobs, and commits. False: a key was taken in the meantime.
-async fn store(
-    mongo: &Mongo,
-    resolved: Resolved,
-    callback: Option<&NewJob>,
-    mut lines: Lines,
-    mut session: ClientSession,
-) -> Result<bool, TxError> {
-    let Resolved { mut documents, records, mut arriving, .. } = resolved;
-    let database = mongo.connection.database().await?;
-    if let Some(callback) = callback {
-        lines.load(mongo, push::line(callback).into_iter(), &mut session).await?;
-        let (document, state) = push::stored(callback, &mut lines, mongo.now()?);
-        documents.push(document);
-        arriving.push((callback.queue.clone(), state));
-    }
-    lines.write(mongo, &mut session).await?;
-    let arriving = mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
-    match push::commit(database, documents, parts(records)?, session).await {
-        Ok(true) => {
-            arriving.stored();
-            Ok(true)
-        }
-        Ok(false) => {
-            arriving.refused();
-            Ok(false)
-        }
-        Err(error) => {
-            if is_conflict(&error) {
-                arriving.refused();
-            }
-            Err(TxError::Driver(error))
-        }
     }
 }
 

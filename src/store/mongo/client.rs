@@ -7,8 +7,9 @@ use std::time::Duration;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
-use mongodb::{Client, ClientSession, Database};
+use mongodb::{Client, Collection, Database};
 use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout_at};
 
 use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
@@ -54,13 +55,20 @@ impl Connection {
 
     /// Runs a verb within its deadline. One that runs into it may still have happened.
     pub async fn within<T>(&self, verb: impl Future<Output = Result<T>>) -> Result<T> {
+        self.until(self.end(), verb).await
+    }
+
+    /// The deadline of a verb that begins now.
+    pub fn end(&self) -> Instant {
+        Instant::now() + self.options.deadline
+    }
+
+    /// Runs a part of a verb up to the verb's deadline. What runs into it may still have happened.
+    pub async fn until<T>(&self, end: Instant, part: impl Future<Output = Result<T>>) -> Result<T> {
         let deadline = self.options.deadline;
-        match tokio::time::timeout(deadline, verb).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                Err(StoreError::unavailable(format_args!("no answer within {} ms", deadline.as_millis())))
-            }
-        }
+        let late =
+            |_| Err(StoreError::unavailable(format_args!("no answer within {} ms", deadline.as_millis())));
+        timeout_at(end, part).await.unwrap_or_else(late)
     }
 
     /// Whether anything was sent.
@@ -236,19 +244,34 @@ pub async fn write_strict(database: &Database, statements: Vec<Document>) -> Res
     Ok(in_vain)
 }
 
-/// The same as [`write`] within a transaction. `None`: a unique key is taken.
-pub async fn write_in(
-    database: &Database,
-    command: Document,
-    session: &mut ClientSession,
-) -> std::result::Result<Option<u64>, Error> {
-    let answer = database.run_command(command).session(session).await?;
-    let errors = answer.get_array("writeErrors").ok();
-    match errors.and_then(|errors| errors.first()?.as_document()) {
-        Some(error) if error.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(None),
-        Some(error) => Err(Error::custom(format!("a write within a transaction failed: {error}"))),
-        None => Ok(Some(count(&answer, "n"))),
+/// A document that was not inserted.
+pub struct NotInserted {
+    pub index: usize,
+    pub code: i32,
+    pub message: String,
+}
+
+/// Inserts documents, each for itself, and returns those that were refused.
+pub async fn insert_each(
+    collection: &Collection<Document>,
+    documents: Vec<Document>,
+) -> Result<Vec<NotInserted>> {
+    let Err(error) = collection.insert_many(documents).ordered(false).await else {
+        return Ok(Vec::new());
+    };
+    let ErrorKind::InsertMany(failure) = error.kind.as_ref() else {
+        return Err(fault(error));
+    };
+    if let Some(concern) = &failure.write_concern_error {
+        return Err(StoreError::unavailable(&concern.message));
     }
+    let refused = failure.write_errors.iter().flatten();
+    let refused = refused.map(|error| NotInserted {
+        index: error.index,
+        code: error.code,
+        message: error.message.clone(),
+    });
+    Ok(refused.collect())
 }
 
 /// A command may be about 16 MiB long: statements in parts that fit, each with room for one large statement.
@@ -279,7 +302,8 @@ pub async fn barrier(database: &Database) -> Result<()> {
     write(database, doc! { "update": META, "updates": [nothing] }).await.map(drop)
 }
 
-fn write_error(error: Option<&Document>) -> StoreError {
+/// What an error within the reply to a write command means.
+pub fn write_error(error: Option<&Document>) -> StoreError {
     let code = error.and_then(|error| error.get_i32("code").ok());
     let cause = Cause(error.map(ToString::to_string).unwrap_or_default().into());
     match code {

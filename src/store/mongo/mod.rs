@@ -9,6 +9,7 @@
 //! | `cache` | what saves reads |
 //! | `figures` | how many jobs there are |
 //! | `keyed_mutex` | one mutex for each of many keys |
+//! | `transaction` | runs transactions: begin, retry, commit, abort |
 //! | `signals` | signals between servers |
 //! | `batches`, `schedules`, `semaphores`, `workers` | the other things that people name |
 //! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
@@ -28,6 +29,7 @@ mod schedules;
 mod semaphores;
 mod settings;
 mod signals;
+mod transaction;
 mod transfer;
 mod workers;
 

@@ -6,18 +6,16 @@
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
-use mongodb::error::{Error, ErrorKind};
-use mongodb::{ClientSession, Database};
 
 use crate::job::{Schedule, ScheduleName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
-use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::jobs::groups::Lines;
-use crate::store::mongo::jobs::push::{self, TxError};
+use crate::store::mongo::jobs::push::{self, Resolved};
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Fired, Firing, Result, Saved, Schedules, Store as _, StoreError};
 
 #[async_trait]
@@ -69,7 +67,7 @@ impl Schedules for Mongo {
     }
 
     async fn fire(&self, firing: &Firing) -> Result<Fired> {
-        self.connection.within(fire(self, firing)).await
+        fire(self, firing).await
     }
 }
 
@@ -131,93 +129,58 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
     Ok(if found == 1 { Saved::Done } else { Saved::Conflict })
 }
 
-/// Fires in a transaction that is repeated while others get in its way, up to the verb's deadline.
+/// Fires in a transaction.
 async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
-    let sending = mongo.counters.sending(firing.job.iter().map(|job| &job.queue));
-    let _locks = mongo.group_mutex.lock(firing.job.iter().filter_map(push::line)).await;
-    let mut attempts = 0;
-    let (fired, stored) = loop {
-        attempts += 1;
-        match try_fire(mongo, firing).await {
-            Ok(tried) => break tried,
-            Err(TxError::Conflict) => {}
-            Err(TxError::Driver(error)) if is_conflict(&error) => tokio::task::yield_now().await,
-            Err(TxError::Driver(error)) => return Err(fault(error)),
-            Err(TxError::Store(error)) => return Err(error),
-        }
-    };
-    match (stored, &firing.job) {
-        (Some(state), Some(job)) => {
-            mongo.counters.came(&job.queue, state, 1);
-            sending.answered();
-            let place = Position { priority: job.priority, run_at: job.run_at };
-            mongo.heads.note_ready([(&job.queue, place)]);
-        }
-        // What an earlier call has stored is not counted again.
-        _ if attempts == 1 => sending.answered(),
-        _ => {} // an attempt whose outcome never became known may have stored the job after all
-    }
-    Ok(fired)
+    let end = mongo.connection.end();
+    let lines = firing.job.iter().filter_map(push::line);
+    let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(lines).await) });
+    let _locks = locks.await?;
+    Ok(transaction::until(mongo, end).run(Fire(firing)).await?)
 }
 
-/// Errors that mean "again, from the start".
-fn is_conflict(error: &Error) -> bool {
-    let no_server = matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. });
-    error.contains_label("TransientTransactionError") && !no_server
-}
+/// A schedule's run is remembered, and its job stored.
+///
+/// Idempotence: the firing is guarded by the `rev` of the schedule that was read, which it replaces, so that of all
+/// attempts on all servers one stores the job. After an unknown outcome the next call finds another `rev`, and the
+/// schedule remembers the run, by which [`Firing::found_in`] knows whether it was this firing.
+struct Fire<'a>(&'a Firing);
 
-/// What has become of the firing, and the state of its job, if this very attempt has stored it.
-async fn try_fire(mongo: &Mongo, firing: &Firing) -> Result<(Fired, Option<State>), TxError> {
-    let database = mongo.connection.database().await?;
-    let all = database.collection::<Document>(SCHEDULES);
-    let mut session = mongo.transaction().await?;
-    let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(&mut session).await?;
-    let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
-        return Ok((Fired::Conflict, None));
-    };
-    if schedule.rev != firing.seen {
-        commit(&mut session).await?; // what was read must be durable before it is answered
-        return Ok((firing.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict), None));
-    }
-    let yields = firing.yields && is_unfinished(database, &schedule, &mut session).await?;
-    let run = if yields { firing.yielded() } else { firing.run.clone() };
-    schedule.remember(run.clone());
-    let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
-    all.replace_one(guard(&firing.name, firing.seen), next).session(&mut session).await?;
-    let mut stored = None;
-    if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
-        let mut lines = Lines::default();
-        lines.load(mongo, push::line(job).into_iter(), &mut session).await?;
-        let (document, state) = push::stored(job, &mut lines, mongo.now()?);
-        stored = Some(state);
-        lines.write(mongo, &mut session).await?;
-        database.collection::<Document>(JOBS).insert_one(document).session(&mut session).await?;
-    }
-    commit(&mut session).await?;
-    Ok((Fired::Done(run), stored))
-}
+impl Transaction for Fire<'_> {
+    type Done = Fired;
 
-async fn commit(session: &mut ClientSession) -> Result<(), Error> {
-    loop {
-        match session.commit_transaction().await {
-            Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
-                tokio::task::yield_now().await; // the verb's deadline ends this
-            }
-            other => return other,
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Fired>, TxError> {
+        let firing = self.0;
+        let all = tx.collection(SCHEDULES);
+        let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(tx.session()).await?;
+        let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
+            return Ok(Verdict::Abort(Fired::Conflict));
+        };
+        if schedule.rev != firing.seen {
+            let fired = firing.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict);
+            return Ok(Verdict::Commit(fired)); // what was read must be durable before it is answered
         }
+        let yields = firing.yields && is_unfinished(&schedule, tx).await?;
+        let run = if yields { firing.yielded() } else { firing.run.clone() };
+        schedule.remember(run.clone());
+        let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
+        all.replace_one(guard(&firing.name, firing.seen), next).session(tx.session()).await?;
+        if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
+            let (mut lines, mut resolved) = (Lines::default(), Resolved::default());
+            lines.load(push::line(job).into_iter(), tx).await?;
+            resolved.add(job, &mut lines, tx.mongo.now()?);
+            lines.write(tx).await?;
+            push::write(resolved, tx).await?;
+        }
+        Ok(Verdict::Commit(Fired::Done(run)))
     }
 }
 
 /// Whether the job that the schedule pushed last is unfinished, wherever it is now.
-async fn is_unfinished(
-    database: &Database,
-    schedule: &Schedule,
-    session: &mut ClientSession,
-) -> Result<bool, Error> {
+async fn is_unfinished(schedule: &Schedule, tx: &mut Tx<'_>) -> Result<bool, TxError> {
     let Some(id) = &schedule.last_job else { return Ok(false) };
-    let jobs = database.collection::<Document>(JOBS);
+    let jobs = tx.collection(JOBS);
     let find = jobs.find_one(doc! { "_id": id.as_str() }).projection(doc! { "state": 1 });
-    let found = find.session(session).await?;
+    let found = find.session(tx.session()).await?;
     let state = found.as_ref().and_then(|job| State::from_word(job.get_str("state").ok()?));
     Ok(state.is_some_and(State::is_unfinished))
 }

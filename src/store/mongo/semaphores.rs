@@ -10,7 +10,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
-use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
@@ -19,12 +18,10 @@ use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
-use crate::store::mongo::batches::{is_conflict, pause};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{count, fault, write};
-use crate::store::mongo::jobs::apply_atomic::abort;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
-use crate::store::mongo::jobs::push::TxError;
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
 /// The most queues in which one call of a semaphore calls somebody.
@@ -68,7 +65,7 @@ impl Semaphores for Mongo {
     async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>> {
         let asked: Vec<&SemaphoreName> = names.iter().collect();
         let find = async {
-            let known = Reader { mongo: self, session: None }.capacities(&asked).await.map_err(plain)?;
+            let known = Reader::Plain(self).capacities(&asked).await.map_err(plain)?;
             Ok(names.iter().filter(|name| !known.contains_key(name)).cloned().collect())
         };
         self.connection.within(find).await
@@ -85,15 +82,7 @@ impl Semaphores for Mongo {
     }
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
-        let removing = async {
-            loop {
-                match remove(self, name).await {
-                    Err(TxError::Driver(error)) if is_conflict(&error) => pause().await,
-                    other => return other.map_err(plain),
-                }
-            }
-        };
-        self.connection.within(removing).await
+        Ok(transaction::until(self, self.connection.end()).run(Remove(name)).await?)
     }
 
     async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
@@ -138,31 +127,30 @@ fn holder(document: &Document) -> Result<Holder> {
 }
 
 /// Reads within a transaction, or without one.
-pub struct Reader<'a> {
-    pub mongo: &'a Mongo,
-    pub session: Option<&'a mut ClientSession>,
+pub enum Reader<'a, 'm> {
+    Plain(&'m Mongo),
+    Within(&'a mut Tx<'m>),
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     async fn read(
         &mut self,
         collection: &str,
         pipeline: Vec<Document>,
         index: Option<&str>,
     ) -> Result<Vec<Document>, TxError> {
-        let collection = self.mongo.collection(collection).await?;
+        let collection = match self {
+            Self::Plain(mongo) => mongo.collection(collection).await?,
+            Self::Within(tx) => tx.collection(collection),
+        };
         let mut find = collection.aggregate(pipeline);
         if let Some(index) = index {
             find = find.hint(Hint::Name(index.to_owned()));
         }
-        let found = match self.session.as_deref_mut() {
-            Some(session) => {
-                let mut cursor = find.session(&mut *session).await.map_err(TxError::Driver)?;
-                cursor.stream(session).try_collect().await
-            }
-            None => find.await.map_err(TxError::Driver)?.try_collect().await,
-        };
-        found.map_err(TxError::Driver)
+        match self {
+            Self::Plain(_) => Ok(find.await?.try_collect().await?),
+            Self::Within(tx) => tx.aggregate(find).await,
+        }
     }
 
     async fn capacities(&mut self, names: &[&SemaphoreName]) -> Result<HashMap<SemaphoreName, u64>, TxError> {
@@ -222,24 +210,20 @@ fn waiter(document: &Document) -> Result<Waiter> {
 
 /// Writes the documents of these semaphores, so that of several transactions that do so one goes on. The first thing
 /// that a transaction does: what it reads afterwards is as it was then.
-pub async fn lock(
-    mongo: &Mongo,
-    names: &[&SemaphoreName],
-    session: &mut ClientSession,
-) -> Result<(), TxError> {
+pub async fn lock(names: &[&SemaphoreName], tx: &mut Tx<'_>) -> Result<(), TxError> {
     if names.is_empty() {
         return Ok(());
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-    let all = mongo.collection(SEMAPHORES).await?;
+    let all = tx.collection(SEMAPHORES);
     let update = all.update_many(doc! { "_id": { "$in": names } }, doc! { "$inc": { "rev": 1_i64 } });
-    update.session(session).await.map_err(TxError::Driver)?;
+    update.session(tx.session()).await?;
     Ok(())
 }
 
 /// These semaphores as they are now; one that there is not has no room.
 pub async fn admission<'r>(
-    reader: &mut Reader<'_>,
+    reader: &mut Reader<'_, '_>,
     names: &[&SemaphoreName],
     rules: &'r Rules,
     now: Timestamp,
@@ -263,7 +247,7 @@ pub async fn admission<'r>(
 }
 
 async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
-    let mut reader = Reader { mongo, session: None };
+    let mut reader = Reader::Plain(mongo);
     let now = mongo.now()?;
     let mut views = Vec::new();
     for (name, capacity) in reader.capacities(names).await.map_err(plain)? {
@@ -277,24 +261,26 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
     Ok(views)
 }
 
-async fn remove(mongo: &Mongo, name: &SemaphoreName) -> Result<Removal, TxError> {
-    let mut session = mongo.transaction().await?;
-    let all = mongo.collection(SEMAPHORES).await?;
-    let removed = all.delete_one(doc! { "_id": name.as_str() }).session(&mut session).await;
-    if removed.map_err(TxError::Driver)?.deleted_count == 0 {
-        abort(&mut session).await;
-        return Ok(Removal::Unknown);
+/// A semaphore is removed that no unfinished job needs.
+///
+/// Idempotence: a repeat after an unknown outcome finds the semaphore as it was, or gone.
+struct Remove<'a>(&'a SemaphoreName);
+
+impl Transaction for Remove<'_> {
+    type Done = Removal;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Removal>, TxError> {
+        let (name, all, jobs) = (self.0.as_str(), tx.collection(SEMAPHORES), tx.collection(JOBS));
+        let removed = all.delete_one(doc! { "_id": name }).session(tx.session()).await?;
+        if removed.deleted_count == 0 {
+            return Ok(Verdict::Abort(Removal::Unknown));
+        }
+        let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+        let needed = doc! { "semaphores": name, "state": { "$in": unfinished.collect::<Vec<_>>() } };
+        let needed = jobs.find_one(needed).projection(doc! { "_id": 1 }).hint(Hint::Name("needs".to_owned()));
+        let is_needed = needed.session(tx.session()).await?.is_some();
+        Ok(if is_needed { Verdict::Abort(Removal::InUse) } else { Verdict::Commit(Removal::Done) })
     }
-    let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
-    let needed = doc! { "semaphores": name.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
-    let jobs = mongo.collection(JOBS).await?;
-    let needed = jobs.find_one(needed).projection(doc! { "_id": 1 }).hint(Hint::Name("needs".to_owned()));
-    if needed.session(&mut session).await.map_err(TxError::Driver)?.is_some() {
-        abort(&mut session).await;
-        return Ok(Removal::InUse);
-    }
-    session.commit_transaction().await.map_err(TxError::Driver)?;
-    Ok(Removal::Done)
 }
 
 /// The semaphores by which jobs are blocked: a seek in the index for each.
@@ -305,13 +291,13 @@ async fn waited_for(mongo: &Mongo) -> Result<BTreeSet<SemaphoreName>> {
         doc! { "$group": { "_id": "$waits_for" } },
         doc! { "$limit": LOOK },
     ];
-    let found = Reader { mongo, session: None }.read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
+    let found = Reader::Plain(mongo).read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
     found.iter().map(|document| Row(document).text("_id")).collect()
 }
 
 /// Calls those who wait for one semaphore.
 async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Called>> {
-    let mut reader = Reader { mongo, session: None };
+    let mut reader = Reader::Plain(mongo);
     let pipeline = vec![
         doc! { "$match": { "waits_for": name.as_str() } },
         doc! { "$sort": { "waits_for": 1, "queue": 1 } },

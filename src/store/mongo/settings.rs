@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 
 use crate::job::{QueueName, QueueSettings};
 use crate::store::mongo::META;
@@ -12,6 +12,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::Row;
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
 
 #[async_trait]
@@ -26,7 +27,7 @@ impl Settings for Mongo {
         to: Option<&StoredSettings>,
         expected: &Expected,
     ) -> Result<Saved> {
-        self.connection.within(save(self, queue, to, expected)).await
+        save(self, queue, to, expected).await
     }
 }
 
@@ -63,57 +64,60 @@ pub async fn save(
     to: Option<&StoredSettings>,
     expected: &Expected,
 ) -> Result<Saved> {
-    loop {
-        match try_save(mongo, queue, to, expected).await {
-            Ok(saved) => return Ok(saved),
-            Err(error) if error.contains_label("TransientTransactionError") => tokio::task::yield_now().await,
-            // Somebody else made them in this very moment.
-            Err(error) if code(&error) == Some(DUPLICATE_KEY) => return Ok(Saved::Conflict),
-            Err(error) => return Err(fault(error)),
-        }
-    }
+    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+    Ok(attempts.run(Save { queue, to, expected }).await?)
 }
 
-async fn try_save(
-    mongo: &Mongo,
-    queue: &QueueName,
-    to: Option<&StoredSettings>,
-    expected: &Expected,
-) -> std::result::Result<Saved, mongodb::error::Error> {
-    let custom = |error: StoreError| mongodb::error::Error::custom(error.to_string());
-    let queues = mongo.collection(QUEUES).await.map_err(custom)?;
-    let meta = mongo.collection(META).await.map_err(custom)?;
-    let mut session = mongo.transaction().await.map_err(custom)?;
-    let mut filter = doc! { "_id": queue.as_str() };
-    if let Expected::Version(version) = expected {
-        filter.insert("version", version);
+/// The settings of a queue change together with the revision of them all.
+///
+/// Idempotence: a repeat after an unknown outcome finds the settings as they were, or the new ones: it then writes
+/// the same again, or is a conflict where it expects the old version.
+struct Save<'a> {
+    queue: &'a QueueName,
+    to: Option<&'a StoredSettings>,
+    expected: &'a Expected,
+}
+
+impl Transaction for Save<'_> {
+    type Done = Saved;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Saved>, TxError> {
+        let Self { queue, to, expected } = *self;
+        let queues = tx.collection(QUEUES);
+        let mut filter = doc! { "_id": queue.as_str() };
+        if let Expected::Version(version) = expected {
+            filter.insert("version", version);
+        }
+        let document = to.map(|to| {
+            let settings = mongodb::bson::serialize_to_bson(&to.settings).map_err(StoreError::internal)?;
+            Ok::<_, StoreError>(doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version })
+        });
+        let matched = match (document.transpose()?, expected) {
+            (Some(document), Expected::Absent) => {
+                match queues.insert_one(document).session(tx.session()).await {
+                    Err(error) if code(&error) == Some(DUPLICATE_KEY) => 0, // they are not absent
+                    inserted => inserted.map(|_| 1)?,
+                }
+            }
+            (Some(document), _) => {
+                let any = *expected == Expected::Any;
+                let done = queues.replace_one(filter, document).upsert(any).session(tx.session()).await?;
+                done.matched_count + u64::from(done.upserted_id.is_some())
+            }
+            (None, Expected::Absent) => {
+                u64::from(queues.find_one(filter).session(tx.session()).await?.is_none())
+            }
+            (None, _) => {
+                let deleted = queues.delete_one(filter).session(tx.session()).await?.deleted_count;
+                deleted.max(u64::from(*expected == Expected::Any))
+            }
+        };
+        if matched == 0 {
+            return Ok(Verdict::Abort(Saved::Conflict));
+        }
+        let next = doc! { "$inc": { "revision": 1_i64 } };
+        let meta = tx.collection(META);
+        meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(tx.session()).await?;
+        Ok(Verdict::Commit(Saved::Done))
     }
-    let document = to.map(|to| {
-        let settings = mongodb::bson::serialize_to_bson(&to.settings).unwrap_or(Bson::Null);
-        doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version }
-    });
-    let matched = match (document, expected) {
-        (Some(document), Expected::Absent) => {
-            queues.insert_one(document).session(&mut session).await?;
-            1
-        }
-        (Some(document), _) => {
-            let any = *expected == Expected::Any;
-            let done = queues.replace_one(filter, document).upsert(any).session(&mut session).await?;
-            done.matched_count + u64::from(done.upserted_id.is_some())
-        }
-        (None, Expected::Absent) => u64::from(queues.find_one(filter).session(&mut session).await?.is_none()),
-        (None, _) => {
-            let deleted = queues.delete_one(filter).session(&mut session).await?.deleted_count;
-            deleted.max(u64::from(*expected == Expected::Any))
-        }
-    };
-    if matched == 0 {
-        session.abort_transaction().await?;
-        return Ok(Saved::Conflict);
-    }
-    let next = doc! { "$inc": { "revision": 1_i64 } };
-    meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(&mut session).await?;
-    session.commit_transaction().await?;
-    Ok(Saved::Done)
 }

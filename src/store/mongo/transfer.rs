@@ -13,10 +13,9 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, fault};
+use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
 use crate::store::mongo::jobs::groups;
-use crate::store::mongo::jobs::push::insert_each;
 use crate::store::transfer::{PAGE_BYTES, same, weight};
 use crate::store::{HeldKey, Imported, Result, Store as _, StoreError, Transfer};
 

@@ -55,6 +55,12 @@ impl Delta {
         self.changes += count;
     }
 
+    fn merge(&mut self, other: &Self) {
+        self.by_state.iter_mut().zip(other.by_state).for_each(|(own, more)| *own += more);
+        self.changes += other.changes;
+        self.unsure |= other.unsure;
+    }
+
     fn statement(&self, queue: &QueueName) -> Document {
         let mut increments = doc! { "changes": self.changes };
         for (state, change) in State::ALL.into_iter().zip(self.by_state) {
@@ -133,19 +139,9 @@ impl Counters {
 
     /// A job that was `meta` is now what its step says.
     pub fn stepped(&self, meta: &Meta, next: &Next) {
-        match next {
-            Next::Keep => {}
-            Next::Delete => self.left(&meta.queue, meta.state, 1),
-            Next::Write { meta: now, .. } if now.queue != meta.queue => {
-                self.left(&meta.queue, meta.state, 1);
-                self.came(&now.queue, now.state, 1);
-            }
-            // One that stays ready may have another `run_at`, which may make it the oldest.
-            Next::Write { meta: now, .. } if now.state != meta.state || now.state == State::Ready => {
-                self.moved(&meta.queue, meta.state, now.state, 1);
-            }
-            Next::Write { .. } => {}
-        }
+        let mut changes = Changes::default();
+        changes.stepped(meta, next);
+        self.add(&changes);
     }
 
     /// It is not known what a write has done to the queue.
@@ -162,13 +158,20 @@ impl Counters {
         Sending { counters: self.clone(), queues: distinct.into_iter().cloned().collect() }
     }
 
-    /// Jobs for these queues are about to be stored, in these states.
-    pub fn arriving<'a>(&self, jobs: impl IntoIterator<Item = (&'a QueueName, State)>) -> Arriving {
-        let mut counts: HashMap<(&QueueName, State), u64> = HashMap::new();
-        jobs.into_iter().for_each(|arrival| *counts.entry(arrival).or_default() += 1);
-        let sending = self.sending(counts.keys().map(|(queue, _)| *queue));
-        let counts = counts.into_iter().map(|((queue, state), count)| (queue.clone(), state, count));
-        Arriving { sending, counts: counts.collect() }
+    /// A write that does all of this, or nothing, is about to be sent.
+    pub fn in_flight(&self, changes: Changes) -> InFlight {
+        InFlight { sending: self.sending(changes.0.keys()), changes }
+    }
+
+    fn add(&self, changes: &Changes) {
+        if changes.0.is_empty() {
+            return;
+        }
+        let mut pending = self.pending();
+        for (queue, change) in &changes.0 {
+            pending.change(queue, |delta| delta.merge(change));
+        }
+        self.schedule(&mut pending, GATHER);
     }
 
     fn count(&self, queue: &QueueName, from: Option<State>, to: Option<State>, count: u64) {
@@ -270,22 +273,64 @@ impl Drop for Sending {
     }
 }
 
-/// Jobs on their way into their queues. Unless they are known to be there, their queues are unsure.
-pub struct Arriving {
-    sending: Sending,
-    counts: Vec<(QueueName, State, u64)>,
+/// How a write changes the numbers of jobs of its queues.
+#[derive(Debug, Default)]
+pub struct Changes(HashMap<QueueName, Delta>);
+
+impl Changes {
+    /// These jobs are added to the queue in this state.
+    pub fn came(&mut self, queue: &QueueName, state: State, count: u64) {
+        self.count(queue, None, Some(state), count);
+    }
+
+    /// These jobs of the queue go from one state to another.
+    pub fn moved(&mut self, queue: &QueueName, from: State, to: State, count: u64) {
+        self.count(queue, Some(from), Some(to), count);
+    }
+
+    /// These jobs leave the queue, and no other has them.
+    pub fn left(&mut self, queue: &QueueName, state: State, count: u64) {
+        self.count(queue, Some(state), None, count);
+    }
+
+    /// A job that was `meta` becomes what its step says.
+    pub fn stepped(&mut self, meta: &Meta, next: &Next) {
+        match next {
+            Next::Keep => {}
+            Next::Delete => self.left(&meta.queue, meta.state, 1),
+            Next::Write { meta: now, .. } if now.queue != meta.queue => {
+                self.left(&meta.queue, meta.state, 1);
+                self.came(&now.queue, now.state, 1);
+            }
+            // One that stays ready may have another `run_at`, which may make it the oldest.
+            Next::Write { meta: now, .. } if now.state != meta.state || now.state == State::Ready => {
+                self.moved(&meta.queue, meta.state, now.state, 1);
+            }
+            Next::Write { .. } => {}
+        }
+    }
+
+    fn count(&mut self, queue: &QueueName, from: Option<State>, to: Option<State>, count: u64) {
+        if count > 0 {
+            self.0.entry(queue.clone()).or_default().add(from, to, count.cast_signed());
+        }
+    }
 }
 
-impl Arriving {
-    /// They are there, all of them.
+/// A write on its way that does all of its changes or none. Unless it is known which, its queues are unsure.
+pub struct InFlight {
+    sending: Sending,
+    changes: Changes,
+}
+
+impl InFlight {
+    /// It did all of them.
     pub fn stored(self) {
-        for (queue, state, count) in &self.counts {
-            self.sending.counters.came(queue, *state, *count);
-        }
+        self.sending.counters.add(&self.changes);
         self.sending.answered();
     }
 
-    /// None of them is there.
+    /// It did none of them.
     pub fn refused(self) {
         self.sending.answered();
     }
@@ -320,10 +365,16 @@ mod tests {
     fn a_write_without_an_answer_leaves_its_queues_unsure() {
         let (counters, q, r) = (counters(), queue("q"), queue("r"));
         counters.sending([&q, &q]).answered();
-        counters.arriving([(&r, State::Ready); 2]).refused();
+        let arriving = || {
+            let mut changes = Changes::default();
+            changes.came(&r, State::Ready, 1);
+            changes.came(&r, State::Ready, 1);
+            counters.in_flight(changes)
+        };
+        arriving().refused();
         assert!(counters.pending().deltas.is_empty());
         drop(counters.sending([&q, &q]));
-        counters.arriving([(&r, State::Ready); 2]).stored();
+        arriving().stored();
         let unsure = Delta { changes: 1, unsure: true, ..Delta::default() };
         assert_eq!(counters.pending().deltas[&q], unsure);
         assert_eq!(counters.pending().deltas[&r].by_state, [2, 0, 0, 0, 0]);

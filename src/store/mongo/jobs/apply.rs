@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 
 use futures::TryStreamExt;
-use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
@@ -16,7 +15,8 @@ use crate::job::transition::{Next, Operation, Refusal, Surroundings, step};
 use crate::job::{JobId, Meta, Rules};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{barrier, durable, fault, parts, strict, write, write_strict};
+use crate::store::mongo::client::{barrier, fault, parts, strict, write, write_strict};
+use crate::store::mongo::jobs::apply_atomic::Writer;
 use crate::store::mongo::jobs::document::{readable, to_meta, without_contents};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::receipts::{self, Receipt};
@@ -32,11 +32,12 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
     let mut answers: Vec<Option<Answer>> = changes.iter().map(|_| None).collect();
     let mut waiting: Vec<(usize, Change)> = changes.into_iter().enumerate().collect();
     // One deadline for all of it: many changes of one job must not keep those of others waiting.
-    let end = Instant::now() + mongo.connection.deadline();
+    let end = mongo.connection.end();
     while !waiting.is_empty() {
         let mut ids = HashSet::new();
         let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
-        let mut round = Round { mongo, rules, pending: round, sent: HashMap::new(), answers: &mut answers };
+        let mut round =
+            Round { mongo, rules, end, pending: round, sent: HashMap::new(), answers: &mut answers };
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
         if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
             let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
@@ -52,12 +53,13 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
 }
 
 /// Changes to different jobs on their way.
-pub struct Round<'a> {
-    pub mongo: &'a Mongo,
-    pub rules: &'a Rules,
+struct Round<'a> {
+    mongo: &'a Mongo,
+    rules: &'a Rules,
+    end: Instant,
     pending: Vec<(usize, Change)>,
     /// Plans that were sent without a certain answer.
-    pub sent: HashMap<JobId, Plan>,
+    sent: HashMap<JobId, Plan>,
     answers: &'a mut Vec<Option<Answer>>,
 }
 
@@ -85,7 +87,7 @@ impl Round<'_> {
         Err(trouble)
     }
 
-    pub fn answer(&mut self, n: usize, answer: Answer) {
+    fn answer(&mut self, n: usize, answer: Answer) {
         self.answers[n] = Some(answer);
     }
 
@@ -93,6 +95,12 @@ impl Round<'_> {
     fn goes_on(&mut self) -> bool {
         self.pending.retain(|(n, _)| self.answers[*n].is_none());
         !self.pending.is_empty()
+    }
+
+    /// Plans that other documents belong to.
+    async fn write_atomically(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+        let Self { mongo, rules, end, ref mut answers, ref mut sent, .. } = *self;
+        Writer { mongo, rules, end, answers, unknown: sent }.write(plans).await
     }
 
     /// Answers what needs no write, and plans the rest.
@@ -284,20 +292,5 @@ impl Round<'_> {
             sent.answered();
         }
         updated.and(deleted).map(|_| ())
-    }
-}
-
-impl Mongo {
-    /// A session with a transaction under way: a snapshot is read, and its commit is durable.
-    pub async fn transaction(&self) -> Result<ClientSession> {
-        let client = self.connection.database().await?.client();
-        let mut session = client.start_session().await.map_err(fault)?;
-        session
-            .start_transaction()
-            .read_concern(mongodb::options::ReadConcern::snapshot())
-            .write_concern(durable())
-            .await
-            .map_err(fault)?;
-        Ok(session)
     }
 }

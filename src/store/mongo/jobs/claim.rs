@@ -6,11 +6,11 @@
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use futures::TryStreamExt;
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use tokio::time::Instant;
 
 use crate::job::{Claim, Job, Meta, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::JOBS;
@@ -82,7 +82,8 @@ async fn claim(
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
     // Others may be quicker again and again: long before the callers give up, they are told what there is.
-    let end = Instant::now() + mongo.connection.deadline() / 2;
+    let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
+    let (retry_until, end) = (begin + deadline / 2, begin + deadline);
     loop {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
@@ -91,7 +92,7 @@ async fn claim(
         let began = Instant::now();
         let found = heads(mongo, queue, wanted, *pop).await?;
         if claim_limited::is_limited(queue, &found, rules) {
-            return claim_limited::claim(mongo, asks, won, found, rules, end).await;
+            return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
         let Heads { jobs: heads, read, large } = found;
         let attempted = heads.len();
@@ -106,7 +107,7 @@ async fn claim(
         let queue_is_empty = read < wanted && all_taken && !large;
         // Of large jobs, and of those that others are after, fewer are enough; but nobody is told that there are none.
         let everybody_has_some = won.iter().all(|jobs| !jobs.is_empty());
-        if queue_is_empty || ((large || !all_taken) && everybody_has_some) || Instant::now() >= end {
+        if queue_is_empty || ((large || !all_taken) && everybody_has_some) || Instant::now() >= retry_until {
             break;
         }
         if !all_taken {

@@ -7,12 +7,10 @@
 //! The head is read beforehand, and the jobs are written guarded by their `rev`, as by any claim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
-use futures::TryStreamExt as _;
-use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, doc};
 use mongodb::options::{Hint, ReturnDocument};
+use tokio::time::Instant;
 
 use crate::job::rate::Deliveries;
 use crate::job::semaphore::Admission;
@@ -21,13 +19,11 @@ use crate::job::{Job, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::batches::{is_conflict, pause};
-use crate::store::mongo::client::{DUPLICATE_KEY, code, count, fault, write_in};
-use crate::store::mongo::jobs::apply_atomic::abort;
+use crate::store::mongo::client::count;
 use crate::store::mongo::jobs::claim::{self, Heads, changes, reserved};
 use crate::store::mongo::jobs::document::{Row, date, serialized};
-use crate::store::mongo::jobs::push::TxError;
 use crate::store::mongo::semaphores::{self, Reader};
+use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{ClaimAsk, Result, Store as _};
 
 /// How many jobs are read at once at least.
@@ -60,7 +56,7 @@ pub async fn claim(
     won: Vec<Vec<Job>>,
     mut found: Heads,
     rules: &Rules,
-    end: Instant,
+    (retry_until, end): (Instant, Instant),
 ) -> Result<Given> {
     let mut given = Given { won, ..Given::default() };
     let Some(ClaimAsk { queue, pop, .. }) = asks.first() else { return Ok(given) };
@@ -73,7 +69,7 @@ pub async fn claim(
         }
         let wants: Vec<&ClaimAsk> = wants(asks, &given.won);
         let round = Round { mongo, queue, wants, rules };
-        let met = round.run(&jobs, end).await?;
+        let met = round.run(&jobs, end, retry_until).await?;
         let all_met = met.as_ref().is_some_and(|met| met.granted.len() + met.blocked == jobs.len());
         if let Some(met) = met {
             given.offers.extend(met.offers);
@@ -92,7 +88,7 @@ pub async fn claim(
         if left == 0 || (all_met && ends) {
             return Ok(given);
         }
-        if Instant::now() >= end {
+        if Instant::now() >= retry_until {
             given.resume_at = given.resume_at.or(mongo.now().ok());
             return Ok(given);
         }
@@ -132,63 +128,48 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Deals with the head of the queue. `None`: it is not as it was read any more.
-    async fn run(&self, heads: &[Job], end: Instant) -> Result<Option<Met>> {
-        let sent = self.mongo.counters.sending([self.queue]);
-        loop {
-            match self.transact(heads).await {
-                Ok(met) => {
-                    if let Some(met) = &met {
-                        let counters = &self.mongo.counters;
-                        let granted = met.granted.len() as u64;
-                        counters.moved(self.queue, State::Ready, State::Reserved, granted);
-                        counters.moved(self.queue, State::Ready, State::Blocked, met.blocked as u64);
-                    }
-                    sent.answered();
-                    return Ok(met);
-                }
-                Err(trouble) if is_passing(&trouble) => {
-                    if Instant::now() >= end {
-                        sent.answered();
-                        return Ok(None);
-                    }
-                    pause().await;
-                }
-                Err(TxError::Driver(error)) => return Err(fault(error)),
-                Err(TxError::Store(error)) => return Err(error),
-                Err(TxError::Conflict) => {} // passing, and so above
-            }
+    /// Deals with the head of the queue. `None`: it is not as it was read any more, or others were in the way for too
+    /// long.
+    async fn run(&self, heads: &[Job], end: Instant, retry_until: Instant) -> Result<Option<Met>> {
+        let attempts = transaction::until(self.mongo, end).retrying_until(retry_until);
+        match attempts.retrying_duplicate_keys().run(Deliver { round: self, heads }).await {
+            Ok(met) => Ok(met),
+            Err(Failed::Conflict) => Ok(None),
+            Err(failed) => Err(failed.into()),
         }
     }
 
-    async fn transact(&self, heads: &[Job]) -> Result<Option<Met>, TxError> {
-        let mut session = self.mongo.transaction().await?;
-        let left = self.left(&mut session).await?;
+    async fn attempt(&self, heads: &[Job], tx: &mut Tx<'_>) -> Result<Verdict<Option<Met>>, TxError> {
+        let left = self.left(tx).await?;
         let most = left.jobs.min(self.wants.len());
         if most == 0 {
-            abort(&mut session).await;
             let resume_at = left.rate.and_then(|(rate, deliveries)| deliveries.resumes_at(rate, left.now));
             let (granted, offers) = (Vec::new(), Vec::new());
-            return Ok(Some(Met { granted, blocked: 0, is_stopped: true, resume_at, offers }));
+            return Ok(Verdict::Abort(Some(Met {
+                granted,
+                blocked: 0,
+                is_stopped: true,
+                resume_at,
+                offers,
+            })));
         }
         let (heads, names) = few_semaphores(heads);
-        semaphores::lock(self.mongo, &names, &mut session).await?;
-        let mut reader = Reader { mongo: self.mongo, session: Some(&mut session) };
-        let admission = semaphores::admission(&mut reader, &names, self.rules, left.now).await?;
+        semaphores::lock(&names, tx).await?;
+        let admission = semaphores::admission(&mut Reader::Within(tx), &names, self.rules, left.now).await?;
         // The estimate of the store's clock lags behind it, which has found all of these to be due.
         let now = heads.iter().map(|job| job.meta.run_at).fold(left.now, Ord::max);
         let verdicts = self.judge(heads, most, admission, now);
-        if !self.write(&verdicts, now, &mut session).await? {
-            abort(&mut session).await;
-            return Ok(None);
+        if !write(&verdicts, now, tx).await? {
+            return Ok(Verdict::Abort(None));
         }
         let Verdicts { granted, blocked, offers, .. } = verdicts;
         let is_stopped = granted.len() == left.jobs && granted.len() < self.wants.len();
-        let resume_at = self.note(left, granted.len(), now, &mut session).await?.filter(|_| is_stopped);
-        commit(&mut session).await?;
-        let granted = granted.into_iter().map(|(job, _)| job).collect();
+        let resume_at = self.note(left, granted.len(), now, tx).await?.filter(|_| is_stopped);
+        let granted: Vec<Job> = granted.into_iter().map(|(job, _)| job).collect();
         let blocked = blocked.values().map(Vec::len).sum();
-        Ok(Some(Met { granted, blocked, is_stopped, resume_at, offers }))
+        tx.changes.moved(self.queue, State::Ready, State::Reserved, granted.len() as u64);
+        tx.changes.moved(self.queue, State::Ready, State::Blocked, blocked as u64);
+        Ok(Verdict::Commit(Some(Met { granted, blocked, is_stopped, resume_at, offers })))
     }
 
     /// Says of each job whether it is delivered or blocked, until `most` are delivered.
@@ -223,21 +204,21 @@ impl Round<'_> {
     }
 
     /// Writes the document of the queue's limits, where it has any, and says what they allow.
-    async fn left(&self, session: &mut ClientSession) -> Result<Left, TxError> {
+    async fn left(&self, tx: &mut Tx<'_>) -> Result<Left, TxError> {
         let (max_reserved, rate) = (self.rules.max_reserved(self.queue), self.rules.rate(self.queue));
         let mut left = Left { jobs: usize::MAX, rate: None, now: self.mongo.now()? };
         if max_reserved.is_none() && rate.is_none() {
             return Ok(left);
         }
-        let limits = self.mongo.collection(LIMITS).await?;
+        let limits = tx.collection(LIMITS);
         let update = vec![doc! { "$set": { "at": "$$NOW", "rev": rand::random::<i64>() } }];
         let update = limits
             .find_one_and_update(doc! { "_id": self.queue.as_str() }, update)
             .upsert(true)
             .return_document(ReturnDocument::After);
-        let found = update.session(&mut *session).await.map_err(TxError::Driver)?.unwrap_or_default();
+        let found = update.session(tx.session()).await?.unwrap_or_default();
         if let Some(max) = max_reserved {
-            let room = max.saturating_sub(self.reserved(max, session).await?);
+            let room = max.saturating_sub(self.reserved(max, tx).await?);
             left.jobs = usize::try_from(room).unwrap_or(usize::MAX);
         }
         if let Some(rate) = rate {
@@ -251,17 +232,16 @@ impl Round<'_> {
     }
 
     /// How many jobs of the queue are reserved, counted up to `most`.
-    async fn reserved(&self, most: u64, session: &mut ClientSession) -> Result<u64, TxError> {
+    async fn reserved(&self, most: u64, tx: &mut Tx<'_>) -> Result<u64, TxError> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let pipeline = [
             doc! { "$match": { "queue": self.queue.as_str(), "state": "reserved" } },
             doc! { "$limit": most },
             doc! { "$count": "n" },
         ];
-        let jobs = self.mongo.collection(JOBS).await?;
-        let counted = jobs.aggregate(pipeline).hint(Hint::Name("browse".to_owned())).session(&mut *session);
-        let mut cursor = counted.await.map_err(TxError::Driver)?;
-        let found: Vec<Document> = cursor.stream(session).try_collect().await.map_err(TxError::Driver)?;
+        let jobs = tx.collection(JOBS);
+        let counted = jobs.aggregate(pipeline).hint(Hint::Name("browse".to_owned()));
+        let found = tx.aggregate(counted).await?;
         Ok(found.first().map_or(0, |found| count(found, "n")))
     }
 
@@ -271,50 +251,34 @@ impl Round<'_> {
         left: Left,
         granted: usize,
         now: Timestamp,
-        session: &mut ClientSession,
+        tx: &mut Tx<'_>,
     ) -> Result<Option<Timestamp>, TxError> {
         let Some((rate, mut deliveries)) = left.rate else { return Ok(None) };
         if granted > 0 {
             deliveries.note(rate, now, granted as u64);
-            let limits = self.mongo.collection(LIMITS).await?;
+            let limits = tx.collection(LIMITS);
             let update = doc! { "$set": { "recent": serialized(&deliveries) } };
             let update = limits.update_one(doc! { "_id": self.queue.as_str() }, update);
-            update.session(session).await.map_err(TxError::Driver)?;
+            update.session(tx.session()).await?;
         }
         Ok(deliveries.resumes_at(rate, now))
     }
+}
 
-    /// Writes who is delivered and who is blocked. False if one of the jobs is not as it was read.
-    async fn write(
-        &self,
-        Verdicts { granted, revs, rev, blocked, .. }: &Verdicts<'_, '_>,
-        now: Timestamp,
-        session: &mut ClientSession,
-    ) -> Result<bool, TxError> {
-        let guarded = |jobs: &[&Job], revs: &[i64], update: Bson| {
-            let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
-            let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "ready" };
-            doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } }
-        };
-        let mut statements = Vec::with_capacity(blocked.len() + 1);
-        if !granted.is_empty() {
-            let jobs: Vec<&Job> = granted.iter().map(|(job, _)| job).collect();
-            statements.push(guarded(&jobs, revs, delivered(changes(granted, *rev, now))));
-        }
-        for (semaphore, jobs) in blocked {
-            let revs: Vec<i64> = jobs.iter().map(|job| job.meta.rev).collect();
-            let set = doc! {
-                "state": "blocked", "waits_for": semaphore.as_str(),
-                "waiting_since": { "$ifNull": ["$waiting_since", date(now)] },
-                "rev": rand::random::<i64>(), "due": "$$REMOVE", "called_at": "$$REMOVE",
-            };
-            statements.push(guarded(jobs, &revs, vec![doc! { "$set": set }].into()));
-        }
-        let expected = granted.len() + blocked.values().map(Vec::len).sum::<usize>();
-        let database = self.mongo.connection.database().await?;
-        let command = doc! { "update": JOBS, "updates": statements };
-        let found = write_in(database, command, session).await.map_err(TxError::Driver)?;
-        Ok(found == Some(expected as u64))
+/// The jobs at the head are delivered or blocked, as the limits allow.
+///
+/// Idempotence: the jobs are guarded by the `rev` that was read, so that one attempt at most has them. Where the
+/// outcome is unknown, the claim's token finds what it won, and the caller gives it back.
+struct Deliver<'a> {
+    round: &'a Round<'a>,
+    heads: &'a [Job],
+}
+
+impl Transaction for Deliver<'_> {
+    type Done = Option<Met>;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Option<Met>>, TxError> {
+        self.round.attempt(self.heads, tx).await
     }
 }
 
@@ -331,13 +295,34 @@ struct Verdicts<'a, 'h> {
     offers: Vec<SemaphoreName>,
 }
 
-/// Whether others were in the way, or have just made a document that this one was about to make.
-fn is_passing(trouble: &TxError) -> bool {
-    match trouble {
-        TxError::Driver(error) => is_conflict(error) || code(error) == Some(DUPLICATE_KEY),
-        TxError::Conflict => true,
-        TxError::Store(_) => false,
+/// Writes who is delivered and who is blocked. False if one of the jobs is not as it was read.
+async fn write(
+    Verdicts { granted, revs, rev, blocked, .. }: &Verdicts<'_, '_>,
+    now: Timestamp,
+    tx: &mut Tx<'_>,
+) -> Result<bool, TxError> {
+    let guarded = |jobs: &[&Job], revs: &[i64], update: Bson| {
+        let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
+        let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "ready" };
+        doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } }
+    };
+    let mut statements = Vec::with_capacity(blocked.len() + 1);
+    if !granted.is_empty() {
+        let jobs: Vec<&Job> = granted.iter().map(|(job, _)| job).collect();
+        statements.push(guarded(&jobs, revs, delivered(changes(granted, *rev, now))));
     }
+    for (semaphore, jobs) in blocked {
+        let revs: Vec<i64> = jobs.iter().map(|job| job.meta.rev).collect();
+        let set = doc! {
+            "state": "blocked", "waits_for": semaphore.as_str(),
+            "waiting_since": { "$ifNull": ["$waiting_since", date(now)] },
+            "rev": rand::random::<i64>(), "due": "$$REMOVE", "called_at": "$$REMOVE",
+        };
+        statements.push(guarded(jobs, &revs, vec![doc! { "$set": set }].into()));
+    }
+    let expected = granted.len() + blocked.values().map(Vec::len).sum::<usize>();
+    let found = tx.write(doc! { "update": JOBS, "updates": statements }).await?;
+    Ok(found == expected as u64)
 }
 
 /// As many of the first jobs as one transaction deals with, and what they need: it reads each semaphore on its own.
@@ -369,16 +354,5 @@ fn delivered(update: Bson) -> Bson {
             Bson::Array(stages)
         }
         other => other,
-    }
-}
-
-async fn commit(session: &mut ClientSession) -> Result<(), TxError> {
-    loop {
-        match session.commit_transaction().await {
-            Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
-                tokio::task::yield_now().await; // the verb's deadline ends this
-            }
-            other => return other.map_err(TxError::Driver),
-        }
     }
 }

@@ -9,8 +9,6 @@
 
 use std::collections::HashMap;
 
-use futures::TryStreamExt;
-use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 
 use crate::job::group::{Line, Vacated};
@@ -19,9 +17,9 @@ use crate::store::mongo::GROUPS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{parts, write_in};
+use crate::store::mongo::client::{parts, write};
 use crate::store::mongo::jobs::document::{Row, date, place_in_line};
-use crate::store::mongo::jobs::push::TxError;
+use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Result, Store as _};
 
 /// The lines that a transaction changes: [vacate](Self::vacate) places, see [who comes next](Self::advance),
@@ -90,25 +88,16 @@ pub fn statements(next: &[Next]) -> Vec<Document> {
     statements
 }
 
-type Done<T> = std::result::Result<T, TxError>;
-
 impl Lines {
     /// Reads the lines that are not known yet.
-    pub async fn load(
-        &mut self,
-        mongo: &Mongo,
-        lines: impl Iterator<Item = Line>,
-        session: &mut ClientSession,
-    ) -> Done<()> {
+    pub async fn load(&mut self, lines: impl Iterator<Item = Line>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut unknown: HashMap<String, Line> =
             lines.filter(|line| !self.known.contains_key(line)).map(|line| (id(&line), line)).collect();
         if unknown.is_empty() {
             return Ok(());
         }
         let ids: Vec<&String> = unknown.keys().collect();
-        let find = mongo.collection(GROUPS).await?;
-        let mut found = find.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
-        let found: Vec<Document> = found.stream(session).try_collect().await?;
+        let found = tx.read(tx.collection(GROUPS).find(doc! { "_id": { "$in": ids } })).await?;
         for document in &found {
             let row = Row(document);
             let line = document.get_str("_id").ok().and_then(|id| unknown.remove(id));
@@ -129,7 +118,8 @@ impl Lines {
     }
 
     /// The jobs whose turn comes by the places that were vacated.
-    pub async fn advance(&mut self, mongo: &Mongo, session: &mut ClientSession) -> Done<Vec<Next>> {
+    pub async fn advance(&mut self, tx: &mut Tx<'_>) -> Result<Vec<Next>, TxError> {
+        let now = tx.mongo.now()?;
         let place = |line: &Line, turn| place_in_line(&line.queue, &line.group, turn);
         let ahead =
             self.vacant.iter().filter_map(|(line, vacant)| Some((place(line, vacant.next()?), line.clone())));
@@ -139,21 +129,21 @@ impl Lines {
         }
         // Places are numbered without gaps, but for those that were left from the middle.
         let places: Vec<&String> = ahead.keys().collect();
-        let found = read(mongo, doc! { "turn": { "$in": places } }, ahead.len(), session).await?;
+        let found = read(doc! { "turn": { "$in": places } }, ahead.len(), tx).await?;
         let mut next = Vec::with_capacity(ahead.len());
         for document in &found {
             let line = document.get_str("turn").ok().and_then(|turn| ahead.remove(turn));
-            next.extend(line.map(|line| Self::next(mongo, line, document)).transpose()?);
+            next.extend(line.map(|line| Self::next(line, document, now)).transpose()?);
         }
-        self.load(mongo, ahead.values().cloned(), session).await?;
+        self.load(ahead.values().cloned(), tx).await?;
         for line in ahead.into_values() {
-            next.extend(self.search(mongo, line, session).await?);
+            next.extend(self.search(line, now, tx).await?);
         }
         Ok(next)
     }
 
     /// The first job that stays in a line which was loaded; if there is none, the line is empty.
-    async fn search(&mut self, mongo: &Mongo, line: Line, session: &mut ClientSession) -> Done<Option<Next>> {
+    async fn search(&mut self, line: Line, now: Timestamp, tx: &mut Tx<'_>) -> Result<Option<Next>, TxError> {
         let (Some(vacant), Some(known)) = (self.vacant.get(&line), self.known.get_mut(&line)) else {
             return Ok(None);
         };
@@ -161,7 +151,7 @@ impl Lines {
         let mut found = Vec::new();
         if let Some(next) = vacant.next().filter(|next| *next < known.last) {
             let behind = doc! { "$gt": place(next), "$lte": place(known.last) };
-            found = read(mongo, doc! { "turn": behind }, vacant.turns.len() + 1, session).await?;
+            found = read(doc! { "turn": behind }, vacant.turns.len() + 1, tx).await?;
         }
         let vacated: Vec<String> = vacant.turns.iter().map(|turn| place(*turn)).collect();
         let stays =
@@ -170,10 +160,10 @@ impl Lines {
             (known.is_empty, known.is_changed) = (true, true);
             return Ok(None);
         };
-        Ok(Some(Self::next(mongo, line, document)?))
+        Ok(Some(Self::next(line, document, now)?))
     }
 
-    fn next(mongo: &Mongo, line: Line, document: &Document) -> Result<Next> {
+    fn next(line: Line, document: &Document, now: Timestamp) -> Result<Next> {
         let row = Row(document);
         let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
         Ok(Next {
@@ -181,7 +171,7 @@ impl Lines {
             rev: row.number("rev")?,
             line,
             place: Position { priority: row.number("priority")?, run_at },
-            due: Some(run_at).filter(|at| mongo.now().is_ok_and(|now| *at > now)),
+            due: Some(run_at).filter(|at| *at > now),
         })
     }
 
@@ -195,7 +185,7 @@ impl Lines {
     }
 
     /// Writes the lines' documents; one in which nobody stands any more goes.
-    pub async fn write(&self, mongo: &Mongo, session: &mut ClientSession) -> Done<()> {
+    pub async fn write(&self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut changed: Vec<(String, &Known)> = Vec::new();
         changed.extend(
             self.known.iter().filter(|(_, known)| known.is_changed).map(|(line, known)| (id(line), known)),
@@ -209,13 +199,11 @@ impl Lines {
         });
         let gone = gone.into_iter().filter(|(_, known)| known.is_stored);
         let gone = gone.map(|(id, _)| doc! { "q": { "_id": id }, "limit": 1 });
-        let database = mongo.connection.database().await?;
         for (verb, field, statements) in
             [("update", "updates", there.collect()), ("delete", "deletes", gone.collect())]
         {
             for part in parts(statements)? {
-                let command = doc! { verb: GROUPS, field: part };
-                write_in(database, command, session).await?.ok_or(TxError::Conflict)?;
+                tx.write(doc! { verb: GROUPS, field: part }).await?;
             }
         }
         Ok(())
@@ -234,19 +222,12 @@ fn id(line: &Line) -> String {
 }
 
 /// Jobs by their places, in the order of these.
-async fn read(
-    mongo: &Mongo,
-    filter: Document,
-    limit: usize,
-    session: &mut ClientSession,
-) -> Done<Vec<Document>> {
-    let jobs = mongo.collection(JOBS).await?;
-    let find = jobs.find(filter).sort(doc! { "turn": 1 }).hint(mongodb::options::Hint::Name("turn".into()));
-    let find = find
-        .projection(doc! { "turn": 1, "rev": 1, "run_at": 1, "priority": 1 })
-        .limit(i64::try_from(limit).unwrap_or(i64::MAX));
-    let mut found = find.session(&mut *session).await?;
-    Ok(found.stream(session).try_collect().await?)
+async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Document>, TxError> {
+    let jobs = tx.collection(JOBS);
+    let find = jobs.find(filter).sort(doc! { "turn": 1 });
+    let find = find.hint(mongodb::options::Hint::Name("turn".into()));
+    let find = find.projection(doc! { "turn": 1, "rev": 1, "run_at": 1, "priority": 1 });
+    tx.read(find.limit(i64::try_from(limit).unwrap_or(i64::MAX))).await
 }
 
 /// Jobs that are copied here stand where they stood: their lines go on behind them.
@@ -257,7 +238,7 @@ pub async fn import(mongo: &Mongo, places: impl Iterator<Item = (Line, i64)>) ->
     });
     let database = mongo.connection.database().await?;
     for part in parts(statements.collect())? {
-        crate::store::mongo::client::write(database, doc! { "update": GROUPS, "updates": part }).await?;
+        write(database, doc! { "update": GROUPS, "updates": part }).await?;
     }
     Ok(())
 }

@@ -3,24 +3,22 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures::TryStreamExt;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
-use mongodb::error::ErrorKind;
-use mongodb::{ClientSession, Collection, Database};
 
 use crate::job::group::Line;
 use crate::job::record::KeyHold;
 use crate::job::transition::delivery;
-use crate::job::{JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
+use crate::job::{Child, JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::batches::pause;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, parts, write_in};
+use crate::store::mongo::client::{DUPLICATE_KEY, insert_each, parts};
+use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
-use crate::store::{Pushed, Result, Store as _, StoreError};
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::{PushRefused, Pushed, Result, Store as _, StoreError};
 
 /// How many more unfinished jobs each limited queue takes.
 pub type Room = HashMap<QueueName, u64>;
@@ -120,7 +118,9 @@ async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed
 /// Inserts the jobs and answers which of them failed, and why.
 async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
     let now = mongo.now()?;
-    let arriving = mongo.counters.arriving(jobs.iter().map(|job| (&job.queue, State::Ready)));
+    let mut arriving = Changes::default();
+    jobs.iter().for_each(|job| arriving.came(&job.queue, State::Ready, 1));
+    let arriving = mongo.counters.in_flight(arriving);
     let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
     let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
@@ -138,38 +138,7 @@ pub fn place(job: &NewJob) -> (QueueName, Position) {
     (job.queue.clone(), Position { priority: job.priority, run_at: job.run_at })
 }
 
-/// A document that was not inserted.
-pub struct NotInserted {
-    pub index: usize,
-    pub code: i32,
-    pub message: String,
-}
-
-/// Inserts documents, each for itself, and answers which of them were refused.
-pub async fn insert_each(
-    collection: &Collection<Document>,
-    documents: Vec<Document>,
-) -> Result<Vec<NotInserted>> {
-    let Err(error) = collection.insert_many(documents).ordered(false).await else {
-        return Ok(Vec::new());
-    };
-    let ErrorKind::InsertMany(failure) = error.kind.as_ref() else {
-        return Err(fault(error));
-    };
-    if let Some(concern) = &failure.write_concern_error {
-        return Err(StoreError::unavailable(&concern.message));
-    }
-    let refused = failure.write_errors.iter().flatten();
-    let refused = refused.map(|error| NotInserted {
-        index: error.index,
-        code: error.code,
-        message: error.message.clone(),
-    });
-    Ok(refused.collect())
-}
-
-/// Jobs with keys or groups, in one transaction that is repeated while others get in its way. Answers what room is
-/// left.
+/// Jobs with keys or groups, in one transaction. Returns what room is left as well.
 async fn push_in_transaction(
     mongo: &Mongo,
     jobs: &Placed<NewJob>,
@@ -178,18 +147,36 @@ async fn push_in_transaction(
     if jobs.is_empty() {
         return Ok((Vec::new(), room));
     }
-    let pushing = mongo.connection.within(async {
-        let _locks = mongo.group_mutex.lock(jobs.iter().filter_map(|(_, job)| line(job))).await;
-        loop {
-            let mut left = room.clone();
-            match try_push(mongo, jobs, &mut left).await? {
-                Some(pushed) => return Ok((pushed, left)),
-                None => pause().await,
-            }
-        }
-    });
-    let (pushed, left) = pushing.await?;
+    let end = mongo.connection.end();
+    let lines = jobs.iter().filter_map(|(_, job)| line(job));
+    let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(lines).await) });
+    let _locks = locks.await?;
+    let new: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
+    let (pushed, left) = transaction::until(mongo, end).run(Push { jobs: &new, room: &room }).await?;
     Ok((jobs.iter().map(|(n, _)| *n).zip(pushed.into_iter().map(Ok)).collect(), left))
+}
+
+/// A push of jobs with keys or groups.
+///
+/// Idempotence: within the call, no attempt follows one that may be stored. Each job's id is made before the first
+/// one, so that a key whose holder has this very id is this job's own. A client that repeats the call after an unknown
+/// outcome finds its key taken by an equal payload and gets the first job; without a key it has asked for another job.
+struct Push<'a> {
+    jobs: &'a [&'a NewJob],
+    room: &'a Room,
+}
+
+impl Transaction for Push<'_> {
+    type Done = (Vec<Pushed>, Room);
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
+        let (mut left, mut lines) = (self.room.clone(), Lines::default());
+        let mut resolved = resolve(self.jobs, &mut left, &mut lines, tx).await?;
+        let pushed = std::mem::take(&mut resolved.pushed);
+        lines.write(tx).await?;
+        write(resolved, tx).await?;
+        Ok(Verdict::Commit((pushed, left)))
+    }
 }
 
 /// What is known of a key that has a record.
@@ -227,109 +214,71 @@ impl Holder {
     }
 }
 
-/// `None`: another transaction was in the way, and nothing was stored.
-async fn try_push(mongo: &Mongo, jobs: &[(usize, NewJob)], room: &mut Room) -> Result<Option<Vec<Pushed>>> {
-    let database = mongo.connection.database().await?;
-    let mut session = mongo.transaction().await?;
-    let jobs: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
-    let mut lines = Lines::default();
-    let resolved = async {
-        let resolved = resolve(mongo, &jobs, room, &mut lines, &mut session).await?;
-        lines.write(mongo, &mut session).await?;
-        Ok(resolved)
-    };
-    let resolved = match resolved.await {
-        Ok(resolved) => resolved,
-        Err(TxError::Conflict) => return Ok(None),
-        Err(TxError::Driver(error)) => return conflict_is_none(error),
-        Err(TxError::Store(error)) => return Err(error),
-    };
-    let Resolved { pushed, documents, records, arriving } = resolved;
-    let arriving = mongo.counters.arriving(arriving.iter().map(|(queue, state)| (queue, *state)));
-    match commit(database, documents, parts(records)?, session).await {
-        Ok(true) => {
-            arriving.stored();
-            Ok(Some(pushed))
-        }
-        Ok(false) => {
-            arriving.refused();
-            Ok(None)
-        }
-        Err(error) => conflict_is_none(error),
-    }
-}
-
 /// What is to become of jobs within a transaction, and what is to be written for it.
+#[derive(Default)]
 pub struct Resolved {
     /// For each job, at its place.
     pub pushed: Vec<Pushed>,
     /// The jobs that are to be stored.
-    pub documents: Vec<Document>,
+    documents: Vec<Document>,
     /// The updates that take their keys.
-    pub records: Vec<Document>,
-    /// The queues of the jobs that are to be stored, and their states.
-    pub arriving: Vec<(QueueName, State)>,
+    records: Vec<Document>,
+    /// The queues of the jobs that are to be stored, their states and their positions.
+    arriving: Vec<(QueueName, State, Position)>,
 }
 
-/// Why a transaction did not get to its commit.
-pub enum TxError {
-    /// The driver says so: another transaction may have been in the way.
-    Driver(mongodb::error::Error),
-    /// Another one has just taken a key, or made a document, that this one was about to.
-    Conflict,
-    /// Something else.
-    Store(StoreError),
-}
+impl Resolved {
+    /// How many jobs are to be stored.
+    pub fn stored(&self) -> usize {
+        self.documents.len()
+    }
 
-impl From<mongodb::error::Error> for TxError {
-    fn from(error: mongodb::error::Error) -> Self {
-        Self::Driver(error)
+    /// Adds a job that is stored whatever keys there are, at the end of its line, which must be loaded.
+    pub fn add(&mut self, job: &NewJob, lines: &mut Lines, now: Timestamp) -> State {
+        let mut stored = job.clone().into_job();
+        if let Some(line) = line(job) {
+            let (turn, is_first) = lines.join(&line);
+            delivery::join_line(&mut stored.meta, turn, is_first);
+        }
+        let (queue, position) = place(job);
+        self.documents.push(from_job(&stored, now));
+        self.arriving.push((queue, stored.meta.state, position));
+        stored.meta.state
     }
 }
 
-impl From<StoreError> for TxError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-/// Reads the keys of jobs within a transaction, says what is to become of them, and lets them join their lines, which
-/// are still to be written.
+/// Reads the keys of jobs, decides what is to become of them, and lets them join their lines, which are still to be
+/// written.
 pub async fn resolve(
-    mongo: &Mongo,
     jobs: &[&NewJob],
     room: &mut Room,
     lines: &mut Lines,
-    session: &mut ClientSession,
-) -> std::result::Result<Resolved, TxError> {
-    let now = mongo.now()?;
-    let database = mongo.connection.database().await?;
-    let (known, states) = read_holders(database, jobs, session).await.map_err(TxError::Driver)?;
+    tx: &mut Tx<'_>,
+) -> Result<Resolved, TxError> {
+    let now = tx.mongo.now()?;
+    let (known, states) = read_holders(jobs, tx).await?;
     let mut holders = holders(&known, &states, now)?;
-    lines.load(mongo, jobs.iter().filter_map(|job| line(job)), session).await?;
-    let mut pushed = Vec::with_capacity(jobs.len());
-    let (mut documents, mut records, mut arriving) = (Vec::new(), Vec::new(), Vec::new());
+    lines.load(jobs.iter().filter_map(|job| line(job)), tx).await?;
+    let mut resolved = Resolved::default();
     for job in jobs {
         let id = job.key.as_ref().map(|hold| key_id(&job.queue, hold));
         let holder = id.as_ref().and_then(|id| holders.get(id)).filter(|holder| holder.is_taken(now));
         if let Some(holder) = holder {
-            pushed.push(holder.answer(job));
+            resolved.pushed.push(holder.answer(job));
             continue;
         }
         if !take_room(room, &job.queue) {
-            pushed.push(Pushed::Full);
+            resolved.pushed.push(Pushed::Full);
             continue;
         }
-        let (document, state) = stored(job, lines, now);
+        let state = resolved.add(job, lines, now);
         if let (Some(id), Some(hold)) = (id, &job.key) {
-            records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
+            resolved.records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
             holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));
         }
-        documents.push(document);
-        arriving.push((job.queue.clone(), state));
-        pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });
+        resolved.pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });
     }
-    Ok(Resolved { pushed, documents, records, arriving })
+    Ok(resolved)
 }
 
 /// The line that a new job comes to, if it does.
@@ -337,88 +286,48 @@ pub fn line(job: &NewJob) -> Option<Line> {
     Some(Line { queue: job.queue.clone(), group: job.group.clone()? })
 }
 
-/// A new job as it is stored, at the end of its line, which must be loaded; and its state.
-pub fn stored(job: &NewJob, lines: &mut Lines, now: Timestamp) -> (Document, State) {
-    let mut stored = job.clone().into_job();
-    if let Some(line) = line(job) {
-        let (turn, is_first) = lines.join(&line);
-        delivery::join_line(&mut stored.meta, turn, is_first);
-    }
-    (from_job(&stored, now), stored.meta.state)
-}
-
-/// Errors that mean "again, from the start".
-fn conflict_is_none<T>(error: mongodb::error::Error) -> Result<Option<T>> {
-    let again = error.contains_label("TransientTransactionError") || code(&error) == Some(DUPLICATE_KEY);
-    let no_server = matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. });
-    if again && !no_server { Ok(None) } else { Err(fault(error)) }
-}
-
-type Driver<T> = std::result::Result<T, mongodb::error::Error>;
-
-/// Writes new jobs and their keys within a transaction. False if a key was taken in the meantime.
-pub async fn write(
-    database: &Database,
-    documents: Vec<Document>,
-    records: Vec<Vec<Document>>,
-    session: &mut ClientSession,
-) -> Driver<bool> {
-    for part in records {
-        let command = doc! { "update": KEYS, "updates": part };
-        if write_in(database, command, session).await?.is_none() {
-            return Ok(false);
-        }
+/// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: then the body runs again and
+/// finds who has it.
+pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    let Resolved { documents, records, arriving, .. } = resolved;
+    for part in parts(records)? {
+        tx.write(doc! { "update": KEYS, "updates": part }).await?;
     }
     if !documents.is_empty() {
-        database.collection::<Document>(JOBS).insert_many(documents).session(session).await?;
+        tx.collection(JOBS).insert_many(documents).session(tx.session()).await?;
     }
-    Ok(true)
+    arriving.iter().for_each(|(queue, state, position)| tx.arrives(queue, *state, *position));
+    Ok(())
 }
 
-/// Writes, and commits. False if a key was taken in the meantime.
-pub async fn commit(
-    database: &Database,
-    documents: Vec<Document>,
-    records: Vec<Vec<Document>>,
-    mut session: ClientSession,
-) -> Driver<bool> {
-    if !write(database, documents, records, &mut session).await? {
-        return Ok(false);
-    }
-    // Also where nothing was written: the commit waits until what was read is durable, so that a duplicate
-    // is never answered with a job that a failover could take back.
-    loop {
-        match session.commit_transaction().await {
-            Err(error) if error.contains_label("UnknownTransactionCommitResult") => {
-                tokio::task::yield_now().await; // the verb's deadline ends this
-            }
-            other => return other.map(|()| true),
+/// What became of one of the jobs that are pushed together, unless it was refused.
+pub fn child(place: usize, job: &NewJob, pushed: Pushed) -> Result<Child, PushRefused> {
+    let queue = job.queue.clone();
+    match pushed {
+        Pushed::Created | Pushed::Blocked => {
+            Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
         }
+        Pushed::Duplicate { id, run_at, .. } => Ok(Child { id, queue, run_at, deduplicated: true }),
+        Pushed::KeyConflict { id } => Err(PushRefused { place, queue, key_of: Some(id) }),
+        Pushed::Full => Err(PushRefused { place, queue, key_of: None }),
     }
 }
 
 /// The records of the jobs' keys, and what there is of the jobs that have them.
-async fn read_holders(
-    database: &Database,
-    jobs: &[&NewJob],
-    session: &mut ClientSession,
-) -> Driver<(Vec<Document>, Vec<Document>)> {
+async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Document>, Vec<Document>), TxError> {
     let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
     let ids: Vec<String> = ids.collect();
     if ids.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
-    let keys = database.collection::<Document>(KEYS);
-    let mut cursor = keys.find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
-    let records: Vec<Document> = cursor.stream(session).try_collect().await?;
+    let records = tx.read(tx.collection(KEYS).find(doc! { "_id": { "$in": ids } })).await?;
     let job_ids: Vec<&str> = records.iter().filter_map(|record| record.get_str("job").ok()).collect();
     if job_ids.is_empty() {
         return Ok((records, Vec::new()));
     }
-    let jobs = database.collection::<Document>(JOBS);
+    let jobs = tx.collection(JOBS);
     let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(doc! { "state": 1, "run_at": 1 });
-    let mut cursor = find.session(&mut *session).await?;
-    let states = cursor.stream(session).try_collect().await?;
+    let states = tx.read(find).await?;
     Ok((records, states))
 }
 

@@ -1,7 +1,6 @@
 //! Receipts: what a call did, written in the transaction that did it, so that any server can answer its
 //! repeat. MongoDB deletes them ten minutes later.
 
-use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 
 use crate::job::state::Verb;
@@ -11,6 +10,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, serialized};
+use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Applied, Result, Store as _};
 
 /// How long a receipt is kept, in milliseconds.
@@ -45,8 +45,11 @@ fn key(id: &JobId, claim: &Claim) -> String {
 }
 
 /// Writes receipts as part of a transaction.
-pub async fn insert(mongo: &Mongo, receipts: &[Receipt], session: &mut ClientSession) -> Result<()> {
-    let until = date(mongo.now()?.plus_ms(KEPT_MS));
+pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError> {
+    if receipts.is_empty() {
+        return Ok(());
+    }
+    let until = date(tx.mongo.now()?.plus_ms(KEPT_MS));
     let documents: Vec<Document> = receipts
         .iter()
         .map(|receipt| {
@@ -66,8 +69,7 @@ pub async fn insert(mongo: &Mongo, receipts: &[Receipt], session: &mut ClientSes
             document
         })
         .collect();
-    let collection = mongo.collection(RECEIPTS).await?;
-    collection.insert_many(documents).session(session).await.map_err(fault)?;
+    tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
     Ok(())
 }
 

@@ -1,0 +1,321 @@
+//! Transactions: the one place that begins, retries, commits and aborts them.
+//!
+//! A [`Transaction`] reads and writes through its [`Tx`] and says whether to commit. What can happen to an attempt:
+//!
+//! | failure | what is certain | what follows |
+//! |---|---|---|
+//! | a conflict, a network error or a step-down before the commit was sent | it is not stored | retry from the start |
+//! | no server can be selected | it is not stored | the error: a retry would take as long again |
+//! | the commit fails with `UnknownTransactionCommitResult` | nothing | retry the commit, which is idempotent |
+//! | the commit fails with `TransientTransactionError` | it is not stored | retry from the start |
+//! | the commit fails otherwise, or the deadline ends it | nothing | the outcome is unknown |
+//!
+//! Why a commit that fails with `TransientTransactionError` is certainly not stored, also where an earlier try of the
+//! same commit was left without an answer: the server adds that label to a commit which finds no such transaction only
+//! once a majority has confirmed a history without it, which is why commits always ask for a majority.
+//!
+//! So an attempt follows only those that are certainly not stored, and a transaction happens once or not at all within
+//! one call. A repeat of the call meets what the first one wrote: each transaction says why that is safe.
+//!
+//! Attempts share one session. Should an abort get lost, the next attempt ends the old one: a session has one
+//! transaction. Otherwise the new attempt would conflict with what the old one left behind.
+
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use mongodb::action::{Aggregate, Find};
+use mongodb::bson::Document;
+use mongodb::error::{Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::options::ReadConcern;
+use mongodb::{ClientSession, Collection, Database};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::job::{QueueName, State};
+use crate::store::mongo::Mongo;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
+use crate::store::mongo::figures::counters::Changes;
+use crate::store::{Result, StoreError};
+
+/// The longest pause before the first retry. Doubled with each further one.
+const BACKOFF: Duration = Duration::from_millis(8);
+/// The longest pause before any retry.
+const BACKOFF_MAX: Duration = Duration::from_millis(128);
+
+/// What happens in a transaction.
+pub trait Transaction {
+    /// Its result.
+    type Done;
+
+    /// Makes one attempt, from the start: nothing of earlier ones is stored. Errors of the driver must be passed on.
+    fn attempt(
+        &mut self,
+        tx: &mut Tx<'_>,
+    ) -> impl Future<Output = Result<Verdict<Self::Done>, TxError>> + Send;
+}
+
+/// How an attempt wants to end, and its result.
+pub enum Verdict<T> {
+    /// Store what was written. Also where nothing was: the commit waits until what was read is durable.
+    Commit(T),
+    /// Store nothing.
+    Abort(T),
+}
+
+/// Why an attempt did not get to its commit.
+pub enum TxError {
+    /// An error of the driver, which may be a conflict.
+    Driver(Error),
+    /// Another transaction has just written what this one read or was about to write: retry.
+    Conflict,
+    /// Something that a retry does not mend.
+    Store(StoreError),
+}
+
+impl From<Error> for TxError {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<StoreError> for TxError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Why a transaction has no result.
+pub enum Failed {
+    /// It is not stored: it conflicted with others until it was too late for another attempt.
+    Conflict,
+    /// It is not stored.
+    NotStored(StoreError),
+    /// Whether it is stored is unknown.
+    Unknown(StoreError),
+}
+
+impl From<Failed> for StoreError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Conflict => {
+                StoreError::unavailable("the transaction conflicted with others until its deadline")
+            }
+            Failed::NotStored(error) | Failed::Unknown(error) => error,
+        }
+    }
+}
+
+/// What a failed attempt means for the next one.
+enum Next {
+    /// The attempt is not stored; another one may succeed. Without an error, it was a conflict.
+    Retry(Option<StoreError>),
+    /// There is no other attempt.
+    Stop(Failed),
+}
+
+/// What an attempt reads and writes through.
+pub struct Tx<'m> {
+    pub mongo: &'m Mongo,
+    database: &'m Database,
+    session: ClientSession,
+    /// How the numbers of jobs change with the commit. The runner counts them once that is certain.
+    pub changes: Changes,
+    /// Jobs that are ready once this is committed.
+    ready: Vec<(QueueName, Position)>,
+}
+
+impl<'m> Tx<'m> {
+    /// The session, for operations of the driver. Their errors are to be passed on, not handled.
+    pub fn session(&mut self) -> &mut ClientSession {
+        &mut self.session
+    }
+
+    /// A collection by its name.
+    pub fn collection(&self, name: &str) -> Collection<Document> {
+        self.database.collection(name)
+    }
+
+    /// Runs a raw write command, and returns how many documents it found. A unique key that is taken is a conflict.
+    pub async fn write(&mut self, command: Document) -> Result<u64, TxError> {
+        let reply = self.database.run_command(command).session(&mut self.session).await?;
+        let errors = reply.get_array("writeErrors").ok();
+        match errors.and_then(|errors| errors.first()?.as_document()) {
+            Some(error) if error.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => {
+                Err(TxError::Conflict)
+            }
+            Some(error) => Err(write_error(Some(error)).into()),
+            None => Ok(count(&reply, "n")),
+        }
+    }
+
+    /// Returns every document that a query finds.
+    pub async fn read(&mut self, find: Find<'_, Document>) -> Result<Vec<Document>, TxError> {
+        let mut cursor = find.session(&mut self.session).await?;
+        Ok(cursor.stream(&mut self.session).try_collect().await?)
+    }
+
+    /// Returns what an aggregation finds.
+    pub async fn aggregate(&mut self, find: Aggregate<'_>) -> Result<Vec<Document>, TxError> {
+        let mut cursor = find.session(&mut self.session).await?;
+        Ok(cursor.stream(&mut self.session).try_collect().await?)
+    }
+
+    /// A job comes into a queue with the commit.
+    pub fn arrives(&mut self, queue: &QueueName, state: State, position: Position) {
+        self.changes.came(queue, state, 1);
+        self.becomes_ready(queue, position);
+    }
+
+    /// A job may be ready at this position of its queue once this is committed.
+    pub fn becomes_ready(&mut self, queue: &QueueName, position: Position) {
+        self.ready.push((queue.clone(), position));
+    }
+
+    /// A snapshot is read, and the commit is durable, whatever the client's defaults are.
+    async fn begin(&mut self) -> Result<(), Error> {
+        (self.changes, self.ready) = Default::default();
+        let start = self.session.start_transaction();
+        start.read_concern(ReadConcern::snapshot()).write_concern(durable()).await
+    }
+
+    async fn abort(&mut self) {
+        if let Err(error) = self.session.abort_transaction().await {
+            tracing::debug!(%error, "a transaction was left for the server to end");
+        }
+    }
+
+    /// Commits, and counts what is certain. While the outcome is unknown the commit is sent again.
+    async fn commit(&mut self, end: Instant) -> Result<(), Next> {
+        let counted = self.mongo.counters.in_flight(std::mem::take(&mut self.changes));
+        let committed = timeout_at(end, async {
+            let mut backoff = Backoff::default();
+            loop {
+                match self.session.commit_transaction().await {
+                    Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
+                        backoff.pause().await;
+                    }
+                    other => return other,
+                }
+            }
+        });
+        let committed = committed.await;
+        if !matches!(&committed, Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR)) {
+            self.mongo.heads.note_ready(self.ready.iter().map(|(queue, position)| (queue, *position)));
+        }
+        match committed {
+            Ok(Ok(())) => {
+                counted.stored();
+                Ok(())
+            }
+            Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+                counted.refused();
+                Err(Next::Retry(Some(fault(error))))
+            }
+            Ok(Err(error)) => Err(Next::Stop(Failed::Unknown(fault(error)))),
+            Err(_) => {
+                Err(Next::Stop(Failed::Unknown(StoreError::unavailable("the commit did not end in time"))))
+            }
+        }
+    }
+}
+
+/// How a transaction is attempted.
+pub struct Attempts<'m> {
+    mongo: &'m Mongo,
+    end: Instant,
+    retry_until: Instant,
+    retries_duplicate_keys: bool,
+}
+
+/// Transactions that end by the deadline of their verb.
+pub fn until(mongo: &Mongo, end: Instant) -> Attempts<'_> {
+    Attempts { mongo, end, retry_until: end, retries_duplicate_keys: false }
+}
+
+impl<'m> Attempts<'m> {
+    /// Begins no further attempt after this, though the current one may go on until the deadline.
+    pub fn retrying_until(self, retry_until: Instant) -> Self {
+        Self { retry_until, ..self }
+    }
+
+    /// A duplicate key counts as a conflict: what was found to be missing is inserted.
+    pub fn retrying_duplicate_keys(self) -> Self {
+        Self { retries_duplicate_keys: true, ..self }
+    }
+
+    /// Runs the transaction, again after each attempt that is certainly not stored, until the deadline.
+    pub async fn run<T: Transaction>(self, mut transaction: T) -> Result<T::Done, Failed> {
+        let mut tx = self.session().await.map_err(Failed::NotStored)?;
+        let mut backoff = Backoff::default();
+        loop {
+            let attempt = timeout_at(self.end, async {
+                tx.begin().await?;
+                transaction.attempt(&mut tx).await
+            });
+            let next = match attempt.await {
+                Ok(Ok(Verdict::Commit(done))) => match tx.commit(self.end).await {
+                    Ok(()) => return Ok(done),
+                    Err(next) => next,
+                },
+                Ok(Ok(Verdict::Abort(done))) => {
+                    let _ = timeout_at(self.end, tx.abort()).await;
+                    return Ok(done);
+                }
+                Ok(Err(error)) => {
+                    let _ = timeout_at(self.end, tx.abort()).await;
+                    self.after(error)
+                }
+                Err(_) => Next::Stop(Failed::NotStored(StoreError::unavailable(
+                    "the transaction did not end in time",
+                ))),
+            };
+            let error = match next {
+                Next::Stop(failed) => return Err(failed),
+                Next::Retry(error) => error,
+            };
+            if Instant::now() >= self.retry_until {
+                return Err(error.map_or(Failed::Conflict, Failed::NotStored));
+            }
+            backoff.pause().await;
+        }
+    }
+
+    async fn session(&self) -> Result<Tx<'m>> {
+        let database = self.mongo.connection.database().await?;
+        let session = database.client().start_session().await.map_err(fault)?;
+        Ok(Tx { mongo: self.mongo, database, session, changes: Changes::default(), ready: Vec::new() })
+    }
+
+    /// Whether an attempt that failed before its commit is worth another one.
+    fn after(&self, error: TxError) -> Next {
+        match error {
+            TxError::Conflict => Next::Retry(None),
+            TxError::Store(error) => Next::Stop(Failed::NotStored(error)),
+            TxError::Driver(error) if matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. }) => {
+                Next::Stop(Failed::NotStored(fault(error)))
+            }
+            TxError::Driver(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+                let is_conflict = matches!(error.kind.as_ref(), ErrorKind::Command(_));
+                Next::Retry((!is_conflict).then(|| fault(error)))
+            }
+            TxError::Driver(error) if self.retries_duplicate_keys && code(&error) == Some(DUPLICATE_KEY) => {
+                Next::Retry(None)
+            }
+            TxError::Driver(error) => Next::Stop(Failed::NotStored(fault(error))),
+        }
+    }
+}
+
+/// Random pauses that grow: transactions that conflicted are not to conflict again.
+#[derive(Default)]
+struct Backoff {
+    retries: u32,
+}
+
+impl Backoff {
+    async fn pause(&mut self) {
+        let most = BACKOFF.saturating_mul(1 << self.retries.min(8)).min(BACKOFF_MAX);
+        self.retries += 1;
+        sleep(most.mul_f64(rand::random())).await;
+    }
+}
