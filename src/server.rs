@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::background::{self, Driver, MetricsUpkeep, Readiness};
+use crate::background::{self, Driver};
 use crate::config::{Config, MongoTuning, StoreUrl};
 use crate::http::{self, AppState, ServerInfo, listen};
-use crate::queue::Queues;
+use crate::queue::{Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{Mongo, MongoOptions};
 use crate::store::sqlite::{Location, SqliteStore};
@@ -66,8 +66,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (store, kind) = store(&config)?;
     let queues = Queues::new(store.clone(), config.queue.clone());
     let readiness = Readiness::default();
+    let maintenance = Maintenance::new(queues.clone(), readiness.clone());
     let mut driver = Driver::default();
-    driver.start(MetricsUpkeep::new(metrics.clone()));
+    driver.start(background::metrics_upkeep(metrics.clone()));
     let server = ServerInfo {
         readiness: readiness.clone(),
         tasks: driver.statuses(),
@@ -83,7 +84,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let listening_line = format!("listening on http://{address}");
-    let outcome = run(&listening_line, &store, &queues, &readiness, &mut driver, &config, &mut signals).await;
+    let outcome =
+        run(&listening_line, &store, &maintenance, &readiness, &mut driver, &config, &mut signals).await;
 
     queues.drain();
     stop.cancel();
@@ -102,13 +104,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 async fn run(
     listening_line: &str,
     store: &Arc<dyn Store>,
-    queues: &Queues,
+    maintenance: &Arc<Maintenance>,
     readiness: &Readiness,
     driver: &mut Driver,
     config: &Config,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
-    let mut opening = std::pin::pin!(open(store, queues, readiness));
+    let mut opening = std::pin::pin!(open(store, maintenance, readiness));
     // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
     let opened = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
     print_line(listening_line)?;
@@ -121,7 +123,7 @@ async fn run(
             opened = opening => opened?,
         }
     }
-    background::start(driver, queues, store, readiness, config.background);
+    background::start(driver, maintenance, config.background);
     tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
@@ -132,10 +134,14 @@ async fn run(
 }
 
 /// Connects to the store, migrates its schema and reads the settings; retries until the store is available.
-async fn open(store: &Arc<dyn Store>, queues: &Queues, readiness: &Readiness) -> anyhow::Result<()> {
+async fn open(
+    store: &Arc<dyn Store>,
+    maintenance: &Maintenance,
+    readiness: &Readiness,
+) -> anyhow::Result<()> {
     let mut reported = false;
     loop {
-        match try_open(store, queues).await {
+        match try_open(store, maintenance).await {
             Ok(()) => {
                 readiness.set(Ok(()));
                 return Ok(());
@@ -155,11 +161,11 @@ async fn open(store: &Arc<dyn Store>, queues: &Queues, readiness: &Readiness) ->
     }
 }
 
-async fn try_open(store: &Arc<dyn Store>, queues: &Queues) -> Result<(), StoreError> {
+async fn try_open(store: &Arc<dyn Store>, maintenance: &Maintenance) -> Result<(), StoreError> {
     for migration in store.migrate().await? {
         tracing::info!(migration, "migrated");
     }
-    queues.load_settings().await
+    maintenance.load_settings().await
 }
 
 /// Migrates the store's schema, once.

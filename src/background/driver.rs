@@ -1,47 +1,47 @@
-//! Drives background tasks: each runs again and again, sleeping in between until its time comes or its bell
-//! rings. A run that fails is logged and repeated; a task that ends or panics ends the server, which is
+//! Drives background tasks: each runs again and again, sleeping in between until its time comes or its alarm
+//! wakes it. A run that fails is logged and retried; a task that ends or panics ends the server, which is
 //! better than a server that has quietly stopped to take back reservations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::queue::Error;
+use crate::queue::{Error, Run};
 use crate::telemetry;
 
-/// The longest sleep after a run that failed.
+/// The longest sleep before a run that failed is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// A run of a task under way.
+type Running = BoxFuture<'static, Result<Run, Error>>;
+
 /// Work that is done again and again. A run is idempotent, and safe beside runs on other servers.
-#[async_trait]
-pub trait Task: Send + Sync + 'static {
-    /// The word for it in `/stats`, metrics and the log.
-    fn name(&self) -> &'static str;
-
-    /// The longest sleep between two runs.
-    fn interval(&self) -> Duration;
-
-    /// Ends the sleep when it rings.
-    fn bell(&self) -> Option<&Notify> {
-        None
-    }
-
-    /// Does what there is to do now.
-    async fn run_once(&self) -> Result<Run, Error>;
+pub struct Task {
+    name: &'static str,
+    interval: Duration,
+    alarm: Option<Arc<Notify>>,
+    run: Box<dyn Fn() -> Running + Send + Sync>,
 }
 
-/// What a run has done.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Run {
-    /// How many things it did; what they are, the task's documentation says.
-    pub done: u64,
-    /// When it wants to run again; `None`: after its interval.
-    pub again_in: Option<Duration>,
+impl Task {
+    /// A task of this name in `/stats`, metrics and the log. `interval` is the longest sleep between two runs.
+    pub fn new<F>(name: &'static str, interval: Duration, run: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Run, Error>> + Send + 'static,
+    {
+        Self { name, interval, alarm: None, run: Box::new(move || run().boxed()) }
+    }
+
+    /// The sleep ends early when this is notified.
+    pub fn woken_by(self, alarm: Arc<Notify>) -> Self {
+        Self { alarm: Some(alarm), ..self }
+    }
 }
 
 /// A task as operators see it in `/stats`.
@@ -87,9 +87,9 @@ impl Statuses {
         list.len() - 1
     }
 
-    fn note(&self, place: usize, took: Duration, done: Option<u64>) {
+    fn note(&self, index: usize, took: Duration, done: Option<u64>) {
         let mut list = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(status) = list.get_mut(place) else { return };
+        let Some(status) = list.get_mut(index) else { return };
         status.runs += 1;
         status.failures += u64::from(done.is_none());
         status.done += done.unwrap_or(0);
@@ -99,7 +99,7 @@ impl Statuses {
     }
 }
 
-/// Runs tasks until it is told to stop.
+/// Runs tasks until it is stopped.
 #[derive(Default)]
 pub struct Driver {
     tasks: JoinSet<()>,
@@ -115,20 +115,20 @@ impl Driver {
     }
 
     /// Starts a task.
-    pub fn start(&mut self, task: impl Task) {
-        let place = self.statuses.add(task.name());
+    pub fn start(&mut self, task: Task) {
+        let index = self.statuses.add(task.name);
         let (statuses, stop) = (self.statuses.clone(), self.stop.clone());
-        let name = task.name();
+        let name = task.name;
         let handle = self.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = drive(&task, &statuses, place) => {}
+                () = drive(&task, &statuses, index) => {}
             }
         });
         self.names.insert(handle.id(), name);
     }
 
-    /// Returns when a task has ended although nobody told it to, with what is known of it.
+    /// Returns when a task has ended by itself, which it should not, and why.
     pub async fn failed(&mut self) -> String {
         let name = |id| self.names.get(&id).copied().unwrap_or("?");
         match self.tasks.join_next_with_id().await {
@@ -145,43 +145,43 @@ impl Driver {
     }
 }
 
-async fn drive(task: &impl Task, statuses: &Statuses, place: usize) {
+async fn drive(task: &Task, statuses: &Statuses, index: usize) {
     let mut failing = false;
     loop {
         let start = Instant::now();
-        let result = task.run_once().await;
+        let result = (task.run)().await;
         let done = result.as_ref().ok().map(|run| run.done);
-        statuses.note(place, start.elapsed(), done);
-        telemetry::task_run(task.name(), start.elapsed(), done);
+        statuses.note(index, start.elapsed(), done);
+        telemetry::task_run(task.name, start.elapsed(), done);
         let sleep = match result {
             Ok(run) => {
                 if std::mem::take(&mut failing) {
-                    tracing::info!(task = task.name(), "the background task works again");
+                    tracing::info!(task = task.name, "the background task works again");
                 }
-                run.again_in.unwrap_or(task.interval()).min(task.interval())
+                run.again_in.unwrap_or(task.interval).min(task.interval)
             }
             Err(error) => {
-                // Once: the store being away for an hour is one event, not 3,600.
+                // Logged once: the store being away for an hour is one event, not 3,600.
                 if !std::mem::replace(&mut failing, true) {
                     let error = crate::store::chain(&error);
                     tracing::warn!(
-                        task = task.name(),
+                        task = task.name,
                         error,
-                        "a run of the background task failed; it goes on trying"
+                        "a run of the background task failed; retrying until one succeeds"
                     );
                 }
-                task.interval().min(RETRY)
+                task.interval.min(RETRY)
             }
         };
-        let bell = async {
-            match task.bell() {
-                Some(bell) if !failing => bell.notified().await,
+        let alarm = async {
+            match &task.alarm {
+                Some(alarm) if !failing => alarm.notified().await,
                 _ => std::future::pending().await,
             }
         };
         tokio::select! {
             () = tokio::time::sleep(sleep) => {}
-            () = bell => {}
+            () = alarm => {}
         }
     }
 }
@@ -190,27 +190,12 @@ async fn drive(task: &impl Task, statuses: &Statuses, place: usize) {
 mod tests {
     use super::*;
 
-    struct Panics;
-
-    #[async_trait]
-    impl Task for Panics {
-        fn name(&self) -> &'static str {
-            "panics"
-        }
-
-        fn interval(&self) -> Duration {
-            Duration::from_millis(1)
-        }
-
-        async fn run_once(&self) -> Result<Run, Error> {
-            panic!("as the test wants it")
-        }
-    }
-
     #[tokio::test]
     async fn a_task_that_dies_is_noticed() {
         let mut driver = Driver::default();
-        driver.start(Panics);
+        driver.start(Task::new("panics", Duration::from_millis(1), || async {
+            panic!("as the test wants it")
+        }));
         let failure = driver.failed().await;
         assert!(
             failure.contains("task panics failed") && failure.contains("as the test wants it"),

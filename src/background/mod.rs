@@ -1,43 +1,18 @@
-//! What runs by itself: one small task a file, all driven alike.
-//!
-//! | task | what it does |
-//! |---|---|
-//! | `store_probe` | asks the store for the time, and whether it is there |
-//! | `settings` | keeps the queues' settings fresh |
-//! | `reaper` | takes back expired reservations, removes expired jobs |
-//! | `workers` | takes back what workers hold that have fallen silent |
-//! | `due` | wakes waiters when scheduled jobs come due |
-//! | `scheduler` | runs schedules whose time has come |
-//! | `semaphores` | calls jobs that wait for semaphores which have room |
-//! | `waiter_poll` | looks for jobs on behalf of all waiters |
-//! | `signal_listener`, `signal_publisher` | hear and tell the other servers over the same store |
-//! | `pruner` | forgets records whose time has passed |
-//! | `reconciler` | compares the figures with what is there |
-//! | `metrics_upkeep` | keeps the metrics small |
+//! What runs by itself: the table of background tasks. What each does, and when it wants to run again, is in
+//! [`Maintenance`]; `driver` runs them all alike.
 
 pub mod driver;
-mod due;
-mod metrics_upkeep;
-mod pruner;
-mod reaper;
-mod reconciler;
-mod scheduler;
-mod semaphores;
-mod settings;
-mod signal_listener;
-mod signal_publisher;
-mod store_probe;
-mod waiter_poll;
-mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::driver::{Driver, TaskStatus};
-pub use self::metrics_upkeep::MetricsUpkeep;
-pub use self::store_probe::{Readiness, StoreProbe};
-use crate::queue::Queues;
-use crate::store::Store;
+use metrics_exporter_prometheus::PrometheusHandle;
+
+pub use self::driver::{Driver, Task, TaskStatus};
+use crate::queue::{Maintenance, Run};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// What the configuration says about background tasks.
 #[derive(Debug, Clone, Copy)]
@@ -48,26 +23,50 @@ pub struct Options {
     pub reaper_batch: usize,
 }
 
+/// Starts tasks: a row for each, with its name in `/stats`, its longest sleep, which alarm ends that early, and the
+/// method that it runs.
+macro_rules! start_all {
+    ($driver:ident, $maintenance:ident:
+        $($name:literal every $interval:expr $(, or at $alarm:ident)? => $method:ident($($arg:expr),*);)*
+    ) => {
+        $({
+            let maintenance = $maintenance.clone();
+            let task = Task::new($name, $interval, move || maintenance.clone().$method($($arg),*));
+            $(let task = task.woken_by($maintenance.$alarm());)?
+            $driver.start(task);
+        })*
+    };
+}
+
 /// Starts every task that needs the store.
-pub fn start(
-    driver: &mut Driver,
-    queues: &Queues,
-    store: &Arc<dyn Store>,
-    readiness: &Readiness,
-    options: Options,
-) {
-    driver.start(store_probe::StoreProbe::new(store.clone(), readiness.clone()));
-    driver.start(settings::Refresh::new(queues.clone()));
-    driver.start(reaper::Reaper::new(queues.clone(), store.clone(), options));
-    driver.start(workers::Silence::new(queues.clone()));
-    driver.start(due::Due::new(queues.clone(), store.clone()));
-    driver.start(scheduler::Scheduler::new(queues.clone()));
-    driver.start(semaphores::Semaphores::new(queues.clone()));
-    driver.start(waiter_poll::WaiterPoll::new(queues.clone()));
-    driver.start(pruner::Pruner::new(store.clone()));
-    driver.start(reconciler::Reconcile::new(store.clone()));
-    if let Some(signals) = store.signals() {
-        driver.start(signal_publisher::SignalPublisher::new(queues.clone()));
-        driver.start(signal_listener::SignalListener::new(queues.clone(), signals));
+pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Options) {
+    let Options { reaper_batch: batch, reaper_interval: interval } = options;
+    let poll_interval = maintenance.poll_interval().min(SECOND);
+    start_all! { driver, maintenance:
+        "store_probe" every SECOND => probe_store();
+        "settings" every SECOND / 2 => refresh_settings();
+        "reaper" every interval, or at reaper_alarm => reap(batch, interval);
+        "workers" every SECOND => take_from_timed_out_workers();
+        "due" every SECOND, or at due_alarm => wake_for_due_jobs(SECOND);
+        "scheduler" every SECOND, or at scheduler_alarm => run_due_schedules(SECOND);
+        "semaphores" every SECOND, or at semaphores_alarm => unblock_waiting_jobs(SECOND);
+        "waiter_poll" every poll_interval, or at waiter_poll_alarm => poll_for_waiters();
+        "pruner" every 5 * SECOND => prune();
+        "reconciler" every HOUR => reconcile();
     }
+    if maintenance.has_peers() {
+        start_all! { driver, maintenance:
+            "signal_publisher" every SECOND, or at publisher_alarm => publish_signals();
+            "signal_listener" every SECOND => listen_for_signals(SECOND);
+        }
+    }
+}
+
+/// Keeps the metrics small: what was observed since the last run becomes part of the histograms. Otherwise every
+/// single observation would be kept until the metrics are read.
+pub fn metrics_upkeep(metrics: PrometheusHandle) -> Task {
+    Task::new("metrics_upkeep", 2 * SECOND, move || {
+        metrics.run_upkeep();
+        async { Ok(Run::default()) }
+    })
 }

@@ -26,9 +26,8 @@ use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, 
 use tower_http::compression::{CompressionBody, CompressionLayer};
 
 use self::problem::{Code, Problem};
-use crate::background::Readiness;
 use crate::background::driver::Statuses;
-use crate::queue::Queues;
+use crate::queue::{Queues, Readiness};
 use crate::telemetry;
 
 /// The state that all handlers share.

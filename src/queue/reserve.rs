@@ -28,7 +28,9 @@ pub const QUEUES_MAX: usize = 100;
 const PREFIX_QUEUES_MAX: usize = 1000;
 /// How long a pop holds jobs until it has taken them away, in milliseconds.
 const POP_LEASE_MS: u64 = 30_000;
-/// How often giving back is tried again while the store is away; after that the leases run out.
+/// Why a wait ends while the store stays away.
+const STAYED_AWAY: &str = "the store stayed away while the call waited";
+/// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
 
 /// A request for jobs to work on.
@@ -201,24 +203,24 @@ impl Queues {
     /// Looks for jobs until there are some or the time is over.
     async fn take(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
-        let ticket = (ask.wait_ms > 0).then(|| self.0.wakeups.register(&ask.queues));
+        let ticket = (ask.wait_ms > 0).then(|| self.0.waiters.register(&ask.queues));
         loop {
             if let Some(ticket) = &ticket {
-                ticket.look();
+                ticket.begin_query();
             }
             let jobs = self.claim(ask, purpose.clone()).await?;
             let Some(ticket) = &ticket else { return Ok(jobs) };
-            ticket.looked(jobs.iter().map(|job| &job.meta.queue));
+            ticket.end_query(jobs.iter().map(|job| &job.meta.queue));
             if !jobs.is_empty() || Instant::now() >= deadline {
                 return Ok(jobs);
             }
             ticket.sleep();
-            self.0.due.ring_if_dormant();
+            self.0.due.wake_if_dormant();
             tokio::select! {
                 () = ticket.woken() => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(Vec::new()),
                 () = self.0.draining.cancelled() => return Ok(Vec::new()),
-                () = self.0.away.notified() => return Err(Self::stayed_away().into()),
+                () = self.0.away.notified() => return Err(StoreError::unavailable(STAYED_AWAY).into()),
             }
         }
     }

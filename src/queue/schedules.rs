@@ -1,13 +1,10 @@
-//! Schedules: setting, looking at, running by hand, and running what is due.
+//! Schedules: setting, reading, and running them by hand; what is due, `maintenance` runs.
 //!
-//! Every server runs what is due. Each firing is guarded by what was seen of the schedule, so that an occurrence
-//! is run once however many servers see it; whoever comes second does nothing.
+//! Each change and each firing is guarded by the `rev` that was read (optimistic concurrency): of several at once one
+//! succeeds, and the others are conflicts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use futures::StreamExt as _;
-use rand::seq::SliceRandom as _;
-use tokio::sync::Notify;
 
 use super::meter::Event;
 use super::{Error, IdempotencyKey, NewPush, Page, Precondition, Queues, Result, When};
@@ -15,26 +12,11 @@ use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::{NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
 use crate::store::{Fired, Firing, Saved, StoreError};
 
-/// How often a change that meets other changes is tried again.
+/// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
-/// How many schedules one look finds at most.
-const LOOK: usize = 128;
-/// How many of them are run at once.
-const AT_ONCE: usize = 8;
-
-/// What a look at the schedules has led to.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DueRuns {
-    /// How many occurrences this server has run.
-    pub done: u64,
-    /// Whether to look again at once.
-    pub more: bool,
-    /// When the next occurrence comes.
-    pub next_at: Option<Timestamp>,
-}
 
 impl Queues {
-    /// Schedules by name.
+    /// Returns schedules by name.
     pub async fn schedules(
         &self,
         after: Option<&ScheduleName>,
@@ -44,14 +26,14 @@ impl Queues {
         Ok(Page::cut(schedules, limit, |schedule| schedule.name.clone()))
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     pub async fn schedule(&self, name: &ScheduleName) -> Result<Schedule> {
         let found = self.0.store.schedule(name).await?;
         found.ok_or_else(|| Error::UnknownSchedule(name.clone()))
     }
 
-    /// Makes a schedule, or replaces its rule; what is remembered of its runs stays. An occurrence that is due in
-    /// this moment is not lost where its rule and time zone stay.
+    /// Creates a schedule, or replaces its rule and keeps its last runs. An occurrence that is due at this moment is not
+    /// lost where rule and time zone stay the same.
     pub async fn set_schedule(
         &self,
         name: &ScheduleName,
@@ -68,7 +50,7 @@ impl Queues {
                 return Ok(schedule);
             }
         }
-        Err(again_and_again())
+        Err(too_many_conflicts())
     }
 
     /// Stops a schedule's occurrences, or lets them come again: from now on, none is made up for.
@@ -80,7 +62,7 @@ impl Queues {
                 return Ok(schedule);
             }
         }
-        Err(again_and_again())
+        Err(too_many_conflicts())
     }
 
     /// Removes a schedule; the jobs that it has pushed stay.
@@ -94,10 +76,10 @@ impl Queues {
                 return Ok(());
             }
         }
-        Err(again_and_again())
+        Err(too_many_conflicts())
     }
 
-    /// Gives a schedule this rule; `None` if somebody else has changed it since it was read, or run it.
+    /// Gives a schedule this rule; `None` on a conflict with another change, or with a run.
     async fn replace(
         &self,
         name: &ScheduleName,
@@ -123,8 +105,8 @@ impl Queues {
         Ok(Some(schedule))
     }
 
-    /// Runs a schedule now, paused or not; answers how that is remembered. A repeat with the same key is answered
-    /// with the first run, for as long as that is remembered. Goes on where its caller leaves.
+    /// Runs a schedule now, paused or not, and returns the record of the run. Idempotent by the key, for as long as the
+    /// first run is among the last ones. Goes on where its caller leaves.
     pub async fn run_schedule(
         &self,
         name: &ScheduleName,
@@ -153,34 +135,11 @@ impl Queues {
                 return Ok(run);
             }
         }
-        Err(again_and_again())
+        Err(too_many_conflicts())
     }
 
-    /// Runs the occurrences that are due.
-    pub async fn run_due_schedules(&self) -> Result<DueRuns> {
-        let coming = self.0.store.next_occurrences(LOOK).await?;
-        let now = self.now()?;
-        let next_at = coming.iter().map(|(_, at)| *at).find(|at| *at > now);
-        let mut due: Vec<ScheduleName> =
-            coming.into_iter().filter(|(_, at)| *at <= now).map(|(name, _)| name).collect();
-        let more = !due.is_empty();
-        due.shuffle(&mut rand::rng()); // servers that wake at the same moment begin with different ones
-        let runs = due.into_iter().map(|name| async move { self.run_due(&name).await });
-        let runs: Vec<Result<u64>> = futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
-        // One that fails keeps none of the others from being run.
-        let done = runs.into_iter().sum::<Result<u64>>()?;
-        Ok(DueRuns { done, more, next_at })
-    }
-
-    /// Runs the occurrence of this schedule that is due, unless another server has done so. Answers how many.
-    async fn run_due(&self, name: &ScheduleName) -> Result<u64> {
-        let Some(schedule) = self.0.store.schedule(name).await? else { return Ok(0) };
-        let Some(turn) = schedule.turn(self.now()?) else { return Ok(0) };
-        let fired = self.fire(&schedule, turn).await?;
-        Ok(u64::from(matches!(fired, Fired::Done(_))))
-    }
-
-    async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
+    /// Fires a schedule as this turn says, if it is still as it was read.
+    pub(super) async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
         let rule = &schedule.rule;
         let job = turn.push_at.map(|at| self.scheduled(rule, at)).transpose()?;
         let pushed = job.as_ref().map(|job| (job.run_at, job.expires_at));
@@ -206,7 +165,7 @@ impl Queues {
         Ok(fired)
     }
 
-    /// The job of an occurrence.
+    /// Returns the job of an occurrence.
     fn scheduled(&self, rule: &ScheduleRule, at: Timestamp) -> Result<NewJob> {
         let now = self.now()?;
         let when = When::At(at.plus_ms(rule.job.delay_ms.unwrap_or(0)));
@@ -219,24 +178,9 @@ impl Queues {
         push.check(self.options().payload_bytes).map_err(|error| error.under("/job"))?;
         self.check_semaphores(&push).await.map_err(|error| error.under("/job"))
     }
-
-    /// Rings when the scheduler should look again.
-    pub fn scheduler_bell(&self) -> &Notify {
-        &self.0.scheduler.bell
-    }
-
-    /// The scheduler begins to look.
-    pub fn scheduler_wakes(&self) {
-        self.0.scheduler.wakes();
-    }
-
-    /// The scheduler sleeps until this moment.
-    pub fn scheduler_sleeps_until(&self, until: Timestamp) {
-        self.0.scheduler.sleeps(until.millis());
-    }
 }
 
-/// The job of a schedule as somebody else would push it.
+/// Returns the job of a schedule as a push.
 fn as_push(job: &ScheduledJob) -> NewPush {
     NewPush {
         payload: job.payload.clone(),
@@ -254,7 +198,7 @@ fn as_push(job: &ScheduledJob) -> NewPush {
     }
 }
 
-/// Whether the schedule is as the precondition asks for.
+/// Returns whether the schedule is as the precondition demands.
 fn allows(precondition: &Precondition, found: Option<&Schedule>) -> bool {
     match precondition {
         Precondition::None => true,
@@ -263,6 +207,6 @@ fn allows(precondition: &Precondition, found: Option<&Schedule>) -> bool {
     }
 }
 
-fn again_and_again() -> Error {
+fn too_many_conflicts() -> Error {
     StoreError::unavailable("the schedule was changed by others again and again").into()
 }

@@ -1,10 +1,10 @@
-//! Semaphores: setting and looking at them, refusing what names none, and calling those who wait.
+//! Semaphores: setting and reading them, and refusing jobs that name one which does not exist.
 //!
-//! Whatever may have made room in a semaphore is only noted here; the task `semaphores` calls those who wait for it.
-//! So a server that dies in between delays them until another one looks at all semaphores, a second later.
+//! What may have made room in a semaphore is only noted here; `maintenance` unblocks the jobs that wait for it. So a
+//! server that dies in between delays them until another one checks all semaphores, a second later.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -18,21 +18,38 @@ use crate::store::{Applied, Holder, Removal, SemaphoreView};
 
 /// The most holders that are shown.
 pub const HOLDERS_MAX: usize = 1000;
-/// For how long a semaphore that was there is taken to be there.
+/// How long the cache holds that a semaphore exists.
 const KNOWN: Duration = Duration::from_secs(1);
-/// How many such semaphores are remembered.
+/// How many semaphores the cache holds.
 const KNOWN_MAX: usize = 10_000;
 
 /// What this server remembers of semaphores.
 #[derive(Default)]
 pub(super) struct SemaphoreNotes {
-    /// Those that may have room now, until somebody is called.
+    /// Those that may have room now, until the jobs that wait for them are unblocked.
     offers: Mutex<BTreeSet<SemaphoreName>>,
-    bell: Notify,
-    /// When each was seen to be there.
+    notify: Arc<Notify>,
+    /// A cache of those that exist: when each was last found.
     known: Mutex<HashMap<SemaphoreName, Instant>>,
-    /// When queues will be looked at again whose `rate` is used up.
+    /// When claims are retried for queues whose `rate` is used up.
     resume: Mutex<HashMap<QueueName, Timestamp>>,
+}
+
+impl SemaphoreNotes {
+    /// Notified when a semaphore may have room.
+    pub fn notify(&self) -> Arc<Notify> {
+        self.notify.clone()
+    }
+
+    /// Takes the semaphores that may have room now.
+    pub fn take_offers(&self) -> Vec<SemaphoreName> {
+        std::mem::take(&mut *lock(&self.offers)).into_iter().collect()
+    }
+
+    /// Puts back offers that were taken, without notifying.
+    pub fn put_back(&self, offers: Vec<SemaphoreName>) {
+        lock(&self.offers).extend(offers);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,7 +57,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queues {
-    /// Semaphores by name.
+    /// Returns semaphores by name.
     pub async fn semaphores(
         &self,
         after: Option<&SemaphoreName>,
@@ -53,14 +70,14 @@ impl Queues {
         Ok(Page { items: views, next: page.next })
     }
 
-    /// A semaphore and who holds it: the first thousand.
+    /// Returns a semaphore and the first thousand jobs that hold it.
     pub async fn semaphore(&self, name: &SemaphoreName) -> Result<(SemaphoreView, Vec<Holder>)> {
         let found = self.0.store.semaphores(std::slice::from_ref(name)).await?;
         let view = found.into_iter().next().ok_or_else(|| Error::UnknownSemaphore(name.clone()))?;
         Ok((view, self.0.store.holders(name, HOLDERS_MAX).await?))
     }
 
-    /// Makes a semaphore, or changes its capacity.
+    /// Creates a semaphore, or changes its capacity.
     pub async fn set_semaphore(
         &self,
         name: &SemaphoreName,
@@ -84,7 +101,7 @@ impl Queues {
         }
     }
 
-    /// Those semaphores of these jobs that there are not. Asks the store at most once a second for each.
+    /// Returns the semaphores of these jobs that do not exist. Reads each at most once a second.
     pub(super) async fn unknown_semaphores(
         &self,
         pushes: impl Iterator<Item = &NewPush>,
@@ -111,62 +128,35 @@ impl Queues {
         Ok(unknown)
     }
 
-    /// Refuses a job that names a semaphore that there is not.
+    /// Refuses a job that names a semaphore which does not exist.
     pub(super) async fn check_semaphores(&self, push: &NewPush) -> Result<()> {
         push.check_known(&self.unknown_semaphores(std::iter::once(push)).await?)
     }
 
-    /// These semaphores may have room now.
+    /// Notes that these semaphores may have room now.
     pub(super) fn offer(&self, names: impl IntoIterator<Item = SemaphoreName>) {
         let mut names = names.into_iter().peekable();
         if names.peek().is_some() {
             lock(&self.0.semaphores.offers).extend(names);
-            self.0.semaphores.bell.notify_one();
+            self.0.semaphores.notify.notify_one();
         }
     }
 
-    /// Tells of the room that a change has made: in semaphores, and in a queue that limits how many are reserved.
+    /// Notes the room that a change has made: in semaphores, and in a queue that limits how many jobs are reserved.
     pub(super) fn note_room(&self, applied: &Applied) {
         self.offer(applied.released.iter().cloned());
         let is_kept = matches!(applied.outcome, Outcome::Held { .. });
         if !is_kept && self.rules().max_reserved(&applied.queue).is_some() {
-            self.0.wakeups.wake(&applied.queue, 1);
+            self.0.waiters.wake(&applied.queue, 1);
         }
     }
 
-    /// Rings when a semaphore may have room.
-    pub fn semaphores_bell(&self) -> &Notify {
-        &self.0.semaphores.bell
-    }
-
-    /// Makes jobs ready again that waited for semaphores which have room now, and wakes those who wait for them:
-    /// for the semaphores that were noted, or where there are none (`all`) for every one. Answers how many.
-    pub async fn call_waiting(&self, all: bool) -> Result<u64> {
-        let offers: Vec<SemaphoreName> =
-            std::mem::take(&mut *lock(&self.0.semaphores.offers)).into_iter().collect();
-        let names = if all { None } else { Some(&*offers) };
-        if names.is_some_and(<[_]>::is_empty) {
-            return Ok(0);
-        }
-        let called = match self.0.store.unblock_waiters(names, &self.rules()).await {
-            Ok(called) => called,
-            Err(error) => {
-                lock(&self.0.semaphores.offers).extend(offers); // for the next run
-                return Err(error.into());
-            }
-        };
-        for job in &called {
-            self.announce(&job.queue, job.run_at);
-        }
-        Ok(called.len() as u64)
-    }
-
-    /// A limit of the queue kept a claim from more; from this moment on there may be more.
+    /// Wakes a waiter of the queue at this moment: a limit of the queue kept a claim from more jobs until then.
     pub(super) fn resume_at(&self, queue: QueueName, at: Timestamp) {
         {
             let mut resume = lock(&self.0.semaphores.resume);
             if resume.get(&queue).is_some_and(|known| *known <= at) {
-                return; // somebody looks before that, and will be told again
+                return; // a waiter is woken before that, and its claim says when to retry
             }
             resume.insert(queue.clone(), at);
         }
@@ -183,13 +173,13 @@ impl Queues {
                 resume.remove(&queue);
             }
             drop(resume);
-            this.0.wakeups.wake_in_turn(&queue);
+            this.0.waiters.wake_in_turn(&queue);
         });
     }
 }
 
 impl NewPush {
-    /// Refuses a semaphore that is among these, which there are not.
+    /// Refuses a job that names one of these semaphores, which do not exist.
     pub(super) fn check_known(&self, unknown: &HashSet<SemaphoreName>) -> Result<()> {
         match self.semaphores.iter().enumerate().find(|(_, name)| unknown.contains(name)) {
             Some((n, name)) => {

@@ -1,5 +1,5 @@
-//! The queues there are, and their settings. Settings hold at once on the server that changed them and
-//! within a second on the others, which look every half second.
+//! The queues and their settings. Settings hold at once on the server that changed them and within a second on the
+//! others, which read their revision every half second.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::{Error, Page, Queues, Result};
 use crate::job::{QueueName, QueueSettings, Rules};
 use crate::store::{Expected, Saved, SettingsSnapshot, StoreError, StoredSettings};
 
-/// How often a change that meets other changes is tried again.
+/// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
 
 /// The version that settings without a version have.
 pub const NO_VERSION: &str = "0";
 
-/// What `If-Match` asks for of settings, or of a schedule.
+/// What `If-Match` demands of settings, or of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     /// Nothing.
@@ -47,7 +47,7 @@ impl Queues {
     }
 
     /// Reads the settings for the first time.
-    pub async fn load_settings(&self) -> Result<(), StoreError> {
+    pub(super) async fn load_settings(&self) -> Result<(), StoreError> {
         if let Some(snapshot) = self.0.store.settings(None).await? {
             self.adopt(snapshot);
         }
@@ -55,7 +55,7 @@ impl Queues {
     }
 
     /// Reads the settings if they have changed.
-    pub async fn refresh_settings(&self) -> Result<()> {
+    pub(super) async fn refresh_settings(&self) -> Result<()> {
         let _one_by_one = self.0.refreshing.lock().await; // a slower read must not undo a newer one
         let known = self.snapshot().revision;
         if let Some(snapshot) = self.0.store.settings(Some(known)).await? {
@@ -64,7 +64,7 @@ impl Queues {
         Ok(())
     }
 
-    /// From now on these settings hold. Wakes waiters of queues that are not paused any more, or whose limits have changed.
+    /// Puts these settings in force. Wakes waiters of queues that are not paused any more, or whose limits have changed.
     fn adopt(&self, snapshot: SettingsSnapshot) {
         let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
         let rules = Rules::new(self.options().defaults.clone(), queues.collect());
@@ -77,12 +77,12 @@ impl Queues {
             let is_raised = settings.max_reserved.is_some_and(|before| before < reserved)
                 || (settings.rate.is_some() && settings.rate != rules.rate(queue));
             if (settings.paused && !rules.paused(queue)) || is_raised {
-                self.wake_here(queue, usize::MAX);
+                self.0.waiters.wake_here(queue, usize::MAX);
             }
         }
     }
 
-    /// The queue's settings, those that are not set included.
+    /// Returns the queue's settings, with the defaults of those that are not set.
     pub async fn queue(&self, name: &QueueName) -> Result<QueueView> {
         self.refresh_settings().await?;
         Ok(self.view(name.clone()))
@@ -99,7 +99,7 @@ impl Queues {
         }
     }
 
-    /// The queues that have settings or jobs, by name.
+    /// Returns the queues that have settings or jobs, by name.
     pub async fn list(&self, after: Option<&QueueName>, limit: usize) -> Result<Page<QueueView, QueueName>> {
         self.refresh_settings().await?;
         let with_jobs = self.0.store.queues("", after, limit + 1).await?;
@@ -122,7 +122,7 @@ impl Queues {
         self.change(name, precondition, |_| Ok(settings.clone())).await
     }
 
-    /// Changes some of a queue's settings: `change` is given what they are.
+    /// Changes some of a queue's settings: `change` maps the current ones to the new ones.
     pub async fn reconfigure(
         &self,
         name: &QueueName,
@@ -156,7 +156,7 @@ impl Queues {
         Err(StoreError::unavailable("the settings were changed by others again and again").into())
     }
 
-    /// What the settings are now, and what the store must find for a change of them to happen.
+    /// Returns the settings, and the version that the store must find for a change of them to happen.
     async fn current(&self, name: &QueueName, precondition: &Precondition) -> Result<(QueueView, Expected)> {
         let view = self.queue(name).await?;
         match precondition {

@@ -16,9 +16,9 @@ use futures::stream::BoxStream;
 
 use super::{
     Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected, Figures,
-    Filter, Fired, Firing, Heard, HeldKey, Holder, Holdings, Imported, Jobs, Opened, Overdue, Pushed,
-    QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView,
-    Semaphores, Settings, SettingsSnapshot, Signal, Signals, Store, StoreError, StoredSettings, TimedOut,
+    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Opened, Overdue, Pushed, QueueCounts,
+    Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView, Semaphores,
+    Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError, StoredSettings, TimedOut,
     Transfer, Worker, Workers,
 };
 use crate::job::{
@@ -303,10 +303,10 @@ impl Settings for Metered {
 
 #[async_trait]
 impl Signals for Metered {
-    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
-        let count = |heard: &Heard| match heard {
-            Heard::Signal { signal, .. } => telemetry::signal_heard(signal.kind()),
-            Heard::Begins => telemetry::listening_begins(),
+    fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
+        let count = |heard: &SignalEvent| match heard {
+            SignalEvent::Received { signal, .. } => telemetry::signal_heard(signal.kind()),
+            SignalEvent::Subscribed => telemetry::listening_begins(),
         };
         let signals = self.inner.signals()?;
         Some(Box::pin(signals.inspect(count)))

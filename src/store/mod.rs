@@ -35,7 +35,7 @@ pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, Schedules};
 pub use semaphores::{Called, Holder, Removal, SemaphoreView, Semaphores};
 pub use settings::{Expected, Saved, Settings, SettingsSnapshot, StoredSettings};
-pub use signals::{Arrivals, Heard, Signal, Signals};
+pub use signals::{Arrivals, Signal, SignalEvent, Signals};
 pub use transfer::{HeldKey, Imported, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 

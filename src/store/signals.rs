@@ -65,19 +65,19 @@ impl Arrivals {
     }
 }
 
-/// What is heard of the other servers.
+/// What the stream of signals delivers.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
-    /// A server tells something.
-    Signal {
+pub enum SignalEvent {
+    /// A signal of another server.
+    Received {
         /// Which one, by a name that it has for as long as it runs.
         server: Arc<str>,
-        /// What it tells.
+        /// The signal.
         signal: Signal,
     },
-    /// Listening begins, for the first time or again: anything may have been missed until now. What the other
+    /// The subscription begins, for the first time or again: any signal may have been missed until now. What the other
     /// servers wait for follows anew.
-    Begins,
+    Subscribed,
 }
 
 impl Signal {
@@ -94,9 +94,9 @@ impl Signal {
 #[async_trait]
 pub trait Signals: Send + Sync {
     /// What other servers over this database tell from now on: a stream that never ends and mends itself,
-    /// also while the database is away. It begins, again after each gap, with [`Heard::Begins`]. `None`: there
+    /// also while the database is away. It begins, again after each gap, with [`SignalEvent::Subscribed`]. `None`: there
     /// can be no other servers.
-    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+    fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         None
     }
 

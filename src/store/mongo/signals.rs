@@ -26,7 +26,7 @@ use crate::job::{QueuePattern, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
 use crate::store::mongo::jobs::document::{Row, date};
-use crate::store::{self, Arrivals, Heard, Result, Signal, Store as _, StoreError};
+use crate::store::{self, Arrivals, Result, Signal, SignalEvent, Store as _, StoreError};
 
 const SIGNALS: &str = "signals";
 /// One connection that the stream holds, and some for signals.
@@ -45,7 +45,7 @@ const GONE_AFTER_MS: i64 = 15_000;
 
 #[async_trait]
 impl store::Signals for Mongo {
-    fn signals(&self) -> Option<BoxStream<'static, Heard>> {
+    fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         Some(self.signals.listen())
     }
 
@@ -85,7 +85,7 @@ impl Signals {
     }
 
     /// What the other servers tell.
-    pub fn listen(self: &Arc<Self>) -> BoxStream<'static, Heard> {
+    pub fn listen(self: &Arc<Self>) -> BoxStream<'static, SignalEvent> {
         let listener = Listener {
             signals: self.clone(),
             stream: None,
@@ -127,7 +127,7 @@ struct Listener {
     signals: Arc<Signals>,
     stream: Option<Stream>,
     /// What was heard and not yet told.
-    heard: VecDeque<Heard>,
+    heard: VecDeque<SignalEvent>,
     /// Whether listening did not work the last time.
     failing: bool,
     /// Whether there was no other server at the last look.
@@ -143,7 +143,7 @@ fn is_over(since: Option<Instant>, time: Duration) -> bool {
 }
 
 impl Listener {
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> SignalEvent {
         loop {
             if let Some(heard) = self.heard.pop_front() {
                 return heard;
@@ -224,7 +224,7 @@ impl Listener {
         };
         let (stream, waiting) = self.signals.connection.within(opened).await?;
         self.stream = Some(stream);
-        self.heard.push_back(Heard::Begins);
+        self.heard.push_back(SignalEvent::Subscribed);
         self.heard.extend(waiting.iter().filter_map(from_document));
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Listener {
         Ok(())
     }
 
-    fn read(&self, event: ChangeStreamEvent<Document>) -> Option<Heard> {
+    fn read(&self, event: ChangeStreamEvent<Document>) -> Option<SignalEvent> {
         if event.operation_type != OperationType::Delete {
             return from_document(&event.full_document?);
         }
@@ -255,7 +255,7 @@ impl Listener {
             return None;
         }
         let signal = Signal::Waiting { patterns: Vec::new(), until: Timestamp::default() };
-        Some(Heard::Signal { server: server.into(), signal })
+        Some(SignalEvent::Received { server: server.into(), signal })
     }
 }
 
@@ -279,7 +279,7 @@ fn to_document(signal: &Signal, server: &str, now: Timestamp) -> Document {
 }
 
 /// What a document says. One that cannot be read was written by a server of another version: it says nothing.
-fn from_document(document: &Document) -> Option<Heard> {
+fn from_document(document: &Document) -> Option<SignalEvent> {
     let row = Row(document);
     let signal = if let Ok(patterns) = document.get_array("patterns") {
         let patterns = patterns.iter().filter_map(|pattern| pattern.as_str()?.parse::<QueuePattern>().ok());
@@ -293,7 +293,7 @@ fn from_document(document: &Document) -> Option<Heard> {
         let unnamed = document.get_bool("unnamed").unwrap_or(false);
         Signal::Arrived(Arrivals { ready, unnamed, due: row.time("due").ok()? })
     };
-    Some(Heard::Signal { server: document.get_str("server").ok()?.into(), signal })
+    Some(SignalEvent::Received { server: document.get_str("server").ok()?.into(), signal })
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
         let patterns = vec!["mail.*".parse().unwrap(), "a".parse().unwrap(), "*".parse().unwrap()];
         for signal in [few, many, Signal::Waiting { patterns, until: at }] {
             let document = to_document(&signal, "s1", at);
-            let heard = Heard::Signal { server: "s1".into(), signal };
+            let heard = SignalEvent::Received { server: "s1".into(), signal };
             assert_eq!(from_document(&document), Some(heard));
         }
         assert_eq!(from_document(&doc! { "server": "s1", "something": "new" }), None);

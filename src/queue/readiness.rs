@@ -1,14 +1,8 @@
-//! Asks the store every second for the time and whether it takes writes.
+//! Whether this server can serve.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::watch;
-
-use super::driver::{Run, Task};
-use crate::queue::Error;
-use crate::store::Store;
 
 /// Whether this server can serve, and why not; cheap to clone.
 #[derive(Clone)]
@@ -39,36 +33,5 @@ impl Readiness {
             *now = to;
             changed
         });
-    }
-}
-
-/// See the module's documentation. Its runs do one thing each.
-pub struct StoreProbe {
-    store: Arc<dyn Store>,
-    readiness: Readiness,
-}
-
-impl StoreProbe {
-    /// A pulse that tells this readiness.
-    pub fn new(store: Arc<dyn Store>, readiness: Readiness) -> Self {
-        Self { store, readiness }
-    }
-}
-
-#[async_trait]
-impl Task for StoreProbe {
-    fn name(&self) -> &'static str {
-        "store_probe"
-    }
-
-    fn interval(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    async fn run_once(&self) -> Result<Run, Error> {
-        let pinged = self.store.ping().await;
-        self.readiness.set(pinged.clone().map_err(|error| error.to_string()));
-        pinged?;
-        Ok(Run { done: 1, again_in: None })
     }
 }

@@ -1,0 +1,37 @@
+//! Takes back what workers did not settle in time, and removes jobs past their `expires_at`.
+//!
+//! Between runs the reaper sleeps until the next deadline that it knows of; a shorter lease that this server gives
+//! out in the meantime wakes it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Maintenance, Run};
+use crate::queue::Result;
+use crate::store::LOOK_AHEAD_MS;
+
+impl Maintenance {
+    /// Makes jobs whose reservation ran out ready or dead, and removes jobs past their `expires_at`, `batch` of them in
+    /// one step. Counts the jobs that it changed.
+    pub async fn reap(self: Arc<Self>, batch: usize, interval: Duration) -> Result<Run> {
+        let alarm = &self.queues.0.reaper;
+        let mut done = 0;
+        loop {
+            alarm.begin();
+            let overdue = self.queues.0.store.overdue(batch).await?;
+            let found = overdue.changes.len();
+            if found == 0 {
+                let next = Duration::from_millis(overdue.next_in_ms.unwrap_or(LOOK_AHEAD_MS));
+                let sleep = next.min(interval);
+                match self.queues.now() {
+                    Ok(now) => alarm.sleep_until(now.plus_ms(sleep.as_millis() as u64).millis()),
+                    Err(_) => alarm.sleep_unwoken(),
+                }
+                return Ok(Run { done, again_in: Some(sleep) });
+            }
+            let changed = self.queues.apply_overdue(overdue.changes).await?;
+            tracing::debug!(found, changed, "took back overdue jobs");
+            done += changed as u64;
+        }
+    }
+}

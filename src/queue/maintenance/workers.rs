@@ -1,0 +1,92 @@
+//! Takes back at once what workers hold that have timed out. Any server does it for all.
+//!
+//! A server judges only timeouts during which it listened itself. After a start, or after its store was away, every
+//! worker seems to have timed out, although there was no server to take its heartbeats; so the server first listens
+//! for as long as the worker's timeout. A server that was there all the time need not wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Maintenance, Run, lock};
+use crate::queue::Result;
+use crate::queue::workers::STEP;
+use crate::store::TimedOut;
+
+/// A server that has not checked for so long may have missed heartbeats: the machine slept, or the store was away.
+const GAP: Duration = Duration::from_secs(3);
+/// The shortest sleep: what could not be taken back now is tried again after it.
+const SLEEP_MIN_MS: u64 = 50;
+
+/// Since when this server would have seen heartbeats.
+pub(super) struct Listening {
+    since: Instant,
+    checked: Instant,
+}
+
+impl Listening {
+    fn begin(now: Instant) -> Self {
+        Self { since: now, checked: now }
+    }
+
+    /// Notes that the server checks now, and returns for how long it has listened.
+    fn check(&mut self, now: Instant) -> Duration {
+        if now.saturating_duration_since(self.checked) > GAP {
+            *self = Self::begin(now);
+        }
+        self.checked = now;
+        now.saturating_duration_since(self.since)
+    }
+}
+
+impl Maintenance {
+    /// Takes back what workers hold that have timed out. Counts the jobs that came back. Its interval must be no longer
+    /// than the shortest timeout, so that a worker whose first heartbeat another server takes is known in time.
+    pub async fn take_from_timed_out_workers(self: Arc<Self>) -> Result<Run> {
+        let mut done = 0;
+        loop {
+            let now = Instant::now();
+            let heard = lock(&self.listening).get_or_insert_with(|| Listening::begin(now)).check(now);
+            let heard_ms = u64::try_from(heard.as_millis()).unwrap_or(u64::MAX);
+            let taken = self.take_step(heard_ms).await;
+            // While the store is away it takes no heartbeats either.
+            let restart = |_: &_| *lock(&self.listening) = Some(Listening::begin(Instant::now()));
+            let (taken, next_in_ms) = taken.inspect_err(restart)?;
+            done += taken as u64;
+            if taken == 0 {
+                // A millisecond more, so that the time has surely come.
+                let next = next_in_ms.map(|ms| Duration::from_millis(ms.max(SLEEP_MIN_MS) + 1));
+                return Ok(Run { done, again_in: next });
+            }
+        }
+    }
+
+    /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next worker times
+    /// out. `heard_ms`: for how long this server would have seen a heartbeat.
+    async fn take_step(&self, heard_ms: u64) -> Result<(usize, Option<u64>)> {
+        let timed_out = self.queues.0.store.timed_out_workers(heard_ms, STEP).await?;
+        let TimedOut { changes, next_in_ms } = timed_out;
+        let found = changes.len();
+        if found == 0 {
+            return Ok((0, next_in_ms));
+        }
+        let taken = self.queues.apply_overdue(changes).await?;
+        tracing::info!(found, taken, "workers timed out; their jobs are taken back");
+        Ok((taken, next_in_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_did_not_check_has_not_listened() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut listening = Listening::begin(start);
+        for n in 1..=20 {
+            assert_eq!(listening.check(start + n * second), n * second);
+        }
+        assert_eq!(listening.check(start + 20 * second + 2 * GAP), Duration::ZERO);
+        assert_eq!(listening.check(start + 21 * second + 2 * GAP), second);
+    }
+}
