@@ -1,4 +1,4 @@
-"""The data: the installed packages as dpkg-query prints them, and what a worker makes of one record."""
+"""The data: the installed packages as dpkg-query prints them, and the parsed form of a record."""
 import os
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ def fields(raw):
 
 
 def parse(raw):
-    """The structured form of a raw record. It depends on nothing else, so that doing it twice does no harm."""
+    """Returns the structured form of a raw record. A pure function, so that a retry is idempotent."""
     found = fields(raw)
     summary, _, description = found.get("Description", "").partition("\n")
     return {

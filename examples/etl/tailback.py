@@ -7,7 +7,7 @@ import urllib.parse
 
 
 class Refused(Exception):
-    """The server answered with a problem that no retry cures."""
+    """The server returned a problem that a retry cannot solve."""
 
     def __init__(self, problem):
         super().__init__(f"{problem.get('status')} {problem.get('code')}: {problem.get('detail')}")
@@ -18,23 +18,23 @@ class Tailback:
     def __init__(self, url, patience_s=30):
         parts = urllib.parse.urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        # Longer than the longest wait_ms, so that a waiting reserve is never mistaken for a lost answer.
+        # Longer than the maximum wait_ms, so that a waiting reserve never times out.
         self.connection = kind(parts.netloc, timeout=75)
         self.prefix = parts.path.rstrip("/")
         self.patience_s = patience_s
 
     def call(self, method, path, body=None):
-        """One call, repeated for `patience_s` while the server is unreachable or asks for patience.
+        """Sends a request; retries for up to `patience_s` while the server is unavailable or overloaded.
 
-        The repeat needs no thought: reserve, commit, move and a push with a key may all be sent again when
-        their answer was lost.
+        The retry is safe: reserve, commit, move and a push with a key may all be sent again if the response was
+        lost.
         """
         pause, give_up = 0.05, None
         while True:
             try:
                 return self._once(method, path, body)
             except (OSError, http.client.HTTPException) as trouble:
-                self.connection.close()  # its state is unknown; the next request opens a fresh one
+                self.connection.close()  # its state is unknown; the next request opens a new one
                 give_up = give_up or time.monotonic() + self.patience_s
                 if time.monotonic() + pause > give_up:
                     raise
@@ -51,7 +51,7 @@ class Tailback:
             busy = http.client.HTTPException(f"{response.status} to {method} {path}: {text[:200]!r}")
             busy.retry_after_s = int(response.headers.get("retry-after", 0))
             raise busy
-        answer = json.loads(text) if text else {}
+        result = json.loads(text) if text else {}
         if response.status >= 400:
-            raise Refused(answer)
-        return answer
+            raise Refused(result)
+        return result

@@ -1,9 +1,9 @@
-"""One worker of one stage: reserve, work, settle, for ever. It is meant to be killed at any moment.
+"""A worker of one stage: reserve, work, settle, in a loop. It may be killed at any time.
 
     worker.py URL PARENT NAME transform QUEUE NEXT_QUEUE
     worker.py URL PARENT NAME load QUEUE FILE
 
-PARENT is the process id of the run that starts it; without that parent it ends.
+PARENT is the process id of the run that starts it; it exits when that parent has exited.
 """
 import json
 import os
@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True  # an example leaves no files in the checkout
 from records import parse  # noqa: E402
 from tailback import Refused, Tailback  # noqa: E402
 
-WORK_S = 0.01  # stands for the real work, and leaves a kill something to hit
+WORK_S = 0.01  # simulates the real work, so that kills interrupt it
 
 
 def transform(tailback, job, next_queue):
@@ -26,7 +26,7 @@ def transform(tailback, job, next_queue):
 
 def load(tailback, job, path):
     entry = {"id": job["id"], "attempt": job["attempt"], "record": job["payload"]}
-    # A kill can tear a write apart. The newline in front keeps such a stump from spoiling the next line.
+    # A kill can truncate a write. The leading newline separates this line from such a partial one.
     line = b"\n" + json.dumps(entry).encode() + b"\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -34,7 +34,7 @@ def load(tailback, job, path):
             raise OSError(f"{path}: a short write; is the disk full?")
     finally:
         os.close(file)
-    time.sleep(WORK_S)  # killed here, the job comes again and its line is there twice
+    time.sleep(WORK_S)  # if killed here, the job is retried and its line written twice
     tailback.call("POST", f"/v1/jobs/{job['id']}/commit", {"reservation": job["reservation"]})
 
 
@@ -43,7 +43,7 @@ def main():
     tailback = Tailback(url)
     work = {"transform": transform, "load": load}[stage]
     while os.getppid() == int(parent):
-        # The short lease brings a killed worker's jobs back soon; a few at a time are done well within it.
+        # With a short lease a killed worker's jobs are retried soon; a few at a time are done well within it.
         ask = {"count": 8, "wait_ms": 1000, "lease_ms": 2000, "worker": name}
         for job in tailback.call("POST", f"/v1/queues/{queue}/reserve", ask)["jobs"]:
             try:
@@ -51,7 +51,7 @@ def main():
             except Refused as refusal:
                 if refusal.code != "reservation-lost":
                     raise
-                # We were too slow and somebody else has it now: nothing to repair.
+                # The lease expired and another worker has the job: nothing to do.
 
 
 if __name__ == "__main__":
