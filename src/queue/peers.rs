@@ -97,7 +97,7 @@ impl Peers {
     }
 
     /// From now on there may be other servers, to which signals are published.
-    pub fn expect(&self) {
+    pub fn enable(&self) {
         self.possible.store(true, Ordering::Release);
     }
 

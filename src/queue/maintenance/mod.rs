@@ -70,7 +70,7 @@ impl Maintenance {
     pub fn new(queues: Queues, readiness: Readiness) -> Arc<Self> {
         let signals = queues.0.store.signals().map(SignalStream::new);
         if signals.is_some() {
-            queues.0.waiters.peers.expect();
+            queues.0.waiters.peers.enable();
         }
         Arc::new(Self {
             poll: Mutex::new(PollState::new(queues.options().poll)),
