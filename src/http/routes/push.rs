@@ -50,11 +50,12 @@ macro_rules! pushes {
                 #[serde(default)]
                 #[schema(value_type = std::collections::HashMap<String, String>)]
                 headers: Headers,
-                /// The group of the job: jobs of the same group in a queue are delivered one at a time, in the order of their
-                /// pushes.
+                /// The group of the job: jobs of the same group in a queue are delivered one at a time, in the order of
+                /// their pushes.
                 #[schema(value_type = Option<String>)]
                 group: Option<GroupName>,
-                /// The semaphores that the job needs, up to 16: it is delivered once all have capacity, and holds all of them.
+                /// The semaphores that the job needs, up to 16: it is delivered once all have capacity, and holds all of
+                /// them.
                 #[serde(default)]
                 #[schema(value_type = Vec<String>, max_items = 16)]
                 semaphores: Vec<SemaphoreName>,
