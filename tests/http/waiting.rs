@@ -137,21 +137,19 @@ pub async fn who_came_first_is_served_first(place: &Place) {
         .await;
     }
     // Who begins to wait is announced, and then the server looks once for all: whoever that wakes looks, too.
-    until_no_look_is_due(&server).await;
+    until_no_poll_is_due(&server).await;
     for waiter in waiters {
         let pushed = server.push("mail.in", json!({"payload": 1})).await;
         assert_eq!(woken(since, waiter).await, [pushed]);
     }
 }
 
-/// Waits until no look for all has begun for much longer than one is put off.
-async fn until_no_look_is_due(server: &Server) {
-    let mut before = None;
-    loop {
-        let looks = metric(server, "tailback_store_call_seconds_count{call=\"stocked\"}").await;
-        if before.replace(looks) == Some(looks) {
-            return;
-        }
+/// Waits until the server has polled for nobody during several intervals, each longer than a poll is put off.
+async fn until_no_poll_is_due(server: &Server) {
+    let (mut before, mut quiet) = (None, 0);
+    while quiet < 4 {
+        let polls = metric(server, "tailback_store_call_seconds_count{call=\"stocked\"}").await;
+        quiet = if before.replace(polls) == Some(polls) { quiet + 1 } else { 0 };
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     }
 }
