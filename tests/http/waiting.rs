@@ -144,7 +144,7 @@ pub async fn who_came_first_is_served_first(place: &Place) {
     }
 }
 
-/// Waits until the server has polled for nobody during several intervals, each longer than a poll is put off.
+/// Waits until the server has not polled for several intervals, each longer than a poll is put off.
 async fn until_no_poll_is_due(server: &Server) {
     let (mut before, mut quiet) = (None, 0);
     while quiet < 4 {
