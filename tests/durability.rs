@@ -10,7 +10,7 @@ use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use tailback::job::record::KeyHold;
 use tailback::job::transition::Operation;
-use tailback::job::{Claim, IdSource, NewJob, Payload, Rules};
+use tailback::job::{Claim, IdSource, JobSpec, NewJob, Payload, Rules};
 use tailback::store::mongo::Mongo;
 use tailback::store::{Change, ClaimAsk, Jobs as _, Store};
 
@@ -56,22 +56,8 @@ async fn live(store: &Mongo) {
     let (ids, rules) = (IdSource::default(), Rules::default());
     let now = store.now().unwrap();
     let job = |key: Option<&str>| NewJob {
-        id: ids.next(now),
-        queue: "q".parse().unwrap(),
-        payload: Payload::null(),
-        headers: Default::default(),
-        priority: 0,
-        created_at: now,
-        run_at: now,
         key: key.map(|key| KeyHold { key: key.parse().unwrap(), until: now }),
-        max_attempts: None,
-        backoff: None,
-        expires_at: None,
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
+        ..NewJob::new(ids.next(now), "q".parse().unwrap(), JobSpec::new(Payload::null()), now)
     };
     for pushed in store.push(vec![job(None), job(Some("k"))], &rules).await {
         pushed.unwrap();

@@ -14,8 +14,8 @@ use mongodb::{Client, Database};
 use tailback::job::settings::{Defaults, Rate};
 use tailback::job::transition::Operation;
 use tailback::job::{
-    Claim, IdSource, Job, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules, SemaphoreName,
-    Visible, WorkerName,
+    Claim, IdSource, Job, JobId, JobKey, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
+    SemaphoreName, Visible, WorkerName,
 };
 use tailback::store::mongo::Mongo;
 use tailback::store::{
@@ -242,24 +242,7 @@ async fn settling(bench: &Bench, jobs: Vec<Job>) {
 
 fn new_job(bench: &Bench, ids: &IdSource, n: i64) -> NewJob {
     let now = bench.store.now().unwrap();
-    NewJob {
-        id: ids.next(now),
-        queue: queue(n),
-        payload: Payload::parse("1").unwrap(),
-        headers: Default::default(),
-        priority: 0,
-        created_at: now,
-        run_at: now,
-        key: None,
-        max_attempts: None,
-        backoff: None,
-        expires_at: None,
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
-    }
+    NewJob::new(ids.next(now), queue(n), JobSpec::new(Payload::parse("1").unwrap()), now)
 }
 
 async fn pushing(bench: &Bench) {
@@ -279,10 +262,11 @@ async fn pushing(bench: &Bench) {
 async fn in_groups(bench: &Bench) {
     const LINES: i64 = 20;
     let ids = IdSource::default();
-    let new = |n: i64| NewJob {
-        queue: "grouped".parse().unwrap(),
-        group: Some(format!("group-{}", n % LINES).parse().unwrap()),
-        ..new_job(bench, &ids, n)
+    let new = |n: i64| {
+        let mut job = new_job(bench, &ids, n);
+        job.queue = "grouped".parse().unwrap();
+        job.spec.group = Some(format!("group-{}", n % LINES).parse().unwrap());
+        job
     };
     let jobs: Vec<NewJob> = (0..LINES * 50).map(new).collect();
     let second = jobs[usize::try_from(LINES).unwrap()].id.clone();

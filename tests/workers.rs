@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place};
 use common::stores::open_mongo;
-use tailback::job::{Claim, IdSource, NewJob, Payload, Rules, WorkerName};
+use tailback::job::{Claim, IdSource, JobSpec, NewJob, Payload, Rules, WorkerName};
 use tailback::store::mongo::Mongo;
 use tailback::store::{ClaimAsk, Figures as _, Jobs as _, Report, Store as _, Workers as _};
 
@@ -21,24 +21,8 @@ const LEASE_MS: u64 = 600_000;
 
 fn job(store: &Mongo, ids: &IdSource) -> NewJob {
     let now = store.now().unwrap();
-    NewJob {
-        id: ids.next(now),
-        queue: "q".parse().unwrap(),
-        payload: Payload::parse("1").unwrap(),
-        headers: Default::default(),
-        priority: 0,
-        created_at: now,
-        run_at: now,
-        key: None,
-        max_attempts: Some(1_000_000),
-        backoff: None,
-        expires_at: None,
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
-    }
+    let spec = JobSpec { max_attempts: Some(1_000_000), ..JobSpec::new(Payload::parse("1").unwrap()) };
+    NewJob::new(ids.next(now), "q".parse().unwrap(), spec, now)
 }
 
 /// What a server does all the time: finds who is silent, and a moment later takes what they hold.

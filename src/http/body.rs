@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::Limits;
 use super::problem::{Code, Problem};
-use crate::job::Payload;
+use crate::job::{Invalid, Payload};
 
 /// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
@@ -26,7 +26,7 @@ where
         let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
         let bytes = read(request.into_body(), Limits::from_ref(state)).await?;
         if bytes.is_empty() {
-            return parse("{}").map(Self);
+            return Ok(Self(parse("{}")?));
         }
         if matches!(declared, Some(Ok(false) | Err(_))) {
             let detail = "send JSON with the header content-type: application/json (curl: --json)";
@@ -34,7 +34,7 @@ where
         }
         let text = std::str::from_utf8(&bytes)
             .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
-        parse(text).map(Self)
+        Ok(Self(parse(text)?))
     }
 }
 
@@ -68,13 +68,51 @@ fn is_json(content_type: &str) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
+/// Why a text is not a valid request.
+#[derive(Debug)]
+pub enum BodyError {
+    /// It is not JSON.
+    Malformed {
+        /// The line of the error, from 1.
+        line: usize,
+        /// The column of the error, from 1.
+        column: usize,
+    },
+    /// A field is invalid.
+    Invalid(Invalid),
+}
+
+impl BodyError {
+    /// Returns the error of the request that contains this text at this pointer, as valid JSON but for numbers that no
+    /// type can hold.
+    pub fn under(self, pointer: &str) -> Invalid {
+        match self {
+            Self::Malformed { line, column } => {
+                Invalid::new(pointer, format!("is not JSON (line {line}, column {column})"))
+            }
+            Self::Invalid(invalid) => invalid.under(pointer),
+        }
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Malformed { line, column } => {
+                Self::new(Code::Malformed, format!("the body is not JSON (line {line}, column {column})"))
+            }
+            BodyError::Invalid(invalid) => invalid.into(),
+        }
+    }
+}
+
 /// Parses JSON text as a request, which must be an object.
-pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, BodyError> {
     // serde would accept an array as the fields in the order of their declaration.
     if text.trim_start().starts_with('[') {
         let array: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
         array.map_err(|error| refuse(String::new(), &error))?;
-        return Err(Problem::field("", "must be an object"));
+        return Err(BodyError::Invalid(Invalid::new("", "must be an object")));
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -85,18 +123,17 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     Ok(value)
 }
 
-fn refuse(pointer: String, error: &serde_json::Error) -> Problem {
+fn refuse(pointer: String, error: &serde_json::Error) -> BodyError {
     if !error.is_data() {
-        let (line, column) = (error.line(), error.column());
-        return Problem::new(Code::Malformed, format!("the body is not JSON (line {line}, column {column})"));
+        return BodyError::Malformed { line: error.line(), column: error.column() };
     }
     let text = error.to_string();
     let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
-    explain(pointer, message)
+    BodyError::Invalid(explain(pointer, message))
 }
 
-/// Translates a message of serde into a problem that names the field and the valid values.
-fn explain(pointer: String, message: &str) -> Problem {
+/// Translates a message of serde into one that names the field and the valid values.
+fn explain(pointer: String, message: &str) -> Invalid {
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
     let child = |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
     if message.starts_with("unknown field") {
@@ -106,21 +143,24 @@ fn explain(pointer: String, message: &str) -> Problem {
         let beneath = child(&quoted(message));
         let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
         let pointer = if own { pointer } else { beneath };
-        return Problem::field(pointer, format!("is an unknown field; known fields: {known}"));
+        return Invalid::new(pointer, format!("is an unknown field; known fields: {known}"));
     }
     if message.starts_with("missing field") {
-        return Problem::field(child(&quoted(message)), "is required");
+        return Invalid::new(child(&quoted(message)), "is required");
     }
     if message.starts_with("duplicate field") {
-        return Problem::field(child(&quoted(message)), "is a duplicate");
+        return Invalid::new(child(&quoted(message)), "is a duplicate");
     }
     if let Some(variants) = message.strip_prefix("unknown variant") {
         let known = variants.split_once("expected ").map_or("", |(_, known)| known).replace('`', "");
-        return Problem::field(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
+        return Invalid::new(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
     }
+    // The messages of our own types need no translation. They may quote the request, such as a key in a payload.
     match message.split_once("expected ") {
-        Some((_, expected)) => Problem::field(pointer, format!("must be {}", expected_type(expected))),
-        None => Problem::field(pointer, message),
+        Some((_, expected)) if message.starts_with("invalid ") => {
+            Invalid::new(pointer, format!("must be {}", expected_type(expected)))
+        }
+        _ => Invalid::new(pointer, message),
     }
 }
 
@@ -158,14 +198,10 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     pointer
 }
 
-/// Parses a JSON value as a payload; `pointer` is where it is in the body.
-pub fn payload(raw: &RawValue, pointer: &str) -> Result<Payload, Problem> {
-    Payload::from_raw(raw).map_err(|error| Problem::field(pointer, error.to_string()))
-}
-
-/// Parses an optional JSON value as a payload.
-pub fn optional_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Problem> {
-    raw.map(|raw| payload(raw, pointer)).transpose()
+/// Parses an optional JSON value as a payload; `pointer` is where it is in the body.
+pub fn optional_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Invalid> {
+    let payload = |raw| Payload::from_raw(raw).map_err(|error| Invalid::new(pointer, error.to_string()));
+    raw.map(payload).transpose()
 }
 
 /// Reads a field such that `null` is a value and only an absent field is `None`.
@@ -197,7 +233,7 @@ mod tests {
     }
 
     fn problem(text: &str) -> (u16, Option<String>, String) {
-        let problem = serde_json::to_value(parse::<Sample>(text).unwrap_err()).unwrap();
+        let problem = serde_json::to_value(Problem::from(parse::<Sample>(text).unwrap_err())).unwrap();
         let pointer = problem["pointer"].as_str().map(str::to_owned);
         (problem["status"].as_u64().unwrap() as u16, pointer, problem["detail"].as_str().unwrap().to_owned())
     }

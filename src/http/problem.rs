@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::request_id;
-use crate::job::JobId;
+use crate::job::{Invalid, JobId};
 use crate::queue::Error;
 use crate::store::{StoreError, chain};
 
@@ -200,17 +200,15 @@ impl Problem {
         Self { pointer: Some(pointer), ..self }
     }
 
-    /// Returns an invalid field as the domain error.
-    pub fn into_invalid(self) -> Error {
-        let pointer = self.pointer.unwrap_or_default();
-        let subject = if pointer.is_empty() { "the body" } else { &pointer };
-        let detail = self.detail.strip_prefix(subject).unwrap_or(&self.detail).trim_start().to_owned();
-        Error::Invalid { pointer, detail }
-    }
-
     /// Returns the HTTP status.
     pub fn status(&self) -> u16 {
         self.status
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(Invalid { pointer, detail }: Invalid) -> Self {
+        Self::field(pointer, detail)
     }
 }
 
@@ -218,7 +216,7 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::Invalid { pointer, detail } => Self::field(pointer, detail),
+            Error::Invalid(invalid) => invalid.into(),
             Error::UnknownJob(_) => Self::new(Code::UnknownJob, text),
             Error::UnknownWorker(_) => Self::new(Code::UnknownWorker, text),
             Error::UnknownBatch(_) => Self::new(Code::UnknownBatch, text),

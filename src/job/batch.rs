@@ -1,47 +1,27 @@
 //! Batches: jobs that belong together, and the job that is pushed when the last of them is finished.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::record::{Headers, NewJob};
+use super::record::NewJob;
+use super::spec::flat_spec;
 use super::transition::{Next, Outcome, Step};
-use super::{Backoff, BatchId, GroupName, JobId, Meta, Payload, QueueName, SemaphoreName, Stage, Timestamp};
+use super::{BatchId, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
 
-/// The job that is pushed when the last job of a batch is finished: what a push may say, but for a key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OnFinished {
-    /// Where it goes.
-    pub queue: QueueName,
-    /// What is to be done.
-    pub payload: Payload,
-    /// What else the producer says. The batch adds its id and its counts.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: Headers,
-    /// Due so many milliseconds after it was pushed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay_ms: Option<u64>,
-    /// Higher is delivered first.
-    #[serde(default)]
-    pub priority: i32,
-    /// See [`Meta::max_attempts`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
-    /// See [`Meta::backoff`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backoff: Option<Backoff>,
-    /// Removed so many milliseconds after it was pushed, unless it is reserved or finished then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_in_ms: Option<u64>,
-    /// The group that the job belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<GroupName>,
-    /// The semaphores that the job takes while it is reserved, up to 16.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub semaphores: Vec<SemaphoreName>,
-    /// See [`Meta::route`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<Stage>,
+flat_spec! {
+    /// The job that is pushed when the last job of a batch is finished, as stores keep it. Unknown fields are ignored: a
+    /// newer server may have written them.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+    pub struct OnFinished {
+        /// Where it goes.
+        #[schema(value_type = String)]
+        queue: QueueName,
+        ..payload,
+        /// Due so many milliseconds after it was pushed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        delay_ms: Option<u64>,
+        ..priority,
+        ..others,
+    }
 }
 
 /// How a job of a batch has ended.
@@ -162,42 +142,15 @@ impl Batch {
     pub fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
         self.finished_at = Some(now);
         self.purge_at = Some(now.plus_ms(retain_ms));
-        let OnFinished {
-            queue,
-            payload,
-            mut headers,
-            delay_ms,
-            priority,
-            max_attempts,
-            backoff,
-            expires_in_ms,
-            group,
-            semaphores,
-            then,
-        } = self.on_finished.clone()?;
+        let callback = self.on_finished.clone()?;
+        let (queue, delay_ms) = (callback.queue.clone(), callback.delay_ms.unwrap_or(0));
+        let mut spec = JobSpec::from(callback);
         let Endings { done, dead, cancelled } = self.endings;
-        headers.insert("batch-id".to_owned(), self.id.to_string());
+        spec.headers.insert("batch-id".to_owned(), self.id.to_string());
         for (name, count) in [("batch-done", done), ("batch-dead", dead), ("batch-cancelled", cancelled)] {
-            headers.insert(name.to_owned(), count.to_string());
+            spec.headers.insert(name.to_owned(), count.to_string());
         }
-        Some(NewJob {
-            id: self.callback.clone(),
-            queue,
-            payload,
-            headers,
-            priority,
-            created_at: now,
-            run_at: now.plus_ms(delay_ms.unwrap_or(0)),
-            key: None,
-            max_attempts,
-            backoff,
-            expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)),
-            replay_of: None,
-            route: then,
-            batch: None,
-            group,
-            semaphores,
-        })
+        Some(NewJob { run_at: now.plus_ms(delay_ms), ..NewJob::new(self.callback.clone(), queue, spec, now) })
     }
 }
 

@@ -79,7 +79,7 @@ pub struct Holder {
 impl Holder {
     /// Returns the holder that a job becomes once it is stored in this state.
     pub fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
-        let (id, digest) = (job.id.clone(), job.payload.digest());
+        let (id, digest) = (job.id.clone(), job.spec.payload.digest());
         Self { id, digest, until: hold.until, run_at: job.run_at, state: Some(state) }
     }
 

@@ -1,12 +1,11 @@
 //! A job with all its bookkeeping, as both stores keep it.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
+use super::spec::Headers;
 use super::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobKey, Payload, QueueName, SemaphoreName, Stage, State,
-    Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobKey, JobSpec, Payload, QueueName, SemaphoreName, Stage,
+    State, Timestamp, Visible, WorkerName,
 };
 
 /// How many of a job's failures are kept: the last ones.
@@ -15,9 +14,6 @@ pub const FAILURES_KEPT: usize = 10;
 pub const TRAIL_KEPT: usize = 100;
 /// The longest error message that is kept of a failure, in bytes.
 pub const MESSAGE_BYTES: usize = 4096;
-
-/// Text that travels with a job beside its payload, such as a trace context.
-pub type Headers = BTreeMap<String, String>;
 
 /// One failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -91,8 +87,9 @@ pub struct Origin {
     pub error: Option<String>,
 }
 
-/// The bookkeeping of a job: everything but what its producer and its worker put into it.
-#[derive(Debug, Clone, PartialEq)]
+/// The bookkeeping of a job: everything but what its producer and its worker put into it. Its JSON is for comparing jobs
+/// of two stores.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Meta {
     /// Its id, for ever.
     pub id: JobId,
@@ -125,12 +122,14 @@ pub struct Meta {
     /// Who reserved it last, where the reserve gave a name.
     pub worker: Option<WorkerName>,
     /// The claim that holds it; the last one's for a job in history, to know the repeat of its commit.
+    #[serde(rename = "reservation")]
     pub claim: Option<Claim>,
     /// When the reservation runs out.
     pub reserved_until: Option<Timestamp>,
     /// How long the reservation was asked for, in milliseconds; an extend without a length uses it again.
     pub lease_ms: Option<u64>,
     /// What the worker last reported; handed to the next attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Payload>,
     /// Somebody asked for its end while it was reserved.
     pub cancel_requested: bool,
@@ -143,6 +142,7 @@ pub struct Meta {
     /// The finished job that this one repeats.
     pub replay_of: Option<JobId>,
     /// The stages that it still has before it.
+    #[serde(rename = "then")]
     pub route: Vec<Stage>,
     /// The batch that it belongs to, until it is dead-lettered or redriven.
     pub batch: Option<BatchId>,
@@ -158,6 +158,7 @@ pub struct Meta {
     /// Since when semaphores have kept it from being delivered.
     pub waiting_since: Option<Timestamp>,
     /// A random number that changes with every write; writes are guarded by it.
+    #[serde(skip)]
     pub rev: i64,
 }
 
@@ -180,15 +181,17 @@ impl Meta {
 }
 
 /// A job, whole.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
     /// Its bookkeeping.
+    #[serde(flatten)]
     pub meta: Meta,
     /// What its producer wants done.
     pub payload: Payload,
     /// What else its producer said.
     pub headers: Headers,
     /// What its worker answered with the commit (history only).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
 }
 
@@ -199,34 +202,18 @@ pub struct NewJob {
     pub id: JobId,
     /// Where it goes.
     pub queue: QueueName,
-    /// What is to be done.
-    pub payload: Payload,
-    /// What else the producer says.
-    pub headers: Headers,
-    /// Higher is delivered first.
-    pub priority: i32,
+    /// What its producer says of it.
+    pub spec: JobSpec,
     /// The moment of the push.
     pub created_at: Timestamp,
     /// When it is due; `created_at` for at once.
     pub run_at: Timestamp,
     /// The producer's own name for it.
     pub key: Option<KeyHold>,
-    /// See [`Meta::max_attempts`].
-    pub max_attempts: Option<u32>,
-    /// See [`Meta::backoff`].
-    pub backoff: Option<Backoff>,
-    /// See [`Meta::expires_at`].
-    pub expires_at: Option<Timestamp>,
     /// See [`Meta::replay_of`].
     pub replay_of: Option<JobId>,
-    /// See [`Meta::route`].
-    pub route: Vec<Stage>,
     /// See [`Meta::batch`].
     pub batch: Option<BatchId>,
-    /// See [`Meta::group`].
-    pub group: Option<GroupName>,
-    /// See [`Meta::semaphores`].
-    pub semaphores: Vec<SemaphoreName>,
 }
 
 /// A key and until when it is taken at least.
@@ -239,22 +226,33 @@ pub struct KeyHold {
 }
 
 impl NewJob {
-    /// The job as it is once it is stored.
+    /// A job that is due at once, has no key and belongs to no batch.
+    pub fn new(id: JobId, queue: QueueName, spec: JobSpec, created_at: Timestamp) -> Self {
+        Self { id, queue, spec, created_at, run_at: created_at, key: None, replay_of: None, batch: None }
+    }
+
+    /// See [`Meta::expires_at`].
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.spec.expires_in_ms.map(|ms| self.created_at.plus_ms(ms))
+    }
+
+    /// Returns the job as it is once it is stored.
     pub fn into_job(self) -> Job {
+        let expires_at = self.expires_at();
         let meta = Meta {
             id: self.id,
             queue: self.queue,
             state: State::Ready,
-            priority: self.priority,
+            priority: self.spec.priority,
             run_at: self.run_at,
             attempts: 0,
-            max_attempts: self.max_attempts,
-            backoff: self.backoff,
+            max_attempts: self.spec.max_attempts,
+            backoff: self.spec.backoff,
             key: self.key.map(|hold| hold.key),
             created_at: self.created_at,
             started_at: None,
             finished_at: None,
-            expires_at: self.expires_at,
+            expires_at,
             purge_at: None,
             worker: None,
             claim: None,
@@ -266,15 +264,15 @@ impl NewJob {
             trail: Vec::new(),
             origin: None,
             replay_of: self.replay_of,
-            route: self.route,
+            route: self.spec.then,
             batch: self.batch,
-            group: self.group,
+            group: self.spec.group,
             turn: None,
-            semaphores: self.semaphores,
+            semaphores: self.spec.semaphores,
             waits_for: None,
             waiting_since: None,
             rev: 0,
         };
-        Job { meta, payload: self.payload, headers: self.headers, result: None }
+        Job { meta, payload: self.spec.payload, headers: self.spec.headers, result: None }
     }
 }

@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::backoff::YEAR_MS;
-use super::settings::ATTEMPTS_MAX;
-use super::{Backoff, JobId, QueueName, Timestamp};
+use super::{Backoff, Invalid, JobId, QueueName, Timestamp, spec};
 
 /// The most stages of a route.
 pub const ROUTE_MAX: usize = 100;
@@ -33,16 +31,16 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The first field that is out of its range, as a JSON pointer into the stage, and what would be right.
-    pub fn fault(&self) -> Option<(String, String)> {
-        if self.delay_ms.is_some_and(|ms| ms > YEAR_MS) {
-            return Some(("/delay_ms".into(), "must be 0 to 31536000000 (a year)".into()));
-        }
-        if self.max_attempts.is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n)) {
-            return Some(("/max_attempts".into(), "must be 1 to 1000000".into()));
-        }
-        let (field, what) = self.backoff.as_ref().and_then(Backoff::fault)?;
-        Some((format!("/backoff/{field}"), what.into()))
+    /// A stage in this queue that leaves the job as it is.
+    pub fn new(queue: QueueName) -> Self {
+        Self { queue, priority: None, delay_ms: None, max_attempts: None, backoff: None }
+    }
+
+    /// Refuses the first value that is out of its range. Pointers are relative to the stage.
+    pub fn check(&self) -> Result<(), Invalid> {
+        spec::check_year(self.delay_ms, "/delay_ms")?;
+        spec::check_attempts(self.max_attempts)?;
+        spec::check_backoff(self.backoff.as_ref())
     }
 }
 

@@ -5,12 +5,11 @@
 
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use super::cron::{CronRule, Zone};
 use super::names::text_type;
-use super::record::Headers;
-use super::{Backoff, GroupName, JobId, Payload, QueueName, SemaphoreName, Stage, Timestamp};
+use super::spec::flat_spec;
+use super::{JobId, QueueName, Timestamp};
 
 text_type! {
     /// The name of a schedule.
@@ -46,54 +45,19 @@ pub enum Misfire {
     Skip,
 }
 
-/// The job that a schedule pushes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ScheduledJob {
-    /// What is to be done: any JSON value, given back equal to what is sent here.
-    #[serde(deserialize_with = "payload")]
-    #[schema(value_type = serde_json::Value)]
-    pub payload: Payload,
-    /// Due so many milliseconds after the occurrence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 31536000000_u64)]
-    pub delay_ms: Option<u64>,
-    /// Higher is delivered first.
-    #[serde(default)]
-    #[schema(default = 0)]
-    pub priority: i32,
-    /// How often the job is delivered before it is dead; absent: what the queue says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1000000)]
-    pub max_attempts: Option<u32>,
-    /// How long the job waits after a rollback; absent: what the queue says.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
-    pub backoff: Option<Backoff>,
-    /// Removed after so many milliseconds, unless it is reserved or finished then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 31536000000_u64)]
-    pub expires_in_ms: Option<u64>,
-    /// Text that travels with the job.
-    #[serde(default, skip_serializing_if = "Headers::is_empty")]
-    #[schema(value_type = std::collections::HashMap<String, String>)]
-    pub headers: Headers,
-    /// The group that the job belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub group: Option<GroupName>,
-    /// The semaphores that the job takes while it is reserved, up to 16.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>, max_items = 16)]
-    pub semaphores: Vec<SemaphoreName>,
-    /// The stages that the job goes through afterwards, up to 100.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 100)]
-    pub then: Vec<Stage>,
-}
-
-fn payload<'de, D: Deserializer<'de>>(from: D) -> Result<Payload, D::Error> {
-    let raw = Box::<RawValue>::deserialize(from)?;
-    Payload::from_raw(&raw).map_err(D::Error::custom)
+flat_spec! {
+    /// The job that a schedule pushes.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct ScheduledJob {
+        ..payload,
+        /// Due so many milliseconds after the occurrence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 0, maximum = 31536000000_u64)]
+        delay_ms: Option<u64>,
+        ..priority,
+        ..others,
+    }
 }
 
 /// What a schedule's owner has set.

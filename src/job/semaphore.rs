@@ -191,7 +191,7 @@ pub fn released(before: &Meta, next: &Next) -> Vec<SemaphoreName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{NewJob, Payload};
+    use crate::job::{JobSpec, NewJob, Payload};
 
     const NOW: i64 = 1_000_000;
 
@@ -204,25 +204,9 @@ mod tests {
     }
 
     fn job(id: &str, priority: i32, run_at: i64, needs: &[&str]) -> Meta {
-        let new = NewJob {
-            id: id.parse().unwrap(),
-            queue: "q".parse().unwrap(),
-            payload: Payload::parse("1").unwrap(),
-            headers: Default::default(),
-            priority,
-            created_at: at(run_at),
-            run_at: at(run_at),
-            key: None,
-            max_attempts: None,
-            backoff: None,
-            expires_at: None,
-            replay_of: None,
-            route: Vec::new(),
-            batch: None,
-            group: None,
-            semaphores: needs.iter().map(|text| name(text)).collect(),
-        };
-        new.into_job().meta
+        let semaphores = needs.iter().map(|text| name(text)).collect();
+        let spec = JobSpec { priority, semaphores, ..JobSpec::new(Payload::parse("1").unwrap()) };
+        NewJob::new(id.parse().unwrap(), "q".parse().unwrap(), spec, at(run_at)).into_job().meta
     }
 
     fn waiter(job: &Meta, state: State, since: i64, called_at: Option<i64>) -> Waiter {

@@ -2,11 +2,12 @@
 
 use super::jobs::Page;
 use super::meter::{Event, Notes};
-use super::push::{NewPush, When};
+use super::push::NewPush;
 use super::{Error, Queues, Result};
+use crate::job::spec::check_year;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, OnFinished, QueueName, Rules};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules};
 use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
 
 /// The most jobs that one call adds to a batch.
@@ -14,13 +15,13 @@ pub const BATCH_MAX: usize = 1000;
 /// How many jobs one step of a cancel reads and takes away.
 const STEP: usize = 500;
 
-/// A batch that somebody wants.
+/// A batch that a client wants to create.
 #[derive(Debug, Clone)]
 pub struct NewBatch {
     /// Its first jobs.
     pub jobs: Vec<(QueueName, NewPush)>,
-    /// What is pushed when the last of its jobs is finished; its key is not looked at.
-    pub on_finished: Option<(QueueName, NewPush)>,
+    /// What is pushed when the last of its jobs is finished.
+    pub on_finished: Option<OnFinished>,
     /// Whether these are all of its jobs.
     pub sealed: bool,
 }
@@ -30,15 +31,11 @@ impl Queues {
     pub async fn create_batch(&self, new: NewBatch) -> Result<(Batch, Vec<Child>)> {
         let now = self.now()?;
         let id = self.0.ids.next_batch(now);
-        let on_finished = match new.on_finished {
-            Some((queue, push)) => {
-                self.check_semaphores(&push).await.map_err(|error| error.under("/on_finished"))?;
-                Some(self.on_finished(queue, push)?)
-            }
-            None => None,
-        };
+        if let Some(on_finished) = &new.on_finished {
+            self.check_on_finished(on_finished).await.map_err(|error| error.under("/on_finished"))?;
+        }
         let jobs = self.batch_jobs(&id, new.jobs).await?;
-        let batch = Batch::new(id.clone(), self.0.ids.next(now), on_finished, new.sealed, now);
+        let batch = Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now);
         self.change_batch(id, jobs, move |store, jobs, rules| {
             Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
         })
@@ -116,35 +113,22 @@ impl Queues {
         }
     }
 
-    fn on_finished(&self, queue: QueueName, push: NewPush) -> Result<OnFinished> {
-        push.check(self.options().payload_bytes).map_err(|error| error.under("/on_finished"))?;
-        Ok(OnFinished {
-            queue,
-            payload: push.payload,
-            headers: push.headers,
-            delay_ms: match push.when {
-                When::In(ms) => Some(ms),
-                When::Now | When::At(_) => None,
-            },
-            priority: push.priority,
-            max_attempts: push.max_attempts,
-            backoff: push.backoff,
-            expires_in_ms: push.expires_in_ms,
-            group: push.group,
-            semaphores: push.semaphores,
-            then: push.then,
-        })
+    async fn check_on_finished(&self, on_finished: &OnFinished) -> Result<()> {
+        let spec = JobSpec::from(on_finished.clone());
+        self.check_semaphores(&spec).await?;
+        spec.check(self.options().payload_bytes)?;
+        Ok(check_year(on_finished.delay_ms, "/delay_ms")?)
     }
 
     async fn batch_jobs(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<Vec<NewJob>> {
         if jobs.len() > BATCH_MAX {
             return Err(Error::invalid("/jobs", "must be at most 1000 jobs"));
         }
-        let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| push)).await?;
+        let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| &push.spec)).await?;
         let (now, options) = (self.now()?, self.options());
         let job = |(n, (queue, push)): (usize, (QueueName, NewPush))| {
-            let checked = push.check(options.payload_bytes).and_then(|()| push.check_known(&unknown));
-            checked.map_err(|error| error.under(&format!("/jobs/{n}")))?;
+            let checked = push.check(options.payload_bytes, &unknown);
+            checked.map_err(|invalid| invalid.under(&format!("/jobs/{n}")))?;
             let job = push.into_job(self.0.ids.next(now), queue, now, options.defaults.key_ttl_ms);
             Ok(NewJob { batch: Some(id.clone()), ..job })
         };
@@ -160,7 +144,7 @@ impl Queues {
     ) -> Result<(Batch, Vec<Child>)> {
         let this = self.clone();
         let changing = tokio::spawn(async move {
-            let first_expiry = jobs.iter().filter_map(|job| job.expires_at).min();
+            let first_expiry = jobs.iter().filter_map(|job| job.expires_at()).min();
             let changed = change(this.0.store.clone(), jobs, this.rules()).await;
             let BatchChanged { batch, pushed, callback } =
                 changed.map_err(|denied| Error::batch_denied(&id, denied))?;

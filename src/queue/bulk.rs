@@ -2,7 +2,7 @@
 
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
-use crate::job::{Job, JobId, NewJob, QueueName, Timestamp, Visible};
+use crate::job::{Job, JobId, JobSpec, NewJob, QueueName, Timestamp, Visible};
 use crate::store::{Change, Denied, Filter};
 
 /// How many jobs one step reads and changes.
@@ -120,23 +120,7 @@ impl Queues {
     }
 
     fn copy(&self, job: Job, now: Timestamp) -> NewJob {
-        NewJob {
-            id: self.0.ids.next(now),
-            queue: job.meta.queue,
-            payload: job.payload,
-            headers: job.headers,
-            priority: job.meta.priority,
-            created_at: now,
-            run_at: now,
-            key: None,
-            max_attempts: job.meta.max_attempts,
-            backoff: job.meta.backoff,
-            expires_at: None,
-            replay_of: Some(job.meta.id),
-            route: Vec::new(),
-            batch: None,
-            group: job.meta.group,
-            semaphores: job.meta.semaphores,
-        }
+        let (queue, replay_of) = (job.meta.queue.clone(), Some(job.meta.id.clone()));
+        NewJob { replay_of, ..NewJob::new(self.0.ids.next(now), queue, JobSpec::again(job), now) }
     }
 }

@@ -1,7 +1,7 @@
 //! Looking at jobs, changing them, cancelling them, browsing a queue.
 
-use super::push::check_size;
 use super::{Error, Queues, Result};
+use crate::job::spec::check_size;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Job, JobId, Payload, Timestamp};

@@ -72,7 +72,8 @@ pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{
-    BatchId, IdSource, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp, Visible, WorkerName,
+    BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp, Visible,
+    WorkerName,
 };
 use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 
@@ -80,13 +81,8 @@ use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// A value is out of its range.
-    #[error("{pointer} {detail}")]
-    Invalid {
-        /// Where it is, as a JSON pointer (RFC 6901).
-        pointer: String,
-        /// What would be right.
-        detail: String,
-    },
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
     /// There is no such job.
     #[error("there is no job {0}")]
     UnknownJob(JobId),
@@ -165,7 +161,7 @@ impl From<Turned> for Error {
 impl Error {
     /// An [`Error::Invalid`] at this JSON pointer.
     pub fn invalid(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::Invalid { pointer: pointer.into(), detail: detail.into() }
+        Invalid::new(pointer, detail).into()
     }
 
     fn denied(id: &JobId, denied: Denied) -> Self {
@@ -184,7 +180,7 @@ impl Error {
     /// Returns the same error for a value under this pointer.
     fn under(self, prefix: &str) -> Self {
         match self {
-            Self::Invalid { pointer, detail } => Self::invalid(format!("{prefix}{pointer}"), detail),
+            Self::Invalid(invalid) => invalid.under(prefix).into(),
             other => other,
         }
     }

@@ -1,26 +1,18 @@
 //! New jobs.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
 use super::rounds::{self, Item, Limits, Rounds};
+use super::semaphores::check_known;
 use super::{Error, Queues, Result, Shared};
-use crate::job::backoff::YEAR_MS;
-use crate::job::record::{Headers, KeyHold};
-use crate::job::route::ROUTE_MAX;
-use crate::job::settings::ATTEMPTS_MAX;
+use crate::job::record::KeyHold;
+use crate::job::spec::check_year;
 use crate::job::{
-    Backoff, GroupName, JobId, JobKey, NewJob, Payload, QueueName, SemaphoreName, Stage, State, Timestamp,
-    Visible,
+    Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, SemaphoreName, State, Timestamp, Visible,
 };
 use crate::store::{self, Pushed, StoreError};
-
-/// The most headers of one job.
-const HEADERS_MAX: usize = 64;
-/// The most semaphores of one job.
-pub(super) const SEMAPHORES_MAX: usize = 16;
-/// The most bytes of all names and texts of one job's headers.
-const HEADER_BYTES_MAX: usize = 8192;
 
 /// When a job is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,33 +25,17 @@ pub enum When {
     At(Timestamp),
 }
 
-/// A job that somebody wants to push.
+/// A job that a client wants to push.
 #[derive(Debug, Clone)]
 pub struct NewPush {
-    /// What is to be done.
-    pub payload: Payload,
-    /// What else its producer says.
-    pub headers: Headers,
     /// When it is due.
     pub when: When,
-    /// Higher is delivered first.
-    pub priority: i32,
     /// The producer's own name for it.
     pub key: Option<JobKey>,
     /// How long the key is taken at least, in milliseconds.
     pub key_ttl_ms: Option<u64>,
-    /// How often it may be delivered.
-    pub max_attempts: Option<u32>,
-    /// How long it waits after a rollback.
-    pub backoff: Option<Backoff>,
-    /// Removed after so many milliseconds, unless it is reserved or finished then.
-    pub expires_in_ms: Option<u64>,
-    /// The group that it belongs to.
-    pub group: Option<GroupName>,
-    /// The semaphores that it takes while it is reserved.
-    pub semaphores: Vec<SemaphoreName>,
-    /// The stages that it goes through afterwards.
-    pub then: Vec<Stage>,
+    /// The job.
+    pub spec: JobSpec,
 }
 
 /// What became of a push.
@@ -76,103 +52,35 @@ pub struct PushAnswer {
 }
 
 impl NewPush {
-    /// The first value that is out of its range. Pointers are relative to the job.
-    pub(super) fn check(&self, payload_bytes: usize) -> Result<()> {
-        check_size(&self.payload, "/payload", payload_bytes)?;
-        check_route(&self.then)?;
-        check_semaphores(&self.semaphores)?;
-        let year = |value: Option<u64>| value.is_some_and(|ms| ms > YEAR_MS);
-        if matches!(self.when, When::In(ms) if ms > YEAR_MS) {
-            return Err(Error::invalid("/delay_ms", "must be 0 to 31536000000 (a year)"));
+    /// Refuses the first value that is out of its range, and a semaphore that is among these unknown ones. Pointers are
+    /// relative to the job.
+    pub(super) fn check(
+        &self,
+        payload_bytes: usize,
+        unknown: &HashSet<SemaphoreName>,
+    ) -> Result<(), Invalid> {
+        self.spec.check(payload_bytes)?;
+        if let When::In(ms) = self.when {
+            check_year(Some(ms), "/delay_ms")?;
         }
-        if year(self.key_ttl_ms) {
-            return Err(Error::invalid("/key_ttl_ms", "must be 0 to 31536000000 (a year)"));
-        }
+        check_year(self.key_ttl_ms, "/key_ttl_ms")?;
         if self.key_ttl_ms.is_some() && self.key.is_none() {
-            return Err(Error::invalid("/key_ttl_ms", "needs a key beside it"));
+            return Err(Invalid::new("/key_ttl_ms", "needs a key beside it"));
         }
-        if year(self.expires_in_ms) || self.expires_in_ms == Some(0) {
-            return Err(Error::invalid("/expires_in_ms", "must be 1 to 31536000000 (a year)"));
-        }
-        if self.max_attempts.is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n)) {
-            return Err(Error::invalid("/max_attempts", "must be 1 to 1000000"));
-        }
-        if let Some((field, what)) = self.backoff.as_ref().and_then(Backoff::fault) {
-            return Err(Error::invalid(format!("/backoff/{field}"), what));
-        }
-        let bytes: usize = self.headers.iter().map(|(name, text)| name.len() + text.len()).sum();
-        if self.headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
-            return Err(Error::invalid(
-                "/headers",
-                "must be at most 64 of them with at most 8192 bytes together",
-            ));
-        }
-        match self.headers.keys().find(|name| !is_header_name(name)) {
-            Some(_) => Err(Error::invalid("/headers", "names must be 1 to 128 of A-Z a-z 0-9 . _ : -")),
-            None => Ok(()),
-        }
+        check_known(&self.spec, unknown)
     }
 
-    /// The job that is stored, at this moment.
+    /// Returns the job that is stored, pushed at this moment.
     pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
-        let ttl_ms = self.key_ttl_ms.unwrap_or(key_ttl_ms);
-        NewJob {
-            id,
-            queue,
-            payload: self.payload,
-            headers: self.headers,
-            priority: self.priority,
-            created_at: now,
-            run_at: match self.when {
-                When::Now => now,
-                When::In(ms) => now.plus_ms(ms),
-                When::At(at) => at,
-            },
-            key: self.key.map(|key| KeyHold { key, until: now.plus_ms(ttl_ms) }),
-            max_attempts: self.max_attempts,
-            backoff: self.backoff,
-            expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
-            replay_of: None,
-            route: self.then,
-            batch: None,
-            group: self.group,
-            semaphores: self.semaphores,
-        }
+        let until = now.plus_ms(self.key_ttl_ms.unwrap_or(key_ttl_ms));
+        let run_at = match self.when {
+            When::Now => now,
+            When::In(ms) => now.plus_ms(ms),
+            When::At(at) => at,
+        };
+        let key = self.key.map(|key| KeyHold { key, until });
+        NewJob { run_at, key, ..NewJob::new(id, queue, self.spec, now) }
     }
-}
-
-fn check_semaphores(semaphores: &[SemaphoreName]) -> Result<()> {
-    if semaphores.len() > SEMAPHORES_MAX {
-        return Err(Error::invalid("/semaphores", "must be at most 16"));
-    }
-    match semaphores.iter().enumerate().find(|(n, name)| semaphores[..*n].contains(name)) {
-        Some((n, _)) => Err(Error::invalid(format!("/semaphores/{n}"), "must not be named twice")),
-        None => Ok(()),
-    }
-}
-
-fn check_route(then: &[Stage]) -> Result<()> {
-    if then.len() > ROUTE_MAX {
-        return Err(Error::invalid("/then", "must be at most 100 stages"));
-    }
-    match then.iter().enumerate().find_map(|(n, stage)| Some((n, stage.fault()?))) {
-        Some((n, (pointer, what))) => Err(Error::invalid(format!("/then/{n}{pointer}"), what)),
-        None => Ok(()),
-    }
-}
-
-/// A JSON value that somebody sends must not be larger than `limit` bytes.
-pub(super) fn check_size(value: &Payload, pointer: &str, limit: usize) -> Result<()> {
-    match value.as_str().len() {
-        size if size > limit => {
-            Err(Error::invalid(pointer, format!("is {size} bytes long; the limit is {limit}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn is_header_name(name: &str) -> bool {
-    (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
 }
 
 /// Pushes on their way: the jobs of one call stay together.
@@ -180,7 +88,7 @@ pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>
 
 impl Item for Vec<NewJob> {
     fn weight(&self) -> usize {
-        self.iter().map(|job| rounds::weight(job.payload.as_str().len())).sum()
+        self.iter().map(|job| rounds::weight(job.spec.payload.as_str().len())).sum()
     }
 }
 
@@ -204,7 +112,7 @@ impl Queues {
             Ok(now) => now,
             Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
         };
-        let unknown = match self.unknown_semaphores(pushes.iter()).await {
+        let unknown = match self.unknown_semaphores(pushes.iter().map(|push| &push.spec)).await {
             Ok(unknown) => unknown,
             Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -212,13 +120,13 @@ impl Queues {
         let mut answers: Vec<Option<Error>> = Vec::with_capacity(pushes.len());
         let mut jobs = Vec::with_capacity(pushes.len());
         for push in pushes {
-            match push.check(options.payload_bytes).and_then(|()| push.check_known(&unknown)) {
+            match push.check(options.payload_bytes, &unknown) {
                 Ok(()) => {
                     let id = self.0.ids.next(now);
                     jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));
                     answers.push(None);
                 }
-                Err(error) => answers.push(Some(error)),
+                Err(invalid) => answers.push(Some(invalid.into())),
             }
         }
         let mut stored = self.push_jobs(jobs).await.into_iter();
@@ -251,7 +159,7 @@ impl Queues {
         let jobs: Vec<NewJob> = items.into_iter().flatten().collect();
         let fact = |job: &NewJob| (job.id.clone(), job.queue.clone(), job.created_at, job.run_at);
         let facts: Vec<_> = jobs.iter().map(fact).collect();
-        let first_expiry = jobs.iter().filter_map(|job| job.expires_at).min();
+        let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
         let pushed = self.0.store.push(jobs, &self.rules()).await;
         if let Some(expires_at) = first_expiry {
             self.note_deadline(expires_at);

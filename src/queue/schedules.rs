@@ -7,9 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::meter::Event;
-use super::{Error, IdempotencyKey, NewPush, Page, Precondition, Queues, Result, When};
+use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
-use crate::job::{NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::job::spec::check_year;
+use crate::job::{JobSpec, NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
 use crate::store::{Fired, Firing, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
@@ -142,7 +143,7 @@ impl Queues {
     pub(super) async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
         let rule = &schedule.rule;
         let job = turn.push_at.map(|at| self.scheduled(rule, at)).transpose()?;
-        let pushed = job.as_ref().map(|job| (job.run_at, job.expires_at));
+        let pushed = job.as_ref().map(|job| (job.run_at, job.expires_at()));
         let firing = Firing {
             name: schedule.name.clone(),
             seen: schedule.rev,
@@ -168,33 +169,18 @@ impl Queues {
     /// Returns the job of an occurrence.
     fn scheduled(&self, rule: &ScheduleRule, at: Timestamp) -> Result<NewJob> {
         let now = self.now()?;
-        let when = When::At(at.plus_ms(rule.job.delay_ms.unwrap_or(0)));
-        let push = NewPush { when, ..as_push(&rule.job) };
-        Ok(push.into_job(self.0.ids.next(now), rule.queue.clone(), now, 0))
+        let spec = JobSpec::from(rule.job.clone());
+        let run_at = at.plus_ms(rule.job.delay_ms.unwrap_or(0));
+        Ok(NewJob { run_at, ..NewJob::new(self.0.ids.next(now), rule.queue.clone(), spec, now) })
     }
 
     async fn check_job(&self, job: &ScheduledJob) -> Result<()> {
-        let push = as_push(job);
-        push.check(self.options().payload_bytes).map_err(|error| error.under("/job"))?;
-        self.check_semaphores(&push).await.map_err(|error| error.under("/job"))
-    }
-}
-
-/// Returns the job of a schedule as a push.
-fn as_push(job: &ScheduledJob) -> NewPush {
-    NewPush {
-        payload: job.payload.clone(),
-        headers: job.headers.clone(),
-        when: job.delay_ms.map_or(When::Now, When::In),
-        priority: job.priority,
-        key: None,
-        key_ttl_ms: None,
-        max_attempts: job.max_attempts,
-        backoff: job.backoff,
-        expires_in_ms: job.expires_in_ms,
-        group: job.group.clone(),
-        semaphores: job.semaphores.clone(),
-        then: job.then.clone(),
+        let spec = JobSpec::from(job.clone());
+        let checked = spec.check(self.options().payload_bytes);
+        checked
+            .and_then(|()| check_year(job.delay_ms, "/delay_ms"))
+            .map_err(|invalid| invalid.under("/job"))?;
+        self.check_semaphores(&spec).await.map_err(|error| error.under("/job"))
     }
 }
 

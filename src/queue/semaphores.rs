@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::push::NewPush;
 use super::{Error, Page, Queues, Result};
 use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
-use crate::job::{QueueName, SemaphoreName, Timestamp};
+use crate::job::{Invalid, JobSpec, QueueName, SemaphoreName, Timestamp};
 use crate::store::{Applied, Holder, Removal, SemaphoreView};
 
 /// The most holders that are shown.
@@ -104,7 +103,7 @@ impl Queues {
     /// Returns the semaphores of these jobs that do not exist. Reads each at most once a second.
     pub(super) async fn unknown_semaphores(
         &self,
-        pushes: impl Iterator<Item = &NewPush>,
+        specs: impl Iterator<Item = &JobSpec>,
     ) -> Result<HashSet<SemaphoreName>> {
         let now = Instant::now();
         let asked: BTreeSet<SemaphoreName> = {
@@ -112,7 +111,7 @@ impl Queues {
             let is_known = |name: &&SemaphoreName| {
                 known.get(*name).is_some_and(|seen| now.saturating_duration_since(*seen) < KNOWN)
             };
-            pushes.flat_map(|push| &push.semaphores).filter(|name| !is_known(name)).cloned().collect()
+            specs.flat_map(|spec| &spec.semaphores).filter(|name| !is_known(name)).cloned().collect()
         };
         if asked.is_empty() {
             return Ok(HashSet::new());
@@ -129,8 +128,8 @@ impl Queues {
     }
 
     /// Refuses a job that names a semaphore which does not exist.
-    pub(super) async fn check_semaphores(&self, push: &NewPush) -> Result<()> {
-        push.check_known(&self.unknown_semaphores(std::iter::once(push)).await?)
+    pub(super) async fn check_semaphores(&self, spec: &JobSpec) -> Result<()> {
+        Ok(check_known(spec, &self.unknown_semaphores(std::iter::once(spec)).await?)?)
     }
 
     /// Notes that these semaphores may have room now.
@@ -178,15 +177,13 @@ impl Queues {
     }
 }
 
-impl NewPush {
-    /// Refuses a job that names one of these semaphores, which do not exist.
-    pub(super) fn check_known(&self, unknown: &HashSet<SemaphoreName>) -> Result<()> {
-        match self.semaphores.iter().enumerate().find(|(_, name)| unknown.contains(name)) {
-            Some((n, name)) => {
-                let detail = format!("must name a semaphore that there is; nobody has made {name}");
-                Err(Error::invalid(format!("/semaphores/{n}"), detail))
-            }
-            None => Ok(()),
+/// Refuses a job that names one of these semaphores, which do not exist.
+pub(super) fn check_known(spec: &JobSpec, unknown: &HashSet<SemaphoreName>) -> Result<(), Invalid> {
+    match spec.semaphores.iter().enumerate().find(|(_, name)| unknown.contains(name)) {
+        Some((n, name)) => {
+            let detail = format!("must name a semaphore that there is; nobody has made {name}");
+            Err(Invalid::new(format!("/semaphores/{n}"), detail))
         }
+        None => Ok(()),
     }
 }

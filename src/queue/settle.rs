@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
-use super::push::{NewPush, check_size};
+use super::push::NewPush;
 use super::rounds::{self, Item, Limits, Rounds};
 use super::{Error, Queues, Result, Shared};
-use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
+use crate::job::spec::{check_size, check_year};
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, Reservation, SemaphoreName, Timestamp};
@@ -82,15 +82,13 @@ impl Settle {
             }
             Action::Commit { push, .. } => {
                 let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
-                    let checked = push.check(payload_bytes).and_then(|()| push.check_known(unknown));
-                    checked.map_err(|error| error.under(&format!("/push/{n}")))
+                    let checked = push.check(payload_bytes, unknown);
+                    checked.map_err(|invalid| invalid.under(&format!("/push/{n}")).into())
                 };
                 push.iter().enumerate().try_for_each(check)
             }
-            Action::Rollback { delay_ms: Some(ms), .. } | Action::Move { delay_ms: Some(ms), .. }
-                if *ms > YEAR_MS =>
-            {
-                Err(Error::invalid("/delay_ms", "must be 0 to 31536000000 (a year)"))
+            Action::Rollback { delay_ms, .. } | Action::Move { delay_ms, .. } => {
+                Ok(check_year(*delay_ms, "/delay_ms")?)
             }
             Action::Extend { lease_ms: Some(ms), .. } if !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(ms) => {
                 Err(Error::invalid("/lease_ms", "must be 100 to 86400000"))
@@ -128,7 +126,7 @@ impl Item for Vec<Change> {
     fn weight(&self) -> usize {
         let bytes = |value: &Payload| value.as_str().len();
         let own = |operation: &Operation| rounds::weight(operation.value().map_or(0, bytes));
-        let pushed = |job: &NewJob| rounds::weight(bytes(&job.payload));
+        let pushed = |job: &NewJob| rounds::weight(bytes(&job.spec.payload));
         let weight = |Change { operation, .. }: &Change| {
             own(operation) + operation.pushes().iter().map(pushed).sum::<usize>()
         };
@@ -159,7 +157,7 @@ impl Queues {
             Ok(now) => now,
             Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
         };
-        let pushes = settles.iter().flat_map(Settle::pushed).map(|(_, push)| push);
+        let pushes = settles.iter().flat_map(Settle::pushed).map(|(_, push)| &push.spec);
         let unknown = match self.unknown_semaphores(pushes).await {
             Ok(unknown) => unknown,
             Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
@@ -253,7 +251,7 @@ impl Queues {
         }
         if !applied.repeated {
             self.note(verb, &applied, now, notes);
-            let first_expiry = change.operation.pushes().iter().filter_map(|job| job.expires_at).min();
+            let first_expiry = change.operation.pushes().iter().filter_map(|job| job.expires_at()).min();
             self.note_pushed(first_expiry, &applied.pushed, notes);
         }
         Ok(Settled { id, outcome: applied.outcome, pushed: applied.pushed, now })

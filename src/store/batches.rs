@@ -20,7 +20,7 @@ pub struct CalledBack {
 
 impl From<&NewJob> for CalledBack {
     fn from(job: &NewJob) -> Self {
-        Self { queue: job.queue.clone(), run_at: job.run_at, expires_at: job.expires_at }
+        Self { queue: job.queue.clone(), run_at: job.run_at, expires_at: job.expires_at() }
     }
 }
 

@@ -8,7 +8,8 @@ use tailback::job::batch::Endings;
 use tailback::job::settings::Defaults;
 use tailback::job::transition::{Operation, Outcome};
 use tailback::job::{
-    Batch, BatchId, BatchResult, Ending, IdSource, Job, JobId, NewJob, OnFinished, Rules, Stage, State,
+    Batch, BatchId, BatchResult, Ending, IdSource, Job, JobId, JobSpec, NewJob, OnFinished, Rules, Stage,
+    State,
 };
 use tailback::store::{BatchChanged, BatchDenied, Change, Store};
 
@@ -20,19 +21,13 @@ const CALLBACK: &str = r#"{"n":1.0,"big":123456789012345678901234567890}"#;
 
 fn batch(store: &dyn Store, sealed: bool) -> Batch {
     let now = store.now().unwrap();
-    let on_finished = OnFinished {
-        queue: queue("after"),
-        payload: payload(CALLBACK),
+    let spec = JobSpec {
         headers: [("trace".to_owned(), "t".to_owned())].into(),
-        delay_ms: None,
         priority: 7,
         max_attempts: Some(2),
-        backoff: None,
-        expires_in_ms: None,
-        group: None,
-        semaphores: Vec::new(),
-        then: Vec::new(),
+        ..JobSpec::new(payload(CALLBACK))
     };
+    let on_finished = OnFinished::new(spec, queue("after"), None);
     Batch::new(IDS.next_batch(now), IDS.next(now), Some(on_finished), sealed, now)
 }
 
@@ -218,8 +213,7 @@ pub async fn a_job_that_was_there_is_not_counted(store: &dyn Store) {
 }
 
 pub async fn a_job_under_way_is_pending(store: &dyn Store) {
-    let stage =
-        Stage { queue: queue("b"), priority: None, delay_ms: None, max_attempts: None, backoff: None };
+    let stage = Stage::new(queue("b"));
     let made = create(store, vec![job("a").then(vec![stage])], &Rules::default()).await;
     apply(store, commit_with(&take(store, "a").await, "1")).await.unwrap();
     let second = take(store, "b").await;

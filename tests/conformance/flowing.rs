@@ -29,7 +29,7 @@ fn children(applied: &Applied) -> Vec<JobId> {
 
 /// A stage of which nothing but the queue is said.
 fn stage(name: &str) -> Stage {
-    Stage { queue: queue(name), priority: None, delay_ms: None, max_attempts: None, backoff: None }
+    Stage::new(queue(name))
 }
 
 pub async fn a_commit_and_its_pushes_happen_together(store: &dyn Store) {

@@ -214,8 +214,7 @@ pub async fn a_moved_job_joins_the_end(store: &dyn Store) {
 }
 
 pub async fn a_route_joins_the_groups_of_its_queues(store: &dyn Store) {
-    let stage =
-        Stage { queue: queue("next"), priority: None, delay_ms: None, max_attempts: None, backoff: None };
+    let stage = Stage::new(queue("next"));
     let pushed = push_in_turn(store, vec![job("q").group("a").then(vec![stage]); 2]).await;
     for _ in 0..2 {
         let taken = take(store, "q").await;

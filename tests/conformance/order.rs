@@ -43,7 +43,7 @@ pub async fn a_big_mix_is_delivered_in_order_by_small_claims(store: &dyn Store) 
         jobs.push(job("q").priority(priority).delay(-(n * 13 % 11) * 100).build(store));
     }
     let mut expected = jobs.clone();
-    expected.sort_by_key(|job| (-i64::from(job.priority), job.run_at, job.id.clone()));
+    expected.sort_by_key(|job| (-i64::from(job.spec.priority), job.run_at, job.id.clone()));
     store.push(jobs, &Default::default()).await;
     let mut taken = Vec::new();
     while taken.len() < 60 {

@@ -136,7 +136,7 @@ pub async fn a_payload_may_be_long(store: &dyn Store) {
 pub async fn headers_come_back(store: &dyn Store) {
     let draft = job("q").header("traceparent", "00-ab-cd-01").header("", "").header("$a.b", "\u{0}ü\"");
     let taken = push_and_take(store, draft.clone()).await;
-    assert_eq!(taken.headers, draft.build(store).headers);
+    assert_eq!(taken.headers, draft.build(store).spec.headers);
     assert_eq!(taken.headers.len(), 3);
 }
 

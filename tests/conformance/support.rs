@@ -9,8 +9,8 @@ use tailback::job::settings::Defaults;
 use tailback::job::state::State;
 use tailback::job::transition::{Operation, Outcome, Refusal};
 use tailback::job::{
-    Backoff, BatchId, Claim, GroupName, IdSource, Job, JobId, NewJob, Payload, QueueName, QueueSettings,
-    Rules, SemaphoreName, Stage, Timestamp,
+    Backoff, BatchId, Claim, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
+    Stage, Timestamp,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
 
@@ -34,49 +34,31 @@ pub fn id(text: &str) -> JobId {
 #[derive(Clone)]
 pub struct Draft {
     queue: QueueName,
-    payload: Payload,
-    priority: i32,
     delay_ms: i64,
     key: Option<(String, u64)>,
-    expires_in_ms: Option<u64>,
-    max_attempts: Option<u32>,
-    backoff: Option<Backoff>,
-    headers: Vec<(String, String)>,
     replay_of: Option<JobId>,
-    route: Vec<Stage>,
     batch: Option<BatchId>,
-    group: Option<GroupName>,
-    semaphores: Vec<SemaphoreName>,
+    spec: JobSpec,
 }
 
 pub fn job(name: &str) -> Draft {
-    Draft {
-        queue: queue(name),
-        payload: payload(r#"{"n":1}"#),
-        priority: 0,
-        delay_ms: 0,
-        key: None,
-        expires_in_ms: None,
-        max_attempts: None,
-        backoff: None,
-        headers: Vec::new(),
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
-    }
+    let spec = JobSpec::new(payload(r#"{"n":1}"#));
+    Draft { queue: queue(name), delay_ms: 0, key: None, replay_of: None, batch: None, spec }
 }
 
 impl Draft {
-    pub fn payload(mut self, text: &str) -> Self {
-        self.payload = payload(text);
+    /// Changes what the producer says of it.
+    pub fn with(mut self, change: impl FnOnce(&mut JobSpec)) -> Self {
+        change(&mut self.spec);
         self
     }
 
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
+    pub fn payload(self, text: &str) -> Self {
+        self.with(|spec| spec.payload = payload(text))
+    }
+
+    pub fn priority(self, priority: i32) -> Self {
+        self.with(|spec| spec.priority = priority)
     }
 
     /// Due this much after the push; before it where negative.
@@ -90,24 +72,20 @@ impl Draft {
         self
     }
 
-    pub fn expires(mut self, in_ms: u64) -> Self {
-        self.expires_in_ms = Some(in_ms);
-        self
+    pub fn expires(self, in_ms: u64) -> Self {
+        self.with(|spec| spec.expires_in_ms = Some(in_ms))
     }
 
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts);
-        self
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        self.with(|spec| spec.max_attempts = Some(attempts))
     }
 
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = Some(backoff);
-        self
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        self.with(|spec| spec.backoff = Some(backoff))
     }
 
-    pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.headers.push((name.to_owned(), value.to_owned()));
-        self
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.with(|spec| drop(spec.headers.insert(name.to_owned(), value.to_owned())))
     }
 
     pub fn replay_of(mut self, id: &JobId) -> Self {
@@ -115,9 +93,8 @@ impl Draft {
         self
     }
 
-    pub fn then(mut self, route: Vec<Stage>) -> Self {
-        self.route = route;
-        self
+    pub fn then(self, route: Vec<Stage>) -> Self {
+        self.with(|spec| spec.then = route)
     }
 
     pub fn of(mut self, batch: &BatchId) -> Self {
@@ -125,38 +102,25 @@ impl Draft {
         self
     }
 
-    pub fn group(mut self, name: &str) -> Self {
-        self.group = Some(name.parse().unwrap());
-        self
+    pub fn group(self, name: &str) -> Self {
+        self.with(|spec| spec.group = Some(name.parse().unwrap()))
     }
 
-    pub fn needs(mut self, semaphores: &[&str]) -> Self {
-        self.semaphores = semaphores.iter().map(|name| name.parse().unwrap()).collect();
-        self
+    pub fn needs(self, semaphores: &[&str]) -> Self {
+        self.with(|spec| spec.semaphores = semaphores.iter().map(|name| name.parse().unwrap()).collect())
     }
 
     /// The job, by the store's clock.
     pub fn build(self, store: &dyn Store) -> NewJob {
         let now = store.now().unwrap();
+        let hold =
+            |(key, ttl_ms): (String, u64)| KeyHold { key: key.parse().unwrap(), until: now.plus_ms(ttl_ms) };
         NewJob {
-            id: IDS.next(now),
-            queue: self.queue,
-            payload: self.payload,
-            headers: self.headers.into_iter().collect(),
-            priority: self.priority,
-            created_at: now,
             run_at: Timestamp::from_millis(now.millis() + self.delay_ms),
-            key: self
-                .key
-                .map(|(key, ttl_ms)| KeyHold { key: key.parse().unwrap(), until: now.plus_ms(ttl_ms) }),
-            max_attempts: self.max_attempts,
-            backoff: self.backoff,
-            expires_at: self.expires_in_ms.map(|ms| now.plus_ms(ms)),
+            key: self.key.map(hold),
             replay_of: self.replay_of,
-            route: self.route,
             batch: self.batch,
-            group: self.group,
-            semaphores: self.semaphores,
+            ..NewJob::new(IDS.next(now), self.queue, self.spec, now)
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tailback::job::batch::Endings;
-use tailback::job::{BatchId, Ending, JobId, NewJob, OnFinished, Payload, QueueName, Timestamp};
+use tailback::job::{BatchId, Ending, JobId, JobSpec, NewJob, OnFinished, Payload, QueueName, Timestamp};
 use tailback::store::{BatchChanged, BatchDenied, CalledBack};
 
 use super::job::{Differences, Job, When};
@@ -87,24 +87,8 @@ impl Model {
         headers.insert("batch-done".into(), batch.endings.done.to_string());
         headers.insert("batch-dead".into(), batch.endings.dead.to_string());
         headers.insert("batch-cancelled".into(), batch.endings.cancelled.to_string());
-        let new = NewJob {
-            id: batch.callback.clone(),
-            queue: asked.queue.clone(),
-            payload: asked.payload.clone(),
-            headers,
-            priority: asked.priority,
-            created_at: now.from,
-            run_at: now.from,
-            key: None,
-            max_attempts: asked.max_attempts,
-            backoff: asked.backoff,
-            expires_at: None,
-            replay_of: None,
-            route: asked.then.clone(),
-            batch: None,
-            group: asked.group.clone(),
-            semaphores: asked.semaphores.clone(),
-        };
+        let spec = JobSpec { headers, ..JobSpec::from(asked.clone()) };
+        let new = NewJob::new(batch.callback.clone(), asked.queue.clone(), spec, now.from);
         let run_at = now.plus(asked.delay_ms.unwrap_or(0));
         let expires_at = asked.expires_in_ms.map(|ms| now.plus(ms));
         let callback = Job { created_at: now, run_at, expires_at, ..Job::pushed(&new) };

@@ -1,9 +1,10 @@
 //! A job as the model has it, and whether a store's job is the same.
 
-use tailback::job::record::{Headers, TrailReason};
+use tailback::job::record::TrailReason;
+use tailback::job::spec::Headers;
 use tailback::job::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobKey, NewJob, Payload, QueueName, SemaphoreName, Stage,
-    State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobKey, Meta, NewJob, Payload, QueueName, SemaphoreName,
+    Stage, State, Timestamp, Visible, WorkerName,
 };
 
 /// A moment that a store chose, as far as the model knows it: not before `from`, and not after `to`. Once it has been
@@ -126,7 +127,6 @@ pub struct Job {
     pub errors: Vec<Failed>,
     pub trail: Vec<Left>,
     pub origin: Option<Home>,
-    pub replay_of: Option<JobId>,
     pub route: Vec<Stage>,
     pub batch: Option<BatchId>,
     pub group: Option<GroupName>,
@@ -138,6 +138,8 @@ pub struct Job {
     pub headers: Headers,
     pub result: Option<Payload>,
     pub rev: Rev,
+    /// As it was pushed.
+    pub first: Meta,
 }
 
 impl Job {
@@ -147,16 +149,16 @@ impl Job {
             id: new.id.clone(),
             queue: new.queue.clone(),
             state: State::Ready,
-            priority: new.priority,
+            priority: new.spec.priority,
             run_at: When::at(new.run_at),
             attempts: 0,
-            max_attempts: new.max_attempts,
-            backoff: new.backoff,
+            max_attempts: new.spec.max_attempts,
+            backoff: new.spec.backoff,
             key: new.key.as_ref().map(|hold| hold.key.clone()),
             created_at: When::at(new.created_at),
             started_at: None,
             finished_at: None,
-            expires_at: new.expires_at.map(When::at),
+            expires_at: new.expires_at().map(When::at),
             purge_at: None,
             worker: None,
             claim: None,
@@ -167,18 +169,18 @@ impl Job {
             errors: Vec::new(),
             trail: Vec::new(),
             origin: None,
-            replay_of: new.replay_of.clone(),
-            route: new.route.clone(),
+            route: new.spec.then.clone(),
             batch: new.batch.clone(),
-            group: new.group.clone(),
+            group: new.spec.group.clone(),
             turn: Turn::None,
-            semaphores: new.semaphores.clone(),
+            semaphores: new.spec.semaphores.clone(),
             waits_for: Waits::No,
             waiting_since: None,
-            payload: new.payload.clone(),
-            headers: new.headers.clone(),
+            payload: new.spec.payload.clone(),
+            headers: new.spec.headers.clone(),
             result: None,
             rev: Rev::New,
+            first: new.clone().into_job().meta,
         }
     }
 
@@ -252,8 +254,9 @@ impl Job {
         macro_rules! same { ($($field:ident)*) => { $(found.same(stringify!($field), &self.$field, &meta.$field);)* } }
         same! {
             id queue state priority attempts max_attempts backoff key worker claim lease_ms progress
-            cancel_requested replay_of route batch group semaphores
+            cancel_requested route batch
         }
+        found.same("what stays as it was pushed", &self.constant(meta), meta);
         found.same("payload", &self.payload, &seen.payload);
         found.same("headers", &self.headers, &seen.headers);
         found.same("result", &self.result, &seen.result);
@@ -276,6 +279,17 @@ impl Job {
             _ => self.rev = Rev::Same(meta.rev),
         }
         found.end(&format_args!("job {}", self.id))
+    }
+
+    /// The bookkeeping as seen, but as it was pushed in all fields that no operation changes: also in those that this
+    /// model does not know.
+    fn constant(&self, seen: &Meta) -> Meta {
+        macro_rules! changing { ($($field:ident)*) => { Meta { $($field: seen.$field.clone(),)* ..self.first.clone() } } }
+        changing! {
+            state priority run_at attempts max_attempts backoff queue key created_at started_at finished_at
+            expires_at purge_at worker claim reserved_until lease_ms progress cancel_requested errors trail origin
+            route batch turn waits_for waiting_since rev
+        }
     }
 
     /// What it waits for.

@@ -99,7 +99,7 @@ impl Model {
             lines.extend(called.and_then(|called| Some((called.queue.clone(), called.group.clone()?))));
         }
         if let Operation::Commit { push, .. } = &change.operation {
-            lines.extend(push.iter().filter_map(|job| Some((job.queue.clone(), job.group.clone()?))));
+            lines.extend(push.iter().filter_map(|job| Some((job.queue.clone(), job.spec.group.clone()?))));
         }
         lines
     }
@@ -186,8 +186,8 @@ impl World<'_> {
         let (mut jobs, mut own) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.iter().enumerate() {
             let mut new = self.build(draft, None)?;
-            (new.key, new.expires_at) = (None, None);
-            (new.queue, new.group) = (line.0.clone(), Some(line.1.clone()));
+            (new.key, new.spec.expires_in_ms) = (None, None);
+            (new.queue, new.spec.group) = (line.0.clone(), Some(line.1.clone()));
             let mut job = new.clone().into_job();
             let meta = &mut job.meta;
             meta.turn = Some(3 + 2 * place as i64);

@@ -3,14 +3,15 @@
 use tailback::job::schedule::Skipped;
 use tailback::job::settings::{OnGroupDead, Rate};
 use tailback::job::{
-    Batch, BatchId, OnFinished, QueueSettings, Schedule, ScheduleName, ScheduleRule, ScheduleRun, State,
+    Batch, BatchId, JobSpec, OnFinished, QueueSettings, Schedule, ScheduleName, ScheduleRule, ScheduleRun,
+    State,
 };
 use tailback::store::{Expected, Fired, Firing, Imported, Report, Saved, StoredSettings};
 
 use super::job::{Job, When};
 use super::state::{Checked, FAR_MS};
 use super::steps::{Ahead, Ask, Draft, SCHEDULES, Settings, Step};
-use super::world::{World, backoff, fault, group, ms, nth, payload, queue, semaphore, stage, worker};
+use super::world::{World, backoff, fault, ms, nth, payload, queue, spec, worker};
 
 /// How many runs a schedule remembers.
 const RUNS_KEPT: usize = 10;
@@ -68,18 +69,10 @@ impl World<'_> {
         let now = self.now()?;
         let id: BatchId = format!("b{:05}", self.number()).parse().map_err(fault)?;
         let callback_id = format!("c{:05}", self.number()).parse().map_err(fault)?;
-        let on_finished = callback.map(|draft| OnFinished {
-            queue: queue(draft.queue),
-            payload: payload(draft.payload),
-            headers: [("trace".to_owned(), "b".to_owned())].into(),
-            delay_ms: (draft.due != Ahead::Now).then_some(ms(draft.due)),
-            priority: draft.priority,
-            max_attempts: draft.max_attempts,
-            backoff: draft.backoff.map(backoff),
-            expires_in_ms: draft.expires.map(ms),
-            group: draft.group.map(group),
-            semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
-            then: draft.route.iter().map(stage).collect(),
+        let on_finished = callback.map(|draft| {
+            let headers = [("trace".to_owned(), "b".to_owned())].into();
+            let delay_ms = (draft.due != Ahead::Now).then_some(ms(draft.due));
+            OnFinished::new(JobSpec { headers, ..spec(draft) }, queue(draft.queue), delay_ms)
         });
         let batch = Batch::new(id.clone(), callback_id, on_finished, is_sealed, now);
         let jobs = self.build_all(jobs, Some(&id))?;
@@ -338,7 +331,7 @@ impl World<'_> {
     /// A job of another store, in any state.
     async fn import(&mut self, draft: &Draft, state: u8, ask: &Ask, is_expired: bool) -> Checked {
         let mut new = self.build(draft, None)?;
-        (new.key, new.expires_at, new.group) = (None, None, None); // lines are imported whole
+        (new.key, new.spec.expires_in_ms, new.spec.group) = (None, None, None); // lines are imported whole
         let (ask, now) = (self.ask(ask), self.now()?);
         let mut job = new.clone().into_job();
         let meta = &mut job.meta;

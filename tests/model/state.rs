@@ -137,7 +137,7 @@ impl Model {
         if let Some(hold) = &new.key {
             let key = Key {
                 job: new.id.clone(),
-                payload: new.payload.clone(),
+                payload: new.spec.payload.clone(),
                 until: hold.until,
                 run_at: new.run_at,
             };
@@ -167,12 +167,12 @@ impl Model {
                     let is_right = match told {
                         Pushed::Duplicate { id, state, run_at } => {
                             let due = holder.map_or(When::at(key.run_at), |job| job.run_at);
-                            key.payload == new.payload
+                            key.payload == new.spec.payload
                                 && *id == key.job
                                 && states.contains(state)
                                 && due.has(*run_at)
                         }
-                        Pushed::KeyConflict { id } => key.payload != new.payload && *id == key.job,
+                        Pushed::KeyConflict { id } => key.payload != new.spec.payload && *id == key.job,
                         _ => false,
                     };
                     if !is_right {
@@ -224,11 +224,11 @@ impl Model {
                     let due = self.jobs.get(&key.job).map_or(When::at(key.run_at), |job| job.run_at);
                     Some((&key.job, &key.payload, due))
                 }
-                (None, Some(first)) => Some((&first.id, &first.payload, When::at(first.run_at))),
+                (None, Some(first)) => Some((&first.id, &first.spec.payload, When::at(first.run_at))),
                 (None, None) => None,
             };
             let (id, run_at, is_new) = match holder {
-                Some((id, payload, _)) if *payload != new.payload => return refused(Some(id.clone())),
+                Some((id, payload, _)) if *payload != new.spec.payload => return refused(Some(id.clone())),
                 Some((id, _, run_at)) => (id, run_at, false),
                 None => {
                     let moved = u64::from(moved.is_some_and(|job| job.queue == new.queue));

@@ -10,7 +10,7 @@ pub fn words_of_all(jobs: &[NewJob]) -> String {
         let mut add = |what: &str, value: Option<String>| {
             words.extend(value.map(|value| format!(" {what} {value}")));
         };
-        add("priority", (job.priority != 0).then(|| job.priority.to_string()));
+        add("priority", (job.spec.priority != 0).then(|| job.spec.priority.to_string()));
         add(
             "in ms",
             (job.run_at != job.created_at)
@@ -22,17 +22,17 @@ pub fn words_of_all(jobs: &[NewJob]) -> String {
                 .as_ref()
                 .map(|hold| format!("{:?} for {} ms", hold.key, hold.until.ms_since(job.created_at))),
         );
-        add("expires in ms", job.expires_at.map(|at| at.ms_since(job.created_at).to_string()));
-        add("attempts", job.max_attempts.map(|most| most.to_string()));
+        add("expires in ms", job.expires_at().map(|at| at.ms_since(job.created_at).to_string()));
+        add("attempts", job.spec.max_attempts.map(|most| most.to_string()));
         add(
             "then",
-            (!job.route.is_empty())
-                .then(|| format!("{:?}", job.route.iter().map(|stage| &stage.queue).collect::<Vec<_>>())),
+            (!job.spec.then.is_empty())
+                .then(|| format!("{:?}", job.spec.then.iter().map(|stage| &stage.queue).collect::<Vec<_>>())),
         );
-        add("group", job.group.as_ref().map(ToString::to_string));
-        add("needs", (!job.semaphores.is_empty()).then(|| format!("{:?}", job.semaphores)));
+        add("group", job.spec.group.as_ref().map(ToString::to_string));
+        add("needs", (!job.spec.semaphores.is_empty()).then(|| format!("{:?}", job.spec.semaphores)));
         add("of", job.batch.as_ref().map(ToString::to_string));
-        add("payload", Some(job.payload.as_str().to_owned()));
+        add("payload", Some(job.spec.payload.as_str().to_owned()));
         words
     };
     jobs.iter().map(words).collect::<Vec<_>>().join("; ")

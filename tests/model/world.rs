@@ -6,8 +6,8 @@ use std::time::Duration;
 use tailback::job::record::KeyHold;
 use tailback::job::transition::{Loss, Operation};
 use tailback::job::{
-    Backoff, BatchId, Claim, GroupName, JobId, NewJob, Payload, QueueName, Rules, SemaphoreName, Stage,
-    State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobSpec, NewJob, Payload, QueueName, Rules, SemaphoreName,
+    Stage, State, Timestamp, Visible, WorkerName,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Denied, Firing, Store};
 
@@ -85,11 +85,27 @@ pub fn backoff(wait: Wait) -> Backoff {
 
 pub fn stage(draft: &StageDraft) -> Stage {
     Stage {
-        queue: queue(draft.queue),
         priority: draft.priority,
         delay_ms: draft.due.map(ms),
         max_attempts: draft.max_attempts,
         backoff: draft.backoff.map(backoff),
+        ..Stage::new(queue(draft.queue))
+    }
+}
+
+/// What a draft says of its job.
+pub fn spec(draft: &Draft) -> JobSpec {
+    let header = draft.has_header.then(|| ("trace".to_owned(), "x".to_owned()));
+    JobSpec {
+        headers: header.into_iter().collect(),
+        priority: draft.priority,
+        max_attempts: draft.max_attempts,
+        backoff: draft.backoff.map(backoff),
+        expires_in_ms: draft.expires.map(ms),
+        group: draft.group.map(group),
+        semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
+        then: draft.route.iter().map(stage).collect(),
+        ..JobSpec::new(payload(draft.payload))
     }
 }
 
@@ -176,25 +192,8 @@ impl<'a> World<'a> {
             key: KEYS[key as usize].parse().unwrap(),
             until: now.plus_ms(ms(until)),
         };
-        let header = draft.has_header.then(|| ("trace".to_owned(), "x".to_owned()));
-        Ok(NewJob {
-            id,
-            queue: queue(draft.queue),
-            payload: payload(draft.payload),
-            headers: header.into_iter().collect(),
-            priority: draft.priority,
-            created_at: now,
-            run_at,
-            key: draft.key.map(hold),
-            max_attempts: draft.max_attempts,
-            backoff: draft.backoff.map(backoff),
-            expires_at: draft.expires.map(|in_ms| now.plus_ms(ms(in_ms))),
-            replay_of: None,
-            route: draft.route.iter().map(stage).collect(),
-            batch: batch.cloned(),
-            group: draft.group.map(group),
-            semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
-        })
+        let (key, batch) = (draft.key.map(hold), batch.cloned());
+        Ok(NewJob { run_at, key, batch, ..NewJob::new(id, queue(draft.queue), spec(draft), now) })
     }
 
     pub fn build_all(&mut self, drafts: &[Draft], batch: Option<&BatchId>) -> Result<Vec<NewJob>, String> {

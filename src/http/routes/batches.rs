@@ -123,7 +123,7 @@ pub async fn create(
     State(queues): State<Queues>,
     Body(request): Body<CreateBatchRequest>,
 ) -> ApiResult<Response> {
-    let on_finished = request.on_finished.map(OnFinishedRequest::into_push).transpose()?;
+    let on_finished = request.on_finished.map(Into::into);
     let new = NewBatch { jobs: parse_queued(&request.jobs, "/jobs")?, on_finished, sealed: request.sealed };
     let (batch, jobs) = queues.create_batch(new).await?;
     let lost = |_| Problem::new(Code::Internal, "the batch's id is not a valid header value");

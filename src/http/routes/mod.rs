@@ -31,12 +31,15 @@ pub fn docs(api: utoipa::openapi::OpenApi) -> Router<AppState> {
 
 /// Parses independent elements: an invalid one does not affect the others. Returns the outcome for each element,
 /// and the valid ones converted.
-fn parse_each<T: serde::de::DeserializeOwned, U>(
+fn parse_each<T: serde::de::DeserializeOwned, U, E: Into<Problem>>(
     raw: &[Box<RawValue>],
-    convert: impl Fn(T) -> Result<U, Problem>,
+    convert: impl Fn(T) -> Result<U, E>,
 ) -> (Vec<Result<(), Problem>>, Vec<U>) {
     let mut valid = Vec::with_capacity(raw.len());
-    let read = |raw: &RawValue| parse(raw.get()).and_then(&convert).map(|element| valid.push(element));
+    let read = |raw: &RawValue| {
+        valid.push(convert(parse(raw.get())?).map_err(Into::into)?);
+        Ok(())
+    };
     (raw.iter().map(|raw| &**raw).map(read).collect(), valid)
 }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::http::body::{Body, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
-use crate::job::{Backoff, QueueName, QueueSettings, Timestamp, Visible};
-use crate::queue::{Error, QueueView, Queues, ReplayRange};
+use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Timestamp, Visible};
+use crate::queue::{QueueView, Queues, ReplayRange};
 
 /// A queue and its settings.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -138,17 +138,17 @@ pub async fn patch(
     IfMatch(precondition): IfMatch,
     Body(changes): Body<serde_json::Map<String, serde_json::Value>>,
 ) -> ApiResult<Response> {
-    let merge = |settings: QueueSettings| merged(settings, &changes).map_err(invalid);
+    let merge = |settings: QueueSettings| Ok(merged(settings, &changes)?);
     tagged(queues.reconfigure(&queue, &precondition, merge).await?)
 }
 
 fn merged(
     settings: QueueSettings,
     changes: &serde_json::Map<String, serde_json::Value>,
-) -> Result<QueueSettings, Problem> {
+) -> Result<QueueSettings, Invalid> {
     let mut whole = serde_json::to_value(&settings).unwrap_or_default();
     merge(&mut whole, changes);
-    parse(&whole.to_string())
+    parse(&whole.to_string()).map_err(|error| error.under(""))
 }
 
 /// Applies a JSON merge patch (RFC 7396, section 2).
@@ -324,9 +324,4 @@ fn limit(limit: Option<u64>) -> ApiResult<Option<u64>> {
         Some(0) => Err(Problem::field("/limit", "must be at least 1")),
         other => Ok(other),
     }
-}
-
-/// Returns an invalid field of a merged document as the domain error.
-fn invalid(problem: Problem) -> Error {
-    problem.into_invalid()
 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::job::record::{Failure, Headers, Origin, TrailStep};
+use crate::job::record::{Failure, Origin, TrailStep};
+use crate::job::spec::Headers;
 use crate::job::{
     Backoff, BatchId, GroupName, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, SemaphoreName,
     Stage, Timestamp, Visible, WorkerName,

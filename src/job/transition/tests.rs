@@ -2,6 +2,7 @@ use std::collections::HashSet;
 
 use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
 use super::*;
+use crate::job::JobSpec;
 use crate::job::settings::QueueSettings;
 use crate::job::state::{TRANSITIONS, Target, Transition};
 
@@ -16,24 +17,8 @@ fn queue(name: &str) -> QueueName {
 }
 
 fn job(state: State, claim: &Claim) -> Meta {
-    let new = NewJob {
-        id: "A".parse().unwrap(),
-        queue: queue("q"),
-        payload: Payload::parse("1").unwrap(),
-        headers: Default::default(),
-        priority: 0,
-        created_at: at(NOW - 10),
-        run_at: at(NOW - 10),
-        key: None,
-        max_attempts: Some(5),
-        backoff: None,
-        expires_at: None,
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
-    };
+    let spec = JobSpec { max_attempts: Some(5), ..JobSpec::new(Payload::parse("1").unwrap()) };
+    let new = NewJob::new("A".parse().unwrap(), queue("q"), spec, at(NOW - 10));
     let held = matches!(state, State::Reserved | State::Done);
     let reserved_until = (state == State::Reserved).then(|| at(NOW + 10));
     Meta { state, claim: held.then(|| claim.clone()), reserved_until, attempts: 1, ..new.into_job().meta }

@@ -7,7 +7,7 @@ use rusqlite::{Connection, StatementStatus, params};
 
 use crate::job::record::KeyHold;
 use crate::job::transition::Operation;
-use crate::job::{Claim, IdSource, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
+use crate::job::{Claim, IdSource, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp};
 use crate::store::sqlite::Location;
 use crate::store::sqlite::OpenError;
 use crate::store::sqlite::SqliteStore;
@@ -31,24 +31,8 @@ async fn opened(path: &Path) -> Arc<SqliteStore> {
 
 fn job(store: &SqliteStore, ids: &IdSource, payload: &str) -> NewJob {
     let now = store.now().unwrap();
-    NewJob {
-        id: ids.next(now),
-        queue: "q".parse().unwrap(),
-        payload: Payload::parse(payload).unwrap(),
-        headers: Default::default(),
-        priority: 0,
-        created_at: now,
-        run_at: now,
-        key: None,
-        max_attempts: None,
-        backoff: None,
-        expires_at: None,
-        replay_of: None,
-        route: Vec::new(),
-        batch: None,
-        group: None,
-        semaphores: Vec::new(),
-    }
+    let spec = JobSpec::new(Payload::parse(payload).unwrap());
+    NewJob::new(ids.next(now), "q".parse().unwrap(), spec, now)
 }
 
 async fn push_one(store: &SqliteStore, job: NewJob) -> Result<Pushed, StoreError> {

@@ -4,7 +4,7 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::job::record::Headers;
+use crate::job::spec::Headers;
 use crate::job::{Claim, GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
 use crate::store::mongo::jobs::payload;
 use crate::store::{Result, StoreError};

@@ -53,7 +53,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
 
 /// Whether the job must be stored together with something else.
 fn needs_transaction((_, job): &(usize, NewJob)) -> bool {
-    job.key.is_some() || job.group.is_some()
+    job.key.is_some() || job.spec.group.is_some()
 }
 
 fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Placed<Result<Pushed>> {
@@ -135,7 +135,7 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
 
 /// Where the job stands in its queue.
 pub fn place(job: &NewJob) -> (QueueName, Position) {
-    (job.queue.clone(), Position { priority: job.priority, run_at: job.run_at })
+    (job.queue.clone(), Position { priority: job.spec.priority, run_at: job.run_at })
 }
 
 /// Jobs with keys or groups, in one transaction. Returns what room is left as well.
@@ -191,7 +191,7 @@ struct Holder {
 
 impl Holder {
     fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
-        let (job, run_at, digest) = (job.id.clone(), job.run_at, job.payload.digest().to_vec());
+        let (job, run_at, digest) = (job.id.clone(), job.run_at, job.spec.payload.digest().to_vec());
         Self { job, digest, until: hold.until, run_at, state: Some(state) }
     }
 
@@ -200,7 +200,7 @@ impl Holder {
         if self.job == job.id {
             // The first try's commit was carried out after all.
             if self.state == Some(Visible::Blocked) { Pushed::Blocked } else { Pushed::Created }
-        } else if self.digest == job.payload.digest() {
+        } else if self.digest == job.spec.payload.digest() {
             let state = self.state.unwrap_or(Visible::Done);
             Pushed::Duplicate { id: self.job.clone(), state, run_at: self.run_at }
         } else {
@@ -283,7 +283,7 @@ pub async fn resolve(
 
 /// The line that a new job comes to, if it does.
 pub fn line(job: &NewJob) -> Option<Line> {
-    Some(Line { queue: job.queue.clone(), group: job.group.clone()? })
+    Some(Line { queue: job.queue.clone(), group: job.spec.group.clone()? })
 }
 
 /// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: then the body runs again and
@@ -356,7 +356,7 @@ fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
 }
 
 fn record(job: &NewJob, hold: &KeyHold) -> Document {
-    let digest = Binary { subtype: BinarySubtype::Generic, bytes: job.payload.digest().to_vec() };
+    let digest = Binary { subtype: BinarySubtype::Generic, bytes: job.spec.payload.digest().to_vec() };
     let until = date(hold.until);
     doc! { "job": job.id.as_str(), "digest": digest, "until": until, "run_at": date(job.run_at), "check_at": until }
 }

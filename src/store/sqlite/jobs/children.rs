@@ -57,7 +57,7 @@ pub fn check(
                 None => push::holder(tx, &job.queue, hold, committed, now)?,
             },
         };
-        let decision = rule::decide(&job.id, &job.payload, holder.as_ref(), now, || {
+        let decision = rule::decide(&job.id, &job.spec.payload, holder.as_ref(), now, || {
             let leaves = committed.is_some_and(|committed| committed.before.queue == job.queue);
             if !room.knows(&job.queue)
                 && let Some(left) = push::room(tx, &job.queue, u64::from(leaves), rules)?

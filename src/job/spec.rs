@@ -1,0 +1,263 @@
+//! What a producer says of a job: its payload, and how it is to be treated. The same for a push, a push with a
+//! commit, the callback of a batch, a schedule and a replay.
+//!
+//! Requests and stored rules are flat JSON objects that have these fields beside their own. `flat_spec!` declares
+//! such a type, so that a new field of a job is declared here, and not once for each of them.
+
+use std::collections::BTreeMap;
+
+use super::backoff::YEAR_MS;
+use super::route::ROUTE_MAX;
+use super::settings::ATTEMPTS_MAX;
+use super::{Backoff, GroupName, Invalid, Job, Payload, SemaphoreName, Stage};
+
+/// The most headers of one job.
+pub const HEADERS_MAX: usize = 64;
+/// The most bytes of all names and texts of one job's headers.
+pub const HEADER_BYTES_MAX: usize = 8192;
+/// The most semaphores of one job.
+pub const SEMAPHORES_MAX: usize = 16;
+
+/// Text that travels with a job beside its payload, such as a trace context.
+pub type Headers = BTreeMap<String, String>;
+
+/// What a producer says of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// What is to be done.
+    pub payload: Payload,
+    /// What else the producer says.
+    pub headers: Headers,
+    /// Higher is delivered first.
+    pub priority: i32,
+    /// How often it may be delivered; `None`: what the queue says.
+    pub max_attempts: Option<u32>,
+    /// How long it waits after a rollback; `None`: what the queue says.
+    pub backoff: Option<Backoff>,
+    /// Removed so many milliseconds after the push, unless it is reserved or finished then.
+    pub expires_in_ms: Option<u64>,
+    /// The group that it belongs to.
+    pub group: Option<GroupName>,
+    /// The semaphores that it takes while it is reserved.
+    pub semaphores: Vec<SemaphoreName>,
+    /// The stages that it goes through afterwards.
+    pub then: Vec<Stage>,
+}
+
+/// Declares a type that has the fields of a [`JobSpec`] beside its own, as one flat object. Its own fields stand in three
+/// places, so that the order of all fields is the one that clients and stores know.
+macro_rules! flat_spec {
+    (
+        $(#[$attr:meta])*
+        pub struct $name:ident {
+            $($(#[$first_attr:meta])* $first:ident: $first_type:ty,)*
+            ..payload,
+            $($(#[$time_attr:meta])* $time:ident: $time_type:ty,)*
+            ..priority,
+            $($(#[$key_attr:meta])* $key:ident: $key_type:ty,)*
+            ..others,
+        }
+    ) => {
+        $(#[$attr])*
+        pub struct $name {
+            $($(#[$first_attr])* pub $first: $first_type,)*
+            /// The payload: any JSON value, delivered exactly as it was pushed.
+            #[schema(value_type = serde_json::Value)]
+            pub payload: $crate::job::Payload,
+            $($(#[$time_attr])* pub $time: $time_type,)*
+            /// The priority; higher is delivered first.
+            #[serde(default)]
+            #[schema(default = 0)]
+            pub priority: i32,
+            $($(#[$key_attr])* pub $key: $key_type,)*
+            /// The maximum number of deliveries before the job is dead; default: the queue's.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 1, maximum = 1000000)]
+            pub max_attempts: Option<u32>,
+            /// The delay before a retry; default: the queue's.
+            #[serde(
+                default,
+                skip_serializing_if = "Option::is_none",
+                deserialize_with = "crate::job::backoff::object"
+            )]
+            pub backoff: Option<$crate::job::Backoff>,
+            /// The job expires this long after it was pushed, in milliseconds: it is removed unless it is reserved or finished.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 1, maximum = 31536000000_u64)]
+            pub expires_in_ms: Option<u64>,
+            /// Headers: names and strings that are delivered with the job.
+            #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+            #[schema(value_type = std::collections::HashMap<String, String>)]
+            pub headers: $crate::job::spec::Headers,
+            /// The group of the job: jobs of the same group in a queue are delivered one at a time, in the order of
+            /// their pushes.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = Option<String>)]
+            pub group: Option<$crate::job::GroupName>,
+            /// The semaphores that the job needs, up to 16: it is delivered once all have capacity, and holds all of
+            /// them.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[schema(value_type = Vec<String>, max_items = 16)]
+            pub semaphores: Vec<$crate::job::SemaphoreName>,
+            /// The route: further stages of the job, up to 100. Each commit moves it to the next stage.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[schema(max_items = 100)]
+            pub then: Vec<$crate::job::Stage>,
+        }
+
+        impl From<$name> for $crate::job::JobSpec {
+            fn from(flat: $name) -> Self {
+                Self {
+                    payload: flat.payload,
+                    headers: flat.headers,
+                    priority: flat.priority,
+                    max_attempts: flat.max_attempts,
+                    backoff: flat.backoff,
+                    expires_in_ms: flat.expires_in_ms,
+                    group: flat.group,
+                    semaphores: flat.semaphores,
+                    then: flat.then,
+                }
+            }
+        }
+
+        impl $name {
+            /// Adds the fields that are its own to a specification.
+            #[allow(clippy::too_many_arguments, dead_code)] // as many as it has fields of its own; few are made so
+            pub fn new(
+                spec: $crate::job::JobSpec,
+                $($first: $first_type,)* $($time: $time_type,)* $($key: $key_type,)*
+            ) -> Self {
+                Self {
+                    $($first,)* $($time,)* $($key,)*
+                    payload: spec.payload,
+                    headers: spec.headers,
+                    priority: spec.priority,
+                    max_attempts: spec.max_attempts,
+                    backoff: spec.backoff,
+                    expires_in_ms: spec.expires_in_ms,
+                    group: spec.group,
+                    semaphores: spec.semaphores,
+                    then: spec.then,
+                }
+            }
+        }
+    };
+}
+pub(crate) use flat_spec;
+
+impl JobSpec {
+    /// A job with this payload, and nothing else said of it.
+    pub fn new(payload: Payload) -> Self {
+        Self {
+            payload,
+            headers: Headers::new(),
+            priority: 0,
+            max_attempts: None,
+            backoff: None,
+            expires_in_ms: None,
+            group: None,
+            semaphores: Vec::new(),
+            then: Vec::new(),
+        }
+    }
+
+    /// What a replay of this job says again: everything but its expiry and its route.
+    pub fn again(job: Job) -> Self {
+        Self {
+            payload: job.payload,
+            headers: job.headers,
+            priority: job.meta.priority,
+            max_attempts: job.meta.max_attempts,
+            backoff: job.meta.backoff,
+            expires_in_ms: None,
+            group: job.meta.group,
+            semaphores: job.meta.semaphores,
+            then: Vec::new(),
+        }
+    }
+
+    /// Refuses the first value that is out of its range. Pointers are relative to the job.
+    pub fn check(&self, payload_bytes: usize) -> Result<(), Invalid> {
+        check_size(&self.payload, "/payload", payload_bytes)?;
+        check_route(&self.then)?;
+        check_semaphores(&self.semaphores)?;
+        if self.expires_in_ms.is_some_and(|ms| !(1..=YEAR_MS).contains(&ms)) {
+            return Err(Invalid::new("/expires_in_ms", "must be 1 to 31536000000 (a year)"));
+        }
+        check_attempts(self.max_attempts)?;
+        check_backoff(self.backoff.as_ref())?;
+        check_headers(&self.headers)
+    }
+}
+
+/// Refuses a JSON value that is larger than `limit` bytes.
+pub fn check_size(value: &Payload, pointer: &str, limit: usize) -> Result<(), Invalid> {
+    match value.as_str().len() {
+        size if size > limit => {
+            Err(Invalid::new(pointer, format!("is {size} bytes long; the limit is {limit}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a duration of more than a year.
+pub fn check_year(ms: Option<u64>, pointer: &str) -> Result<(), Invalid> {
+    match ms {
+        Some(ms) if ms > YEAR_MS => Err(Invalid::new(pointer, "must be 0 to 31536000000 (a year)")),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a `max_attempts` that is out of its range.
+pub(super) fn check_attempts(max_attempts: Option<u32>) -> Result<(), Invalid> {
+    match max_attempts {
+        Some(n) if !(1..=ATTEMPTS_MAX).contains(&n) => {
+            Err(Invalid::new("/max_attempts", "must be 1 to 1000000"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a `backoff` that has a value out of its range.
+pub(super) fn check_backoff(backoff: Option<&Backoff>) -> Result<(), Invalid> {
+    match backoff.and_then(Backoff::fault) {
+        Some((field, what)) => Err(Invalid::new(format!("/backoff/{field}"), what)),
+        None => Ok(()),
+    }
+}
+
+fn check_semaphores(semaphores: &[SemaphoreName]) -> Result<(), Invalid> {
+    if semaphores.len() > SEMAPHORES_MAX {
+        return Err(Invalid::new("/semaphores", "must be at most 16"));
+    }
+    match semaphores.iter().enumerate().find(|(n, name)| semaphores[..*n].contains(name)) {
+        Some((n, _)) => Err(Invalid::new(format!("/semaphores/{n}"), "must not be named twice")),
+        None => Ok(()),
+    }
+}
+
+fn check_route(then: &[Stage]) -> Result<(), Invalid> {
+    if then.len() > ROUTE_MAX {
+        return Err(Invalid::new("/then", "must be at most 100 stages"));
+    }
+    let checked =
+        |(n, stage): (usize, &Stage)| stage.check().map_err(|invalid| invalid.under(&format!("/then/{n}")));
+    then.iter().enumerate().try_for_each(checked)
+}
+
+fn check_headers(headers: &Headers) -> Result<(), Invalid> {
+    let bytes: usize = headers.iter().map(|(name, text)| name.len() + text.len()).sum();
+    if headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
+        let detail = "must be at most 64 of them with at most 8192 bytes together";
+        return Err(Invalid::new("/headers", detail));
+    }
+    if headers.keys().all(|name| is_header_name(name)) {
+        return Ok(());
+    }
+    Err(Invalid::new("/headers", "names must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+}
+
+fn is_header_name(name: &str) -> bool {
+    (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
+}
