@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `row` | jobs as rows |
+//! | `row`, `column` | jobs as rows: the table of the columns; how each type is kept |
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `apply` | operations on jobs |
@@ -13,6 +13,7 @@ pub mod apply;
 pub mod children;
 pub mod claim;
 pub mod claim_limited;
+mod column;
 pub mod expired;
 pub mod groups;
 pub mod needs;

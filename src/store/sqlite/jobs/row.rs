@@ -7,19 +7,71 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::job::transition::delivery::RESERVE;
-use crate::job::{Claim, Job, JobId, Meta, Payload, State, Timestamp};
+use crate::job::{Job, JobId, Meta, Payload, State, Timestamp};
 use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::tx::Tx;
+
+/// Every field of the bookkeeping and its column, handed to the macro `$then`: its list, its reading and its writing
+/// are made from this table. A new field stands here once, in the group that says when its column is written, and in a
+/// migration. The column `rev` is beside it: every write makes a new one.
+macro_rules! meta_table {
+    ($($then:tt)+) => {
+        $($then)+! {
+            // With the push, and never again.
+            push {
+                id "id",
+                created_at "created_at",
+                replay_of "replay_of",
+                group "group_name",
+                semaphores "semaphores",
+            }
+            // With the push, and with every update.
+            both {
+                queue "queue",
+                state "state",
+                priority "priority",
+                run_at "run_at",
+                attempts "attempts",
+                max_attempts "max_attempts",
+                backoff "backoff",
+                key "key",
+                expires_at "expires_at",
+                cancel_requested "cancel_requested",
+                route "route",
+                batch "batch",
+                turn "turn",
+            }
+            // With every update; NULL from the push until then.
+            update {
+                started_at "started_at",
+                finished_at "finished_at",
+                purge_at "purge_at",
+                worker "worker",
+                claim "claim",
+                reserved_until "reserved_until",
+                lease_ms "lease_ms",
+                progress "progress",
+                errors "errors",
+                trail "trail",
+                origin "origin",
+                waits_for "waits_for",
+                waiting_since "waiting_since",
+            }
+        }
+    };
+}
+
+macro_rules! names {
+    ($($when:ident { $($field:ident $column:literal,)* })*) => { concat!($($($column, ", ",)*)* "rev") };
+}
 
 /// The columns of the bookkeeping, in the order in which [`meta`] reads them. A macro, so that statements
 /// are put together when this is compiled.
 macro_rules! meta_columns {
     () => {
-        "id, queue, state, priority, run_at, attempts, max_attempts, backoff, key, created_at, started_at, \
-         finished_at, expires_at, purge_at, worker, claim, reserved_until, lease_ms, cancel_requested, \
-         replay_of, rev, progress, errors, trail, origin, route, batch, group_name, turn, semaphores, \
-         waits_for, waiting_since"
+        $crate::store::sqlite::jobs::row::meta_table!($crate::store::sqlite::jobs::row::names)
     };
 }
 
@@ -29,7 +81,7 @@ macro_rules! job_columns {
         concat!($crate::store::sqlite::jobs::row::meta_columns!(), ", headers, result, payload")
     };
 }
-pub(in crate::store::sqlite) use {job_columns, meta_columns};
+pub(in crate::store::sqlite) use {job_columns, meta_columns, meta_table, names};
 
 /// A row of the table `jobs`, and what only this store knows of it.
 pub struct Found<T> {
@@ -50,67 +102,49 @@ macro_rules! found_columns {
 pub(in crate::store::sqlite) use found_columns;
 
 impl<T> Found<T> {
-    /// What the row holds, whose job has so many columns.
-    fn read(
-        row: &Row<'_>,
-        columns: usize,
-        job: impl FnOnce(&Row<'_>) -> Result<T, Fault>,
-    ) -> Result<Self, Fault> {
-        Ok(Self { rowid: row.get(columns)?, marked: row.get(columns + 1)?, job: job(row)? })
+    fn read(row: &Row<'_>, job: impl FnOnce(&mut Cells<'_>) -> Result<T, Fault>) -> Result<Self, Fault> {
+        let mut cells = Cells { row, next: 0 };
+        let job = job(&mut cells)?;
+        Ok(Self { rowid: cells.read("rowid")?, marked: cells.read("due")?, job })
     }
 }
 
-/// How many columns the bookkeeping has.
-const META_COLUMNS: usize = 32;
-/// How many columns a job has.
-const JOB_COLUMNS: usize = 35;
+/// The columns of a row that are still to be read.
+struct Cells<'a> {
+    row: &'a Row<'a>,
+    next: usize,
+}
 
-/// The bookkeeping in a row of the columns `meta_columns!`.
-pub fn meta(row: &Row<'_>) -> Result<Meta, Fault> {
-    Ok(Meta {
-        id: parsed(row, 0, "id")?,
-        queue: parsed(row, 1, "queue")?,
-        state: state(row, 2)?,
-        priority: row.get(3)?,
-        run_at: Timestamp::from_millis(row.get(4)?),
-        attempts: row.get(5)?,
-        max_attempts: row.get(6)?,
-        backoff: json(row, 7, "backoff")?,
-        key: parsed_if_any(row, 8, "key")?,
-        created_at: Timestamp::from_millis(row.get(9)?),
-        started_at: time(row, 10)?,
-        finished_at: time(row, 11)?,
-        expires_at: time(row, 12)?,
-        purge_at: time(row, 13)?,
-        worker: parsed_if_any(row, 14, "worker")?,
-        claim: text(row, 15)?.map(Claim::from_stored),
-        reserved_until: time(row, 16)?,
-        lease_ms: row.get::<_, Option<i64>>(17)?.map(i64::unsigned_abs),
-        cancel_requested: row.get(18)?,
-        replay_of: parsed_if_any(row, 19, "replay_of")?,
-        rev: row.get(20)?,
-        progress: payload(row, 21, "progress")?,
-        errors: json(row, 22, "errors")?.unwrap_or_default(),
-        trail: json(row, 23, "trail")?.unwrap_or_default(),
-        origin: json(row, 24, "origin")?,
-        route: json(row, 25, "route")?.unwrap_or_default(),
-        batch: parsed_if_any(row, 26, "batch")?,
-        group: parsed_if_any(row, 27, "group")?,
-        turn: row.get(28)?,
-        semaphores: json(row, 29, "semaphores")?.unwrap_or_default(),
-        waits_for: parsed_if_any(row, 30, "waits_for")?,
-        waiting_since: time(row, 31)?,
+impl Cells<'_> {
+    fn read<T: Column>(&mut self, name: &'static str) -> Result<T, Fault> {
+        let at = self.next;
+        self.next += 1;
+        T::read(self.row, at, name)
+    }
+}
+
+/// Reads the columns `meta_columns!`.
+fn meta(cells: &mut Cells<'_>) -> Result<Meta, Fault> {
+    macro_rules! read {
+        ($($when:ident { $($field:ident $column:literal,)* })*) => {
+            Meta { $($($field: cells.read($column)?,)*)* rev: cells.read("rev")? }
+        };
+    }
+    Ok(meta_table!(read))
+}
+
+fn job_in(cells: &mut Cells<'_>) -> Result<Job, Fault> {
+    Ok(Job {
+        meta: meta(cells)?,
+        headers: cells.read("headers")?,
+        result: cells.read("result")?,
+        payload: cells.read("payload")?,
     })
 }
 
 /// The job in a row of the columns `job_columns!`.
 pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
-    Ok(Job {
-        meta: meta(row)?,
-        headers: json(row, 32, "headers")?.unwrap_or_default(),
-        result: payload(row, 33, "result")?,
-        payload: payload(row, 34, "payload")?.ok_or_else(|| Fault::stored("payload", "missing"))?,
-    })
+    job_in(&mut Cells { row, next: 0 })
 }
 
 /// The bookkeeping of the job with this id.
@@ -118,7 +152,7 @@ pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault
     let mut by_id =
         db.prepare_cached(concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1"))?;
     let mut rows = by_id.query([id.as_str()])?;
-    rows.next()?.map(|row| Found::read(row, META_COLUMNS, meta)).transpose()
+    rows.next()?.map(|row| Found::read(row, meta)).transpose()
 }
 
 /// The job with this id.
@@ -146,45 +180,42 @@ pub fn found_jobs(
     let mut rows = statement.query(params)?;
     let mut jobs = Vec::new();
     while let Some(row) = rows.next()? {
-        jobs.push(Found::read(row, JOB_COLUMNS, job)?);
+        jobs.push(Found::read(row, job_in)?);
     }
     Ok(jobs)
+}
+
+macro_rules! mark {
+    ($column:literal) => {
+        "?, "
+    };
 }
 
 /// Stores a job that is new. An id that is there already is refused with a constraint error, which
 /// changes nothing.
 pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
-    let meta = &job.meta;
-    let due = meta.due(now).map(Timestamp::millis);
-    tx.prepare_cached(
-        "INSERT INTO jobs (id, queue, state, priority, run_at, due, attempts, max_attempts, backoff, key, \
-         created_at, expires_at, cancel_requested, replay_of, rev, headers, payload, route, batch, \
-         group_name, turn, semaphores) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-         ?20)",
-    )?
-    .execute(params![
-        meta.id.as_str(),
-        meta.queue.as_str(),
-        meta.state.as_str(),
-        meta.priority,
-        meta.run_at.millis(),
-        due,
-        meta.max_attempts,
-        to_json(meta.backoff.as_ref())?,
-        meta.key.as_ref().map(|key| key.as_str()),
-        meta.created_at.millis(),
-        meta.expires_at.map(Timestamp::millis),
-        meta.replay_of.as_ref().map(|id| id.as_str()),
-        rand::random::<i64>(),
-        to_json(Some(&job.headers).filter(|headers| !headers.is_empty()))?,
-        job.payload.as_str(),
-        to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
-        meta.batch.as_ref().map(|batch| batch.as_str()),
-        meta.group.as_ref().map(|group| group.as_str()),
-        meta.turn,
-        to_json(Some(&meta.semaphores).filter(|semaphores| !semaphores.is_empty()))?,
-    ])?;
+    let (meta, due, rev) = (&job.meta, job.meta.due(now), rand::random::<i64>());
+    macro_rules! execute {
+        (
+            push { $($once:ident $once_column:literal,)* }
+            both { $($field:ident $column:literal,)* }
+            update { $($rest:tt)* }
+        ) => {
+            tx.prepare_cached(concat!(
+                "INSERT INTO jobs (", $($once_column, ", ",)* $($column, ", ",)* "due, rev, headers, payload) \
+                 VALUES (", $(mark!($once_column),)* $(mark!($column),)* "?, ?, ?, ?)",
+            ))?
+            .execute(params![
+                $(meta.$once.write()?,)*
+                $(meta.$field.write()?,)*
+                due.write()?,
+                rev,
+                job.headers.write()?,
+                job.payload.write()?,
+            ])?
+        };
+    }
+    meta_table!(execute);
     tx.enters(&meta.queue, meta.state, due.is_some());
     needs::write(tx, meta)
 }
@@ -193,26 +224,26 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
 pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     let meta = &found.job.meta;
     tx.prepare_cached(
-        "UPDATE jobs SET state = ?9, due = NULL, attempts = ?2, started_at = ?3, reserved_until = ?4, \
-         lease_ms = ?5, worker = ?6, claim = ?7, rev = ?8 WHERE rowid = ?1",
+        "UPDATE jobs SET state = ?, due = NULL, attempts = ?, started_at = ?, reserved_until = ?, \
+         lease_ms = ?, worker = ?, claim = ?, rev = ? WHERE rowid = ?",
     )?
     .execute(params![
-        found.rowid,
+        meta.state.write()?,
         meta.attempts,
-        meta.started_at.map(Timestamp::millis),
-        meta.reserved_until.map(Timestamp::millis),
-        meta.lease_ms.map(signed),
-        meta.worker.as_ref().map(|worker| worker.as_str()),
-        meta.claim.as_ref().map(Claim::as_str),
+        meta.started_at.write()?,
+        meta.reserved_until.write()?,
+        meta.lease_ms.write()?,
+        meta.worker.write()?,
+        meta.claim.write()?,
         meta.rev,
-        meta.state.as_str(),
+        found.rowid,
     ])?;
     tx.leaves(&meta.queue, RESERVE.from, found.marked);
     tx.enters(&meta.queue, meta.state, false);
     Ok(())
 }
 
-/// Writes a job's new bookkeeping and, where given, a new payload and a result. Answers the `rev` that it has then.
+/// Writes a job's new bookkeeping and, where given, a new payload and a result. Returns the `rev` that it has then.
 pub fn update(
     tx: &Tx<'_>,
     found: &Found<Meta>,
@@ -221,50 +252,29 @@ pub fn update(
     result: Option<&Payload>,
     now: Timestamp,
 ) -> Result<i64, Fault> {
-    let rev: i64 = rand::random();
-    let at = |time: Option<Timestamp>| time.map(Timestamp::millis);
-    let due = at(meta.due(now));
-    tx.prepare_cached(
-        "UPDATE jobs SET queue = ?2, state = ?3, priority = ?4, run_at = ?5, due = ?6, attempts = ?7, \
-         max_attempts = ?8, backoff = ?9, key = ?10, started_at = ?11, finished_at = ?12, expires_at = ?13, \
-         purge_at = ?14, worker = ?15, claim = ?16, reserved_until = ?17, lease_ms = ?18, \
-         cancel_requested = ?19, rev = ?20, progress = ?21, errors = ?22, trail = ?23, origin = ?24, \
-         result = coalesce(?25, result), payload = coalesce(?26, payload), route = ?27, batch = ?28, \
-         turn = ?29, waits_for = ?30, waiting_since = ?31 WHERE rowid = ?1",
-    )?
-    .execute(params![
-        found.rowid,
-        meta.queue.as_str(),
-        meta.state.as_str(),
-        meta.priority,
-        meta.run_at.millis(),
-        due,
-        meta.attempts,
-        meta.max_attempts,
-        to_json(meta.backoff.as_ref())?,
-        meta.key.as_ref().map(|key| key.as_str()),
-        at(meta.started_at),
-        at(meta.finished_at),
-        at(meta.expires_at),
-        at(meta.purge_at),
-        meta.worker.as_ref().map(|worker| worker.as_str()),
-        meta.claim.as_ref().map(Claim::as_str),
-        at(meta.reserved_until),
-        meta.lease_ms.map(signed),
-        meta.cancel_requested,
-        rev,
-        meta.progress.as_ref().map(Payload::as_str),
-        to_json(Some(&meta.errors).filter(|errors| !errors.is_empty()))?,
-        to_json(Some(&meta.trail).filter(|trail| !trail.is_empty()))?,
-        to_json(meta.origin.as_ref())?,
-        result.map(Payload::as_str),
-        payload.map(Payload::as_str),
-        to_json(Some(&meta.route).filter(|route| !route.is_empty()))?,
-        meta.batch.as_ref().map(|batch| batch.as_str()),
-        meta.turn,
-        meta.waits_for.as_ref().map(|semaphore| semaphore.as_str()),
-        at(meta.waiting_since),
-    ])?;
+    let (due, rev) = (meta.due(now), rand::random::<i64>());
+    macro_rules! execute {
+        (
+            push { $($once:tt)* }
+            both { $($field:ident $column:literal,)* }
+            update { $($later:ident $later_column:literal,)* }
+        ) => {
+            tx.prepare_cached(concat!(
+                "UPDATE jobs SET ", $($column, " = ?, ",)* $($later_column, " = ?, ",)* "due = ?, rev = ?, \
+                 result = coalesce(?, result), payload = coalesce(?, payload) WHERE rowid = ?",
+            ))?
+            .execute(params![
+                $(meta.$field.write()?,)*
+                $(meta.$later.write()?,)*
+                due.write()?,
+                rev,
+                result.map(Payload::as_str),
+                payload.map(Payload::as_str),
+                found.rowid,
+            ])?
+        };
+    }
+    meta_table!(execute);
     tx.leaves(&found.job.queue, found.job.state, found.marked);
     tx.enters(&meta.queue, meta.state, due.is_some());
     needs::write(tx, meta)?;
@@ -320,7 +330,8 @@ pub fn payload(row: &Row<'_>, at: usize, what: &'static str) -> Result<Option<Pa
         .map_err(|error| Fault::stored(what, error))
 }
 
-fn text<'a>(row: &'a Row<'_>, at: usize) -> Result<Option<&'a str>, Fault> {
+/// The text of a column; nothing for NULL.
+pub fn text<'a>(row: &'a Row<'_>, at: usize) -> Result<Option<&'a str>, Fault> {
     let value = row.get_ref(at)?.as_str_or_null();
     value.map_err(|error| Fault::Sql(error.into()))
 }
