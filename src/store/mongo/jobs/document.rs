@@ -5,12 +5,52 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::job::spec::Headers;
-use crate::job::{Claim, GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
+use crate::job::{GroupName, Job, Meta, Payload, QueueName, Timestamp};
+use crate::store::mongo::jobs::field::Field;
 use crate::store::mongo::jobs::payload;
 use crate::store::{Result, StoreError};
 
 /// The version of the documents that this server writes.
 pub const VERSION: i32 = 1;
+
+/// Every field of the bookkeeping and its name in documents, handed to the macro `$then`: reading and writing are made from
+/// this table, so that a new field stands here once. Beside it are `_id`, which is never changed, `due`, which is never
+/// read, and `progress` and `turn`, which are not kept as they are.
+macro_rules! meta_table {
+    ($then:ident) => {
+        $then! {
+            queue "queue",
+            state "state",
+            priority "priority",
+            run_at "run_at",
+            attempts "attempts",
+            max_attempts "max_attempts",
+            backoff "backoff",
+            key "key",
+            created_at "created_at",
+            started_at "started_at",
+            finished_at "finished_at",
+            expires_at "expires_at",
+            purge_at "purge_at",
+            worker "worker",
+            claim "claim",
+            reserved_until "reserved_until",
+            lease_ms "lease_ms",
+            cancel_requested "cancel_requested",
+            errors "errors",
+            trail "trail",
+            origin "origin",
+            replay_of "replay_of",
+            route "then",
+            batch "batch",
+            group "group",
+            semaphores "semaphores",
+            waits_for "waits_for",
+            waiting_since "waiting_since",
+            rev "rev",
+        }
+    };
+}
 
 /// The fields that hold what people put into a job; leaving them out makes reading the bookkeeping cheap.
 pub fn without_contents() -> Document {
@@ -72,13 +112,9 @@ struct Fields {
 }
 
 impl Fields {
-    fn put(&mut self, name: &str, value: impl Into<Bson>) {
-        self.set.insert(name, value);
-    }
-
     fn maybe(&mut self, name: &str, value: Option<impl Into<Bson>>) {
         match (value, &mut self.unset) {
-            (Some(value), _) => self.put(name, value),
+            (Some(value), _) => drop(self.set.insert(name, value)),
             (None, Some(unset)) => drop(unset.insert(name, "")),
             (None, None) => {}
         }
@@ -86,42 +122,17 @@ impl Fields {
 
     /// The bookkeeping.
     fn put_meta(&mut self, meta: &Meta, now: Timestamp) {
-        self.put("queue", meta.queue.as_str());
-        self.put("state", meta.state.as_str());
-        self.put("priority", meta.priority);
-        self.put("run_at", date(meta.run_at));
+        macro_rules! put {
+            ($($field:ident $name:literal,)*) => { $(self.maybe($name, meta.$field.write());)* };
+        }
+        meta_table!(put);
         self.maybe("due", meta.due(now).map(date));
-        self.put("attempts", i64::from(meta.attempts));
-        self.maybe("max_attempts", meta.max_attempts.map(i64::from));
-        self.maybe("backoff", meta.backoff.as_ref().map(serialized));
-        self.maybe("key", meta.key.as_ref().map(|key| key.as_str()));
-        self.put("created_at", date(meta.created_at));
-        self.maybe("started_at", meta.started_at.map(date));
-        self.maybe("finished_at", meta.finished_at.map(date));
-        self.maybe("expires_at", meta.expires_at.map(date));
-        self.maybe("purge_at", meta.purge_at.map(date));
-        self.maybe("worker", meta.worker.as_ref().map(|worker| worker.as_str()));
-        self.maybe("claim", meta.claim.as_ref().map(Claim::as_str));
-        self.maybe("reserved_until", meta.reserved_until.map(date));
-        self.maybe("lease_ms", meta.lease_ms.map(u64::cast_signed));
         let progress = meta.progress.as_ref();
         let progress_bson = progress.and_then(payload::to_bson);
         let progress_text = if progress_bson.is_none() { progress.map(Payload::as_str) } else { None };
         self.maybe("progress", progress_bson);
         self.maybe("progress_json", progress_text);
-        self.maybe("cancel_requested", meta.cancel_requested.then_some(true));
-        self.maybe("errors", (!meta.errors.is_empty()).then(|| serialized(&meta.errors)));
-        self.maybe("trail", (!meta.trail.is_empty()).then(|| serialized(&meta.trail)));
-        self.maybe("origin", meta.origin.as_ref().map(serialized));
-        self.maybe("replay_of", meta.replay_of.as_ref().map(|id| id.as_str()));
-        self.maybe("then", (!meta.route.is_empty()).then(|| serialized(&meta.route)));
-        self.maybe("batch", meta.batch.as_ref().map(|batch| batch.as_str()));
-        self.maybe("group", meta.group.as_ref().map(|group| group.as_str()));
         self.maybe("turn", turn(meta));
-        self.maybe("semaphores", (!meta.semaphores.is_empty()).then(|| serialized(&meta.semaphores)));
-        self.maybe("waits_for", meta.waits_for.as_ref().map(|semaphore| semaphore.as_str()));
-        self.maybe("waiting_since", meta.waiting_since.map(date));
-        self.put("rev", meta.rev);
     }
 }
 
@@ -177,40 +188,17 @@ pub fn readable<T>(documents: &[Document], read: impl Fn(&Document) -> Result<T>
 /// The bookkeeping in a document.
 pub fn to_meta(document: &Document) -> Result<Meta> {
     let row = Row(document);
-    Ok(Meta {
-        id: row.text("_id")?,
-        queue: row.text("queue")?,
-        state: document.get_str("state").ok().and_then(State::from_word).ok_or_else(|| row.fault("state"))?,
-        priority: row.number("priority")?,
-        run_at: row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?,
-        attempts: row.number("attempts")?,
-        max_attempts: row.some("max_attempts", Row::number)?,
-        backoff: row.part("backoff")?,
-        key: row.some("key", Row::text)?,
-        created_at: row.time("created_at")?.ok_or_else(|| row.fault("created_at"))?,
-        started_at: row.time("started_at")?,
-        finished_at: row.time("finished_at")?,
-        expires_at: row.time("expires_at")?,
-        purge_at: row.time("purge_at")?,
-        worker: row.some("worker", Row::text)?,
-        claim: document.get_str("claim").ok().map(Claim::from_stored),
-        reserved_until: row.time("reserved_until")?,
-        lease_ms: row.some("lease_ms", Row::number)?,
-        progress: row.json("progress")?,
-        cancel_requested: document.get_bool("cancel_requested").unwrap_or(false),
-        errors: row.part("errors")?.unwrap_or_default(),
-        trail: row.part("trail")?.unwrap_or_default(),
-        origin: row.part("origin")?,
-        replay_of: row.some("replay_of", Row::text)?,
-        route: row.part("then")?.unwrap_or_default(),
-        batch: row.some("batch", Row::text)?,
-        group: row.some("group", Row::text)?,
-        turn: row.some("turn", Row::turn)?,
-        semaphores: row.part("semaphores")?.unwrap_or_default(),
-        waits_for: row.some("waits_for", Row::text)?,
-        waiting_since: row.time("waiting_since")?,
-        rev: row.number("rev")?,
-    })
+    macro_rules! read {
+        ($($field:ident $name:literal,)*) => {
+            Meta {
+                id: row.text("_id")?,
+                progress: row.json("progress")?,
+                turn: row.some("turn", Row::turn)?,
+                $($field: Field::read(&row, $name)?,)*
+            }
+        };
+    }
+    Ok(meta_table!(read))
 }
 
 /// Reads fields of one document; what is not as the schema says is an error that names the field.
@@ -254,7 +242,8 @@ impl Row<'_> {
         }
     }
 
-    fn some<T>(&self, field: &str, read: impl Fn(&Self, &str) -> Result<T>) -> Result<Option<T>> {
+    /// Reads a field if it is there.
+    pub fn some<T>(&self, field: &str, read: impl Fn(&Self, &str) -> Result<T>) -> Result<Option<T>> {
         match self.0.get(field) {
             None | Some(Bson::Null) => Ok(None),
             Some(_) => read(self, field).map(Some),

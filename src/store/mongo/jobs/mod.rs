@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `document`, `payload` | jobs and payloads as BSON |
+//! | `document`, `field`, `payload` | jobs as BSON: the table of the fields; how each type is kept; payloads |
 //! | `push` | new jobs, with their keys and groups |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
@@ -16,6 +16,7 @@ pub mod claim;
 pub mod claim_limited;
 pub mod document;
 pub mod expired;
+mod field;
 pub mod groups;
 pub mod payload;
 mod plan;
