@@ -228,3 +228,135 @@ fn nothing_panics_on_purpose() {
     let words = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "unreachable!(", "dbg!("];
     assert_none("a server must answer, not panic", lines_with(&words, |_| true));
 }
+
+/// What each module of `store/mongo` may import, all of it from lines above its own: so there are no circles. A folder's own `mod.rs` may import all of the folder;
+/// only the root's `Mongo`, its options and the names of collections may be imported from above.
+const MONGO: [(&str, &[&str]); 33] = [
+    ("client", &[]),
+    ("clock", &[]),
+    ("keyed_mutex", &[]),
+    ("cache", &[]),
+    ("migrate", &["client"]),
+    ("figures::counters", &["client"]),
+    ("transaction", &["cache", "client", "figures::counters"]),
+    ("jobs::payload", &[]),
+    ("jobs::document", &["jobs::payload"]),
+    ("figures::counts", &["client", "figures::counters", "jobs::document"]),
+    ("figures::reconcile", &["client", "figures::counters", "figures::counts", "jobs::document"]),
+    ("jobs::delivery", &["jobs::document"]),
+    ("jobs::query", &["client", "jobs::document"]),
+    ("jobs::stocked", &["client", "jobs::document"]),
+    ("jobs::expired", &["jobs::document", "jobs::query"]),
+    ("jobs::head", &["cache", "client", "jobs::document"]),
+    ("jobs::groups", &["cache", "client", "jobs::document", "transaction"]),
+    ("jobs::receipts", &["client", "jobs::document", "transaction"]),
+    ("jobs::plan", &["cache", "jobs::document", "jobs::receipts"]),
+    (
+        "jobs::push",
+        &[
+            "cache",
+            "client",
+            "figures::counters",
+            "jobs::document",
+            "jobs::groups",
+            "jobs::query",
+            "transaction",
+        ],
+    ),
+    ("batches", &["client", "jobs::document", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
+    (
+        "jobs::apply_atomic",
+        &[
+            "batches",
+            "client",
+            "jobs::groups",
+            "jobs::plan",
+            "jobs::push",
+            "jobs::query",
+            "jobs::receipts",
+            "transaction",
+        ],
+    ),
+    ("jobs::apply", &["client", "jobs::apply_atomic", "jobs::document", "jobs::plan", "jobs::receipts"]),
+    ("semaphores", &["cache", "client", "jobs::document", "jobs::query", "transaction"]),
+    (
+        "jobs::claim_limited",
+        &["client", "jobs::delivery", "jobs::document", "jobs::head", "semaphores", "transaction"],
+    ),
+    ("jobs::claim", &["client", "jobs::claim_limited", "jobs::delivery", "jobs::document", "jobs::head"]),
+    ("schedules", &["client", "jobs::document", "jobs::groups", "jobs::push", "transaction"]),
+    ("settings", &["client", "jobs::document", "transaction"]),
+    ("prune", &["batches", "client", "jobs::document"]),
+    ("requests", &["client", "jobs::document"]),
+    ("signals", &["client", "jobs::document"]),
+    ("transfer", &["cache", "client", "jobs::document", "jobs::groups"]),
+    ("workers", &["client", "jobs::document"]),
+];
+
+/// The modules that this line imports from `store/mongo`, by their paths below it, and what else it names there.
+fn mongo_imports(line: &str, modules: &[&str]) -> Vec<String> {
+    const ROOT: &str = "crate::store::mongo::";
+    let found = line.match_indices(ROOT).map(|(at, _)| {
+        let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '{';
+        let path: String = line[at + ROOT.len()..].chars().take_while(|c| is_path(*c)).collect();
+        let module = modules.iter().filter(|module| {
+            let rest = path.strip_prefix(**module);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        });
+        module.max_by_key(|module| module.len()).map_or(path.clone(), |module| (*module).to_owned())
+    });
+    found.collect()
+}
+
+#[test]
+fn transactions_are_run_in_one_place() {
+    let words = ["start_transaction", "commit_transaction", "abort_transaction"];
+    let found = lines_with(&words, |source| source.path != "store/mongo/transaction.rs");
+    assert_none("a transaction outside of store/mongo/transaction.rs", found);
+}
+
+#[test]
+fn modules_of_the_mongodb_store_import_each_other_in_one_direction() {
+    let modules: Vec<&str> = MONGO.iter().map(|(module, _)| *module).collect();
+    for (n, (module, allowed)) in MONGO.iter().enumerate() {
+        let above: Vec<_> = allowed.iter().filter(|other| !modules[..n].contains(other)).collect();
+        assert!(
+            above.is_empty(),
+            "{module} stands above {above:?} in this table: imports go round in a circle"
+        );
+    }
+    let is_root = |name: &str| {
+        let is_collection = !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        is_collection || ["Mongo", "MongoOptions"].contains(&name)
+    };
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
+    for source in sources().iter().filter(|source| source.path.starts_with("store/mongo/")) {
+        let path = source.path.trim_start_matches("store/mongo/").trim_end_matches(".rs").replace('/', "::");
+        let module = path.trim_end_matches("mod").trim_end_matches("::");
+        if ["", "jobs", "figures"].contains(&module) {
+            continue;
+        }
+        let own = modules.iter().find(|own| module == **own || module.starts_with(&format!("{own}::")));
+        let Some((own, allowed)) = own.and_then(|own| MONGO.iter().find(|(name, _)| name == own)) else {
+            found.push(format!("{}: is not in the table of {}", source.path, file!()));
+            continue;
+        };
+        for (n, line) in source.code() {
+            found.extend(line.contains("super::").then(|| format!("{}:{n} has super::", source.path)));
+            for import in mongo_imports(&line, &modules) {
+                seen.push((*own, import.clone()));
+                if import != *own && !allowed.contains(&import.as_str()) && !is_root(&import) {
+                    found.push(format!("{}:{n} imports {import}", source.path));
+                }
+            }
+        }
+    }
+    assert_none("imports between modules of the MongoDB store that are not in the table", found);
+    for (module, allowed) in MONGO {
+        let unused = allowed.iter().filter(|other| !seen.contains(&(module, (**other).to_owned())));
+        assert_none(
+            "imports in the table that are gone",
+            unused.map(|other| format!("store/mongo: {module} -> {other}")),
+        );
+    }
+}

@@ -18,6 +18,7 @@ use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, put_json};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Room, child};
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
 
@@ -71,7 +72,7 @@ impl Batches for Mongo {
     ) -> Result<Vec<JobId>> {
         let behind = doc! { "$gt": after.map_or("", JobId::as_str) };
         let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked"] } };
-        let find = self.all(filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit);
+        let find = query::all(self, filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit);
         let found = self.connection.within(find).await?;
         found.iter().map(|document| Row(document).text("_id")).collect()
     }
@@ -189,7 +190,7 @@ async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> C
     let counting = mongo.connection.until(end, async {
         let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), mongo.room(&limited, None, rules).await?))
+        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
     });
     let (_locks, room) = counting.await?;
     transaction::until(mongo, end).run(Change { what, jobs, room, rules }).await.map_err(StoreError::from)?

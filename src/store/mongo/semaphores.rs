@@ -21,6 +21,7 @@ use crate::store::mongo::SEMAPHORES;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{count, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
@@ -57,7 +58,7 @@ impl Semaphores for Mongo {
             let filter = doc! { "semaphores": name.as_str(), "state": "reserved" };
             let projection = doc! { "queue": 1, "worker": 1, "reserved_until": 1 };
             let sort = doc! { "reserved_until": 1, "_id": 1 };
-            self.all(filter, sort, projection, limit).await?.iter().map(holder).collect()
+            query::all(self, filter, sort, projection, limit).await?.iter().map(holder).collect()
         };
         self.connection.within(find).await
     }
@@ -318,7 +319,7 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
         }
         let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
-        let first = mongo.all(filter, order, without_contents(), calls).await?;
+        let first = query::all(mongo, filter, order, without_contents(), calls).await?;
         chosen
             .extend(readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into())));
     }

@@ -15,11 +15,12 @@ use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, count, fault};
-use crate::store::mongo::figures::RECONCILE_DEADLINE;
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::jobs::document::{Row as Fields, date};
 use crate::store::{Counts, QueueCounts, Result, Store as _, chain};
 
+/// How long it may take to count the jobs of one very large queue, in the background.
+pub const BACKGROUND_DEADLINE: Duration = Duration::from_secs(120);
 /// Up to so many scheduled jobs are counted, in the index `due`, whenever somebody asks. Where there are more,
 /// the split of ready and scheduled jobs is of a moment ago.
 const SCHEDULED_COUNTED: u64 = 50_000;
@@ -214,7 +215,7 @@ impl Figures {
         }
         let (this, connection) = (self.clone(), mongo.connection.clone());
         tokio::spawn(async move {
-            match tokio::time::timeout(RECONCILE_DEADLINE, count_scheduled(&connection, now, None)).await {
+            match tokio::time::timeout(BACKGROUND_DEADLINE, count_scheduled(&connection, now, None)).await {
                 Ok(Ok(scheduled)) => drop(this.remember(scheduled)),
                 Ok(Err(error)) => {
                     tracing::debug!(error = chain(&error), "scheduled jobs could not be counted");

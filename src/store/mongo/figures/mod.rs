@@ -11,7 +11,6 @@ pub mod counts;
 pub mod reconcile;
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -21,8 +20,6 @@ use crate::store::{Figures, QueueCounts, Reconciled, Result, StoreError};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
-/// How long it may take to count the jobs of one very large queue, in the background.
-const RECONCILE_DEADLINE: Duration = Duration::from_secs(120);
 
 #[async_trait]
 impl Figures for Mongo {
@@ -34,6 +31,6 @@ impl Figures for Mongo {
 
     async fn reconcile(&self) -> Result<Reconciled> {
         let late = |_| StoreError::unavailable("the counters were not compared in time");
-        tokio::time::timeout(RECONCILE_DEADLINE, reconcile::reconcile(self)).await.map_err(late)?
+        tokio::time::timeout(counts::BACKGROUND_DEADLINE, reconcile::reconcile(self)).await.map_err(late)?
     }
 }

@@ -15,6 +15,7 @@ use crate::store::mongo::client::parts;
 use crate::store::mongo::jobs::groups::{self, Lines};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::push::{self, Room, child};
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::receipts::{self, Receipt};
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
@@ -97,7 +98,7 @@ impl Writer<'_> {
             [(_, plan)] if !plan.pushes.is_empty() => Some(&plan.meta.queue),
             _ => None,
         };
-        let mut room = mongo.room(&limited, leaving, rules).await?;
+        let mut room = query::room(mongo, &limited, leaving, rules).await?;
         let mut fitting = Vec::new();
         for (n, plan) in plans {
             match plan.target().and_then(|queue| room.get_mut(queue)) {

@@ -9,35 +9,18 @@ use std::collections::{HashMap, HashSet};
 
 use futures::TryStreamExt;
 use mongodb::Database;
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
-use crate::job::{Claim, Job, Meta, QueueName, Rules, State, Timestamp};
+use crate::job::{Claim, Job, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{barrier, fault, write};
 use crate::store::mongo::jobs::claim_limited::{self, Given};
-use crate::store::mongo::jobs::document::{date, readable, to_job};
-use crate::store::{ClaimAsk, Claims, Result, Store as _, StoreError};
-
-/// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
-/// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
-fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
-    let never = mongodb::bson::DateTime::MAX;
-    let mut filter = doc! {
-        "queue": queue.as_str(),
-        "state": "ready",
-        "$expr": { "$and": [
-            { "$lte": ["$run_at", "$$NOW"] },
-            { "$gt": [{ "$ifNull": ["$expires_at", never] }, "$$NOW"] },
-        ] },
-    };
-    if let Some(Position { priority, run_at }) = floor {
-        filter.extend(doc! { "priority": priority, "run_at": { "$gte": date(run_at) } });
-    }
-    filter
-}
+use crate::store::mongo::jobs::delivery::{changes, reserved};
+use crate::store::mongo::jobs::document::{readable, to_job};
+use crate::store::mongo::jobs::head::{self, Heads};
+use crate::store::{ClaimAsk, Claims, Result, Store as _};
 
 /// The claims of one call: those for the same queue share their rounds, the queues go side by side.
 pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Result<Claims> {
@@ -90,7 +73,7 @@ async fn claim(
             break;
         }
         let began = Instant::now();
-        let found = heads(mongo, queue, wanted, *pop).await?;
+        let found = head::read(mongo, queue, wanted, *pop).await?;
         if claim_limited::is_limited(queue, &found, rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
@@ -116,83 +99,6 @@ async fn claim(
         }
     }
     Ok(Given { won, ..Given::default() })
-}
-
-/// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
-const HEAD_BYTES: usize = 16 << 20;
-
-/// The head of a queue.
-pub struct Heads {
-    /// The jobs, in delivery order.
-    pub jobs: Vec<Job>,
-    /// How many documents were read.
-    pub read: usize,
-    /// Whether there may be more, which would be too much at once.
-    pub large: bool,
-}
-
-/// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
-/// from there on, at the very front. A pop passes over those that need semaphores.
-pub async fn heads(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
-    let mut floor = mongo.heads.lower_bound(queue);
-    loop {
-        let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
-        if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
-            // They stay where they are for others, and so no place is remembered.
-            let mut filter = deliverable(queue, None);
-            filter.insert("semaphores", doc! { "$exists": false });
-            return read_heads(mongo, filter, queue, limit).await;
-        }
-        if floor.is_none() || heads.read == limit || heads.large {
-            if let Some(Job { meta, .. }) = heads.jobs.first() {
-                mongo.heads.set(queue, Position { priority: meta.priority, run_at: meta.run_at });
-            }
-            return Ok(heads);
-        }
-        floor = None;
-    }
-}
-
-async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: usize) -> Result<Heads> {
-    let database = mongo.connection.database().await?;
-    let mut cursor = database
-        .collection::<RawDocumentBuf>(JOBS)
-        .find(filter)
-        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
-        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
-        .await
-        .map_err(fault)?;
-    let (mut documents, mut bytes) = (Vec::new(), 0);
-    while bytes < HEAD_BYTES
-        && let Some(raw) = cursor.try_next().await.map_err(fault)?
-    {
-        bytes += raw.as_bytes().len();
-        documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
-    }
-    let jobs = readable(&documents, to_job);
-    if jobs.len() < documents.len() {
-        let sent = mongo.counters.sending([queue]);
-        let buried = bury_unreadable(database, &documents, &jobs).await?;
-        mongo.counters.moved(queue, State::Ready, State::Dead, buried);
-        sent.answered();
-    }
-    Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
-}
-
-/// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
-/// for people to look at in the database.
-async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
-    let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
-    let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
-    let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
-    tracing::error!(?spoiled, "jobs that cannot be read are dead now");
-    let statement = doc! {
-        "q": { "_id": { "$in": spoiled }, "state": "ready" },
-        "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
-        "multi": true,
-    };
-    write(database, doc! { "update": JOBS, "updates": [statement] }).await
 }
 
 /// Takes the jobs for the requests in order; answers those that it got, as they are now.
@@ -240,70 +146,6 @@ async fn take(
     }
     barrier(database).await?;
     Ok(taken.into_iter().map(|(job, _)| job).filter(|job| found.contains(job.meta.id.as_str())).collect())
-}
-
-/// The job as it is once the request has it.
-pub fn reserved(job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Job {
-    let meta = Meta {
-        state: State::Reserved,
-        attempts: job.meta.attempts.saturating_add(1),
-        started_at: Some(now),
-        reserved_until: Some(now.plus_ms(ask.lease_ms)),
-        lease_ms: Some(ask.lease_ms),
-        worker: ask.worker.clone(),
-        claim: Some(ask.claim.clone()),
-        rev,
-        ..job.meta
-    };
-    Job { meta, ..job }
-}
-
-/// One update for the jobs of one request, or of several at once.
-pub fn changes(taken: &[(Job, &ClaimAsk)], rev: i64, now: Timestamp) -> Bson {
-    let until = |ask: &ClaimAsk| date(now.plus_ms(ask.lease_ms));
-    let lease = |ask: &ClaimAsk| Bson::from(ask.lease_ms.cast_signed());
-    let worker = |ask: &ClaimAsk| ask.worker.as_ref().map_or(Bson::Null, |worker| worker.as_str().into());
-    let all_ask_alike = |value: &dyn Fn(&ClaimAsk) -> Bson| {
-        let first = taken.first().map(|(_, ask)| value(ask))?;
-        taken.iter().all(|(_, ask)| value(ask) == first).then_some(first)
-    };
-    let claim = |ask: &ClaimAsk| Bson::from(ask.claim.as_str());
-    type Value<'a> = &'a dyn Fn(&ClaimAsk) -> Bson;
-    let fields: [(&str, Value<'_>); 4] = [
-        ("claim", &claim),
-        ("lease_ms", &lease),
-        ("reserved_until", &|ask| until(ask).into()),
-        ("worker", &worker),
-    ];
-    let mut set = doc! { "state": "reserved", "started_at": date(now), "rev": rev };
-    if all_ask_alike(&claim).is_some() {
-        let mut unset = doc! { "due": "" };
-        for (name, value) in fields {
-            match all_ask_alike(value) {
-                None | Some(Bson::Null) => drop(unset.insert(name, "")),
-                Some(value) => drop(set.insert(name, value)),
-            }
-        }
-        return Bson::Document(doc! { "$set": set, "$unset": unset, "$inc": { "attempts": 1_i64 } });
-    }
-    // Which request gets which job: the job's place among the ids is that of its values.
-    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
-    let place = doc! { "$indexOfArray": [{ "$literal": ids }, "$_id"] };
-    for (name, value) in fields {
-        let value = match all_ask_alike(value) {
-            Some(Bson::Null) => "$$REMOVE".into(),
-            Some(value) => Bson::from(doc! { "$literal": value }),
-            None => {
-                let values: Vec<Bson> = taken.iter().map(|(_, ask)| value(ask)).collect();
-                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &place] };
-                Bson::from(doc! { "$ifNull": [picked, "$$REMOVE"] })
-            }
-        };
-        set.insert(name, value);
-    }
-    set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", 1] } });
-    set.insert("due", "$$REMOVE");
-    Bson::Array(vec![Bson::Document(doc! { "$set": set })])
 }
 
 /// The jobs that a claim holds in these queues, in delivery order.

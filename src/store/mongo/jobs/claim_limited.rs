@@ -20,8 +20,9 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::count;
-use crate::store::mongo::jobs::claim::{self, Heads, changes, reserved};
+use crate::store::mongo::jobs::delivery::{changes, reserved};
 use crate::store::mongo::jobs::document::{Row, date, serialized};
+use crate::store::mongo::jobs::head::{self, Heads};
 use crate::store::mongo::semaphores::{self, Reader};
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{ClaimAsk, Result, Store as _};
@@ -93,7 +94,7 @@ pub async fn claim(
             return Ok(given);
         }
         asked_for = left.max(CHUNK);
-        found = claim::heads(mongo, queue, asked_for, *pop).await?;
+        found = head::read(mongo, queue, asked_for, *pop).await?;
     }
 }
 

@@ -6,6 +6,7 @@ use crate::job::transition::Operation;
 use crate::job::{State, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
+use crate::store::mongo::jobs::query;
 use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
 
 /// What the reaper has to do.
@@ -16,13 +17,13 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
         "reserved_until": { "$gte": date(floor) },
         "$expr": { "$lte": ["$reserved_until", "$$NOW"] },
     };
-    let lapsed = mongo.all(lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
+    let lapsed = query::all(mongo, lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
     let expired = doc! {
         "expires_at": { "$exists": true, "$gte": date(floor) },
         "state": { "$in": ["ready", "blocked"] },
         "$expr": { "$lte": ["$expires_at", "$$NOW"] },
     };
-    let expired = mongo.all(expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let expired = query::all(mongo, expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
     for meta in readable(&[lapsed, expired].concat(), to_meta) {
         let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
@@ -52,7 +53,7 @@ async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
     let expiry = doc! { "expires_at": { "$exists": true }, "$expr": ahead("$expires_at") };
     let mut next: Option<Timestamp> = None;
     for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
-        let first = mongo.all(filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
+        let first = query::all(mongo, filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
         let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
         next = next.into_iter().chain(at).min();
     }

@@ -4,26 +4,29 @@
 //! |---|---|
 //! | `document`, `field`, `payload` | jobs as BSON: the table of the fields; how each type is kept; payloads |
 //! | `push` | new jobs, with their keys and groups |
+//! | `head`, `delivery` | the first jobs that may be delivered; what a delivery writes |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
-pub mod apply;
-pub mod apply_atomic;
-pub mod claim;
-pub mod claim_limited;
+mod apply;
+mod apply_atomic;
+mod claim;
+mod claim_limited;
+mod delivery;
 pub mod document;
-pub mod expired;
+mod expired;
 mod field;
 pub mod groups;
-pub mod payload;
+mod head;
+mod payload;
 mod plan;
 pub mod push;
 pub mod query;
 mod receipts;
-pub mod stocked;
+mod stocked;
 
 use async_trait::async_trait;
 

@@ -17,6 +17,7 @@ use crate::store::mongo::client::{DUPLICATE_KEY, insert_each, parts};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{PushRefused, Pushed, Result, Store as _, StoreError};
 
@@ -69,7 +70,7 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     let queues: Vec<QueueName> = queues.into_iter().collect();
     let counted = mongo.connection.within(async {
         let gates = mongo.queue_mutex.lock(queues.iter().cloned()).await;
-        Ok((gates, mongo.room(&queues, None, rules).await?))
+        Ok((gates, query::room(mongo, &queues, None, rules).await?))
     });
     let (_locks, room) = match counted.await {
         Ok(counted) => counted,

@@ -12,44 +12,42 @@ use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
 use crate::store::{Filter, Result};
 
-impl Mongo {
-    /// The documents that a filter means, in order.
-    pub async fn all(
-        &self,
-        filter: Document,
-        sort: Document,
-        projection: Document,
-        limit: usize,
-    ) -> Result<Vec<Document>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let jobs = self.collection(JOBS).await?;
-        let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
-        cursor.try_collect().await.map_err(fault)
-    }
+/// The documents that a filter means, in order.
+pub async fn all(
+    mongo: &Mongo,
+    filter: Document,
+    sort: Document,
+    projection: Document,
+    limit: usize,
+) -> Result<Vec<Document>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
+    cursor.try_collect().await.map_err(fault)
+}
 
-    /// How many more unfinished jobs each of these limited queues takes, once a job has left `leaving`. A queue may
-    /// have more than it takes.
-    pub async fn room(
-        &self,
-        queues: &[QueueName],
-        leaving: Option<&QueueName>,
-        rules: &Rules,
-    ) -> Result<HashMap<QueueName, u64>> {
-        let jobs = self.collection(JOBS).await?;
-        let mut room = HashMap::new();
-        for queue in queues {
-            let Some(max_jobs) = rules.max_jobs(queue) else {
-                continue;
-            };
-            let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
-            let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
-            let leaves = u64::from(leaving == Some(queue));
-            let most = max_jobs.saturating_add(leaves);
-            let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
-            room.insert(queue.clone(), max_jobs.saturating_sub(there.saturating_sub(leaves)));
-        }
-        Ok(room)
+/// How many more unfinished jobs each of these limited queues takes, once a job has left `leaving`. A queue may
+/// have more than it takes.
+pub async fn room(
+    mongo: &Mongo,
+    queues: &[QueueName],
+    leaving: Option<&QueueName>,
+    rules: &Rules,
+) -> Result<HashMap<QueueName, u64>> {
+    let jobs = mongo.collection(JOBS).await?;
+    let mut room = HashMap::new();
+    for queue in queues {
+        let Some(max_jobs) = rules.max_jobs(queue) else {
+            continue;
+        };
+        let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+        let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
+        let leaves = u64::from(leaving == Some(queue));
+        let most = max_jobs.saturating_add(leaves);
+        let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
+        room.insert(queue.clone(), max_jobs.saturating_sub(there.saturating_sub(leaves)));
     }
+    Ok(room)
 }
 
 /// Jobs by their ids.
@@ -65,7 +63,7 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
 
 /// The jobs that the filter means, by id.
 pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-    let documents = mongo.all(condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
+    let documents = all(mongo, condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
     Ok(readable(&documents, to_job))
 }
 
@@ -112,7 +110,7 @@ pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
 pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
     let filter = doc! { "due": { "$exists": true }, "$expr": { "$gt": ["$due", "$$NOW"] } };
     let projection = doc! { "_id": 1, "queue": 1, "due": 1 };
-    let documents = mongo.all(filter, doc! { "due": 1 }, projection, limit).await?;
+    let documents = all(mongo, filter, doc! { "due": 1 }, projection, limit).await?;
     documents
         .iter()
         .map(|document| {

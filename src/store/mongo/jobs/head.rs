@@ -1,0 +1,110 @@
+//! The head of a queue: the first jobs that may be delivered.
+
+use std::collections::HashSet;
+
+use futures::TryStreamExt;
+use mongodb::Database;
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+
+use crate::job::{Job, QueueName, State};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::cache::Position;
+use crate::store::mongo::client::{fault, write};
+use crate::store::mongo::jobs::document::{date, readable, to_job};
+use crate::store::{Result, StoreError};
+
+/// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
+/// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
+fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
+    let never = mongodb::bson::DateTime::MAX;
+    let mut filter = doc! {
+        "queue": queue.as_str(),
+        "state": "ready",
+        "$expr": { "$and": [
+            { "$lte": ["$run_at", "$$NOW"] },
+            { "$gt": [{ "$ifNull": ["$expires_at", never] }, "$$NOW"] },
+        ] },
+    };
+    if let Some(Position { priority, run_at }) = floor {
+        filter.extend(doc! { "priority": priority, "run_at": { "$gte": date(run_at) } });
+    }
+    filter
+}
+
+/// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
+const HEAD_BYTES: usize = 16 << 20;
+
+/// The head of a queue.
+pub struct Heads {
+    /// The jobs, in delivery order.
+    pub jobs: Vec<Job>,
+    /// How many documents were read.
+    pub read: usize,
+    /// Whether there may be more, which would be too much at once.
+    pub large: bool,
+}
+
+/// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
+/// from there on, at the very front. A pop passes over those that need semaphores.
+pub async fn read(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
+    let mut floor = mongo.heads.lower_bound(queue);
+    loop {
+        let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
+        if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
+            // They stay where they are for others, and so no place is remembered.
+            let mut filter = deliverable(queue, None);
+            filter.insert("semaphores", doc! { "$exists": false });
+            return read_heads(mongo, filter, queue, limit).await;
+        }
+        if floor.is_none() || heads.read == limit || heads.large {
+            if let Some(Job { meta, .. }) = heads.jobs.first() {
+                mongo.heads.set(queue, Position { priority: meta.priority, run_at: meta.run_at });
+            }
+            return Ok(heads);
+        }
+        floor = None;
+    }
+}
+
+async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: usize) -> Result<Heads> {
+    let database = mongo.connection.database().await?;
+    let mut cursor = database
+        .collection::<RawDocumentBuf>(JOBS)
+        .find(filter)
+        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
+        .await
+        .map_err(fault)?;
+    let (mut documents, mut bytes) = (Vec::new(), 0);
+    while bytes < HEAD_BYTES
+        && let Some(raw) = cursor.try_next().await.map_err(fault)?
+    {
+        bytes += raw.as_bytes().len();
+        documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
+    }
+    let jobs = readable(&documents, to_job);
+    if jobs.len() < documents.len() {
+        let sent = mongo.counters.sending([queue]);
+        let buried = bury_unreadable(database, &documents, &jobs).await?;
+        mongo.counters.moved(queue, State::Ready, State::Dead, buried);
+        sent.answered();
+    }
+    Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
+}
+
+/// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
+/// for people to look at in the database.
+async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
+    let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
+    let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
+    let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
+    tracing::error!(?spoiled, "jobs that cannot be read are dead now");
+    let statement = doc! {
+        "q": { "_id": { "$in": spoiled }, "state": "ready" },
+        "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
+        "multi": true,
+    };
+    write(database, doc! { "update": JOBS, "updates": [statement] }).await
+}
