@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{PushRefused, Result, StoreError};
 use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
 
-/// Where a job that nobody asked for by itself was stored.
+/// Where a job was stored that was not pushed by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CalledBack {
     /// Its queue.
@@ -75,10 +75,10 @@ pub trait Batches {
     /// Takes no more jobs; where none is pending, the batch ends. Sealing again changes nothing.
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
 
-    /// The batch.
+    /// Returns the batch.
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>>;
 
-    /// What is kept of its jobs that have ended, by their ids, from the one behind `after` on.
+    /// Returns what is kept of its jobs that have ended, by their ids, those after `after`.
     async fn batch_results(
         &self,
         id: &BatchId,
@@ -86,14 +86,14 @@ pub trait Batches {
         limit: usize,
     ) -> Result<Vec<BatchResult>>;
 
-    /// Its jobs that wait, those that nobody holds and that are not finished, by id, from the one behind `after` on.
+    /// Returns its jobs that are neither reserved nor finished, by id, those after `after`.
     async fn waiting_in_batch(&self, id: &BatchId, after: Option<&JobId>, limit: usize)
     -> Result<Vec<JobId>>;
 
-    /// Every batch, by id, from the one behind `after` on.
+    /// Returns every batch, by id, those after `after`.
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
 
-    /// Stores a batch of another store as it is, and some of its results. What is there already stays. Answers
-    /// whether the batch that is there now is equal.
+    /// Stores a batch of another store as it is, and some of its results. What is there already stays. Returns whether the
+    /// batch that is there now is equal.
     async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
 }

@@ -44,19 +44,19 @@ pub struct Reconciled {
     pub corrected: u64,
     /// When it wants to go on.
     pub again_in: Duration,
-    /// Whether everything that it knew to be doubtful is right now.
+    /// Whether all counters that it knew to be uncertain are right now.
     pub is_settled: bool,
 }
 
 /// How many jobs there are. Counts are kept with every write, never taken by walking over the jobs.
 #[async_trait]
 pub trait Figures: Send + Sync {
-    /// The figures of every queue that has jobs, without counting them: what this instance has done is in
-    /// them at once, what others have done within a second. What nobody could count (by a server that was
-    /// killed, with a lost answer, by other programs) is in them after [`Figures::reconcile`].
+    /// Returns the figures of every queue that has jobs, without counting jobs: what this instance has done is in them
+    /// at once, what others have done within a second. Writes that could not be counted (of a server that was killed, of
+    /// unknown outcome, by other programs) are in them after [`Figures::reconcile`].
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
 
-    /// Compares a part of the figures with what is there, where they may differ, and corrects what is
-    /// certainly wrong. Cheap if called no sooner than it asks for.
+    /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly wrong. Cheap
+    /// if called no sooner than it asks for.
     async fn reconcile(&self) -> Result<Reconciled>;
 }

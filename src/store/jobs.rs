@@ -21,7 +21,7 @@ pub struct ClaimAsk {
     pub claim: Claim,
     /// How long the reservation lasts, in milliseconds.
     pub lease_ms: u64,
-    /// Who asks.
+    /// The worker that asks.
     pub worker: Option<WorkerName>,
     /// Whether the jobs are taken away for good: those that need semaphores are passed over.
     pub pop: bool,
@@ -30,16 +30,16 @@ pub struct ClaimAsk {
 /// What claims have led to.
 #[derive(Debug, Default)]
 pub struct Claims {
-    /// For each request, at its place.
+    /// For each request, in the same order.
     pub won: Vec<Result<Vec<Job>>>,
-    /// Queues that may have more than was won, and when it is worth looking again.
+    /// Queues that may have more jobs than were won, and when a retry may win some.
     pub resume: Vec<(QueueName, Timestamp)>,
-    /// Semaphores that others may have now: [`Semaphores::unblock_waiters`] them.
+    /// Semaphores that may have room now: [`Semaphores::unblock_waiters`] them.
     pub offers: Vec<SemaphoreName>,
 }
 
 impl Claims {
-    /// What so many requests are answered that all failed.
+    /// Returns what so many requests get when all of them fail.
     pub fn failed(asks: usize, error: &StoreError) -> Self {
         Self { won: (0..asks).map(|_| Err(error.clone())).collect(), ..Self::default() }
     }
@@ -69,9 +69,9 @@ pub struct Applied {
     pub callback: Option<CalledBack>,
     /// Jobs that nothing blocks any more: their queues, and when they are due.
     pub unblocked: Vec<(QueueName, Timestamp)>,
-    /// The semaphores that others may have now: [`Semaphores::unblock_waiters`] them.
+    /// Semaphores that may have room now: [`Semaphores::unblock_waiters`] them.
     pub released: Vec<SemaphoreName>,
-    /// Whether this is the memory of an earlier call with the same token, which changed nothing now.
+    /// Whether this is the receipt of an earlier call with the same token, and nothing was changed now.
     pub repeated: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum Denied {
     Store(#[from] StoreError),
 }
 
-/// How far ahead a store looks for the reaper at least, in milliseconds.
+/// How far ahead a store reads deadlines for the reaper at least, in milliseconds.
 pub const LOOK_AHEAD_MS: u64 = 2000;
 
 /// What the reaper has to do.
@@ -97,8 +97,7 @@ pub const LOOK_AHEAD_MS: u64 = 2000;
 pub struct Overdue {
     /// [`Operation::Lapse`] and [`Operation::Expire`] for jobs whose time has come, the longest overdue first.
     pub changes: Vec<Change>,
-    /// Milliseconds until the next one's time comes; a store need not look further ahead than
-    /// [`LOOK_AHEAD_MS`].
+    /// Milliseconds until the next deadline; a store need not read further ahead than [`LOOK_AHEAD_MS`].
     pub next_in_ms: Option<u64>,
 }
 
@@ -117,17 +116,17 @@ pub struct Filter {
     pub dead_lettered: bool,
     /// Only jobs from this moment on: by `finished_at` in history and among the dead, else by `created_at`.
     pub from: Option<Timestamp>,
-    /// Only jobs before this moment, judged likewise.
+    /// Only jobs before this moment, by the same times.
     pub before: Option<Timestamp>,
 }
 
 impl Filter {
-    /// Every job of the queue.
+    /// Returns a filter for every job of the queue.
     pub fn all(queue: QueueName) -> Self {
         Self { queue, state: None, key: None, group: None, dead_lettered: false, from: None, before: None }
     }
 
-    /// The jobs of the queue that are in this state.
+    /// Returns a filter for the jobs of the queue in this state.
     pub fn state(queue: QueueName, state: Visible) -> Self {
         Self { state: Some(state), ..Self::all(queue) }
     }
@@ -148,28 +147,28 @@ pub trait Jobs: Send + Sync {
     /// instances claim at once.
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims;
 
-    /// The jobs of these queues that this claim holds: what a claim whose answer was lost has won.
+    /// Returns the jobs of these queues that this claim holds: what a claim whose outcome is unknown has won.
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
 
     /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
 
-    /// Up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's clock.
+    /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's clock.
     async fn overdue(&self, limit: usize) -> Result<Overdue>;
 
-    /// The scheduled jobs that are due next, the first first: up to `limit` queues and moments.
+    /// Returns the scheduled jobs that are due next, the earliest first: up to `limit` queues and moments.
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
 
-    /// Jobs by their ids.
+    /// Returns jobs by their ids.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>>;
 
-    /// The jobs that the filter means, by id, from the one behind `after` on.
+    /// Returns the jobs that match the filter, by id, those after `after`.
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
 
-    /// The queues that have jobs and whose name begins with `prefix`, by name, from the one behind `after` on.
+    /// Returns the queues that have jobs and whose name begins with `prefix`, by name, those after `after`.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
 
-    /// Those of these queues that have a job which is ready and due, in any order; each at most once. It costs
+    /// Returns those of these queues that have a job which is ready and due, in any order; each at most once. It costs
     /// next to nothing for queues without ready jobs, and never walks a backlog. A queue whose due jobs have
     /// all expired may be among them, until they are removed.
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>>;

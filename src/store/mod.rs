@@ -1,9 +1,23 @@
 //! Where jobs live: the contract that a database behind Tailback keeps.
 //!
-//! [`Store`] is a small set of atomic verbs. Those on the hot path are batch-first: each takes a list and
-//! answers for each element at its place, so that requests which arrive together can travel together. What
-//! an operation does to a job is not a store's business: [`crate::job::transition::step`] says it, a store
-//! makes it atomic and durable. `tests/conformance.rs` holds every store to this contract.
+//! [`Store`] is a set of small traits, one for each subject, of atomic verbs. Those on the hot path are batch-first:
+//! each takes a list and returns a result for each element, in the same order, so that requests which arrive together
+//! share a round trip. What an operation does to a job is not a store's business:
+//! [`crate::job::transition::step`] says it, a store makes it atomic and durable. `tests/conformance.rs` holds every
+//! store to this contract.
+//!
+//! | trait | what it is about |
+//! |---|---|
+//! | [`Store`] | the store as a whole |
+//! | [`Jobs`] | pushing, claiming, changing and finding jobs |
+//! | [`Batches`], [`Schedules`], [`Semaphores`], [`Workers`] | what clients name beside jobs |
+//! | [`Settings`] | the settings of queues |
+//! | [`Requests`] | reserves with an `Idempotency-Key` |
+//! | [`Figures`] | how many jobs there are |
+//! | [`Signals`] | signals between the servers over one database |
+//! | [`Transfer`] | copying everything from one store to another |
+//!
+//! `mongo` and `sqlite` implement each trait in the file about it; [`metered`] wraps either.
 
 use std::sync::Arc;
 
@@ -43,7 +57,7 @@ pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 /// behind a sent command means *unknown*, never *not done*.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, has no primary, or took too long. It is worth trying again.
+    /// The database cannot be reached, has no primary, or took too long. A retry may succeed.
     #[error("the store cannot be reached at the moment")]
     Unavailable(#[source] Cause),
     /// The database has no room left. Nothing was stored.
@@ -52,7 +66,7 @@ pub enum StoreError {
     /// The database is not one that Tailback can run on; says why, and what to do about it.
     #[error("the store cannot be used: {0}")]
     Unsuitable(String),
-    /// The database answered something that it never should.
+    /// The database returned something that it never should.
     #[error("the store failed in an unexpected way")]
     Internal(#[source] Cause),
 }
@@ -63,18 +77,18 @@ pub enum StoreError {
 pub struct Cause(pub Arc<str>);
 
 impl StoreError {
-    /// An [`StoreError::Unavailable`] with this text behind it.
+    /// Returns a [`StoreError::Unavailable`] with this cause.
     pub fn unavailable(cause: impl std::fmt::Display) -> Self {
         Self::Unavailable(Cause(cause.to_string().into()))
     }
 
-    /// An [`StoreError::Internal`] with this text behind it.
+    /// Returns a [`StoreError::Internal`] with this cause.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         Self::Internal(Cause(cause.to_string().into()))
     }
 }
 
-/// An error and all that is behind it, in one line for the log.
+/// Returns an error and all its causes, in one line for the log.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut behind = error.source();
@@ -86,7 +100,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The answer of a verb.
+/// What a verb returns.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// A database that keeps jobs: all parts of the contract, and what concerns the database as a whole. See the
@@ -108,21 +122,21 @@ pub trait Store:
     + Transfer
     + 'static
 {
-    /// Brings the database's schema up to this version and answers the names of the migrations that were
+    /// Brings the database's schema up to this version and returns the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
 
-    /// Whether the database can take writes, and what time it is there: keeps [`Store::now`] true.
+    /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
     async fn ping(&self) -> Result<()>;
 
-    /// The store's clock, estimated without a round trip and never ahead of it, so that a job pushed for
-    /// now is due for the very next claim.
+    /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of the clock, so
+    /// that a job pushed for now is due for the very next claim.
     fn now(&self) -> Result<Timestamp>;
 
-    /// Forgets up to `limit` records whose time has passed: keys whose job has ended, history and,
-    /// where the database does not do it by itself, receipts and requests. Answers how many.
+    /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended, history and,
+    /// where the database does not do it by itself, receipts and requests.
     async fn prune(&self, limit: usize) -> Result<u64>;
 
-    /// Lets go of the database.
+    /// Closes all connections.
     async fn close(&self);
 }

@@ -10,25 +10,25 @@ use crate::job::{Claim, JobId, Timestamp};
 pub struct Request {
     /// The key together with the queue list, as one text.
     pub id: String,
-    /// Tells whether a repeat asks for the same.
+    /// Equal where a repeat asks for the same.
     pub digest: [u8; 32],
     /// Marks what the request wins.
     pub claim: Claim,
-    /// When whoever runs the request has finished, or died.
+    /// When the run of the request has ended, or its server has died.
     pub pending_until: Timestamp,
 }
 
-/// What a store knows of a request that is about to run.
+/// What a store has recorded of a request that is about to run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Opened {
     /// Nothing: run it, then close it.
     New,
-    /// Somebody was running it but is past its `pending_until`: it is yours now. `previous` may have won jobs.
+    /// An earlier run is past its `pending_until` and has died: run it instead. `previous` may have won jobs.
     TakenOver {
-        /// The claim of whoever ran it.
+        /// The claim of the earlier run.
         previous: Claim,
     },
-    /// Somebody else is running it: ask again in a moment.
+    /// It is in flight: retry in a moment.
     Pending,
     /// It has run and won these jobs.
     Finished {
@@ -44,11 +44,10 @@ pub enum Opened {
 /// Idempotent reserves: which request is in flight, and what each has won.
 #[async_trait]
 pub trait Requests: Send + Sync {
-    /// Announces a request, so that a repeat of it is known on any server.
+    /// Records a request that is about to run, so that any server recognises a repeat of it.
     async fn open_request(&self, request: &Request) -> Result<Opened>;
 
-    /// Remembers until `keep_until` which jobs the request won, and by which claim; forgets the request if
-    /// it won nothing.
+    /// Records until `keep_until` which jobs the request won, and by which claim; deletes the record if it won none.
     async fn close_request(
         &self,
         request: &Request,

@@ -26,13 +26,13 @@ pub struct Firing {
 }
 
 impl Firing {
-    /// How the run is to be remembered where the firing yields to an earlier job.
+    /// Returns the record of the run where the firing yields to an earlier job.
     pub(super) fn yielded(&self) -> ScheduleRun {
         let skipped = Some(crate::job::schedule::Skipped::Overlap);
         ScheduleRun { job_id: None, skipped, ..self.run.clone() }
     }
 
-    /// What became of this firing, if these runs tell: what an attempt whose answer was lost has done.
+    /// Returns what became of this firing if it is among these runs: what an attempt of unknown outcome has done.
     pub(super) fn found_in(&self, runs: &[ScheduleRun]) -> Option<Fired> {
         let own = runs.iter().rev().find(|run| **run == self.run || **run == self.yielded());
         own.cloned().map(Fired::Done)
@@ -44,21 +44,21 @@ impl Firing {
 pub enum Fired {
     /// It happened, and is remembered like this.
     Done(ScheduleRun),
-    /// The schedule is not what was seen any more; nothing happened.
+    /// The schedule has changed since it was read; nothing happened.
     Conflict,
 }
 
 /// Schedules: their rows are read, changed as a whole, and fired.
 #[async_trait]
 pub trait Schedules {
-    /// Schedules by name, from the one behind `after` on.
+    /// Returns schedules by name, those after `after`.
     async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>>;
 
-    /// The schedule of this name.
+    /// Returns the schedule of this name.
     async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>>;
 
-    /// Makes, replaces or removes a schedule whose `rev` is the one that was seen; `None`: there must be none.
-    /// Answers [`Saved::Conflict`] where it is another.
+    /// Creates, replaces or removes a schedule whose `rev` is the one that was read; `None`: there must be none.
+    /// Returns [`Saved::Conflict`] where it is another.
     async fn save_schedule(
         &self,
         name: &ScheduleName,
@@ -66,7 +66,7 @@ pub trait Schedules {
         seen: Option<i64>,
     ) -> Result<Saved>;
 
-    /// The schedules whose next occurrence comes first, whether or not it has passed, and when that is. Cheap: it
+    /// Returns the schedules whose next occurrence comes first, whether or not it has passed, and when that is. Cheap: it
     /// reads no jobs and no rules.
     async fn next_occurrences(&self, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
 

@@ -12,13 +12,13 @@ pub struct Holder {
     pub id: JobId,
     /// Its queue.
     pub queue: QueueName,
-    /// Who reserved it, where the reserve gave a name.
+    /// The worker that reserved it, where the reserve named one.
     pub worker: Option<WorkerName>,
     /// When the reservation runs out.
     pub reserved_until: Timestamp,
 }
 
-/// A semaphore and who uses it.
+/// A semaphore and how it is used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SemaphoreView {
     /// Its name.
@@ -63,30 +63,30 @@ impl Called {
 /// Semaphores: shared limits on how many jobs are reserved at once.
 #[async_trait]
 pub trait Semaphores {
-    /// Semaphores by name, from the one behind `after` on, with their capacities. Cheap: it reads no jobs.
+    /// Returns semaphores by name, those after `after`, with their capacities. Cheap: it reads no jobs.
     async fn capacities(
         &self,
         after: Option<&SemaphoreName>,
         limit: usize,
     ) -> Result<Vec<(SemaphoreName, u64)>>;
 
-    /// Those of these semaphores that there are, as they are used now, in any order.
+    /// Returns those of these semaphores that exist, as they are used now, in any order.
     async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>>;
 
-    /// The jobs that hold the semaphore, those first whose reservations run out first.
+    /// Returns the jobs that hold the semaphore, those first whose reservations run out first.
     async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;
 
-    /// Those of these names that there are no semaphores of. Cheap.
+    /// Returns those of these names that no semaphore has. Cheap.
     async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
 
-    /// Makes a semaphore, or changes its capacity. Where that is lowered, who holds it keeps it.
+    /// Creates a semaphore, or changes its capacity. Where that is lowered, its holders keep it.
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()>;
 
     /// Removes a semaphore that no unfinished job needs.
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal>;
 
-    /// Makes those ready again that are blocked by one of these semaphores which now has room for them (`None`: by any
-    /// at all), the first of each queue, and answers them, the highest priority first. Idempotent: who was called and
-    /// not claimed yet is counted.
+    /// Makes jobs ready that are blocked by one of these semaphores (`None`: by any) which now has room for them, the first
+    /// of each queue, and returns them, the highest priority first. Idempotent: a job that was unblocked and is not
+    /// claimed yet takes up room.
     async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
 }

@@ -12,14 +12,14 @@ use crate::job::{QueueName, QueueSettings};
 pub struct StoredSettings {
     /// The settings.
     pub settings: QueueSettings,
-    /// Told apart by equality only.
+    /// Compared by equality only.
     pub version: String,
 }
 
 /// All queues' settings.
 #[derive(Debug, Clone, Default)]
 pub struct SettingsSnapshot {
-    /// Grows with each change; tells whether a snapshot is still the newest.
+    /// Grows with each change: a snapshot of another revision is out of date.
     pub revision: i64,
     /// Each queue that has settings.
     pub queues: HashMap<QueueName, StoredSettings>,
@@ -48,10 +48,11 @@ pub enum Saved {
 /// The settings of queues: read as a whole, changed one queue at a time under optimistic concurrency.
 #[async_trait]
 pub trait Settings: Send + Sync {
-    /// All settings, unless their revision is still `known`.
+    /// Returns all settings, unless their revision is still `known`.
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
 
-    /// Replaces a queue's settings, or removes them, if they are of the expected version.
+    /// Replaces a queue's settings, or removes them, if they are of the expected version; else returns
+    /// [`Saved::Conflict`].
     async fn save_settings(
         &self,
         queue: &QueueName,

@@ -1,6 +1,6 @@
-//! What servers over one database tell each other, so that whoever waits on one of them is woken by what
-//! happens on another. A signal only ever saves time: it may be lost, and may be heard by somebody whom it
-//! does not concern.
+//! The part of the contract that is about signals: what servers over one database publish to each other, so that a
+//! waiter on one of them is woken by what happens on another. A signal only saves time: it may be lost, and may reach
+//! servers that it does not concern.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::job::{QueueName, QueuePattern, Timestamp};
 /// The most queues that one signal names.
 const QUEUES_MAX: usize = 256;
 
-/// Something that a server tells the others. What it says replaces what it said before of the same kind.
+/// What a server publishes to the others. It replaces what the server published before of the same kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Signal {
-    /// Jobs came into queues, and nobody on the server that knows of them waits for them.
+    /// Jobs came into queues, and no waiter of the server that stored them waits for them.
     Arrived(Arrivals),
     /// The server's waiters wait for jobs of these queues; none: it has no waiters.
     Waiting {
         /// What they wait for.
         patterns: Vec<QueuePattern>,
-        /// When this is over, unless the server says it again: it may have died.
+        /// When this ends, unless the server publishes it again: it may have died.
         until: Timestamp,
     },
 }
@@ -40,7 +40,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// So many jobs of this queue can be delivered now.
+    /// Adds so many jobs of this queue that can be delivered now.
     pub fn add(&mut self, queue: &QueueName, jobs: usize) {
         if self.unnamed {
             return;
@@ -54,12 +54,12 @@ impl Arrivals {
         }
     }
 
-    /// A job comes due at this moment.
+    /// Adds a job that comes due at this moment.
     pub fn add_due(&mut self, at: Timestamp) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Whether nothing came.
+    /// Returns whether nothing came.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && !self.unnamed && self.due.is_none()
     }
@@ -81,7 +81,7 @@ pub enum SignalEvent {
 }
 
 impl Signal {
-    /// The word for its kind in metrics.
+    /// Returns the word for its kind in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Arrived(_) => "arrived",
@@ -93,14 +93,14 @@ impl Signal {
 /// Signals between the servers that share a database. The default is a store that only one server can use.
 #[async_trait]
 pub trait Signals: Send + Sync {
-    /// What other servers over this database tell from now on: a stream that never ends and mends itself,
-    /// also while the database is away. It begins, again after each gap, with [`SignalEvent::Subscribed`]. `None`: there
-    /// can be no other servers.
+    /// Returns what other servers over this database publish from now on: a stream that never ends and reconnects by
+    /// itself, also while the database is away. It begins, again after each gap, with [`SignalEvent::Subscribed`].
+    /// `None`: there can be no other servers.
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         None
     }
 
-    /// Tells the other servers something. Those that listen hear it soon, usually within milliseconds; nothing
+    /// Publishes a signal to the other servers. Those that listen receive it soon, usually within milliseconds; nothing
     /// depends on it. Calls of one kind come one after the other.
     async fn signal(&self, _signal: &Signal) -> Result<()> {
         Ok(())

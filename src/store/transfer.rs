@@ -19,7 +19,7 @@ pub enum Imported {
     Different,
 }
 
-/// What a store remembers of a key: see [`KeyHold`](crate::job::record::KeyHold).
+/// What a store keeps of a key: see [`KeyHold`](crate::job::record::KeyHold).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldKey {
     /// The queue of the push.
@@ -28,7 +28,7 @@ pub struct HeldKey {
     pub key: JobKey,
     /// The job that took it, which may be gone by now.
     pub job: JobId,
-    /// Tells whether another push with the key has an equal payload.
+    /// Equal where another push with the key has an equal payload.
     pub digest: [u8; 32],
     /// Taken until this moment, and for as long as the job is unfinished.
     pub until: Timestamp,
@@ -39,23 +39,23 @@ pub struct HeldKey {
 /// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs about them.
 #[async_trait]
 pub trait Transfer: Send + Sync {
-    /// Every job of every queue, by id, from the one behind `after` on: up to `limit`, fewer where they are
+    /// Returns every job of every queue, by id, those after `after`: up to `limit`, fewer where they are
     /// long, and none only where there are no more.
     async fn export(&self, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
 
     /// Stores jobs of another store as they are, with their states, tokens, deadlines and history. What is
-    /// there already stays as it is. No limit is looked at and no key is taken; `rev` need not be kept.
+    /// there already stays as it is. No limit applies and no key is taken; `rev` need not be kept.
     async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>>;
 
-    /// Every key that is remembered, in an order of the store's own, from the one behind `after` on; none
-    /// only where there are no more.
+    /// Returns every key that is stored, in an order of the store's own, those after `after`; none only where there are no
+    /// more.
     async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
 
-    /// Remembers keys of another store, whether or not their jobs are here. What is there already stays.
+    /// Stores keys of another store, whether or not their jobs are here. What is there already stays.
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
 }
 
-/// Whether two jobs are equal in all that people and workers can see: all but the guard of their writes.
+/// Returns whether two jobs are equal in all that clients can see: all but the guard of their writes.
 pub fn same(one: &Job, other: &Job) -> bool {
     let meta = Meta { rev: other.meta.rev, ..one.meta.clone() };
     meta == other.meta
@@ -64,7 +64,7 @@ pub fn same(one: &Job, other: &Job) -> bool {
         && one.result == other.result
 }
 
-/// How much a job adds to a page.
+/// Returns how much a job adds to a page.
 pub(super) fn weight(job: &Job) -> usize {
     job.payload.as_str().len() + job.result.as_ref().map_or(0, |result| result.as_str().len())
 }

@@ -1,15 +1,15 @@
-//! Workers as a store knows them: who has sent a heartbeat, what each holds, and who has fallen silent.
+//! The part of the contract that is about workers: heartbeats, what each worker holds, and which have timed out.
 //!
-//! **A worker that is heard of loses nothing.** Its heartbeat first writes that it was seen, and then gives every
-//! job that it holds more time and a new `rev`; only then it is answered. [`Workers::timed_out_workers`] first reads what a
-//! worker holds, and then makes sure that the worker is still silent; what it answers takes jobs back only as
-//! they were read, by their `rev` ([`Loss::TimedOut`](crate::job::transition::Loss)). So if a heartbeat was written
-//! before that second look, nothing is taken; and if it was written after it, its new `rev`s come after the
-//! reading, and each job either was taken before, which the heartbeat's answer tells, or cannot be taken any
-//! more. A store that does all of that in one transaction needs no second look.
+//! **A worker whose heartbeat succeeds loses nothing.** A heartbeat first writes that the worker was seen, then extends
+//! every job that it holds and gives it a new `rev`; only then it returns. [`Workers::timed_out_workers`] first reads
+//! what a worker holds, and then checks that the worker is still timed out; the changes that it returns take jobs back
+//! only as they were read, guarded by `rev` ([`Loss::TimedOut`](crate::job::transition::Loss)). So if a heartbeat was
+//! written before that check, nothing is taken; and if it was written after it, its new `rev`s come after the read:
+//! each job either was taken before, which the heartbeat returns, or is a conflict and stays. A store that does all of
+//! that in one transaction needs no second check.
 //!
-//! A delivery is a sign of life, too: a worker that has just reserved a job is not about to lose it, although its
-//! last heartbeat may have been long ago, when it was idle.
+//! A delivery is a sign of life as well: a worker that has just reserved a job does not lose it, although its last
+//! heartbeat may have been long ago, when it was idle.
 
 use std::collections::HashMap;
 
@@ -19,19 +19,19 @@ use super::{Change, Result};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{Claim, JobId, QueueName, Timestamp, WorkerName, WorkerVersion};
 
-/// How many silent workers one look judges at most.
-pub(super) const WORKERS_PER_LOOK: usize = 100;
-/// How long a worker that has fallen silent stays in the list, in milliseconds: for people to see.
-pub(super) const SILENT_KEPT_MS: u64 = 3_600_000;
+/// How many timed-out workers one check reads at most.
+pub(super) const WORKERS_PER_CHECK: usize = 100;
+/// How long a worker that has timed out stays in the list, in milliseconds: for operators to see.
+pub(super) const TIMED_OUT_KEPT_MS: u64 = 3_600_000;
 
-/// What a worker says of itself with a heartbeat. It replaces what the heartbeat before said.
+/// What a worker reports with a heartbeat. It replaces the report before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// What it runs.
     pub version: Option<WorkerVersion>,
     /// How many jobs it can hold at once.
     pub slots: Option<u32>,
-    /// After how long a silence it gives back what it holds, in milliseconds.
+    /// After how long without a heartbeat it loses what it holds, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct Worker {
     pub name: WorkerName,
     /// When its last heartbeat came.
     pub seen_at: Timestamp,
-    /// What that said.
+    /// What that reported.
     pub report: Report,
     /// How many jobs it holds.
     pub reserved: u64,
@@ -55,7 +55,7 @@ pub struct Holdings {
     pub jobs: u64,
     /// When the first of their reservations runs out.
     pub reserved_until: Option<Timestamp>,
-    /// The jobs that somebody asked to stop.
+    /// The jobs whose cancel was requested.
     pub cancel_requested: Vec<(JobId, QueueName)>,
 }
 
@@ -70,44 +70,42 @@ impl Holdings {
     }
 }
 
-/// What is to be done about workers that have fallen silent.
+/// What is to be done about workers that have timed out.
 #[derive(Debug, Clone, Default)]
 pub struct TimedOut {
     /// [`Operation::Abandon`] for the jobs that they hold, up to the limit. Where there are some, there may be more.
     pub changes: Vec<Change>,
-    /// Milliseconds until the next worker falls silent, if it is not heard of before.
+    /// Milliseconds until the next worker times out, unless its heartbeat comes before.
     pub next_in_ms: Option<u64>,
 }
 
 /// The verbs about workers; part of the contract of [`super::Store`].
 #[async_trait]
 pub trait Workers: Send + Sync {
-    /// The worker is alive: each of its reservations lasts at least for its own lease from now on, by the
-    /// store's clock, and none is shortened. Answers what the worker holds then. Once it is answered, none of that is
-    /// taken from the worker for a silence before.
+    /// Extends each reservation of the worker to at least its own lease from now on, by the store's clock; none is
+    /// shortened. Returns what the worker holds then. Once it returns, none of that is lost to an earlier timeout.
     async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings>;
 
-    /// The workers that have sent a heartbeat, by name, from the one behind `after` on. Those that fell silent
-    /// stay for an hour.
+    /// Returns the workers that have sent a heartbeat, by name, those after `after`. Those that timed out stay for an hour.
     async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>>;
 
-    /// One of them.
+    /// Returns one of them.
     async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>>;
 
-    /// What is to be taken from workers that were not seen for their timeout, up to `limit` jobs. Only workers are
-    /// judged whose timeout is at most `heard_ms`: for so long whoever asks would have heard a heartbeat. A worker
-    /// that holds nothing any more is not waited for until its next heartbeat. Next to nothing where there are none.
+    /// Returns what is to be taken from workers without a heartbeat for their timeout, up to `limit` jobs. Only workers
+    /// count whose timeout is at most `heard_ms`: for so long the caller would have seen a heartbeat. A worker that holds
+    /// nothing any more is not checked until its next heartbeat. Costs next to nothing where there are none.
     async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut>;
 
-    /// Up to `limit` jobs that a worker holds, whether or not it has ever sent a heartbeat.
+    /// Returns up to `limit` jobs that a worker holds, whether or not it has ever sent a heartbeat.
     async fn held_by(&self, worker: &WorkerName, limit: usize) -> Result<Vec<(JobId, Claim)>>;
 
-    /// Forgets that the worker was seen; false if it never was. What it holds it keeps.
+    /// Deletes the record of a worker, and returns whether there was one. What it holds it keeps.
     async fn forget_worker(&self, worker: &WorkerName) -> Result<bool>;
 }
 
-/// A worker that was not seen for its timeout.
-pub(super) struct Quiet {
+/// A worker without a heartbeat for its timeout.
+pub(super) struct Suspect {
     pub name: WorkerName,
     pub timeout_ms: u64,
 }
@@ -121,43 +119,43 @@ pub(super) struct Holding {
     pub started_at: Timestamp,
 }
 
-/// What follows from what silent workers hold.
+/// What follows from what timed-out workers hold.
 #[derive(Default)]
-pub(super) struct Judgement {
+pub(super) struct TimeoutDecision {
     /// What is to be taken back.
     pub changes: Vec<Change>,
-    /// They hold nothing, and need not be waited for.
+    /// They hold nothing, and need not be checked again.
     pub idle: Vec<WorkerName>,
-    /// They took a job lately, and are silent only from this moment on.
+    /// They reserved a job lately, and time out only at this moment.
     pub later: Vec<(WorkerName, Timestamp)>,
 }
 
-impl Judgement {
-    /// Judges workers that are silent at this moment. `held` has the latest delivery of each worker first;
-    /// unless it is `complete`, who has none in it may still hold something.
-    pub fn of(quiet: &[Quiet], held: Vec<Holding>, complete: bool, now: Timestamp) -> Self {
+impl TimeoutDecision {
+    /// Decides about workers that had no heartbeat for their timeout. `held` has the latest delivery of each worker first;
+    /// unless it is `complete`, a worker without a job in it may still hold some.
+    pub fn of(suspects: &[Suspect], held: Vec<Holding>, complete: bool, now: Timestamp) -> Self {
         let mut by_worker: HashMap<WorkerName, Vec<Holding>> = HashMap::new();
         for holding in held {
             by_worker.entry(holding.worker.clone()).or_default().push(holding);
         }
-        let mut judgement = Self::default();
-        for Quiet { name, timeout_ms } in quiet {
+        let mut decision = Self::default();
+        for Suspect { name, timeout_ms } in suspects {
             let held = by_worker.remove(name).unwrap_or_default();
-            let silent_at = held.first().map(|latest| latest.started_at.plus_ms(*timeout_ms));
-            match silent_at {
-                Some(silent_at) if silent_at > now => judgement.later.push((name.clone(), silent_at)),
-                Some(_) => judgement.changes.extend(held.into_iter().map(abandon)),
-                None if complete => judgement.idle.push(name.clone()),
+            let times_out_at = held.first().map(|latest| latest.started_at.plus_ms(*timeout_ms));
+            match times_out_at {
+                Some(at) if at > now => decision.later.push((name.clone(), at)),
+                Some(_) => decision.changes.extend(held.into_iter().map(abandon)),
+                None if complete => decision.idle.push(name.clone()),
                 None => {}
             }
         }
-        judgement
+        decision
     }
 
-    /// Milliseconds until the first worker falls silent that is not yet; `judged`: how many silent ones the look
-    /// has found, where there may be more.
-    pub fn next_in_ms(&self, now: Timestamp, judged: usize, ahead_ms: Option<u64>) -> Option<u64> {
-        let more = (judged >= WORKERS_PER_LOOK).then_some(0);
+    /// Returns the milliseconds until the next worker times out. `found`: how many the check has found, which may not be
+    /// all.
+    pub fn next_in_ms(&self, now: Timestamp, found: usize, ahead_ms: Option<u64>) -> Option<u64> {
+        let more = (found >= WORKERS_PER_CHECK).then_some(0);
         self.later.iter().map(|(_, at)| at.ms_since(now)).chain(ahead_ms).chain(more).min()
     }
 }
@@ -180,18 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn who_took_a_job_lately_is_not_silent() {
-        let quiet = |name: &str| Quiet { name: name.parse().unwrap(), timeout_ms: 100 };
-        let workers = [quiet("gone"), quiet("back"), quiet("idle")];
+    fn a_worker_that_reserved_a_job_lately_has_not_timed_out() {
+        let suspect = |name: &str| Suspect { name: name.parse().unwrap(), timeout_ms: 100 };
+        let workers = [suspect("gone"), suspect("back"), suspect("idle")];
         let jobs = || vec![held("gone", 900), held("gone", 100), held("back", 950), held("back", 10)];
-        let judgement = Judgement::of(&workers, jobs(), true, at(1000));
-        let taken: Vec<&str> = judgement.changes.iter().map(|change| change.id.as_str()).collect();
+        let decision = TimeoutDecision::of(&workers, jobs(), true, at(1000));
+        let taken: Vec<&str> = decision.changes.iter().map(|change| change.id.as_str()).collect();
         assert_eq!(taken, ["gone-900", "gone-100"]);
-        assert_eq!(judgement.later, [("back".parse().unwrap(), at(1050))]);
-        assert_eq!(judgement.idle, ["idle".parse().unwrap()]);
-        assert_eq!(judgement.next_in_ms(at(1000), 3, Some(70)), Some(50));
-        assert_eq!(judgement.next_in_ms(at(1000), WORKERS_PER_LOOK, Some(70)), Some(0));
-        // Where not all was read, nobody is known to hold nothing.
-        assert!(Judgement::of(&workers, jobs(), false, at(1000)).idle.is_empty());
+        assert_eq!(decision.later, [("back".parse().unwrap(), at(1050))]);
+        assert_eq!(decision.idle, ["idle".parse().unwrap()]);
+        assert_eq!(decision.next_in_ms(at(1000), 3, Some(70)), Some(50));
+        assert_eq!(decision.next_in_ms(at(1000), WORKERS_PER_CHECK, Some(70)), Some(0));
+        // Where not all was read, no worker is known to hold nothing.
+        assert!(TimeoutDecision::of(&workers, jobs(), false, at(1000)).idle.is_empty());
     }
 }

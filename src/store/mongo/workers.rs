@@ -1,13 +1,13 @@
-//! Workers: who works, and who has fallen silent. `store/workers.rs` says why nobody is robbed who is heard of.
+//! Workers: heartbeats and timeouts. `store/workers.rs` says why a worker whose heartbeat succeeds loses nothing.
 //!
 //! | field of `workers` | meaning |
 //! |---|---|
 //! | `_id` | the worker's name |
 //! | `version`, `slots`, `timeout_ms` | what its last heartbeat said |
 //! | `seen_at` | when that came, by the store's clock |
-//! | `beat` | a random number that every heartbeat replaces: guards what follows from its silence |
-//! | `silent_at` | when it counts as silent; absent: it is not waited for any more |
-//! | `forget_at` | when MongoDB removes a worker that has fallen silent |
+//! | `beat` | a random number that every heartbeat replaces: guards what follows from its timeout |
+//! | `silent_at` | when it times out; absent: it is not checked any more |
+//! | `forget_at` | when MongoDB removes a worker that has timed out |
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::WORKERS;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable};
-use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
+use crate::store::workers::{Holding, Suspect, TIMED_OUT_KEPT_MS, TimeoutDecision, WORKERS_PER_CHECK};
 use crate::store::{Holdings, Report, Result, Store as _, StoreError, TimedOut, Worker, Workers};
 
 /// The index of what workers hold.
@@ -184,12 +184,12 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
 }
 
 async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<TimedOut> {
-    let Quiets { quiet, beats, ahead_ms } = quiets(mongo, heard_ms).await?;
-    if quiet.is_empty() {
+    let Suspects { suspects, beats, ahead_ms } = suspects(mongo, heard_ms).await?;
+    if suspects.is_empty() {
         return Ok(TimedOut { changes: Vec::new(), next_in_ms: ahead_ms });
     }
-    let found = quiet.len();
-    let names: Vec<&str> = quiet.iter().map(|worker| worker.name.as_str()).collect();
+    let found = suspects.len();
+    let names: Vec<&str> = suspects.iter().map(|worker| worker.name.as_str()).collect();
     let of_them = doc! { "worker": { "$in": &names }, "state": "reserved" };
     let fields = doc! { "worker": 1, "claim": 1, "rev": 1, "started_at": 1 };
     let documents = held(mongo, of_them, fields, limit).await?;
@@ -204,24 +204,25 @@ async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result
             started_at: row.time("started_at")?.unwrap_or_default(),
         })
     });
-    // The second look: whoever was heard of before what it holds was read is not silent.
+    // The second check: a worker whose heartbeat came before its jobs were read has not timed out.
     let all: Vec<i64> = beats.values().copied().collect();
     let still = doc! { "_id": { "$in": names }, "beat": { "$in": all } };
     let workers = mongo.collection(WORKERS).await?;
     let cursor = workers.find(still).projection(doc! { "_id": 1 }).await.map_err(fault)?;
     let still: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
     let still: HashSet<&str> = still.iter().filter_map(|document| document.get_str("_id").ok()).collect();
-    let quiet: Vec<Quiet> = quiet.into_iter().filter(|worker| still.contains(worker.name.as_str())).collect();
+    let suspects: Vec<Suspect> =
+        suspects.into_iter().filter(|worker| still.contains(worker.name.as_str())).collect();
     let now = mongo.now()?;
-    let judgement = Judgement::of(&quiet, holdings, complete, now);
-    note(mongo, &judgement, &beats, now).await?;
-    let next_in_ms = judgement.next_in_ms(now, found, ahead_ms);
-    Ok(TimedOut { changes: judgement.changes, next_in_ms })
+    let decision = TimeoutDecision::of(&suspects, holdings, complete, now);
+    note(mongo, &decision, &beats, now).await?;
+    let next_in_ms = decision.next_in_ms(now, found, ahead_ms);
+    Ok(TimedOut { changes: decision.changes, next_in_ms })
 }
 
-/// Who is silent by the store's clock.
-struct Quiets {
-    quiet: Vec<Quiet>,
+/// The workers that have timed out by the store's clock.
+struct Suspects {
+    suspects: Vec<Suspect>,
     /// The `beat` of each.
     beats: HashMap<WorkerName, i64>,
     /// Milliseconds until the next one is.
@@ -229,7 +230,7 @@ struct Quiets {
 }
 
 /// One look, which answers nothing where no worker has sent a heartbeat.
-async fn quiets(mongo: &Mongo, heard_ms: u64) -> Result<Quiets> {
+async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
     let heard_ms = i64::try_from(heard_ms).unwrap_or(i64::MAX);
     let filter = doc! { "silent_at": { "$exists": true }, "timeout_ms": { "$lte": heard_ms } };
     let in_ms = doc! { "$subtract": ["$silent_at", "$$NOW"] };
@@ -238,38 +239,38 @@ async fn quiets(mongo: &Mongo, heard_ms: u64) -> Result<Quiets> {
         .find(filter)
         .sort(doc! { "silent_at": 1 })
         .projection(doc! { "timeout_ms": 1, "beat": 1, "in_ms": in_ms })
-        .limit(i64::try_from(WORKERS_PER_LOOK).unwrap_or(0))
+        .limit(i64::try_from(WORKERS_PER_CHECK).unwrap_or(0))
         .await
         .map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut quiets = Quiets { quiet: Vec::new(), beats: HashMap::new(), ahead_ms: None };
+    let mut suspects = Suspects { suspects: Vec::new(), beats: HashMap::new(), ahead_ms: None };
     for document in &documents {
         let row = Row(document);
         let in_ms: i64 = row.number("in_ms")?;
         if in_ms > 0 {
-            quiets.ahead_ms = Some(in_ms.unsigned_abs());
+            suspects.ahead_ms = Some(in_ms.unsigned_abs());
             break;
         }
         let name: WorkerName = row.text("_id")?;
-        quiets.beats.insert(name.clone(), row.number("beat")?);
-        quiets.quiet.push(Quiet { name, timeout_ms: row.number("timeout_ms")? });
+        suspects.beats.insert(name.clone(), row.number("beat")?);
+        suspects.suspects.push(Suspect { name, timeout_ms: row.number("timeout_ms")? });
     }
-    Ok(quiets)
+    Ok(suspects)
 }
 
 /// Writes which workers need not be waited for, and which only later; unless they were heard of in between.
 async fn note(
     mongo: &Mongo,
-    judgement: &Judgement,
+    decision: &TimeoutDecision,
     beats: &HashMap<WorkerName, i64>,
     now: Timestamp,
 ) -> Result<()> {
     let forget = doc! {
         "$unset": { "silent_at": "" },
-        "$set": { "forget_at": date(now.plus_ms(SILENT_KEPT_MS)) },
+        "$set": { "forget_at": date(now.plus_ms(TIMED_OUT_KEPT_MS)) },
     };
-    let idle = judgement.idle.iter().map(|name| (name, forget.clone()));
-    let later = judgement.later.iter();
+    let idle = decision.idle.iter().map(|name| (name, forget.clone()));
+    let later = decision.later.iter();
     let later = later.map(|(name, at)| (name, doc! { "$set": { "silent_at": date(*at) } }));
     let statements: Vec<Document> = idle
         .chain(later)

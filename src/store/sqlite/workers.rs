@@ -1,5 +1,5 @@
-//! Workers: who works, and who has fallen silent. Each verb is one transaction or one look, so that no heartbeat
-//! comes between finding a worker silent and reading what it holds.
+//! Workers: heartbeats and timeouts. Each verb is one transaction or one query, so that no heartbeat comes between
+//! finding that a worker has timed out and reading what it holds.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -9,7 +9,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::workers::{Holding, Judgement, Quiet, SILENT_KEPT_MS, WORKERS_PER_LOOK};
+use crate::store::workers::{Holding, Suspect, TIMED_OUT_KEPT_MS, TimeoutDecision, WORKERS_PER_CHECK};
 use crate::store::{Holdings, Report, Result, TimedOut, Worker, Workers};
 
 #[async_trait]
@@ -30,8 +30,8 @@ impl Workers for SqliteStore {
     }
 
     async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
-        // Almost always nobody is silent: that is found out beside the thread that writes.
-        match self.read(next_silence).await? {
+        // Almost always no worker has timed out: a reader finds that, beside the thread that writes.
+        match self.read(next_timeout).await? {
             Some(0) => self.writer.run(move |tx, now| timed_out_workers(tx, heard_ms, limit, now)).await,
             next_in_ms => Ok(TimedOut { changes: Vec::new(), next_in_ms }),
         }
@@ -127,8 +127,8 @@ fn one(db: &Connection, name: &WorkerName) -> Result<Option<Worker>, Fault> {
     rows.next()?.map(|found| worker(db, found)).transpose()
 }
 
-/// Milliseconds until a worker falls silent; 0 if one has.
-fn next_silence(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
+/// Milliseconds until a worker times out; 0 if one has.
+fn next_timeout(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
     let first: Option<i64> = db
         .prepare_cached(
             "SELECT silent_at FROM workers INDEXED BY workers_silent_at WHERE silent_at IS NOT NULL \
@@ -145,9 +145,9 @@ fn timed_out_workers(
     limit: usize,
     now: Timestamp,
 ) -> Result<TimedOut, Fault> {
-    let quiet = quiet(db, heard_ms, now)?;
+    let suspects = suspects(db, heard_ms, now)?;
     let mut holdings = Vec::new();
-    for worker in &quiet {
+    for worker in &suspects {
         let left = limit.saturating_sub(holdings.len());
         if left == 0 {
             break;
@@ -155,12 +155,12 @@ fn timed_out_workers(
         holdings.extend(held(db, &worker.name, left)?);
     }
     let complete = holdings.len() < limit;
-    let judgement = Judgement::of(&quiet, holdings, complete, now);
-    for name in &judgement.idle {
+    let decision = TimeoutDecision::of(&suspects, holdings, complete, now);
+    for name in &decision.idle {
         db.prepare_cached("UPDATE workers SET silent_at = NULL, forget_at = ?2 WHERE name = ?1")?
-            .execute(params![name.as_str(), now.plus_ms(SILENT_KEPT_MS).millis()])?;
+            .execute(params![name.as_str(), now.plus_ms(TIMED_OUT_KEPT_MS).millis()])?;
     }
-    for (name, silent_at) in &judgement.later {
+    for (name, silent_at) in &decision.later {
         db.prepare_cached("UPDATE workers SET silent_at = ?2 WHERE name = ?1")?
             .execute(params![name.as_str(), silent_at.millis()])?;
     }
@@ -170,22 +170,23 @@ fn timed_out_workers(
         )?
         .query_row([now.millis()], |row| row.get(0))?;
     let ahead_ms = ahead.map(|at| Timestamp::from_millis(at).ms_since(now));
-    let next_in_ms = judgement.next_in_ms(now, quiet.len(), ahead_ms);
-    Ok(TimedOut { changes: judgement.changes, next_in_ms })
+    let next_in_ms = decision.next_in_ms(now, suspects.len(), ahead_ms);
+    Ok(TimedOut { changes: decision.changes, next_in_ms })
 }
 
-fn quiet(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Quiet>, Fault> {
+fn suspects(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Suspect>, Fault> {
     let mut past = db.prepare_cached(
         "SELECT name, timeout_ms FROM workers INDEXED BY workers_silent_at \
          WHERE silent_at <= ?1 AND timeout_ms <= ?2 ORDER BY silent_at LIMIT ?3",
     )?;
-    let mut rows = past.query(params![now.millis(), row::signed(heard_ms), row::signed(WORKERS_PER_LOOK)])?;
-    let mut quiet = Vec::new();
+    let mut rows =
+        past.query(params![now.millis(), row::signed(heard_ms), row::signed(WORKERS_PER_CHECK)])?;
+    let mut suspects = Vec::new();
     while let Some(found) = rows.next()? {
         let name = row::parsed(found, 0, "name of a worker")?;
-        quiet.push(Quiet { name, timeout_ms: found.get::<_, i64>(1)?.unsigned_abs() });
+        suspects.push(Suspect { name, timeout_ms: found.get::<_, i64>(1)?.unsigned_abs() });
     }
-    Ok(quiet)
+    Ok(suspects)
 }
 
 /// What a worker holds, the latest delivery first.
