@@ -30,7 +30,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// A task of this name in `/stats`, metrics and the log. `interval` is the longest sleep between two runs.
+    /// A task of this name in `/stats`, metrics and the log. `interval` is the longest sleep between two
+    /// runs.
     pub fn new<F>(name: &'static str, interval: Duration, run: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Run, Error>> + Send + 'static,
@@ -71,7 +72,7 @@ pub struct TaskStatus {
 pub struct Statuses(Arc<Mutex<Vec<TaskStatus>>>);
 
 impl Statuses {
-    /// Every task's status, in the order of their start.
+    /// Returns every task's status, in the order of their start.
     pub fn list(&self) -> Vec<TaskStatus> {
         let mut list = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         for status in &mut list {
@@ -109,7 +110,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// How the tasks are doing.
+    /// Returns how the tasks are doing.
     pub fn statuses(&self) -> Statuses {
         self.statuses.clone()
     }

@@ -23,8 +23,8 @@ pub struct Options {
     pub reaper_batch: usize,
 }
 
-/// Starts tasks: a row for each, with its name in `/stats`, its longest sleep, which alarm ends that early, and the
-/// method that it runs.
+/// Starts tasks: a row for each, with its name in `/stats`, its longest sleep, which alarm ends that early,
+/// and the method that it runs.
 macro_rules! start_all {
     ($driver:ident, $maintenance:ident:
         $($name:literal every $interval:expr $(, or at $alarm:ident)? => $method:ident($($arg:expr),*);)*
@@ -62,8 +62,8 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
     }
 }
 
-/// Keeps the metrics small: what was observed since the last run becomes part of the histograms. Otherwise every
-/// single observation would be kept until the metrics are read.
+/// Keeps the metrics small: what was observed since the last run becomes part of the histograms. Otherwise
+/// every single observation would be kept until the metrics are read.
 pub fn metrics_upkeep(metrics: PrometheusHandle) -> Task {
     Task::new("metrics_upkeep", 2 * SECOND, move || {
         metrics.run_upkeep();

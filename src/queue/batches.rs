@@ -15,7 +15,7 @@ pub const BATCH_MAX: usize = 1000;
 /// How many jobs one step of a cancel reads and takes away.
 const STEP: usize = 500;
 
-/// A batch that a client wants to create.
+/// A batch to be created.
 #[derive(Debug, Clone)]
 pub struct NewBatch {
     /// Its first jobs.
@@ -68,12 +68,12 @@ impl Queues {
         Ok(sealed.await?.0)
     }
 
-    /// The batch.
+    /// Returns the batch.
     pub async fn batch(&self, id: &BatchId) -> Result<Batch> {
         self.0.store.batch(id).await?.ok_or_else(|| Error::UnknownBatch(id.clone()))
     }
 
-    /// What has come of the jobs of a batch that are finished, by their ids.
+    /// Returns the results of the jobs of a batch that are finished, by their ids.
     pub async fn batch_results(
         &self,
         id: &BatchId,
@@ -85,7 +85,7 @@ impl Queues {
         Ok(Page::cut(results, limit, |result| result.id.clone()))
     }
 
-    /// Seals a batch and takes away those of its jobs that nobody holds. Answers how many.
+    /// Seals a batch and removes those of its jobs that are not reserved. Returns how many.
     pub async fn cancel_batch(&self, id: &BatchId) -> Result<u64> {
         self.seal_batch(id).await?;
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
@@ -135,7 +135,7 @@ impl Queues {
         jobs.into_iter().enumerate().map(job).collect()
     }
 
-    /// Changes a batch, and wakes whoever waits for what that stored: also where its client has left.
+    /// Changes a batch, and wakes waiters for what that stored: also where its client has left.
     async fn change_batch(
         &self,
         id: BatchId,
@@ -158,7 +158,7 @@ impl Queues {
         self.in_time(changing).await?.unwrap_or_else(lost)
     }
 
-    /// Counts a callback that was pushed, and wakes whoever waits for it.
+    /// Counts a callback that was pushed, and wakes a waiter for it.
     pub(super) fn note_callback(&self, callback: Option<&CalledBack>, notes: &mut Notes<'_>) {
         let Some(CalledBack { queue, run_at, expires_at }) = callback else { return };
         notes.count(queue, Event::Pushed);

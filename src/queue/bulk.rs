@@ -20,7 +20,7 @@ pub struct ReplayRange {
 }
 
 impl Queues {
-    /// Takes away the jobs that are in this state, or those of them from before a moment. Answers how many.
+    /// Removes the jobs that are in this state, or those of them from before a moment. Returns how many.
     pub async fn purge(&self, queue: &QueueName, state: Visible, before: Option<Timestamp>) -> Result<u64> {
         if state == Visible::Reserved {
             return Err(Error::invalid(
@@ -33,7 +33,7 @@ impl Queues {
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which
-    /// return to where they came from. Answers how many.
+    /// return to where they came from. Returns how many.
     pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>) -> Result<u64> {
         let operation = |_: &Job| Operation::Redrive { queue: queue.clone() };
         let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
@@ -45,7 +45,7 @@ impl Queues {
         Ok(affected)
     }
 
-    /// Takes away every job of the queue, also those that workers hold. Answers how many.
+    /// Removes every job of the queue, also those that workers hold. Returns how many.
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
         self.each(&Filter::all(queue.clone()), None, |_| Operation::Cancel { force: true }).await
     }
@@ -91,7 +91,7 @@ impl Queues {
         }
     }
 
-    /// Pushes copies of finished jobs: new ids, no keys; history stays. Answers how many.
+    /// Pushes copies of finished jobs: new ids, no keys; history stays. Returns how many.
     pub async fn replay(&self, queue: &QueueName, range: ReplayRange) -> Result<u64> {
         // What this very call finishes again must not be replayed again.
         let to = range.to.unwrap_or(self.now()?);

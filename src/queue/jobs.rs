@@ -1,4 +1,4 @@
-//! Looking at jobs, changing them, cancelling them, browsing a queue.
+//! Reading jobs, changing them, cancelling them, browsing a queue.
 
 use super::{Error, Queues, Result};
 use crate::job::spec::check_size;
@@ -7,7 +7,7 @@ use crate::job::transition::{Operation, Outcome};
 use crate::job::{Job, JobId, Payload, Timestamp};
 use crate::store::{Applied, Change, Filter, StoreError};
 
-/// What to change of a job that nobody holds.
+/// What to change of a job that is not reserved.
 #[derive(Debug, Clone, Default)]
 pub struct Edit {
     /// Higher is delivered first.
@@ -32,28 +32,29 @@ pub enum Cancelled {
 pub struct Page<T, C> {
     /// The elements.
     pub items: Vec<T>,
-    /// The last element's place, if there may be more behind it.
+    /// The cursor of the last element, if there may be more behind it.
     pub next: Option<C>,
 }
 
 impl<T, C> Page<T, C> {
-    /// A page of at most `limit` elements out of those that were read, which are one more if there are more.
-    pub(super) fn cut(mut items: Vec<T>, limit: usize, place: impl Fn(&T) -> C) -> Self {
+    /// Returns a page of at most `limit` elements out of those that were read, which are one more if there
+    /// are more.
+    pub(super) fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Self {
         let more = items.len() > limit;
         items.truncate(limit);
-        let next = if more { items.last().map(place) } else { None };
+        let next = if more { items.last().map(cursor) } else { None };
         Self { items, next }
     }
 }
 
 impl Queues {
-    /// The job.
+    /// Returns the job.
     pub async fn job(&self, id: &JobId) -> Result<Job> {
         let found = self.0.store.get(std::slice::from_ref(id)).await?;
         found.into_iter().next().flatten().ok_or_else(|| Error::UnknownJob(id.clone()))
     }
 
-    /// Changes a job that is not reserved, done or dead, and answers what it is then.
+    /// Changes a job that is not reserved, done or dead, and returns what it is then.
     pub async fn edit(&self, id: &JobId, edit: Edit) -> Result<Job> {
         if let Some(payload) = &edit.payload {
             check_size(payload, "/payload", self.options().payload_bytes)?;
@@ -63,7 +64,7 @@ impl Queues {
         self.job(id).await
     }
 
-    /// Takes a job away, or asks whoever holds it to stop; `force` takes it from its holder.
+    /// Removes a job, or asks its holder to stop; `force` removes it from its holder.
     pub async fn cancel(&self, id: &JobId, force: bool) -> Result<Cancelled> {
         match self.apply_one(id, Operation::Cancel { force }).await?.outcome {
             Outcome::Held { .. } => Ok(Cancelled::Requested),
@@ -83,7 +84,7 @@ impl Queues {
         Ok(applied)
     }
 
-    /// The jobs of a queue, oldest first.
+    /// Returns the jobs of a queue, oldest first.
     pub async fn browse(
         &self,
         filter: &Filter,

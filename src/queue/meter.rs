@@ -51,7 +51,7 @@ impl Event {
         Self::Dead,
     ];
 
-    /// The word for it, in `/stats` and in metrics.
+    /// Returns the word for it in `/stats` and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pushed => "pushed",
@@ -124,7 +124,7 @@ impl Windows {
         self.now.counts == [0; 8] && self.before.counts == [0; 8]
     }
 
-    /// The last minute as this window and the share of the one before that still lies within it.
+    /// Returns the last minute: this window and the share of the one before that still lies within it.
     fn flow(&mut self, now: Instant) -> Flow {
         self.turn(now);
         let age = now.saturating_duration_since(self.since).as_secs_f64() / WINDOW.as_secs_f64();
@@ -232,7 +232,7 @@ impl Meter {
         Notes { now, meter, events: [0; 8] }
     }
 
-    /// What happened during about the last minute: to the jobs of one queue, or of all.
+    /// Returns what happened during about the last minute: to the jobs of one queue, or of all.
     pub fn flow(&self, queue: Option<&QueueName>) -> Flow {
         let now = Instant::now();
         let mut guard = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,4 +1,5 @@
-//! The product: one method of [`Queues`] for each thing that a client can ask for. Knows no HTTP and no database.
+//! The product: one method of [`Queues`] for each thing that a client can ask for. Knows no HTTP and no
+//! database.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -60,7 +61,7 @@ pub use self::push::{NewPush, PushAnswer, When};
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
 pub use self::reserve::{PopAsk, ReserveAsk};
-use self::rounds::Turned;
+use self::rounds::RoundError;
 use self::semaphores::SemaphoreNotes;
 pub use self::settings::{Precondition, QueueView};
 use self::settle::SettleRounds;
@@ -149,11 +150,11 @@ pub enum Error {
     Store(#[from] StoreError),
 }
 
-impl From<Turned> for Error {
-    fn from(turned: Turned) -> Self {
-        match turned {
-            Turned::Away => Self::Overloaded,
-            Turned::Lost => StoreError::internal("a round ended without an answer").into(),
+impl From<RoundError> for Error {
+    fn from(error: RoundError) -> Self {
+        match error {
+            RoundError::Overloaded => Self::Overloaded,
+            RoundError::Lost => StoreError::internal("a round ended without a result").into(),
         }
     }
 }
@@ -272,8 +273,8 @@ impl Queues {
         &self.0.options
     }
 
-    /// Returns the result of work that goes on without its caller, if it comes in time; else whether it happened is
-    /// unknown.
+    /// Returns the result of work that goes on without its caller, if it comes in time; else whether it
+    /// happened is unknown.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let late = |_| StoreError::unavailable("the store's answer did not come in time").into();
         tokio::time::timeout(self.options().patience, work).await.map_err(late)

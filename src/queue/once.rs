@@ -1,4 +1,4 @@
-//! Reserves that carry an `Idempotency-Key`: a repeat gets the same jobs, whichever server it asks.
+//! Reserves with an `Idempotency-Key`: a repeat returns the same jobs, on whichever server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Error, Queues, ReserveAsk, Result};
 use crate::job::{Claim, Job, JobId, State};
 use crate::store::{Opened, Request, Store};
 
-/// How much longer than its wait a request may run before others take it for dead, in milliseconds.
+/// How much longer than its wait a request may run before it counts as dead, in milliseconds.
 const GRACE_MS: u64 = 10_000;
 
 /// The client's own name for a request: 1 to 255 visible ASCII characters.
@@ -30,41 +30,41 @@ impl std::str::FromStr for IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// A text of the same length for every key, which tells keys apart.
+    /// Returns a hash of the key, a text of the same length for every key.
     pub(super) fn digest(&self) -> String {
         URL_SAFE_NO_PAD.encode(Sha256::digest(&self.0))
     }
 }
 
-/// One run of a request that is remembered.
+/// One run of an idempotent request.
 #[derive(Clone)]
 pub struct Once {
     store: Arc<dyn Store>,
     request: Arc<Request>,
-    /// Held while a claim is under way; true once the request has won something and been remembered.
+    /// Held while a claim is in flight; true once the request has won something and been recorded.
     won: Arc<Mutex<bool>>,
 }
 
-/// A claim that is under way for a remembered request.
+/// A claim in flight for an idempotent request.
 pub struct Claiming {
     once: Once,
     won: OwnedMutexGuard<bool>,
 }
 
 impl Once {
-    /// The claim that all of the request's jobs carry.
+    /// Returns the claim that all of the request's jobs carry.
     pub fn claim(&self) -> &Claim {
         &self.request.claim
     }
 
-    /// Keeps whoever gives the request up waiting until the outcome of this claim is known.
+    /// Delays forgetting the request until the outcome of this claim is known.
     pub async fn claiming(&self) -> Claiming {
         Claiming { once: self.clone(), won: self.won.clone().lock_owned().await }
     }
 }
 
 impl Claiming {
-    /// Remembers the jobs for repeats of the request, until the last of their leases is over.
+    /// Records the jobs for repeats of the request, until the last of their leases is over.
     pub async fn won(mut self, jobs: &[Job]) {
         let until = jobs.iter().filter_map(|job| job.meta.reserved_until).max();
         let claim = jobs.iter().find_map(|job| job.meta.claim.as_ref());
@@ -81,7 +81,8 @@ impl Claiming {
     }
 }
 
-/// Forgets a request that ends without jobs, however it ends: an empty answer, an error, a client that left.
+/// Forgets a request that ends without jobs, however it ends: an empty response, an error, a client that
+/// left.
 struct Forget(Once);
 
 impl Drop for Forget {
@@ -101,7 +102,7 @@ impl Drop for Forget {
 }
 
 impl Queues {
-    /// Runs the request, or answers what it won when it ran before.
+    /// Runs the request, or returns what it won when it ran before.
     pub(super) async fn reserve_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);
@@ -133,7 +134,7 @@ impl Queues {
         }
     }
 
-    /// Those of the jobs that are still reserved as they were.
+    /// Returns those of the jobs that are still reserved as they were.
     async fn still_held(&self, claim: &Claim, ids: &[JobId]) -> Result<Vec<Job>> {
         let jobs = self.0.store.get(ids).await?;
         let held = |job: &Job| job.meta.state == State::Reserved && job.meta.claim.as_ref() == Some(claim);

@@ -1,5 +1,5 @@
-//! How jobs were settled during the last minute, so that the repeat of a call whose answer was lost gets
-//! the same answer although the job has gone.
+//! A cache of how jobs were settled during the last minute: settling is idempotent, so that the repeat of a
+//! call whose response was lost returns the same although the job has gone.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,15 +10,15 @@ use crate::job::state::Verb;
 use crate::job::transition::Outcome;
 use crate::job::{Claim, JobId};
 
-/// How long an outcome is remembered at least; at most twice as long.
+/// How long an outcome is cached at least; at most twice as long.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// How many outcomes are remembered at most in either half: a bound on memory, 18 MB where they are commits. It
+/// How many outcomes either half holds at most: a bound on memory, 18 MB where they are commits. It
 /// holds a minute of 15,000 a second, and is what fits into a table of a million places.
 const HALF: usize = 900_000;
 
 /// See the module's documentation.
 pub struct Outcomes {
-    /// Two hashes under two keys of the process tell calls apart; 128 bits do not collide by chance.
+    /// Two hashes under two keys of the process identify a call; 128 bits do not collide by chance.
     hashers: [RandomState; 2],
     halves: Mutex<Halves>,
 }
@@ -74,7 +74,7 @@ impl Outcomes {
         }
     }
 
-    /// How the very same call ended before.
+    /// Returns how the very same call ended before.
     pub fn recall(&self, id: &JobId, claim: &Claim, verb: Verb) -> Option<Outcome> {
         let key = self.key(id, claim, verb);
         let halves = self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

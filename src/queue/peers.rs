@@ -1,9 +1,11 @@
-//! The other servers over the same store, its peers: what their waiters wait for, and what is to be published to them.
+//! The other servers over the same store, its peers: what their waiters wait for, and what is to be published
+//! to them.
 //!
-//! A server announces what its waiters wait for, and again for as long as they do; what peers announce is kept here.
-//! Jobs that no waiter here was woken for are published only if a peer waits for such jobs: where no server waits,
-//! nothing is written. What arrives while a signal is under way is collected and travels in the next one. All of this
-//! saves time only; beside it, every server polls by itself. `maintenance/signals.rs` sends and receives the signals.
+//! A server announces what its waiters wait for, and again for as long as they do; what peers announce is
+//! kept here. Jobs that no waiter here was woken for are published only if a peer waits for such jobs: where
+//! no server waits, nothing is written. What arrives while a signal is under way is collected and travels in
+//! the next one. All of this saves time only; beside it, every server polls by itself.
+//! `maintenance/signals.rs` sends and receives the signals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,7 +192,8 @@ impl Peers {
         self.waiting.store(false, Ordering::Release);
     }
 
-    /// Returns what is to be announced of this server's waiters, if anything. `waiting` returns what they wait for now.
+    /// Returns what is to be announced of this server's waiters, if anything. `waiting` returns what they
+    /// wait for now.
     pub fn next_announcement(&self, waiting: impl FnOnce() -> HashSet<QueuePattern>) -> Option<Announcement> {
         let announced = &mut self.state().announced;
         let repeat = announced.is_older_than(REPEAT_AFTER);

@@ -83,7 +83,7 @@ impl NewPush {
     }
 }
 
-/// Pushes on their way: the jobs of one call stay together.
+/// Pushes in flight: the jobs of one call stay together.
 pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>>>;
 
 impl Item for Vec<NewJob> {
@@ -148,12 +148,12 @@ impl Queues {
         let count = jobs.len();
         match self.in_time(self.0.pushes.travel((), jobs)).await {
             Ok(Ok(answers)) => answers,
-            Ok(Err(turned)) => vec![Err(turned.into()); count],
+            Ok(Err(error)) => vec![Err(error.into()); count],
             Err(late) => vec![Err(late); count],
         }
     }
 
-    /// One round of pushes: stores them all, and wakes whoever waits for them.
+    /// Runs one round of pushes: stores them all, and wakes waiters for them.
     async fn push_round(&self, items: Vec<Vec<NewJob>>) -> Vec<Vec<Result<PushAnswer>>> {
         let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
         let jobs: Vec<NewJob> = items.into_iter().flatten().collect();

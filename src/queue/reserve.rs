@@ -1,7 +1,7 @@
 //! Reserve and pop: claim jobs, or wait for some.
 //!
-//! A claim goes on without the client that asked for it; what it wins for somebody who has left, or who does
-//! not wait any more, is given back at once, the attempt not counted.
+//! A claim goes on without the client that asked for it; what it wins for a client that has left, or does not
+//! wait any more, is given back at once, the attempt not counted.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
-use super::rounds::{Item, Limits, Rounds, Turned};
+use super::rounds::{Item, Limits, RoundError, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
@@ -24,7 +24,7 @@ pub const COUNT_MAX: usize = 1000;
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.
 pub const QUEUES_MAX: usize = 100;
-/// The most queues that a prefix stands for at one look.
+/// The most queues that a prefix stands for in one query.
 const PREFIX_QUEUES_MAX: usize = 1000;
 /// How long a pop holds jobs until it has taken them away, in milliseconds.
 const POP_LEASE_MS: u64 = 30_000;
@@ -44,7 +44,7 @@ pub struct ReserveAsk {
     pub wait_ms: u64,
     /// How long the reservations last, in milliseconds; `None`: what each queue says.
     pub lease_ms: Option<u64>,
-    /// Who asks.
+    /// The worker that asks.
     pub worker: Option<WorkerName>,
     /// Makes the request safe to repeat.
     pub idempotency_key: Option<IdempotencyKey>,
@@ -64,9 +64,9 @@ pub struct PopAsk {
 /// What a claim is for.
 #[derive(Clone)]
 enum Purpose {
-    /// Somebody works on the jobs and settles them.
+    /// A worker works on the jobs and settles them.
     Reserve,
-    /// The same, remembered for repeats of the request.
+    /// The same, recorded for repeats of the request.
     ReserveOnce(Once),
     /// The jobs are done as soon as they are taken.
     Pop,
@@ -98,15 +98,15 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
     )
 }
 
-/// Jobs on their way to somebody who may leave at any moment. Dropped before it is handed over, it gives back
-/// what it has, and what is still coming.
+/// Jobs on their way to a client that may leave at any moment. Dropped before it is handed over, it gives
+/// back what it has, and what is still coming.
 struct Delivery {
     queues: Queues,
     won: Vec<Job>,
     coming: Option<Coming>,
 }
 
-/// A claim whose answer is still to come.
+/// A claim in flight.
 struct Coming {
     queue: QueueName,
     claim: Claim,
@@ -125,13 +125,13 @@ impl Delivery {
             Ok(Ok(jobs)) => self.won.extend(jobs),
             failed => {
                 came.into_iter().for_each(|Coming { queue, claim, .. }| self.queues.recover(queue, claim));
-                failed.map_err(|_| Turned::Lost)??;
+                failed.map_err(|_| RoundError::Lost)??;
             }
         }
         Ok(())
     }
 
-    /// The client is here and gets them.
+    /// The client gets the jobs.
     fn hand_over(mut self) -> Vec<Job> {
         std::mem::take(&mut self.won)
     }
@@ -195,12 +195,12 @@ impl Queues {
         self.take(&ask, Purpose::Pop).await
     }
 
-    /// A reserve that is remembered under its request.
+    /// Reserves under an idempotent request.
     pub(super) async fn take_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
         self.take(ask, Purpose::ReserveOnce(once)).await
     }
 
-    /// Looks for jobs until there are some or the time is over.
+    /// Claims jobs until there are some or the time is over.
     async fn take(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
         let ticket = (ask.wait_ms > 0).then(|| self.0.waiters.register(&ask.queues));
@@ -225,7 +225,7 @@ impl Queues {
         }
     }
 
-    /// One look.
+    /// Claims once.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let jobs = match purpose {
             Purpose::Reserve => self.claim_from_queues(ask, &Claim::random(), false).await?.hand_over(),
@@ -239,7 +239,8 @@ impl Queues {
         Ok(jobs)
     }
 
-    /// One look for a remembered request, in a task that outlives the client: what it wins waits for a repeat.
+    /// Claims once for an idempotent request, in a task that outlives the client: what it wins waits for a
+    /// repeat.
     async fn claim_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
         let (this, ask) = (self.clone(), ask.clone());
         let claiming = tokio::spawn(async move {
@@ -252,7 +253,7 @@ impl Queues {
         claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    /// One round of claims; what they say of others, those are told.
+    /// Runs one round of claims, and passes on which semaphores and queues may have room for others.
     async fn claim_round(&self, asks: &[ClaimAsk]) -> Vec<store::Result<Vec<Job>>> {
         let Claims { won, resume, offers } = self.0.store.claim(asks, &self.rules()).await;
         self.offer(offers);
@@ -276,13 +277,13 @@ impl Queues {
             match delivery.claim(ClaimAsk { queue, count, claim, lease_ms, worker, pop }).await {
                 Ok(()) => {}
                 Err(error) if delivery.won.is_empty() => return Err(error),
-                Err(_) => break, // what other queues gave is not lost for the trouble with this one
+                Err(_) => break, // what other queues gave is not lost to an error of this one
             }
         }
         Ok(delivery)
     }
 
-    /// The queues that the patterns mean now, each once, in their order.
+    /// Returns the queues that match the patterns now, each once, in the order of the patterns.
     pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
         let mut queues: Vec<QueueName> = Vec::new();
         for pattern in patterns {
@@ -299,12 +300,12 @@ impl Queues {
         Ok(queues)
     }
 
-    /// The queues that a prefix stands for now.
+    /// Returns the queues that a prefix stands for now.
     pub(super) async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
         Ok(self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?)
     }
 
-    /// The jobs that a pop holds are done; those that it lost in the meantime are not answered.
+    /// Finishes the jobs that a pop holds, and returns them without those that it lost in the meantime.
     async fn finish_pop(&self, jobs: &[Job]) -> Result<Vec<Job>> {
         if jobs.is_empty() {
             return Ok(Vec::new());
@@ -315,7 +316,7 @@ impl Queues {
         };
         let changes: Vec<Change> = jobs.iter().filter_map(pop).collect();
         let mut popped = Vec::with_capacity(jobs.len());
-        let (mut unsure, mut trouble) = (Vec::new(), None);
+        let (mut unsure, mut failure) = (Vec::new(), None);
         for (job, settled) in jobs.iter().zip(self.settle_changes(changes).await) {
             match settled {
                 Ok(_) => {
@@ -326,7 +327,7 @@ impl Queues {
                 }
                 Err(error) => {
                     unsure.push(job.clone());
-                    trouble = Some(error);
+                    failure = Some(error);
                 }
             }
         }
@@ -334,7 +335,7 @@ impl Queues {
             // Those that were taken away after all are not there to be given back.
             tokio::spawn(self.clone().give_back(unsure));
         }
-        match trouble {
+        match failure {
             Some(error) if popped.is_empty() => Err(error),
             _ => Ok(popped),
         }
@@ -354,7 +355,7 @@ impl Queues {
         }
     }
 
-    /// Jobs that nobody received go back as if they had not been delivered.
+    /// Gives back jobs that their client did not receive, as if they had not been delivered.
     async fn give_back(self, jobs: Vec<Job>) {
         let release = |job: Job| {
             Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
@@ -385,17 +386,17 @@ impl Queues {
         }
     }
 
-    /// After a claim whose outcome is unknown: what it may have won is found by its token and given back.
+    /// Finds what a claim of unknown outcome has won, by its token, and gives it back.
     fn recover(&self, queue: QueueName, claim: Claim) {
         let this = self.clone();
         tokio::spawn(async move {
-            let mut empty_looks = 0;
+            let mut empty_queries = 0;
             for _ in 0..GIVE_BACK_TRIES {
                 // First the pause: a command that is still on its way must have arrived.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
-                    Ok(jobs) if !jobs.is_empty() || empty_looks == 2 => return this.give_back(jobs).await,
-                    Ok(_) => empty_looks += 1,
+                    Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => return this.give_back(jobs).await,
+                    Ok(_) => empty_queries += 1,
                     Err(error) => {
                         tracing::debug!(error = %store::chain(&error), "claim not recovered yet")
                     }

@@ -4,7 +4,7 @@
 //! it is. While a round is under way items wait, and the next round takes all that wait, up to a limit; only
 //! where enough for a large round waits does it begin beside the one that is under way. Large rounds are what
 //! makes a store fast: most of what one costs does not depend on how much it carries. Every item gets its own
-//! answer, after its own round. Items of one lane start in the order of their arrival; lanes do not wait for
+//! result, after its own round. Items of one lane start in the order of their arrival; lanes do not wait for
 //! each other.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +25,7 @@ pub struct Limits {
     pub overlap: usize,
     /// The weight from which on a round begins beside others.
     pub large: usize,
-    /// The most weight that may wait in one lane; what comes on top is turned away.
+    /// The most weight that may wait in one lane; what comes on top is rejected.
     pub waiting: usize,
 }
 
@@ -38,13 +38,13 @@ pub trait Item: Send + 'static {
 /// So many bytes of JSON weigh as much as a job: a round of a thousand is about 16 MiB at most.
 const BYTES_PER_WEIGHT: usize = 16_384;
 
-/// The weight of something with so many bytes of JSON in it.
+/// Returns the weight of an item with so many bytes of JSON.
 pub fn weight(bytes: usize) -> usize {
     1 + bytes / BYTES_PER_WEIGHT
 }
 
-/// How often a round lets others go first before it begins: once for requests to be read, once more for those
-/// that had to be handed to another thread.
+/// How many times a round yields before it begins: once for requests to be read, once more for those that had
+/// to be handed to another thread.
 const GATHERING: usize = 2;
 
 type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync;
@@ -62,17 +62,17 @@ struct Lane<I, O> {
     running: usize,
 }
 
-/// Why an item had no round.
+/// Why an item has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turned {
+pub enum RoundError {
     /// Too much was waiting already.
-    Away,
-    /// The round ended without an answer to it.
+    Overloaded,
+    /// The round ended without a result for it.
     Lost,
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K, I, O> {
-    /// Rounds that `run` carries out; it answers each item at its place.
+    /// Rounds that `run` carries out; it returns a result for each item, in the same order.
     pub fn new(
         limits: Limits,
         run: impl Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
@@ -80,14 +80,14 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         Arc::new(Self { limits, run: Box::new(run), lanes: Mutex::default() })
     }
 
-    /// Sends an item on its way, and waits for its answer.
-    pub async fn travel(self: &Arc<Self>, key: K, item: I) -> Result<O, Turned> {
-        self.send(key, item)?.await.map_err(|_| Turned::Lost)
+    /// Sends an item, and waits for its result.
+    pub async fn travel(self: &Arc<Self>, key: K, item: I) -> Result<O, RoundError> {
+        self.send(key, item)?.await.map_err(|_| RoundError::Lost)
     }
 
-    /// Sends an item on its way; it arrives whether or not anybody still waits for the answer. One that never
-    /// comes means that its round was lost.
-    pub fn send(self: &Arc<Self>, key: K, item: I) -> Result<oneshot::Receiver<O>, Turned> {
+    /// Sends an item; it is carried out whether or not the caller still waits for the result. A result that
+    /// never comes means that its round was lost.
+    pub fn send(self: &Arc<Self>, key: K, item: I) -> Result<oneshot::Receiver<O>, RoundError> {
         let (answer, answered) = oneshot::channel();
         self.enter(key, item, answer)?;
         Ok(answered)
@@ -97,13 +97,13 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn enter(self: &Arc<Self>, key: K, item: I, answer: oneshot::Sender<O>) -> Result<(), Turned> {
+    fn enter(self: &Arc<Self>, key: K, item: I, answer: oneshot::Sender<O>) -> Result<(), RoundError> {
         let mut lanes = self.lanes();
         let idle = || Lane { waiting: VecDeque::new(), weight: 0, running: 0 };
         let lane = lanes.entry(key.clone()).or_insert_with(idle);
         let weight = item.weight();
         if lane.weight > 0 && lane.weight + weight > self.limits.waiting {
-            return Err(Turned::Away);
+            return Err(RoundError::Overloaded);
         }
         lane.weight += weight;
         lane.waiting.push_back((item, answer));
@@ -114,8 +114,8 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         Ok(())
     }
 
-    /// What the next round of a lane takes along. If nothing waits, or what waits is not worth a round beside
-    /// those under way, the lane has one driver less in the same moment.
+    /// Takes the items of the next round of a lane. If nothing waits, or what waits is not worth a round
+    /// beside those under way, the lane has one driver less in the same moment.
     fn next_round(&self, key: &K) -> Vec<(I, oneshot::Sender<O>)> {
         let mut lanes = self.lanes();
         let Some(lane) = lanes.get_mut(key) else { return Vec::new() };
@@ -148,7 +148,7 @@ where
     O: Send + 'static,
 {
     loop {
-        // Whoever is ready to run, and whose request has arrived, comes along; an idle server loses nothing.
+        // Tasks that are ready to run send their items first; an idle server loses no time.
         for _ in 0..GATHERING {
             tokio::task::yield_now().await;
         }
@@ -161,7 +161,7 @@ where
         let (own, lane) = (rounds.clone(), key.clone());
         let answers = AssertUnwindSafe(async move { (own.run)(lane, items).await }).catch_unwind().await;
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
-            let _ = waiting.send(answer); // nobody may be waiting any more
+            let _ = waiting.send(answer); // the caller may have left
         }
     }
 }
@@ -197,7 +197,7 @@ mod tests {
         (rounds, go, sizes)
     }
 
-    async fn all(rounds: &Sums, items: Vec<Vec<u32>>) -> Vec<Result<u32, Turned>> {
+    async fn all(rounds: &Sums, items: Vec<Vec<u32>>) -> Vec<Result<u32, RoundError>> {
         futures::future::join_all(items.into_iter().map(|item| rounds.travel("lane", item))).await
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let (rounds, go, sizes) = rounds(Limits { round: 4, overlap: 1, large: 1, waiting: 10 });
         go.add_permits(100);
         let answers = all(&rounds, vec![vec![1; 3], vec![1; 3], vec![1; 4], vec![1; 2]]).await;
-        assert_eq!(answers, [Ok(3), Ok(3), Ok(4), Err(Turned::Away)]);
+        assert_eq!(answers, [Ok(3), Ok(3), Ok(4), Err(RoundError::Overloaded)]);
         assert_eq!(*sizes.lock().unwrap(), [1, 1, 1]);
     }
 
@@ -260,7 +260,7 @@ mod tests {
             }
             .boxed()
         });
-        assert_eq!(rounds.travel((), vec![0]).await, Err(Turned::Lost));
+        assert_eq!(rounds.travel((), vec![0]).await, Err(RoundError::Lost));
         assert_eq!(rounds.travel((), vec![7]).await, Ok(7));
     }
 }

@@ -1,7 +1,7 @@
 //! Schedules: setting, reading, and running them by hand; what is due, `maintenance` runs.
 //!
-//! Each change and each firing is guarded by the `rev` that was read (optimistic concurrency): of several at once one
-//! succeeds, and the others are conflicts.
+//! Each change and each firing is guarded by the `rev` that was read (optimistic concurrency): of several at
+//! once one succeeds, and the others are conflicts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -33,8 +33,8 @@ impl Queues {
         found.ok_or_else(|| Error::UnknownSchedule(name.clone()))
     }
 
-    /// Creates a schedule, or replaces its rule and keeps its last runs. An occurrence that is due at this moment is not
-    /// lost where rule and time zone stay the same.
+    /// Creates a schedule, or replaces its rule and keeps its last runs. An occurrence that is due at this
+    /// moment is not lost where rule and time zone stay the same.
     pub async fn set_schedule(
         &self,
         name: &ScheduleName,
@@ -106,8 +106,8 @@ impl Queues {
         Ok(Some(schedule))
     }
 
-    /// Runs a schedule now, paused or not, and returns the record of the run. Idempotent by the key, for as long as the
-    /// first run is among the last ones. Goes on where its caller leaves.
+    /// Runs a schedule now, paused or not, and returns the record of the run. Idempotent by the key, for as
+    /// long as the first run is among the last ones. Goes on where its caller leaves.
     pub async fn run_schedule(
         &self,
         name: &ScheduleName,
@@ -116,7 +116,7 @@ impl Queues {
         let (queues, name) = (self.clone(), name.clone());
         let request = key.map(IdempotencyKey::digest);
         let run = tokio::spawn(async move { queues.run_by_hand(&name, request).await });
-        let lost = |_| StoreError::internal("a run of a schedule ended without an answer");
+        let lost = |_| StoreError::internal("a run of a schedule ended without a result");
         self.in_time(run).await?.map_err(lost)?
     }
 

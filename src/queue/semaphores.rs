@@ -1,7 +1,7 @@
 //! Semaphores: setting and reading them, and refusing jobs that name one which does not exist.
 //!
-//! What may have made room in a semaphore is only noted here; `maintenance` unblocks the jobs that wait for it. So a
-//! server that dies in between delays them until another one checks all semaphores, a second later.
+//! What may have made room in a semaphore is only noted here; `maintenance` unblocks the jobs that wait for
+//! it. So a server that dies in between delays them until another one checks all semaphores, a second later.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -141,7 +141,8 @@ impl Queues {
         }
     }
 
-    /// Notes the room that a change has made: in semaphores, and in a queue that limits how many jobs are reserved.
+    /// Notes the room that a change has made: in semaphores, and in a queue that limits how many jobs are
+    /// reserved.
     pub(super) fn note_room(&self, applied: &Applied) {
         self.offer(applied.released.iter().cloned());
         let is_kept = matches!(applied.outcome, Outcome::Held { .. });
@@ -150,7 +151,8 @@ impl Queues {
         }
     }
 
-    /// Wakes a waiter of the queue at this moment: a limit of the queue kept a claim from more jobs until then.
+    /// Wakes a waiter of the queue at this moment: a limit of the queue kept a claim from more jobs until
+    /// then.
     pub(super) fn resume_at(&self, queue: QueueName, at: Timestamp) {
         {
             let mut resume = lock(&self.0.semaphores.resume);

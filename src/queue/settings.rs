@@ -1,5 +1,5 @@
-//! The queues and their settings. Settings hold at once on the server that changed them and within a second on the
-//! others, which read their revision every half second.
+//! The queues and their settings. Settings hold at once on the server that changed them and within a second
+//! on the others, which read their revision every half second.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum Precondition {
     Versions(Vec<String>),
 }
 
-/// A queue as people see it.
+/// A queue as clients see it.
 #[derive(Debug, Clone)]
 pub struct QueueView {
     /// Its name.
@@ -64,7 +64,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Puts these settings in force. Wakes waiters of queues that are not paused any more, or whose limits have changed.
+    /// Puts these settings in force. Wakes waiters of queues that are not paused any more, or whose limits
+    /// have changed.
     fn adopt(&self, snapshot: SettingsSnapshot) {
         let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
         let rules = Rules::new(self.options().defaults.clone(), queues.collect());

@@ -19,7 +19,7 @@ pub const SETTLE_MAX: usize = 1000;
 /// The most jobs that one commit pushes.
 const PUSHES_MAX: usize = 1000;
 
-/// What the holder of a reservation wants done. Its token decides, not its deadline.
+/// What the holder of a reservation wants done. The token decides, not the deadline.
 #[derive(Debug, Clone)]
 pub struct Settle {
     /// The job.
@@ -49,12 +49,12 @@ pub struct Settled {
     pub outcome: Outcome,
     /// The jobs that were pushed with it.
     pub pushed: Vec<Child>,
-    /// The store's clock, to tell a scheduled job from one that is ready.
+    /// The time by the store's clock, which separates scheduled jobs from ready ones.
     pub now: Timestamp,
 }
 
 impl Settle {
-    /// How many jobs it pushes.
+    /// Returns how many jobs it pushes.
     pub fn pushes(&self) -> usize {
         self.pushed().len()
     }
@@ -118,8 +118,8 @@ impl Settle {
     }
 }
 
-/// Settles on their way. Their rounds go one after the other: a repeat never overtakes its first call, and
-/// finds its outcome remembered.
+/// Settles in flight. Their rounds go one after the other: a repeat never overtakes its first call, and finds
+/// its outcome in the cache.
 pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>>;
 
 impl Item for Vec<Change> {
@@ -151,7 +151,7 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
 }
 
 impl Queues {
-    /// Settles jobs; each element stands for itself, and answers at its place.
+    /// Settles jobs; each element stands for itself. Returns a result for each, in the same order.
     pub async fn settle(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
         let now = match self.now() {
             Ok(now) => now,
@@ -193,12 +193,13 @@ impl Queues {
         }
         match self.in_time(self.0.settles.travel((), changes)).await {
             Ok(Ok(answers)) => answers,
-            Ok(Err(turned)) => vec![Err(turned.into()); count],
+            Ok(Err(error)) => vec![Err(error.into()); count],
             Err(late) => vec![Err(late); count],
         }
     }
 
-    /// One round of settles: applies them all, remembers how they ended, and tells who waits for what came back.
+    /// Runs one round of settles: applies them all, caches how they ended, and wakes waiters for what came
+    /// back.
     async fn settle_round(&self, items: Vec<Vec<Change>>) -> Vec<Vec<Result<Settled>>> {
         let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
         let changes: Vec<Change> = items.into_iter().flatten().collect();
@@ -212,8 +213,8 @@ impl Queues {
         sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
     }
 
-    /// How the very same call ended before, if it is one that is not to happen twice. What a commit pushed is
-    /// not remembered here but in its receipt.
+    /// Returns how the very same call ended before, if it is one that must not happen twice. What a commit
+    /// pushed is not cached here but kept in its receipt.
     fn recall(&self, change: &Change) -> Option<Outcome> {
         if !change.operation.pushes().is_empty() {
             return None;
@@ -257,7 +258,7 @@ impl Queues {
         Ok(Settled { id, outcome: applied.outcome, pushed: applied.pushed, now })
     }
 
-    /// Counts what happened, and wakes whoever waits for what came back.
+    /// Counts what happened, and wakes waiters for what came back.
     pub(super) fn note(&self, verb: Verb, applied: &Applied, now: Timestamp, notes: &mut Notes<'_>) {
         let event = match verb {
             Verb::Commit => Some(Event::Committed),
@@ -290,7 +291,7 @@ impl Queues {
         }
     }
 
-    /// Counts jobs that were pushed together with something else, and wakes whoever waits for them.
+    /// Counts jobs that were pushed together with something else, and wakes waiters for them.
     pub(super) fn note_pushed(
         &self,
         first_expiry: Option<Timestamp>,
@@ -306,8 +307,8 @@ impl Queues {
         }
     }
 
-    /// Applies changes that no client asked for, and tells of them like of others.
-    pub async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
+    /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened.
+    pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
         let applied = self.0.store.apply(changes, &self.rules()).await;
@@ -318,7 +319,7 @@ impl Queues {
                     done += 1;
                     self.note(verb, &applied, now, &mut notes);
                 }
-                // Extended, heard of, settled, or done by another server.
+                // A conflict: extended, settled, or done by another server.
                 Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
                 Err(Denied::Store(error)) => return Err(error.into()),
             }

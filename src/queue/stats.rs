@@ -1,5 +1,5 @@
-//! The figures that operators watch. They are read about once a second while somebody keeps asking, by a task
-//! of its own, so that nobody but the first one waits for them; not at all while nobody does.
+//! The figures that operators watch, from a cache. A task reads them about once a second while requests keep
+//! coming, so that only the first request waits for the store; without requests it does not read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,20 +14,20 @@ use crate::store::{Counts, QueueCounts, StoreError};
 const AGE_MAX: Duration = Duration::from_millis(900);
 /// How old they are when they are read again.
 const REFRESHED_AT: Duration = Duration::from_millis(600);
-/// Who asks again within this keeps asking.
-const KEEPS_ASKING: Duration = Duration::from_millis(2500);
+/// Without a request for so long, the cache is not refreshed any more.
+const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 
-/// The last counts that were read.
+/// A cache of the last counts that were read.
 #[derive(Default)]
 pub(super) struct StatsCache {
     seen: Mutex<Seen>,
-    /// Held while they are read. Whoever needs them waits for it.
+    /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// When the question was asked that this is the answer to.
+    /// The counts, and when reading them began.
     last: Option<(Instant, Arc<Stats>)>,
     wanted: Option<Instant>,
     is_refreshed: bool,
@@ -38,25 +38,25 @@ impl StatsCache {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The last counts, if they are younger than this.
+    /// Returns the last counts, if they are younger than this.
     fn younger_than(&self, age: Duration) -> Option<Arc<Stats>> {
         let seen = self.seen();
         let (at, stats) = seen.last.as_ref()?;
         (at.elapsed() < age).then(|| stats.clone())
     }
 
-    /// Somebody asks. Whether a task must begin to refresh the counts, since this somebody keeps asking.
+    /// Notes a request. Returns whether a task must begin to refresh the counts, since requests keep coming.
     fn want(&self) -> bool {
         let mut seen = self.seen();
-        let keeps_asking = seen.wanted.is_some_and(|wanted| wanted.elapsed() < KEEPS_ASKING);
+        let is_repeated = seen.wanted.is_some_and(|wanted| wanted.elapsed() < REFRESHED_FOR);
         seen.wanted = Some(Instant::now());
-        keeps_asking && !std::mem::replace(&mut seen.is_refreshed, true)
+        is_repeated && !std::mem::replace(&mut seen.is_refreshed, true)
     }
 
-    /// Whether the counts are still to be refreshed; if not, somebody else may begin to.
+    /// Returns whether the counts are still to be refreshed; if not, another task may begin to.
     fn is_wanted(&self) -> bool {
         let mut seen = self.seen();
-        seen.is_refreshed = seen.wanted.is_some_and(|wanted| wanted.elapsed() < KEEPS_ASKING);
+        seen.is_refreshed = seen.wanted.is_some_and(|wanted| wanted.elapsed() < REFRESHED_FOR);
         seen.is_refreshed
     }
 }
@@ -106,7 +106,7 @@ impl Stats {
         counts.oldest_ready.map(|oldest| self.at.ms_since(oldest))
     }
 
-    /// The counts of a queue, and the age of its oldest ready job.
+    /// Returns the counts of a queue, and the age of its oldest ready job.
     pub fn of(&self, queue: &QueueName) -> (Counts, Option<u64>) {
         self.queues.get(queue).map(|counts| (counts.counts, self.age_ms(counts))).unwrap_or_default()
     }
@@ -122,7 +122,7 @@ impl Stats {
 }
 
 impl Queues {
-    /// The counts of every queue, at most a second old.
+    /// Returns the counts of every queue, at most a second old.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
         if self.0.stats.want() {
             tokio::spawn(self.clone().refresh_stats());
@@ -130,7 +130,7 @@ impl Queues {
         if let Some(stats) = self.0.stats.younger_than(AGE_MAX) {
             return Ok(stats);
         }
-        // In a task of its own: reading that takes longer than the caller waits serves the next one.
+        // In a task of its own: a read that takes longer than the caller waits serves the next request.
         let this = self.clone();
         let reading = tokio::spawn(async move { this.read_stats(AGE_MAX).await });
         self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
@@ -142,17 +142,17 @@ impl Queues {
         if let Some(stats) = self.0.stats.younger_than(age) {
             return Ok(stats);
         }
-        // The age counts from the moment the question was asked: the answer is about then.
-        let asked = Instant::now();
+        // The age counts from before the query: the counts are about then.
+        let began = Instant::now();
         let stats = Arc::new(Stats::new(self.now()?, self.0.store.counts().await?));
-        self.0.stats.seen().last = Some((asked, stats.clone()));
+        self.0.stats.seen().last = Some((began, stats.clone()));
         Ok(stats)
     }
 
-    /// Reads the counts again and again, before they are too old, for as long as somebody keeps asking.
+    /// Reads the counts again and again, before they are too old, for as long as requests keep coming.
     async fn refresh_stats(self) {
         while self.0.stats.is_wanted() && !self.is_draining() {
-            // Whoever asks is told of an error; here the next round tries again.
+            // A request returns the error itself; here the next round retries.
             let read = self.read_stats(REFRESHED_AT).await;
             let age = self.0.stats.seen().last.as_ref().map(|(at, _)| at.elapsed());
             let rest = REFRESHED_AT.saturating_sub(age.filter(|_| read.is_ok()).unwrap_or_default());
@@ -160,14 +160,14 @@ impl Queues {
         }
     }
 
-    /// The figures of a queue.
+    /// Returns the figures of a queue.
     pub async fn figures(&self, queue: &QueueName) -> Result<Figures> {
         let stats = self.stats().await?;
         let counts = stats.queues.get(queue).cloned().unwrap_or_default();
         Ok(stats.figures(&counts, self.meter().flow(Some(queue))))
     }
 
-    /// The figures of all queues together, and how many queues have jobs.
+    /// Returns the figures of all queues together, and how many queues have jobs.
     pub async fn total_figures(&self) -> Result<(Figures, usize)> {
         let stats = self.stats().await?;
         Ok((stats.figures(&stats.total, self.meter().flow(None)), stats.queues.len()))

@@ -1,8 +1,9 @@
 //! The waiters for jobs on this server. They are woken in the order in which they began to wait.
 //!
-//! A waiter registers *before* it queries the store, so that what arrives meanwhile wakes it again. A wake-up that its
-//! waiter does not use (it left, or had found jobs already) goes on to the next one, on another server if there is none
-//! here. Where it is not known how many jobs there are, the waiters that find some wake the next ones.
+//! A waiter registers *before* it queries the store, so that what arrives meanwhile wakes it again. A wake-up
+//! that its waiter does not use (it left, or had found jobs already) goes on to the next one, on another
+//! server if there is none here. Where it is not known how many jobs there are, the waiters that find some
+//! wake the next ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,12 +45,13 @@ struct Waiter {
 #[derive(Clone)]
 struct WakeUp {
     queue: QueueName,
-    /// Whether there may be more jobs than this waiter takes: if it finds some, the next waiters are woken, too.
+    /// Whether there may be more jobs than this waiter takes: if it finds some, the next waiters are woken,
+    /// too.
     more: bool,
 }
 
-/// How many waiters a waiter wakes that was woken so and found jobs: with many jobs all are woken soon, and with few
-/// jobs those get them that have waited longest.
+/// How many waiters a waiter wakes that was woken so and found jobs: with many jobs all are woken soon, and
+/// with few jobs those get them that have waited longest.
 const PASSED_ON_TO: usize = 2;
 
 impl Waiter {
@@ -98,8 +100,8 @@ impl Waiters {
         self.deliver(&WakeUp { queue: queue.clone(), more: false }, jobs)
     }
 
-    /// There are jobs in this queue, it is not known how many: wakes the waiter that has waited longest, and if it finds
-    /// some, the next ones, and so on. Returns whether there is a waiter for this queue.
+    /// There are jobs in this queue, it is not known how many: wakes the waiter that has waited longest, and
+    /// if it finds some, the next ones, and so on. Returns whether there is a waiter for this queue.
     pub fn wake_in_turn(&self, queue: &QueueName) -> bool {
         self.deliver(&WakeUp { queue: queue.clone(), more: true }, 1) > 0
     }
@@ -124,7 +126,8 @@ impl Waiters {
         register.by_name.is_empty() && register.by_prefix.is_empty()
     }
 
-    /// Returns what sleeping waiters wait for: queues by name, and prefixes of which none begins with another.
+    /// Returns what sleeping waiters wait for: queues by name, and prefixes of which none begins with
+    /// another.
     pub fn waited_for(&self) -> (Vec<QueueName>, Vec<Arc<str>>) {
         let register = lock(&self.register);
         let prefixes: BTreeSet<Arc<str>> = register.prefixes().collect();
@@ -216,15 +219,15 @@ impl Ticket<'_> {
         }
     }
 
-    /// The waiter found nothing and is going to sleep. Only now it concerns other servers: where every query finds
-    /// something, nothing needs to be published.
+    /// The waiter found nothing and is going to sleep. Only now it concerns other servers: where every query
+    /// finds something, nothing needs to be published.
     pub fn sleep(&self) {
         self.waiter.asleep.store(true, Ordering::Release);
         self.waiters.peers.note_waiter(&self.waiter.patterns);
     }
 
-    /// The query is over; it took jobs of these queues, or found none at all. A wake-up for a queue of which it took
-    /// nothing, because it found what it wanted in another, is still unused.
+    /// The query is over; it took jobs of these queues, or found none at all. A wake-up for a queue of which
+    /// it took nothing, because it found what it wanted in another, is still unused.
     pub fn end_query<'q>(&self, taken: impl Iterator<Item = &'q QueueName>) {
         let mut querying = lock(&self.querying);
         let mut found = taken.peekable();
@@ -311,7 +314,7 @@ mod tests {
             drop(first);
             assert_eq!(is_woken(&second), goes_on);
         }
-        // One that left while it looked.
+        // One that left during its query.
         let (first, second) = (waiters.register(&both), waiters.register(&one("b")));
         waiters.wake(&b, 1);
         first.begin_query();

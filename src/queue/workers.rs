@@ -6,8 +6,8 @@ use crate::job::transition::{Loss, Operation};
 use crate::job::{WorkerName, WorkerVersion};
 use crate::store::{Change, Holdings, Report, Worker};
 
-/// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the settle of
-/// any of its jobs makes all of it retry.
+/// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
+/// settle of any of its jobs makes all of it retry.
 pub(super) const STEP: usize = 200;
 /// The most slots that a worker may report.
 const SLOTS_MAX: u32 = 1_000_000;
@@ -19,7 +19,8 @@ pub struct Heartbeat {
     pub version: Option<WorkerVersion>,
     /// How many jobs it can hold at once.
     pub slots: Option<u32>,
-    /// After how long without a heartbeat it loses what it holds, in milliseconds; `None`: the configured default.
+    /// After how long without a heartbeat it loses what it holds, in milliseconds; `None`: the configured
+    /// default.
     pub timeout_ms: Option<u64>,
 }
 
@@ -38,8 +39,8 @@ impl Heartbeat {
 }
 
 impl Queues {
-    /// Takes a heartbeat: extends all that the worker holds, and returns what that is, together with the timeout that
-    /// holds for it from now on, in milliseconds.
+    /// Takes a heartbeat: extends all that the worker holds, and returns what that is, together with the
+    /// timeout that holds for it from now on, in milliseconds.
     pub async fn heartbeat(&self, worker: &WorkerName, heartbeat: Heartbeat) -> Result<(Holdings, u64)> {
         let report = heartbeat.report(self.options().defaults.worker_timeout_ms)?;
         let holdings = self.0.store.heartbeat(worker, &report).await?;

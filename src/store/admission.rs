@@ -1,5 +1,5 @@
-//! Claims where semaphores or limits of the queue apply: what both stores decide alike. A store reads and writes, in
-//! one transaction.
+//! Claims where semaphores or limits of the queue apply: what both stores decide alike. A store reads and
+//! writes, in one transaction.
 
 use crate::job::rate::Deliveries;
 use crate::job::semaphore::Admission;
@@ -48,8 +48,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Returns the allowance of a queue that has `reserved` jobs (asked for only under a limit) and these recent
-    /// deliveries (likewise).
+    /// Returns the allowance of a queue that has `reserved` jobs (asked for only under a limit) and these
+    /// recent deliveries (likewise).
     pub fn new(max_reserved: Option<(u64, u64)>, rate: Option<(Rate, Deliveries)>, now: Timestamp) -> Self {
         let room = max_reserved.map_or(u64::MAX, |(max, reserved)| max.saturating_sub(reserved));
         let left = rate.as_ref().map_or(u64::MAX, |(rate, recent)| recent.room(*rate, now));

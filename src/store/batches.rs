@@ -55,8 +55,9 @@ pub enum BatchDenied {
 /// The part of a store that is about batches.
 #[async_trait]
 pub trait Batches {
-    /// Stores a new batch and its first jobs, which name it: all of that, or nothing. A job whose key is taken by
-    /// one with an equal payload is not counted. Where nothing is pending in a sealed batch, it ends at once.
+    /// Stores a new batch and its first jobs, which name it: all of that, or nothing. A job whose key is
+    /// taken by one with an equal payload is not counted. Where nothing is pending in a sealed batch, it ends
+    /// at once.
     async fn create_batch(
         &self,
         batch: Batch,
@@ -93,7 +94,7 @@ pub trait Batches {
     /// Returns every batch, by id, those after `after`.
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
 
-    /// Stores a batch of another store as it is, and some of its results. What is there already stays. Returns whether the
-    /// batch that is there now is equal.
+    /// Stores a batch of another store as it is, and some of its results. What is there already stays.
+    /// Returns whether the batch that is there now is equal.
     async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
 }

@@ -51,12 +51,13 @@ pub struct Reconciled {
 /// How many jobs there are. Counts are kept with every write, never taken by walking over the jobs.
 #[async_trait]
 pub trait Figures: Send + Sync {
-    /// Returns the figures of every queue that has jobs, without counting jobs: what this instance has done is in them
-    /// at once, what others have done within a second. Writes that could not be counted (of a server that was killed, of
-    /// unknown outcome, by other programs) are in them after [`Figures::reconcile`].
+    /// Returns the figures of every queue that has jobs, without counting jobs: what this instance has done
+    /// is in them at once, what others have done within a second. Writes that could not be counted (of a
+    /// server that was killed, of unknown outcome, by other programs) are in them after
+    /// [`Figures::reconcile`].
     async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
 
-    /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly wrong. Cheap
-    /// if called no sooner than it asks for.
+    /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly
+    /// wrong. Cheap if called no sooner than it asks for.
     async fn reconcile(&self) -> Result<Reconciled>;
 }

@@ -142,9 +142,9 @@ pub trait Jobs: Send + Sync {
     /// Reserves jobs that are ready and due and not expired: the highest priority first, then the earliest
     /// `run_at`, then the smallest id. A job is won by at most one claim. Each delivery counts as an attempt.
     ///
-    /// Jobs whose semaphores have no room for them are blocked and passed over; no semaphore ever has more holders
-    /// than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow, however many
-    /// instances claim at once.
+    /// Jobs whose semaphores have no room for them are blocked and passed over; no semaphore ever has more
+    /// holders than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow,
+    /// however many instances claim at once.
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims;
 
     /// Returns the jobs of these queues that this claim holds: what a claim whose outcome is unknown has won.
@@ -153,7 +153,8 @@ pub trait Jobs: Send + Sync {
     /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
 
-    /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's clock.
+    /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's
+    /// clock.
     async fn overdue(&self, limit: usize) -> Result<Overdue>;
 
     /// Returns the scheduled jobs that are due next, the earliest first: up to `limit` queues and moments.
@@ -168,8 +169,8 @@ pub trait Jobs: Send + Sync {
     /// Returns the queues that have jobs and whose name begins with `prefix`, by name, those after `after`.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
 
-    /// Returns those of these queues that have a job which is ready and due, in any order; each at most once. It costs
-    /// next to nothing for queues without ready jobs, and never walks a backlog. A queue whose due jobs have
-    /// all expired may be among them, until they are removed.
+    /// Returns those of these queues that have a job which is ready and due, in any order; each at most once.
+    /// It costs next to nothing for queues without ready jobs, and never walks a backlog. A queue whose due
+    /// jobs have all expired may be among them, until they are removed.
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>>;
 }

@@ -1,10 +1,10 @@
 //! Where jobs live: the contract that a database behind Tailback keeps.
 //!
-//! [`Store`] is a set of small traits, one for each subject, of atomic verbs. Those on the hot path are batch-first:
-//! each takes a list and returns a result for each element, in the same order, so that requests which arrive together
-//! share a round trip. What an operation does to a job is not a store's business:
-//! [`crate::job::transition::step`] says it, a store makes it atomic and durable. `tests/conformance.rs` holds every
-//! store to this contract.
+//! [`Store`] is a set of small traits of atomic verbs, one trait for each subject. Those on the hot path are
+//! batch-first: each takes a list and returns a result for each element, in the same order, so that requests
+//! which arrive together share a round trip. What an operation does to a job is not a store's business:
+//! [`crate::job::transition::step`] says it, a store makes it atomic and durable. `tests/conformance.rs` holds
+//! every store to this contract.
 //!
 //! | trait | what it is about |
 //! |---|---|
@@ -129,12 +129,12 @@ pub trait Store:
     /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
     async fn ping(&self) -> Result<()>;
 
-    /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of the clock, so
-    /// that a job pushed for now is due for the very next claim.
+    /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of
+    /// the clock, so that a job pushed for now is due for the very next claim.
     fn now(&self) -> Result<Timestamp>;
 
-    /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended, history and,
-    /// where the database does not do it by itself, receipts and requests.
+    /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,
+    /// history and, where the database does not do it by itself, receipts and requests.
     async fn prune(&self, limit: usize) -> Result<u64>;
 
     /// Closes all connections.

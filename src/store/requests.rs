@@ -47,7 +47,8 @@ pub trait Requests: Send + Sync {
     /// Records a request that is about to run, so that any server recognises a repeat of it.
     async fn open_request(&self, request: &Request) -> Result<Opened>;
 
-    /// Records until `keep_until` which jobs the request won, and by which claim; deletes the record if it won none.
+    /// Records until `keep_until` which jobs the request won, and by which claim; deletes the record if it
+    /// won none.
     async fn close_request(
         &self,
         request: &Request,

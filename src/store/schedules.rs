@@ -20,8 +20,8 @@ pub struct Firing {
     pub run: ScheduleRun,
     /// The job, to be stored whatever limits its queue has.
     pub job: Option<NewJob>,
-    /// Nothing is pushed where the job that the schedule pushed last is unfinished, wherever that is now; the run
-    /// is remembered as skipped.
+    /// Nothing is pushed where the job that the schedule pushed last is unfinished, wherever that is now; the
+    /// run is remembered as skipped.
     pub yields: bool,
 }
 
@@ -32,7 +32,8 @@ impl Firing {
         ScheduleRun { job_id: None, skipped, ..self.run.clone() }
     }
 
-    /// Returns what became of this firing if it is among these runs: what an attempt of unknown outcome has done.
+    /// Returns what became of this firing if it is among these runs: what an attempt of unknown outcome has
+    /// done.
     pub(super) fn found_in(&self, runs: &[ScheduleRun]) -> Option<Fired> {
         let own = runs.iter().rev().find(|run| **run == self.run || **run == self.yielded());
         own.cloned().map(Fired::Done)
@@ -57,8 +58,8 @@ pub trait Schedules {
     /// Returns the schedule of this name.
     async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>>;
 
-    /// Creates, replaces or removes a schedule whose `rev` is the one that was read; `None`: there must be none.
-    /// Returns [`Saved::Conflict`] where it is another.
+    /// Creates, replaces or removes a schedule whose `rev` is the one that was read; `None`: there must be
+    /// none. Returns [`Saved::Conflict`] where it is another.
     async fn save_schedule(
         &self,
         name: &ScheduleName,
@@ -66,8 +67,8 @@ pub trait Schedules {
         seen: Option<i64>,
     ) -> Result<Saved>;
 
-    /// Returns the schedules whose next occurrence comes first, whether or not it has passed, and when that is. Cheap: it
-    /// reads no jobs and no rules.
+    /// Returns the schedules whose next occurrence comes first, whether or not it has passed, and when that
+    /// is. Cheap: it reads no jobs and no rules.
     async fn next_occurrences(&self, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
 
     /// Runs a schedule: the job, the next occurrence and the memory of the run are stored in one step, or

@@ -1,6 +1,6 @@
-//! The part of the contract that is about signals: what servers over one database publish to each other, so that a
-//! waiter on one of them is woken by what happens on another. A signal only saves time: it may be lost, and may reach
-//! servers that it does not concern.
+//! The part of the contract that is about signals: what servers over one database publish to each other, so
+//! that a waiter on one of them is woken by what happens on another. A signal only saves time: it may be
+//! lost, and may reach servers that it does not concern.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ pub enum SignalEvent {
         /// The signal.
         signal: Signal,
     },
-    /// The subscription begins, for the first time or again: any signal may have been missed until now. What the other
-    /// servers wait for follows anew.
+    /// The subscription begins, for the first time or again: any signal may have been missed until now. What
+    /// the other servers wait for follows anew.
     Subscribed,
 }
 
@@ -93,15 +93,15 @@ impl Signal {
 /// Signals between the servers that share a database. The default is a store that only one server can use.
 #[async_trait]
 pub trait Signals: Send + Sync {
-    /// Returns what other servers over this database publish from now on: a stream that never ends and reconnects by
-    /// itself, also while the database is away. It begins, again after each gap, with [`SignalEvent::Subscribed`].
-    /// `None`: there can be no other servers.
+    /// Returns what other servers over this database publish from now on: a stream that never ends and
+    /// reconnects by itself, also while the database is away. It begins, again after each gap, with
+    /// [`SignalEvent::Subscribed`]. `None`: there can be no other servers.
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         None
     }
 
-    /// Publishes a signal to the other servers. Those that listen receive it soon, usually within milliseconds; nothing
-    /// depends on it. Calls of one kind come one after the other.
+    /// Publishes a signal to the other servers. Those that listen receive it soon, usually within
+    /// milliseconds; nothing depends on it. Calls of one kind come one after the other.
     async fn signal(&self, _signal: &Signal) -> Result<()> {
         Ok(())
     }

@@ -36,7 +36,8 @@ pub struct HeldKey {
     pub run_at: Timestamp,
 }
 
-/// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs about them.
+/// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs
+/// about them.
 #[async_trait]
 pub trait Transfer: Send + Sync {
     /// Returns every job of every queue, by id, those after `after`: up to `limit`, fewer where they are
@@ -47,8 +48,8 @@ pub trait Transfer: Send + Sync {
     /// there already stays as it is. No limit applies and no key is taken; `rev` need not be kept.
     async fn import(&self, jobs: Vec<Job>) -> Vec<Result<Imported>>;
 
-    /// Returns every key that is stored, in an order of the store's own, those after `after`; none only where there are no
-    /// more.
+    /// Returns every key that is stored, in an order of the store's own, those after `after`; none only where
+    /// there are no more.
     async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
 
     /// Stores keys of another store, whether or not their jobs are here. What is there already stays.

@@ -1,15 +1,17 @@
-//! The part of the contract that is about workers: heartbeats, what each worker holds, and which have timed out.
+//! The part of the contract that is about workers: heartbeats, what each worker holds, and which have timed
+//! out.
 //!
-//! **A worker whose heartbeat succeeds loses nothing.** A heartbeat first writes that the worker was seen, then extends
-//! every job that it holds and gives it a new `rev`; only then it returns. [`Workers::timed_out_workers`] first reads
-//! what a worker holds, and then checks that the worker is still timed out; the changes that it returns take jobs back
-//! only as they were read, guarded by `rev` ([`Loss::TimedOut`](crate::job::transition::Loss)). So if a heartbeat was
-//! written before that check, nothing is taken; and if it was written after it, its new `rev`s come after the read:
-//! each job either was taken before, which the heartbeat returns, or is a conflict and stays. A store that does all of
-//! that in one transaction needs no second check.
+//! **A worker whose heartbeat succeeds loses nothing.** A heartbeat first writes that the worker was seen,
+//! then extends every job that it holds and gives it a new `rev`; only then it returns.
+//! [`Workers::timed_out_workers`] first reads what a worker holds, and then checks that the worker is still
+//! timed out; the changes that it returns take jobs back only as they were read, guarded by `rev`
+//! ([`Loss::TimedOut`](crate::job::transition::Loss)). So if a heartbeat was written before that check,
+//! nothing is taken; and if it was written after it, its new `rev`s come after the read: each job either was
+//! taken before, which the heartbeat returns, or is a conflict and stays. A store that does all of that in
+//! one transaction needs no second check.
 //!
-//! A delivery is a sign of life as well: a worker that has just reserved a job does not lose it, although its last
-//! heartbeat may have been long ago, when it was idle.
+//! A delivery is a sign of life as well: a worker that has just reserved a job does not lose it, although its
+//! last heartbeat may have been long ago, when it was idle.
 
 use std::collections::HashMap;
 
@@ -82,19 +84,22 @@ pub struct TimedOut {
 /// The verbs about workers; part of the contract of [`super::Store`].
 #[async_trait]
 pub trait Workers: Send + Sync {
-    /// Extends each reservation of the worker to at least its own lease from now on, by the store's clock; none is
-    /// shortened. Returns what the worker holds then. Once it returns, none of that is lost to an earlier timeout.
+    /// Extends each reservation of the worker to at least its own lease from now on, by the store's clock;
+    /// none is shortened. Returns what the worker holds then. Once it returns, none of that is lost to an
+    /// earlier timeout.
     async fn heartbeat(&self, worker: &WorkerName, report: &Report) -> Result<Holdings>;
 
-    /// Returns the workers that have sent a heartbeat, by name, those after `after`. Those that timed out stay for an hour.
+    /// Returns the workers that have sent a heartbeat, by name, those after `after`. Those that timed out
+    /// stay for an hour.
     async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>>;
 
     /// Returns one of them.
     async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>>;
 
-    /// Returns what is to be taken from workers without a heartbeat for their timeout, up to `limit` jobs. Only workers
-    /// count whose timeout is at most `heard_ms`: for so long the caller would have seen a heartbeat. A worker that holds
-    /// nothing any more is not checked until its next heartbeat. Costs next to nothing where there are none.
+    /// Returns what is to be taken from workers without a heartbeat for their timeout, up to `limit` jobs.
+    /// Only workers count whose timeout is at most `heard_ms`: for so long the caller would have seen a
+    /// heartbeat. A worker that holds nothing any more is not checked until its next heartbeat. Costs next to
+    /// nothing where there are none.
     async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut>;
 
     /// Returns up to `limit` jobs that a worker holds, whether or not it has ever sent a heartbeat.
@@ -131,8 +136,8 @@ pub(super) struct TimeoutDecision {
 }
 
 impl TimeoutDecision {
-    /// Decides about workers that had no heartbeat for their timeout. `held` has the latest delivery of each worker first;
-    /// unless it is `complete`, a worker without a job in it may still hold some.
+    /// Decides about workers that had no heartbeat for their timeout. `held` has the latest delivery of each
+    /// worker first; unless it is `complete`, a worker without a job in it may still hold some.
     pub fn of(suspects: &[Suspect], held: Vec<Holding>, complete: bool, now: Timestamp) -> Self {
         let mut by_worker: HashMap<WorkerName, Vec<Holding>> = HashMap::new();
         for holding in held {
@@ -152,8 +157,8 @@ impl TimeoutDecision {
         decision
     }
 
-    /// Returns the milliseconds until the next worker times out. `found`: how many the check has found, which may not be
-    /// all.
+    /// Returns the milliseconds until the next worker times out. `found`: how many the check has found, which
+    /// may not be all.
     pub fn next_in_ms(&self, now: Timestamp, found: usize, ahead_ms: Option<u64>) -> Option<u64> {
         let more = (found >= WORKERS_PER_CHECK).then_some(0);
         self.later.iter().map(|(_, at)| at.ms_since(now)).chain(ahead_ms).chain(more).min()

@@ -1,5 +1,5 @@
-//! Wakes waiters when scheduled jobs come due. Nothing happens to a job at its due time: this only saves waiters
-//! the time until the next poll. Dormant while there are none.
+//! Wakes waiters when scheduled jobs come due. Nothing happens to a job at its due time: this only saves
+//! waiters the time until the next poll. Dormant while there are none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ const LAG_MS: u64 = 100;
 pub(super) type Coming = Vec<(QueueName, Timestamp)>;
 
 impl Maintenance {
-    /// Wakes waiters for jobs that came due since the last run, and reads ahead which come next. Counts the jobs that
-    /// came due.
+    /// Wakes waiters for jobs that came due since the last run, and reads ahead which come next. Counts the
+    /// jobs that came due.
     pub async fn wake_for_due_jobs(self: Arc<Self>, interval: Duration) -> Result<Run> {
         let alarm = &self.queues.0.due;
         let done = self.wake_for_known(self.queues.now()?);
@@ -45,8 +45,8 @@ impl Maintenance {
         due.len() as u64
     }
 
-    /// Notes what the store says is coming, and keeps what is due for the store but not yet by the estimate of its
-    /// clock, which lags behind. Returns the earliest moment.
+    /// Notes what the store says is coming, and keeps what is due for the store but not yet by the estimate
+    /// of its clock, which lags behind. Returns the earliest moment.
     fn note_coming(&self, coming: Coming, now: Timestamp) -> Option<Timestamp> {
         let mut known = lock(&self.coming);
         known.retain(|(_, at)| *at <= now.plus_ms(LAG_MS));

@@ -1,19 +1,18 @@
-//! What a server does by itself: one method for each background task. Each says what it did and when it wants to
-//! run again; `background` has the table of the tasks, and runs them.
+//! What a server does by itself: one method for each background task. Each says what it did and when it wants
+//! to run again; `background` has the table of the tasks, and runs them.
 //!
-//! Every server does all of this. What a method changes is guarded by what it read, so that of several servers that
-//! find the same, one succeeds.
+//! Every server does all of this. What a method changes is guarded by what it read, so that of several
+//! servers that find the same, one succeeds.
 //!
-//! | file | methods |
+//! | file | what its method does |
 //! |---|---|
-//! | here | [`Maintenance::probe_store`], [`Maintenance::refresh_settings`], [`Maintenance::prune`], [`Maintenance::reconcile`] |
-//! | `reaper` | [`Maintenance::reap`]: takes back expired reservations, removes expired jobs |
-//! | `workers` | [`Maintenance::take_from_timed_out_workers`]: takes back what workers hold that have timed out |
-//! | `due` | [`Maintenance::wake_for_due_jobs`]: wakes waiters when scheduled jobs come due |
-//! | `schedules` | [`Maintenance::run_due_schedules`]: runs schedules whose time has come |
-//! | `semaphores` | [`Maintenance::unblock_waiting_jobs`]: unblocks jobs whose semaphores have room |
-//! | `waiter_poll` | [`Maintenance::poll_for_waiters`]: queries the store on behalf of all waiters |
-//! | `signals` | [`Maintenance::publish_signals`], [`Maintenance::listen_for_signals`]: signals to and from other servers |
+//! | `due` | wakes waiters when scheduled jobs come due |
+//! | `reaper` | takes back expired reservations, removes expired jobs |
+//! | `schedules` | runs schedules whose time has come |
+//! | `semaphores` | unblocks jobs whose semaphores have room |
+//! | `signals` | sends signals to other servers, and receives theirs |
+//! | `waiter_poll` | queries the store on behalf of all waiters |
+//! | `workers` | takes back what workers hold that have timed out |
 
 mod due;
 mod reaper;

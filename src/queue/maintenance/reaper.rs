@@ -1,7 +1,7 @@
 //! Takes back what workers did not settle in time, and removes jobs past their `expires_at`.
 //!
-//! Between runs the reaper sleeps until the next deadline that it knows of; a shorter lease that this server gives
-//! out in the meantime wakes it.
+//! Between runs the reaper sleeps until the next deadline that it knows of; a shorter lease that this server
+//! gives out in the meantime wakes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::queue::Result;
 use crate::store::LOOK_AHEAD_MS;
 
 impl Maintenance {
-    /// Makes jobs whose reservation ran out ready or dead, and removes jobs past their `expires_at`, `batch` of them in
-    /// one step. Counts the jobs that it changed.
+    /// Makes jobs whose reservation ran out ready or dead, and removes jobs past their `expires_at`, `batch`
+    /// of them in one step. Counts the jobs that it changed.
     pub async fn reap(self: Arc<Self>, batch: usize, interval: Duration) -> Result<Run> {
         let alarm = &self.queues.0.reaper;
         let mut done = 0;

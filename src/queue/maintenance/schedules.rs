@@ -1,8 +1,9 @@
 //! Runs schedules whose time has come.
 //!
-//! Between runs the task sleeps until the next occurrence that it knows of, by the store's clock, and at most its
-//! interval, since other servers may set schedules as well; one that is set on this server wakes it. Each firing is
-//! guarded by what was read of the schedule, so that an occurrence runs once however many servers see it.
+//! Between runs the task sleeps until the next occurrence that it knows of, by the store's clock, and at most
+//! its interval, since other servers may set schedules as well; one that is set on this server wakes it. Each
+//! firing is guarded by what was read of the schedule, so that an occurrence runs once however many servers
+//! see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,8 @@ impl Maintenance {
         Ok(Step { done, more, next_at })
     }
 
-    /// Runs the occurrence of this schedule that is due, unless another server has done so. Returns how many it ran.
+    /// Runs the occurrence of this schedule that is due, unless another server has done so. Returns how many
+    /// it ran.
     async fn run_due(&self, name: &ScheduleName) -> Result<u64> {
         let Some(schedule) = self.queues.0.store.schedule(name).await? else { return Ok(0) };
         let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(0) };

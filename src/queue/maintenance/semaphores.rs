@@ -1,7 +1,7 @@
 //! Unblocks jobs that wait for semaphores once these have room.
 //!
-//! What makes room wakes the task. Once in its interval it checks every semaphore that jobs wait for: what servers that
-//! died have left undone, and what time alone has changed, such as the patience of a job.
+//! What makes room wakes the task. Once in its interval it checks every semaphore that jobs wait for: what
+//! servers that died have left undone, and what time alone has changed, such as the patience of a job.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

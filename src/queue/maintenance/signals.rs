@@ -1,5 +1,5 @@
-//! Signals to and from the other servers over the same store: what waiters wait for, and that jobs came. They save
-//! time only; nothing depends on them.
+//! Signals to and from the other servers over the same store: what waiters wait for, and that jobs came. They
+//! save time only; nothing depends on them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ const READ_AFTER: Duration = Duration::from_millis(50);
 pub(super) type SignalStream = Mutex<BoxStream<'static, SignalEvent>>;
 
 impl Maintenance {
-    /// Publishes what waiters here wait for, and the jobs that came and that no waiter here was woken for. Counts the
-    /// signals. Dormant while there is nothing to publish.
+    /// Publishes what waiters here wait for, and the jobs that came and that no waiter here was woken for.
+    /// Counts the signals. Dormant while there is nothing to publish.
     pub async fn publish_signals(self: Arc<Self>) -> Result<Run> {
         let (waiting, arrivals) = tokio::join!(self.publish_waiting(), self.publish_arrivals());
         Ok(Run { done: waiting? + arrivals?, again_in: None })
@@ -54,8 +54,8 @@ impl Maintenance {
         Ok(published)
     }
 
-    /// Receives signals for the length of the interval, so that the task is seen to be alive, and wakes waiters for
-    /// what they say. Counts the signals.
+    /// Receives signals for the length of the interval, so that the task is seen to be alive, and wakes
+    /// waiters for what they say. Counts the signals.
     pub async fn listen_for_signals(self: Arc<Self>, interval: Duration) -> Result<Run> {
         let Some(signals) = &self.signals else { return Ok(Run::default()) };
         let mut signals = signals.lock().await;

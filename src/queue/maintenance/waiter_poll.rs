@@ -1,5 +1,6 @@
-//! One poll on behalf of all waiters of this server, instead of a poll by each of them: the safety net under the
-//! wake-ups, and how jobs are noticed that other programs wrote into the database. No poll while there are no waiters.
+//! One poll on behalf of all waiters of this server, instead of a poll by each of them: the safety net under
+//! the wake-ups, and how jobs are noticed that other programs wrote into the database. No poll while there
+//! are no waiters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ impl PollState {
 }
 
 impl Maintenance {
-    /// Finds jobs that waiters on this server wait for, and wakes the first of them for each queue that has some.
-    /// Counts the waiters that it woke. Where polls fail in a row, all waits end with an error.
+    /// Finds jobs that waiters on this server wait for, and wakes the first of them for each queue that has
+    /// some. Counts the waiters that it woke. Where polls fail in a row, all waits end with an error.
     pub async fn poll_for_waiters(self: Arc<Self>) -> Result<Run> {
         let regular = lock(&self.poll).next;
         let at = self.queues.0.poll.wanted().map_or(regular, |at| at.min(regular));

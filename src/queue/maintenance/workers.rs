@@ -1,8 +1,8 @@
 //! Takes back at once what workers hold that have timed out. Any server does it for all.
 //!
-//! A server judges only timeouts during which it listened itself. After a start, or after its store was away, every
-//! worker seems to have timed out, although there was no server to take its heartbeats; so the server first listens
-//! for as long as the worker's timeout. A server that was there all the time need not wait.
+//! A server judges only timeouts during which it listened itself. After a start, or after its store was away,
+//! every worker seems to have timed out, although there was no server to take its heartbeats; so the server
+//! first listens for as long as the worker's timeout. A server that was there all the time need not wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use crate::queue::Result;
 use crate::queue::workers::STEP;
 use crate::store::TimedOut;
 
-/// A server that has not checked for so long may have missed heartbeats: the machine slept, or the store was away.
+/// A server that has not checked for so long may have missed heartbeats: the machine slept, or the store was
+/// away.
 const GAP: Duration = Duration::from_secs(3);
 /// The shortest sleep: what could not be taken back now is tried again after it.
 const SLEEP_MIN_MS: u64 = 50;
@@ -39,8 +40,9 @@ impl Listening {
 }
 
 impl Maintenance {
-    /// Takes back what workers hold that have timed out. Counts the jobs that came back. Its interval must be no longer
-    /// than the shortest timeout, so that a worker whose first heartbeat another server takes is known in time.
+    /// Takes back what workers hold that have timed out. Counts the jobs that came back. Its interval must be
+    /// no longer than the shortest timeout, so that a worker whose first heartbeat another server takes is
+    /// known in time.
     pub async fn take_from_timed_out_workers(self: Arc<Self>) -> Result<Run> {
         let mut done = 0;
         loop {
@@ -60,8 +62,8 @@ impl Maintenance {
         }
     }
 
-    /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next worker times
-    /// out. `heard_ms`: for how long this server would have seen a heartbeat.
+    /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next
+    /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat.
     async fn take_step(&self, heard_ms: u64) -> Result<(usize, Option<u64>)> {
         let timed_out = self.queues.0.store.timed_out_workers(heard_ms, STEP).await?;
         let TimedOut { changes, next_in_ms } = timed_out;

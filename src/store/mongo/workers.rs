@@ -1,4 +1,5 @@
-//! Workers: heartbeats and timeouts. `store/workers.rs` says why a worker whose heartbeat succeeds loses nothing.
+//! Workers: heartbeats and timeouts. `store/workers.rs` says why a worker whose heartbeat succeeds loses
+//! nothing.
 //!
 //! | field of `workers` | meaning |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Workers: heartbeats and timeouts. Each verb is one transaction or one query, so that no heartbeat comes between
-//! finding that a worker has timed out and reading what it holds.
+//! Workers: heartbeats and timeouts. Each verb is one transaction or one query, so that no heartbeat comes
+//! between finding that a worker has timed out and reading what it holds.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -54,7 +54,8 @@ impl Workers for SqliteStore {
     }
 }
 
-/// Gives everything that a worker holds more time. No job changes its state, so that nothing is to be counted.
+/// Gives everything that a worker holds more time. No job changes its state, so that nothing is to be
+/// counted.
 pub const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
      SET reserved_until = max(coalesce(reserved_until, 0), ?2 + coalesce(lease_ms, 0)), rev = random() \
      WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
