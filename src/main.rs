@@ -1,5 +1,7 @@
 //! The command line.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a command prints is its output")]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -4,6 +4,8 @@
 //! them, which becomes a module of tests for each store at the end of this file; each case has a database
 //! of its own. A new store needs a [`Fixture`](common::stores::Fixture) that opens an empty one, and a line.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 mod conformance {

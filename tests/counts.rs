@@ -2,6 +2,8 @@
 //! servers, after servers and databases that were killed, and after what other programs did. MongoDB only: in
 //! SQLite the transaction of every change counts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

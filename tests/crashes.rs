@@ -2,6 +2,9 @@
 //! semaphores, schedules, workers that fail. Three servers over one MongoDB, one over an SQLite file; clients that try
 //! again elsewhere. In the end the clients' own records tell whether every guarantee held.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "shown when a test fails or with --no-capture")]
+
 mod common;
 
 mod crashes {

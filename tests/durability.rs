@@ -1,6 +1,8 @@
 //! What every command says to MongoDB, whatever the URL asks for: writes wait for the journals of a majority,
 //! reads go to the primary. MongoDB only: its profiler tells what it was told.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::mongod::{drop_database, mongodb_url};

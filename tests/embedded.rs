@@ -1,6 +1,9 @@
 //! What only the embedded store has: one server for one file, damaged files, a full disk. And what is wrong
 //! before any store is there.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "shown when a test fails or with --no-capture")]
+
 mod common;
 
 use std::path::Path;

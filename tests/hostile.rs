@@ -1,6 +1,8 @@
 //! Clients that are slow, broken or malicious, byte by byte. The store has no part in this, so that one is
 //! enough.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::{Duration, Instant};

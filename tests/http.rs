@@ -1,6 +1,8 @@
 //! The HTTP contract, call by call, on every store: each case has a server process, a port and a database of
 //! its own. The cases are in `tests/http/`, by what they are about; this is the list of them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 mod http {

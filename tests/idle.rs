@@ -1,6 +1,8 @@
 //! What a server asks of MongoDB while many wait and nothing happens. MongoDB only: an embedded file is asked
 //! by nobody else.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::{Duration, Instant};

@@ -16,6 +16,9 @@
 //! To add to it: what is new in a job goes into `model/job.rs`, what a call means into `model/settle.rs` or a
 //! neighbour, the step into `model/steps.rs`, and its taking into `model/world.rs` or `model/others.rs`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "shown when a test fails or with --no-capture")]
+
 mod common;
 
 mod model {

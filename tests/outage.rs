@@ -1,5 +1,7 @@
 //! MongoDB goes away, freezes, and comes back. MongoDB only: an embedded file cannot go away.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! Expired reservations and expired jobs, while servers die.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::sync::Arc;

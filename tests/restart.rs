@@ -1,5 +1,7 @@
 //! Servers that are killed, or asked to stop, in the middle of everything: what was acknowledged holds.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,7 @@
 //! Limits that hold across servers: many clients of several servers over one store, and what they see by themselves.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::sync::Arc;

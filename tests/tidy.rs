@@ -1,5 +1,7 @@
 //! The rules of the house that a compiler does not check. They read `src/` as rustfmt left it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -221,12 +223,6 @@ fn functions_fit_on_a_screen() {
         long.map(|(name, lines)| format!("{}: {name} has {lines} lines", source.path))
     });
     assert_none("functions that are too long", long);
-}
-
-#[test]
-fn nothing_panics_on_purpose() {
-    let words = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "unreachable!(", "dbg!("];
-    assert_none("a server must answer, not panic", lines_with(&words, |_| true));
 }
 
 /// What each module of `store/mongo` may import, all of it from lines above its own: so there are no circles. A folder's own `mod.rs` may import all of the folder;

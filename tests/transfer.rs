@@ -1,5 +1,7 @@
 //! `tailback migrate --from --to`: a store is copied into another while no server runs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,9 @@
 //! Workers on the verge of silence, with two servers' stores over one MongoDB: what a heartbeat has answered is
 //! not taken for a silence before it. MongoDB only: in an embedded file one transaction does it all.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "shown when a test fails or with --no-capture")]
+
 mod common;
 
 use std::sync::Arc;

@@ -45,6 +45,7 @@ use self::figures::Report;
 pub use self::options::{Options, Scenario};
 
 /// Runs a scenario and prints its figures. On one thread: the rest of the machine is for the server.
+#[expect(clippy::print_stdout, reason = "the report is the output of the command")]
 pub fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
     let json = options.json;

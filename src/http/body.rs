@@ -217,7 +217,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "only its parsing is tested")]
     struct Sample {
         count: u32,
         #[serde(default, deserialize_with = "present")]
@@ -227,7 +227,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "only its parsing is tested")]
     struct Inner {
         list: Vec<i32>,
     }

@@ -14,6 +14,7 @@ use super::{Claim, NewJob, Payload, QueueName, Rules, Stage, Timestamp};
 
 /// Something that is to happen to a job that is already there.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Operation {
     /// The work is done. The jobs in `push` are stored with it, all of them, or it does not happen.
     Commit { claim: Claim, result: Option<Payload>, push: Vec<NewJob> },
@@ -117,6 +118,7 @@ impl Operation {
 
 /// How a job's worker was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Loss {
     /// It sent no heartbeat within its timeout. `rev` is that of the job when the timeout was noticed: a later
     /// heartbeat replaces it, so that a worker which is back keeps what it has not lost yet.
@@ -137,6 +139,7 @@ impl Loss {
 
 /// What has become of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Outcome {
     /// It is done: history, or gone.
     Done,
@@ -152,6 +155,7 @@ pub enum Outcome {
 
 /// Why nothing happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Refusal {
     /// The token is not the current one. `gone`: there is no such job (any more).
     Lost { gone: bool },
@@ -165,6 +169,7 @@ pub enum Refusal {
 
 /// What a store must write.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Next {
     /// Nothing.
     Keep,
