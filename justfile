@@ -15,6 +15,10 @@ test *args:
 check:
     cargo clippy --all-targets --all-features --locked -- -D warnings
 
+# licences, bans and sources of the dependencies; needs cargo-deny
+deny:
+    cargo deny check licenses bans sources
+
 # format the code
 fmt:
     cargo fmt
