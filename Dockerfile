@@ -3,7 +3,7 @@ WORKDIR /src
 COPY . .
 # The caches live outside the layers, so that a change of ours does not build every dependency again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
-    cargo build --release --locked && cp target/release/tailback /usr/local/bin/tailback
+    cargo build --profile dist --locked && cp target/dist/tailback /usr/local/bin/tailback
 
 FROM debian:bookworm-slim
 # The system's certificates, for a MongoDB behind TLS.

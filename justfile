@@ -47,7 +47,7 @@ kills rounds="100":
 model steps="20000":
     TAILBACK_MODEL_SEED=$(date +%s) TAILBACK_MODEL_STEPS={{ steps }} scripts/test -E 'binary(model)'
 
-# measure a release build on both stores, write a page of tables; see docs/performance.md for the arguments
+# measure the dist build on both stores, write a page of tables; see docs/performance.md for the arguments
 bench *args:
     bench/run {{ args }}
 
