@@ -30,6 +30,7 @@ pub mod batches;
 pub mod figures;
 pub mod jobs;
 pub mod metered;
+mod migrations;
 pub mod mongo;
 pub mod receipts;
 pub mod requests;

@@ -7,19 +7,11 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::store::migrations::migrations;
 use crate::store::sqlite::fault::Fault;
 
 /// Every migration, in order; the file's `user_version` is the number of the last one that was made.
-const MIGRATIONS: &[(&str, &str)] = &[
-    ("0001_jobs", include_str!("../../../migrations/sqlite/0001_jobs.sql")),
-    ("0002_counters", include_str!("../../../migrations/sqlite/0002_counters.sql")),
-    ("0003_routes", include_str!("../../../migrations/sqlite/0003_routes.sql")),
-    ("0004_schedules", include_str!("../../../migrations/sqlite/0004_schedules.sql")),
-    ("0005_workers", include_str!("../../../migrations/sqlite/0005_workers.sql")),
-    ("0006_batches", include_str!("../../../migrations/sqlite/0006_batches.sql")),
-    ("0007_groups", include_str!("../../../migrations/sqlite/0007_groups.sql")),
-    ("0008_semaphores", include_str!("../../../migrations/sqlite/0008_semaphores.sql")),
-];
+const MIGRATIONS: &[(&str, &str)] = migrations!("sqlite", ".sql");
 
 /// Marks a file as Tailback's: "Tail" in ASCII.
 const APPLICATION_ID: i32 = 0x5461_696c;
