@@ -40,7 +40,7 @@ impl Ending {
     /// Every ending.
     pub const ALL: [Self; 3] = [Self::Done, Self::Dead, Self::Cancelled];
 
-    /// The word that a store keeps.
+    /// Returns the word that a store keeps.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -73,7 +73,7 @@ pub struct Endings {
 }
 
 impl Endings {
-    /// One more job has ended.
+    /// Counts one more job that has ended.
     pub fn add(&mut self, ending: Ending) {
         match ending {
             Ending::Done => self.done += 1,
@@ -82,7 +82,7 @@ impl Endings {
         }
     }
 
-    /// All of them.
+    /// Returns how many have ended.
     pub fn total(&self) -> u64 {
         self.done + self.dead + self.cancelled
     }
@@ -103,16 +103,16 @@ pub struct Batch {
     pub created_at: Timestamp,
     /// When it was sealed and its last job finished: then its callback was pushed.
     pub finished_at: Option<Timestamp>,
-    /// When the store forgets it with its results.
+    /// When the store deletes it with its results.
     pub purge_at: Option<Timestamp>,
-    /// The id that the callback has, or will have: chosen at the beginning, so that it is pushed once only.
+    /// The id of the callback, chosen when the batch is created, so that pushing it is idempotent.
     pub callback: JobId,
     /// What is pushed at the end, if anything.
     pub on_finished: Option<OnFinished>,
 }
 
 impl Batch {
-    /// One that has no jobs yet.
+    /// Returns a batch that has no jobs yet.
     pub fn new(
         id: BatchId,
         callback: JobId,
@@ -133,12 +133,12 @@ impl Batch {
         }
     }
 
-    /// Whether its end has come, which nobody has noted yet.
+    /// Returns whether it is sealed and has no pending job, but is not marked as finished yet.
     pub fn is_over(&self) -> bool {
         self.sealed && self.pending == 0 && self.finished_at.is_none()
     }
 
-    /// Ends it at this moment, and answers the callback that is to be stored with that, if there is one.
+    /// Marks it as finished, and returns the callback that is to be stored in the same transaction, if there is one.
     pub fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
         self.finished_at = Some(now);
         self.purge_at = Some(now.plus_ms(retain_ms));
@@ -163,24 +163,24 @@ pub struct BatchResult {
     pub queue: QueueName,
     /// How it has ended.
     pub state: Ending,
-    /// What its worker answered with the commit.
+    /// The result of its commit.
     pub result: Option<Payload>,
     /// When it ended.
     pub finished_at: Timestamp,
 }
 
-/// The batch of a job, and how the job has ended for it.
+/// How a job of a batch has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
     /// The batch.
     pub batch: BatchId,
-    /// What is to be kept.
+    /// What is kept of the job.
     pub result: BatchResult,
 }
 
-/// Whether a step ends a job of a batch. A job ends once for its batch: what was finished already (a dead job that
-/// is purged, say) has been counted, and one that goes on along its route or is moved is still under way.
-/// `result` is what the worker answered, if the step is a commit.
+/// Returns how a step ends a job of a batch, if it does. A job ends once for its batch: one that was finished already
+/// (a dead job that is purged, say) has been counted, and one that goes to its next stage or is moved is unfinished.
+/// `result` is that of the commit, if the step is one.
 pub fn finish(before: &Meta, step: &Step, result: Option<&Payload>, now: Timestamp) -> Option<Finish> {
     let batch = before.batch.clone()?;
     if !before.state.is_unfinished() || step.next == Next::Keep {

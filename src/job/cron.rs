@@ -3,7 +3,7 @@
 //! A rule names local times. Twice a year a local time may not exist, or exist twice:
 //!
 //! - A rule whose times of day have no `*` (`30 2 * * *`, `0 8,20 * * 1-5`) means each of them **once a day**.
-//!   One that does not exist comes at the end of the gap, together with whatever else lies in it; one that
+//!   One that does not exist comes at the end of the gap, together with all others in it; one that
 //!   exists twice comes the first time.
 //! - A rule with a `*` in its seconds, minutes or hours (`*/15 * * * *`, `0 * * * *`) means **an interval**. What
 //!   does not exist is left out, and what exists twice comes twice, so that the distances stay what they are.
@@ -56,12 +56,12 @@ pub struct CronRule {
 }
 
 impl CronRule {
-    /// The rule as a text, its fields one space apart.
+    /// Returns the rule as a text, its fields one space apart.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The first moment after this one at which the rule comes, in a time zone; `None`: it never does again, or
+    /// Returns the first moment after this one at which the rule comes, in a time zone; `None`: it never does again, or
     /// only after the year 5000.
     pub fn next(&self, after: Timestamp, zone: &Zone) -> Option<Timestamp> {
         let start = jiff::Timestamp::from_millisecond(after.millis()).ok()?.to_zoned(zone.0.clone());
@@ -101,18 +101,17 @@ impl FromStr for CronRule {
     }
 }
 
-/// A time zone of the IANA database: the machine's, which its owner keeps up to date, or else the one that this
-/// program carries.
+/// A time zone of the IANA database: the machine's, which is kept up to date, or else the built-in one.
 #[derive(Clone)]
 pub struct Zone(TimeZone);
 
 impl Zone {
-    /// The name that the database has for it.
+    /// Returns its name in the database.
     pub fn as_str(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    /// The moment of a local time: the first of two, and the end of the gap where there is none.
+    /// Returns the moment of a local time: the first of two, and the end of the gap where there is none.
     fn first_moment(&self, local: DateTime) -> Option<Timestamp> {
         let ambiguous = self.0.to_ambiguous_timestamp(local);
         let is_gap = matches!(ambiguous.offset(), tz::AmbiguousOffset::Gap { .. });

@@ -1,4 +1,4 @@
-//! The vocabulary: what a job is, what may happen to it, and the names and tokens that go with it.
+//! The domain: what a job is, what may happen to it, and its names and tokens.
 //!
 //! Nothing here talks to a database or to a client. Values are parsed into types that can only be made
 //! valid ([`QueueName`], [`JobId`], [`Payload`] …), so that inner code never checks them again, and

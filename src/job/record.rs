@@ -1,4 +1,4 @@
-//! A job with all its bookkeeping, as both stores keep it.
+//! The job record: a job with its metadata, as both stores keep it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,31 +8,31 @@ use super::{
     State, Timestamp, Visible, WorkerName,
 };
 
-/// How many of a job's failures are kept: the last ones.
+/// The most failures that are kept of a job: the last ones.
 pub const FAILURES_KEPT: usize = 10;
-/// How many steps of a job's trail are kept: the last ones.
+/// The most steps that are kept of a job's trail: the last ones.
 pub const TRAIL_KEPT: usize = 100;
-/// The longest error message that is kept of a failure, in bytes.
+/// The longest error message of a failure, in bytes; longer ones are truncated.
 pub const MESSAGE_BYTES: usize = 4096;
 
 /// One failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Failure {
-    /// When it was noticed.
+    /// When it failed, or was found to have failed.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Which attempt failed, from 1.
     pub attempt: u32,
-    /// Who had reserved the job, where the reserve gave a name.
+    /// The worker that had reserved the job, where the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub worker: Option<WorkerName>,
-    /// What the worker said, or what Tailback noticed.
+    /// The worker's error message, or the server's.
     pub message: String,
 }
 
 impl Failure {
-    /// The beginning of a message that is too long to keep.
+    /// Returns the message, truncated to [`MESSAGE_BYTES`].
     pub fn shortened(message: &str) -> &str {
         let mut end = message.len().min(MESSAGE_BYTES);
         while !message.is_char_boundary(end) {
@@ -87,15 +87,14 @@ pub struct Origin {
     pub error: Option<String>,
 }
 
-/// The bookkeeping of a job: everything but what its producer and its worker put into it. Its JSON is for comparing jobs
-/// of two stores.
+/// The metadata of a job: all but its payload, headers and result. Its JSON is for comparing the jobs of two stores.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Meta {
-    /// Its id, for ever.
+    /// The job's id, which never changes.
     pub id: JobId,
     /// The queue that it is in now.
     pub queue: QueueName,
-    /// What it waits for.
+    /// The stored state.
     pub state: State,
     /// Higher is delivered first.
     pub priority: i32,
@@ -103,11 +102,11 @@ pub struct Meta {
     pub run_at: Timestamp,
     /// How often it has been delivered from this queue.
     pub attempts: u32,
-    /// How often it may be; `None`: what the queue says when it matters.
+    /// The maximum number of deliveries; `None`: the queue's at the time of a failure.
     pub max_attempts: Option<u32>,
-    /// How long it waits after a rollback; `None`: what the queue says.
+    /// The delay before a retry; `None`: the queue's.
     pub backoff: Option<Backoff>,
-    /// The producer's own name for it, while it is in the queue it was pushed to.
+    /// The deduplication key, while the job is in the queue that it was pushed to.
     pub key: Option<JobKey>,
     /// When it was pushed.
     pub created_at: Timestamp,
@@ -115,23 +114,23 @@ pub struct Meta {
     pub started_at: Option<Timestamp>,
     /// When it was done or dead.
     pub finished_at: Option<Timestamp>,
-    /// When it is removed unless it is reserved or finished.
+    /// When it expires: it is removed unless it is reserved or finished.
     pub expires_at: Option<Timestamp>,
-    /// When the store forgets it (history and dead jobs).
+    /// When the store deletes it (history and dead jobs).
     pub purge_at: Option<Timestamp>,
-    /// Who reserved it last, where the reserve gave a name.
+    /// The worker that reserved it last, where the reserve named one.
     pub worker: Option<WorkerName>,
-    /// The claim that holds it; the last one's for a job in history, to know the repeat of its commit.
+    /// The claim that holds it, a fencing token; of a job in history the last one, to recognize a retry of its commit.
     #[serde(rename = "reservation")]
     pub claim: Option<Claim>,
-    /// When the reservation runs out.
+    /// When the lease expires.
     pub reserved_until: Option<Timestamp>,
-    /// How long the reservation was asked for, in milliseconds; an extend without a length uses it again.
+    /// The length of the lease in milliseconds; an extend without a length uses it again.
     pub lease_ms: Option<u64>,
-    /// What the worker last reported; handed to the next attempt.
+    /// The progress that the worker last reported; delivered with the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Payload>,
-    /// Somebody asked for its end while it was reserved.
+    /// Its cancellation was requested while it was reserved.
     pub cancel_requested: bool,
     /// The last failures, oldest first.
     pub errors: Vec<Failure>,
@@ -139,9 +138,9 @@ pub struct Meta {
     pub trail: Vec<TrailStep>,
     /// Where it came from, if it is in a dead-letter queue.
     pub origin: Option<Origin>,
-    /// The finished job that this one repeats.
+    /// The finished job that this one replays.
     pub replay_of: Option<JobId>,
-    /// The stages that it still has before it.
+    /// The remaining stages of its route.
     #[serde(rename = "then")]
     pub route: Vec<Stage>,
     /// The batch that it belongs to, until it is dead-lettered or redriven.
@@ -157,40 +156,41 @@ pub struct Meta {
     pub waits_for: Option<SemaphoreName>,
     /// Since when semaphores have kept it from being delivered.
     pub waiting_since: Option<Timestamp>,
-    /// A random number that changes with every write; writes are guarded by it.
+    /// A random number that every write replaces, for optimistic concurrency: a write whose `rev` does not match is a
+    /// conflict.
     #[serde(skip)]
     pub rev: i64,
 }
 
 impl Meta {
-    /// The state as people see it at this moment.
+    /// Returns the state as clients see it at this moment.
     pub fn visible(&self, now: Timestamp) -> Visible {
         self.state.visible(self.run_at, now)
     }
 
-    /// Whether the job is reserved and its reservation may be taken back by now. A little early, since `now`
-    /// is an estimate that lags behind the store's clock.
+    /// Returns whether the job is reserved and its lease may have expired. A second early, since `now` is an estimate
+    /// that lags behind the store's clock.
     pub fn may_be_overdue(&self, now: Timestamp) -> bool {
         self.reserved_until.is_some_and(|until| until <= now.plus_ms(1000))
     }
 
-    /// The future moment that a ready job waits for, if it does.
+    /// Returns the time that a ready job is scheduled for, if that is in the future.
     pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
         (self.state == State::Ready && self.run_at > now).then_some(self.run_at)
     }
 }
 
-/// A job, whole.
+/// A job with its metadata and contents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {
-    /// Its bookkeeping.
+    /// The metadata.
     #[serde(flatten)]
     pub meta: Meta,
-    /// What its producer wants done.
+    /// The payload.
     pub payload: Payload,
-    /// What else its producer said.
+    /// The headers.
     pub headers: Headers,
-    /// What its worker answered with the commit (history only).
+    /// The result of its commit (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
 }
@@ -202,13 +202,13 @@ pub struct NewJob {
     pub id: JobId,
     /// Where it goes.
     pub queue: QueueName,
-    /// What its producer says of it.
+    /// What its producer specifies.
     pub spec: JobSpec,
     /// The moment of the push.
     pub created_at: Timestamp,
     /// When it is due; `created_at` for at once.
     pub run_at: Timestamp,
-    /// The producer's own name for it.
+    /// The deduplication key.
     pub key: Option<KeyHold>,
     /// See [`Meta::replay_of`].
     pub replay_of: Option<JobId>,
@@ -216,7 +216,7 @@ pub struct NewJob {
     pub batch: Option<BatchId>,
 }
 
-/// A key and until when it is taken at least.
+/// A deduplication key, and until when it is taken at least.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyHold {
     /// The key.
@@ -226,12 +226,12 @@ pub struct KeyHold {
 }
 
 impl NewJob {
-    /// A job that is due at once, has no key and belongs to no batch.
+    /// Returns a job that is due at once, has no key and belongs to no batch.
     pub fn new(id: JobId, queue: QueueName, spec: JobSpec, created_at: Timestamp) -> Self {
         Self { id, queue, spec, created_at, run_at: created_at, key: None, replay_of: None, batch: None }
     }
 
-    /// See [`Meta::expires_at`].
+    /// Returns when it expires; see [`Meta::expires_at`].
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.spec.expires_in_ms.map(|ms| self.created_at.plus_ms(ms))
     }

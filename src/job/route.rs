@@ -1,4 +1,4 @@
-//! A job's route: the queues that it still has to go through, and the jobs that a commit leaves behind.
+//! A job's route: the stages that follow, and the jobs that a commit pushes.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::{Backoff, Invalid, JobId, QueueName, Timestamp, spec};
 /// The most stages of a route.
 pub const ROUTE_MAX: usize = 100;
 
-/// A stage that a job has before it. What is absent stays as it is with the job.
+/// A stage of a route. What is absent stays as it is with the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stage {
@@ -31,7 +31,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage in this queue that leaves the job as it is.
+    /// Returns a stage in this queue that leaves the job as it is.
     pub fn new(queue: QueueName) -> Self {
         Self { queue, priority: None, delay_ms: None, max_attempts: None, backoff: None }
     }
@@ -44,7 +44,7 @@ impl Stage {
     }
 }
 
-/// A job that a commit pushed; the receipt of the commit keeps it, so that a repeat answers the same.
+/// A job that a commit pushed. The receipt of the commit keeps it, so that a retry returns the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Child {
     /// The job: the new one, or the one that has the key.

@@ -1,7 +1,7 @@
-//! Schedules: what their owners set, what is remembered of them, and what is to happen when one is due.
+//! Schedules: their rules, their last runs, and what happens when one is due.
 //!
-//! Everything here is pure. A store keeps the rows and makes each firing atomic; when an occurrence is due, too
-//! late, or next, is said here for both stores.
+//! Everything here is pure. A store keeps the rows and makes each firing atomic; when an occurrence is due, missed or
+//! next is decided here for both stores.
 
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,9 @@ text_type! {
     ScheduleName, super::names::is_name, super::names::NAME_RULE
 }
 
-/// How many of a schedule's runs are remembered: the last ones.
+/// The most runs that are kept of a schedule: the last ones.
 pub const RUNS_KEPT: usize = 10;
-/// How late an occurrence may be, in milliseconds: one that nobody ran in this time was missed.
+/// How late an occurrence may run, in milliseconds: after that it was missed.
 pub const MISSED_AFTER_MS: u64 = 5000;
 
 /// What happens when the job of the last run is still unfinished.
@@ -33,7 +33,7 @@ pub enum Overlap {
     Skip,
 }
 
-/// What happens to occurrences that nobody ran in time, because no server or no store was there.
+/// What happens to occurrences that were missed because no server or no store was available.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ScheduleMisfire)]
@@ -51,7 +51,7 @@ flat_spec! {
     #[serde(deny_unknown_fields)]
     pub struct ScheduledJob {
         ..payload,
-        /// Due so many milliseconds after the occurrence.
+        /// The delay before delivery, in milliseconds from the occurrence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(minimum = 0, maximum = 31536000000_u64)]
         delay_ms: Option<u64>,
@@ -60,11 +60,11 @@ flat_spec! {
     }
 }
 
-/// What a schedule's owner has set.
+/// The rule of a schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRule {
-    /// When it comes: minute, hour, day of the month, month and day of the week, or six fields with seconds
+    /// The cron expression: minute, hour, day of the month, month and day of the week, or six fields with seconds
     /// first. Lists, ranges, steps, names of months and days, `L`, `W` and `#` are known.
     #[schema(value_type = String, max_length = 256)]
     pub cron: CronRule,
@@ -82,7 +82,7 @@ pub struct ScheduleRule {
     #[serde(default)]
     #[schema(default = "allow")]
     pub overlap: Overlap,
-    /// What happens to occurrences that nobody ran in time.
+    /// What happens to missed occurrences.
     #[serde(default)]
     #[schema(default = "once")]
     pub misfire: Misfire,
@@ -97,7 +97,7 @@ fn object<'de, D: Deserializer<'de>>(from: D) -> Result<ScheduledJob, D::Error> 
 }
 
 impl ScheduleRule {
-    /// The first occurrence after this moment; none while it is paused.
+    /// Returns the first occurrence after this moment; none while it is paused.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         if self.paused { None } else { self.cron.next(after, &self.time_zone) }
     }
@@ -110,14 +110,14 @@ impl ScheduleRule {
 pub enum Skipped {
     /// The job of an earlier run was still unfinished.
     Overlap,
-    /// Nobody ran it in time.
+    /// It was missed.
     Misfire,
 }
 
-/// What became of an occurrence, or of a run by hand.
+/// The run of an occurrence, or a run on request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleRun {
-    /// The occurrence, the first one where it stands for several; the moment of a run by hand.
+    /// The occurrence, the first one of several that were missed; the time of a run on request.
     pub at: Timestamp,
     /// The job that was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,10 +128,10 @@ pub struct ScheduleRun {
     /// Whether it stands for all occurrences that were missed from `at` on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub misfire: bool,
-    /// Whether somebody asked for it.
+    /// Whether it was requested.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manual: bool,
-    /// Tells the repeat of a request for it, where that carried an `Idempotency-Key`.
+    /// Recognizes a retry of the request for it, where that had an `Idempotency-Key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
 }
@@ -141,13 +141,13 @@ pub struct ScheduleRun {
 pub struct Schedule {
     /// Its name.
     pub name: ScheduleName,
-    /// What its owner has set.
+    /// The rule.
     pub rule: ScheduleRule,
-    /// Changes with every change of the rule; told apart by equality only.
+    /// Changes with every change of the rule; compared by equality only.
     pub version: String,
-    /// A random number that changes with every write, also with each run; writes are guarded by it.
+    /// A random number that every write replaces, for optimistic concurrency; runs are writes, too.
     pub rev: i64,
-    /// The first occurrence that nobody has run yet; none while it is paused.
+    /// The first occurrence that was not run yet; none while it is paused.
     pub next_at: Option<Timestamp>,
     /// The job that was pushed last.
     pub last_job: Option<JobId>,
@@ -158,7 +158,7 @@ pub struct Schedule {
 /// What is to happen to an occurrence that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
-    /// How the run is to be remembered.
+    /// The run, as it is kept.
     pub run: ScheduleRun,
     /// When the job is due, before its own delay, if one is to be pushed.
     pub push_at: Option<Timestamp>,
@@ -167,7 +167,7 @@ pub struct Turn {
 }
 
 impl Schedule {
-    /// What is to happen at this moment, if an occurrence is due.
+    /// Returns what is to happen at this moment, if an occurrence is due.
     pub fn turn(&self, now: Timestamp) -> Option<Turn> {
         let at = self.next_at.filter(|at| *at <= now)?;
         let run =
@@ -186,12 +186,12 @@ impl Schedule {
         })
     }
 
-    /// The next occurrences, as many as there are up to `count`.
+    /// Returns the next occurrences, up to `count`.
     pub fn next_runs(&self, count: usize) -> Vec<Timestamp> {
         std::iter::successors(self.next_at, |at| self.rule.next(*at)).take(count).collect()
     }
 
-    /// Remembers a run, and forgets the oldest one where there are too many.
+    /// Keeps a run, and drops the oldest where there are too many.
     pub fn remember(&mut self, run: ScheduleRun) {
         if let Some(job) = &run.job_id {
             self.last_job = Some(job.clone());
@@ -201,7 +201,7 @@ impl Schedule {
         self.last_runs.drain(..surplus);
     }
 
-    /// Whether two schedules are equal in all but the guard of their writes.
+    /// Returns whether two schedules are equal but for their `rev`.
     pub fn same(&self, other: &Self) -> bool {
         *self == Self { rev: self.rev, ..other.clone() }
     }

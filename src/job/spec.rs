@@ -1,5 +1,5 @@
-//! What a producer says of a job: its payload, and how it is to be treated. The same for a push, a push with a
-//! commit, the callback of a batch, a schedule and a replay.
+//! What a producer specifies of a job: the same for a push, a push with a commit, the callback of a batch, a schedule
+//! and a replay.
 //!
 //! Requests and stored rules are flat JSON objects that have these fields beside their own. `flat_spec!` declares
 //! such a type, so that a new field of a job is declared here, and not once for each of them.
@@ -18,29 +18,29 @@ pub const HEADER_BYTES_MAX: usize = 8192;
 /// The most semaphores of one job.
 pub const SEMAPHORES_MAX: usize = 16;
 
-/// Text that travels with a job beside its payload, such as a trace context.
+/// Names and strings that are delivered with a job, such as a trace context.
 pub type Headers = BTreeMap<String, String>;
 
-/// What a producer says of a job.
+/// What a producer specifies of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
-    /// What is to be done.
+    /// The payload.
     pub payload: Payload,
-    /// What else the producer says.
+    /// The headers.
     pub headers: Headers,
-    /// Higher is delivered first.
+    /// The priority; higher is delivered first.
     pub priority: i32,
-    /// How often it may be delivered; `None`: what the queue says.
+    /// The maximum number of deliveries; `None`: the queue's.
     pub max_attempts: Option<u32>,
-    /// How long it waits after a rollback; `None`: what the queue says.
+    /// The delay before a retry; `None`: the queue's.
     pub backoff: Option<Backoff>,
-    /// Removed so many milliseconds after the push, unless it is reserved or finished then.
+    /// When it expires, in milliseconds from the push: it is removed unless it is reserved or finished.
     pub expires_in_ms: Option<u64>,
-    /// The group that it belongs to.
+    /// The group.
     pub group: Option<GroupName>,
-    /// The semaphores that it takes while it is reserved.
+    /// The semaphores that it holds while it is reserved.
     pub semaphores: Vec<SemaphoreName>,
-    /// The stages that it goes through afterwards.
+    /// The route: further stages.
     pub then: Vec<Stage>,
 }
 
@@ -147,7 +147,7 @@ macro_rules! flat_spec {
 pub(crate) use flat_spec;
 
 impl JobSpec {
-    /// A job with this payload, and nothing else said of it.
+    /// Returns a job with this payload and all defaults.
     pub fn new(payload: Payload) -> Self {
         Self {
             payload,
@@ -162,7 +162,7 @@ impl JobSpec {
         }
     }
 
-    /// What a replay of this job says again: everything but its expiry and its route.
+    /// Returns what a replay of this job specifies: the same, without expiry and route.
     pub fn again(job: Job) -> Self {
         Self {
             payload: job.payload,

@@ -30,7 +30,7 @@ pub enum When {
 pub struct NewPush {
     /// When it is due.
     pub when: When,
-    /// The producer's own name for it.
+    /// The deduplication key.
     pub key: Option<JobKey>,
     /// How long the key is taken at least, in milliseconds.
     pub key_ttl_ms: Option<u64>,

@@ -100,7 +100,7 @@ mod tests {
         let mut written = job.clone();
         (written.meta.rev, written.meta.group) = (7, Some("g".parse().unwrap()));
         assert_eq!(differences(&job, &written), ["group"]);
-        assert_eq!(fields(&job).len(), 33);
+        assert_eq!(fields(&job).len(), 32);
     }
 
     #[test]

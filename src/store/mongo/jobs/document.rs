@@ -13,7 +13,7 @@ use crate::store::{Result, StoreError};
 /// The version of the documents that this server writes.
 pub const VERSION: i32 = 1;
 
-/// Every field of the bookkeeping and its name in documents, handed to the macro `$then`: reading and writing are made from
+/// Every field of the metadata and its name in documents, handed to the macro `$then`: reading and writing are made from
 /// this table, so that a new field stands here once. Beside it are `_id`, which is never changed, `due`, which is never
 /// read, and `progress` and `turn`, which are not kept as they are.
 macro_rules! meta_table {
@@ -52,17 +52,17 @@ macro_rules! meta_table {
     };
 }
 
-/// The fields that hold what people put into a job; leaving them out makes reading the bookkeeping cheap.
+/// Returns the projection without payload, headers and result, which makes reading the metadata cheap.
 pub fn without_contents() -> Document {
     doc! { "payload": 0, "payload_json": 0, "headers": 0, "result": 0, "result_json": 0 }
 }
 
-/// A moment as MongoDB keeps it.
+/// Returns a time as MongoDB keeps it.
 pub fn date(at: Timestamp) -> DateTime {
     DateTime::from_millis(at.millis())
 }
 
-/// A whole job as a document.
+/// Returns a job as a document.
 pub fn from_job(job: &Job, now: Timestamp) -> Document {
     let document = doc! { "_id": job.meta.id.as_str(), "v": VERSION };
     let mut fields = Fields { set: document, unset: None };
@@ -79,8 +79,7 @@ pub fn from_job(job: &Job, now: Timestamp) -> Document {
     document
 }
 
-/// An update that makes a document's bookkeeping what it is to be, and replaces what people put in where
-/// that is given.
+/// Returns the update that replaces a document's metadata and, where given, its payload and its result.
 pub fn update(
     meta: &Meta,
     new_payload: Option<&Payload>,
@@ -105,7 +104,7 @@ pub fn update(
     update
 }
 
-/// The fields that a document is to have and, where it is there already, those that it is not to have.
+/// The fields of a document, and for an update those that are removed.
 struct Fields {
     set: Document,
     unset: Option<Document>,
@@ -120,7 +119,7 @@ impl Fields {
         }
     }
 
-    /// The bookkeeping.
+    /// Puts the metadata.
     fn put_meta(&mut self, meta: &Meta, now: Timestamp) {
         macro_rules! put {
             ($($field:ident $name:literal,)*) => { $(self.maybe($name, meta.$field.write());)* };
@@ -136,8 +135,8 @@ impl Fields {
     }
 }
 
-/// Where a job stands, in one text that sorts by queue, group and place in the line, so that many places are found by
-/// one seek each: names have no `/`.
+/// Returns a job's place in its group's line as one text that sorts by queue, group and place, so that each place is
+/// found by one seek. Names have no `/`.
 pub fn place_in_line(queue: &QueueName, group: &GroupName, turn: i64) -> String {
     format!("{queue}/{group}/{turn:016x}")
 }
@@ -146,8 +145,7 @@ fn turn(meta: &Meta) -> Option<String> {
     Some(place_in_line(&meta.queue, meta.group.as_ref()?, meta.turn?))
 }
 
-/// Small parts of the bookkeeping go through serde; their moments become text, which is fine where nobody
-/// sorts by them.
+/// Returns a value as BSON through serde. Times in it become text, so no query may sort by them.
 pub fn serialized(value: &impl Serialize) -> Bson {
     mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
 }
@@ -160,7 +158,7 @@ pub fn put_json(document: &mut Document, name: &str, value: &Payload) {
     };
 }
 
-/// The whole job in a document.
+/// Reads a job from a document.
 pub fn to_job(document: &Document) -> Result<Job> {
     let row = Row(document);
     let headers: Option<Headers> = row.part("headers")?;
@@ -172,7 +170,7 @@ pub fn to_job(document: &Document) -> Result<Job> {
     })
 }
 
-/// What can be read of these documents. One that another program spoiled is logged and passed over: it
+/// Reads those of these documents that are valid. An invalid one, which another program wrote, is logged and skipped: it
 /// must not make the others undeliverable, unreapable or invisible.
 pub fn readable<T>(documents: &[Document], read: impl Fn(&Document) -> Result<T>) -> Vec<T> {
     let logged = |document| match read(document) {
@@ -185,7 +183,7 @@ pub fn readable<T>(documents: &[Document], read: impl Fn(&Document) -> Result<T>
     documents.iter().filter_map(logged).collect()
 }
 
-/// The bookkeeping in a document.
+/// Reads a job's metadata from a document.
 pub fn to_meta(document: &Document) -> Result<Meta> {
     let row = Row(document);
     macro_rules! read {
@@ -201,22 +199,22 @@ pub fn to_meta(document: &Document) -> Result<Meta> {
     Ok(meta_table!(read))
 }
 
-/// Reads fields of one document; what is not as the schema says is an error that names the field.
+/// Reads fields of one document. A field that violates the schema is an error that names it.
 pub struct Row<'a>(pub &'a Document);
 
 impl Row<'_> {
-    /// The error that this field is not what it should be.
+    /// Returns the error of an invalid field.
     pub fn fault(&self, field: &str) -> StoreError {
         let id = self.0.get("_id").map(ToString::to_string).unwrap_or_default();
         StoreError::internal(format_args!("the document {id} has no valid field {field}"))
     }
 
-    /// A text that must parse.
+    /// Reads a text that must parse.
     pub fn text<T: std::str::FromStr>(&self, field: &str) -> Result<T> {
         self.0.get_str(field).ok().and_then(|text| text.parse().ok()).ok_or_else(|| self.fault(field))
     }
 
-    /// An integer of either width that must fit.
+    /// Reads an integer of either width that must fit.
     pub fn number<T: TryFrom<i64>>(&self, field: &str) -> Result<T> {
         let value = match self.0.get(field) {
             Some(Bson::Int32(number)) => i64::from(*number),
@@ -226,14 +224,14 @@ impl Row<'_> {
         T::try_from(value).map_err(|_| self.fault(field))
     }
 
-    /// The end of what [`place_in_line`] made.
+    /// Reads the number at the end of a [`place_in_line`].
     fn turn(&self, field: &str) -> Result<i64> {
         let text = self.0.get_str(field).map_err(|_| self.fault(field))?;
         let number = text.rsplit('/').next().and_then(|number| i64::from_str_radix(number, 16).ok());
         number.ok_or_else(|| self.fault(field))
     }
 
-    /// A date, if the field is there.
+    /// Reads a date, if the field is there.
     pub fn time(&self, field: &str) -> Result<Option<Timestamp>> {
         match self.0.get(field) {
             None | Some(Bson::Null) => Ok(None),
@@ -250,7 +248,7 @@ impl Row<'_> {
         }
     }
 
-    /// A part that goes through serde, if the field is there.
+    /// Reads a value through serde, if the field is there.
     pub fn part<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         self.some(field, |row, field| {
             let value = row.0.get(field).cloned().unwrap_or(Bson::Null);
@@ -258,7 +256,7 @@ impl Row<'_> {
         })
     }
 
-    /// A JSON value that [`put_json`] put there.
+    /// Reads a JSON value that [`put_json`] put there.
     pub fn json(&self, field: &str) -> Result<Option<Payload>> {
         if let Some(value) = self.0.get(field) {
             return payload::from_bson(value).map(Some).map_err(|_| self.fault(field));

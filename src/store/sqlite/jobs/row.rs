@@ -13,7 +13,7 @@ use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::tx::Tx;
 
-/// Every field of the bookkeeping and its column, handed to the macro `$then`: its list, its reading and its writing
+/// Every field of the metadata and its column, handed to the macro `$then`: its list, its reading and its writing
 /// are made from this table. A new field stands here once, in the group that says when its column is written, and in a
 /// migration. The column `rev` is beside it: every write makes a new one.
 macro_rules! meta_table {
@@ -67,7 +67,7 @@ macro_rules! names {
     ($($when:ident { $($field:ident $column:literal,)* })*) => { concat!($($($column, ", ",)*)* "rev") };
 }
 
-/// The columns of the bookkeeping, in the order in which [`meta`] reads them. A macro, so that statements
+/// The columns of the metadata, in the order in which [`meta`] reads them. A macro, so that statements
 /// are put together when this is compiled.
 macro_rules! meta_columns {
     () => {
@@ -89,7 +89,7 @@ pub struct Found<T> {
     pub rowid: i64,
     /// Whether it has a due mark.
     pub marked: bool,
-    /// The job, or its bookkeeping.
+    /// The job, or its metadata.
     pub job: T,
 }
 
@@ -142,12 +142,12 @@ fn job_in(cells: &mut Cells<'_>) -> Result<Job, Fault> {
     })
 }
 
-/// The job in a row of the columns `job_columns!`.
+/// Reads the job from a row of the columns `job_columns!`.
 pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
     job_in(&mut Cells { row, next: 0 })
 }
 
-/// The bookkeeping of the job with this id.
+/// Returns the metadata of the job with this id.
 pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
     let mut by_id =
         db.prepare_cached(concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1"))?;
@@ -155,14 +155,14 @@ pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault
     rows.next()?.map(|row| Found::read(row, meta)).transpose()
 }
 
-/// The job with this id.
+/// Returns the job with this id.
 pub fn job_of(db: &Connection, id: &JobId) -> Result<Option<Job>, Fault> {
     let mut by_id = db.prepare_cached(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?1"))?;
     let mut rows = by_id.query([id.as_str()])?;
     rows.next()?.map(job).transpose()
 }
 
-/// Every row of this query as a job.
+/// Reads every row of this query as a job.
 pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Result<Vec<Job>, Fault> {
     let mut rows = statement.query(params)?;
     let mut jobs = Vec::new();
@@ -172,7 +172,7 @@ pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Res
     Ok(jobs)
 }
 
-/// Every row of this query as a job that is about to be changed.
+/// Reads every row of this query as a job that is about to be changed.
 pub fn found_jobs(
     statement: &mut Statement<'_>,
     params: impl rusqlite::Params,
@@ -243,7 +243,7 @@ pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes a job's new bookkeeping and, where given, a new payload and a result. Returns the `rev` that it has then.
+/// Writes a job's new metadata and, where given, a new payload and a result. Returns the `rev` that it has then.
 pub fn update(
     tx: &Tx<'_>,
     found: &Found<Meta>,
@@ -281,7 +281,7 @@ pub fn update(
     Ok(rev)
 }
 
-/// Takes a job away.
+/// Deletes a job.
 pub fn delete(tx: &Tx<'_>, found: &Found<Meta>) -> Result<(), Fault> {
     tx.prepare_cached("DELETE FROM jobs WHERE rowid = ?1")?.execute([found.rowid])?;
     tx.leaves(&found.job.queue, found.job.state, found.marked);
