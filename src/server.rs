@@ -85,7 +85,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 
     let listening_line = format!("listening on http://{address}");
     let outcome =
-        run(&listening_line, &store, &maintenance, &readiness, &mut driver, &config, &mut signals).await;
+        run(&listening_line, &store, maintenance, &readiness, &mut driver, &config, &mut signals).await;
 
     queues.drain();
     stop.cancel();
@@ -100,17 +100,18 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     outcome
 }
 
-/// Runs the server until it is signalled to stop or a background task fails.
+/// Runs the server until it is signalled to stop or a background task fails. Owns `maintenance`, so that the
+/// stream of signals ends with the last background task: closing the store waits for its connection.
 async fn run(
     listening_line: &str,
     store: &Arc<dyn Store>,
-    maintenance: &Arc<Maintenance>,
+    maintenance: Arc<Maintenance>,
     readiness: &Readiness,
     driver: &mut Driver,
     config: &Config,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
-    let mut opening = std::pin::pin!(open(store, maintenance, readiness));
+    let mut opening = std::pin::pin!(open(store, &maintenance, readiness));
     // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
     let opened = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
     print_line(listening_line)?;
@@ -123,7 +124,7 @@ async fn run(
             opened = opening => opened?,
         }
     }
-    background::start(driver, maintenance, config.background);
+    background::start(driver, &maintenance, config.background);
     tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping");
