@@ -186,7 +186,8 @@ impl World<'_> {
         let (mut jobs, mut own) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.iter().enumerate() {
             let mut new = self.build(draft, None)?;
-            (new.key, new.spec.expires_in_ms) = (None, None);
+            // A job that holds semaphores was let through by the other store.
+            (new.key, new.spec.expires_in_ms, new.spec.semaphores) = (None, None, Vec::new());
             (new.queue, new.spec.group) = (line.0.clone(), Some(line.1.clone()));
             let mut job = new.clone().into_job();
             let meta = &mut job.meta;
@@ -209,9 +210,6 @@ impl World<'_> {
                 }
                 _ => meta.state = State::Blocked,
             }
-            // A job that holds them was let through by the other store.
-            meta.semaphores.clear();
-            held.semaphores.clear();
             held.state = meta.state;
             jobs.push(job);
             own.push(held);
