@@ -175,6 +175,98 @@ fn only_stores_know_databases() {
     assert_none("one store knows of another", mixed);
 }
 
+/// The files that encode what `job::transition` says of states, as rows, documents and statements.
+const STATE_ENCODERS: [&str; 3] =
+    ["store/sqlite/jobs/row.rs", "store/mongo/jobs/document.rs", "store/mongo/jobs/transitions.rs"];
+
+/// The names of states, as code and as stored words.
+const STATES: [(&str, &str); 5] = [
+    ("State::Ready", "ready"),
+    ("State::Reserved", "reserved"),
+    ("State::Blocked", "blocked"),
+    ("State::Done", "done"),
+    ("State::Dead", "dead"),
+];
+
+/// What writes a state in this code, if anything does. Filters, which only read, may name states.
+fn state_writes(code: &str) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    for (what, begin, end, state) in [
+        ("assigns a state", ".state = State::", ";", ""),
+        ("assigns a state", "meta.state = ", ";", ""),
+        ("builds a job with a state", " state: State::", ",", ""),
+        ("inserts a field `state`", "set.insert(\"state\", ", ")", ""),
+        ("inserts a field `state`", "put(\"state\", ", ")", ""),
+        ("sets a state with SQL", "SET ", "WHERE", "state ="),
+        ("inserts jobs with SQL", "INTO jobs ", "VALUES", "state"),
+        ("sets a state in a document", "\"$set\": {", "}", "\"state\""),
+        ("sets a state in a document", "set = doc! {", "}", "\"state\""),
+        ("sets a state in a document", "set.extend(doc! {", "}", "\"state\""),
+    ] {
+        let writes = code.match_indices(begin).any(|(at, _)| {
+            let rest = &code[at + begin.len()..];
+            rest[..rest.find(end).unwrap_or(rest.len())].contains(state)
+        });
+        found.extend(writes.then_some(what));
+    }
+    found
+}
+
+/// The lines of a file up to its tests, without those that are comments.
+fn with_texts(source: &Source) -> String {
+    let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]");
+    lines.filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn the_search_for_written_states_finds_them() {
+    for written in [
+        "ready.state = State::Ready;",
+        "meta.state = state;",
+        "let ready = Meta { state: State::Ready, ..meta };",
+        "\"UPDATE jobs SET rev = ?1, state = 'ready' WHERE id = ?2\"",
+        "\"INSERT INTO jobs (id, state) VALUES (?1, 'ready')\"",
+        "doc! { \"$set\": { \"rev\": 1, \"state\": \"ready\" } }",
+        "let mut set = doc! { \"state\": \"ready\" };",
+        "set.insert(\"state\", \"ready\");",
+    ] {
+        assert_eq!(state_writes(written).len(), 1, "{written}");
+    }
+    for read in [
+        "if meta.state == State::Ready {",
+        "\"UPDATE jobs SET due = NULL WHERE state = 'ready'\"",
+        "doc! { \"q\": { \"state\": \"ready\" }, \"u\": { \"$set\": { \"rev\": 1 } } }",
+    ] {
+        assert!(state_writes(read).is_empty(), "{read}");
+    }
+}
+
+/// `job::transition` says which state follows which. A store encodes that in one place for each form, and there names
+/// no state itself.
+#[test]
+fn stores_write_no_state_by_hand() {
+    let sources = sources();
+    let stores = || sources.iter().filter(|source| source.is_below("store") && !source.is_tests());
+    let is_encoder = |source: &Source| STATE_ENCODERS.contains(&source.path.as_str());
+    let by_hand = stores().filter(|source| !is_encoder(source)).flat_map(|source| {
+        state_writes(&with_texts(source)).into_iter().map(|what| format!("{} {what}", source.path))
+    });
+    assert_none("a store writes a state outside of its encoders", by_hand);
+    let encoders: Vec<&Source> = stores().filter(|source| is_encoder(source)).collect();
+    assert_eq!(encoders.len(), STATE_ENCODERS.len(), "an encoder is gone");
+    let named = encoders.into_iter().flat_map(|source| {
+        let code = with_texts(source);
+        let names = |(variant, word): &&(&str, &str)| {
+            has_word(&code, variant)
+                || code.contains(&format!("\"{word}\""))
+                || code.contains(&format!("'{word}'"))
+        };
+        let named: Vec<_> = STATES.iter().filter(names).collect();
+        named.into_iter().map(|(variant, _)| format!("{} names {variant}", source.path))
+    });
+    assert_none("an encoder of states chooses one itself", named);
+}
+
 #[test]
 fn files_can_be_read_in_one_sitting() {
     let long = sources().into_iter().filter_map(|source| {
@@ -239,12 +331,12 @@ const MONGO: [(&str, &[&str]); 33] = [
     ("jobs::document", &["jobs::payload"]),
     ("figures::counts", &["client", "figures::counters", "jobs::document"]),
     ("figures::reconcile", &["client", "figures::counters", "figures::counts", "jobs::document"]),
-    ("jobs::delivery", &["jobs::document"]),
+    ("jobs::transitions", &["jobs::document"]),
     ("jobs::query", &["client", "jobs::document"]),
     ("jobs::stocked", &["client", "jobs::document"]),
     ("jobs::expired", &["jobs::document", "jobs::query"]),
-    ("jobs::head", &["cache", "client", "jobs::document"]),
-    ("jobs::groups", &["cache", "client", "jobs::document", "transaction"]),
+    ("jobs::head", &["cache", "client", "jobs::document", "jobs::transitions"]),
+    ("jobs::groups", &["cache", "client", "jobs::document", "jobs::transitions", "transaction"]),
     ("jobs::receipts", &["client", "jobs::document", "transaction"]),
     ("jobs::plan", &["cache", "jobs::document", "jobs::receipts"]),
     (
@@ -274,12 +366,12 @@ const MONGO: [(&str, &[&str]); 33] = [
         ],
     ),
     ("jobs::apply", &["client", "jobs::apply_atomic", "jobs::document", "jobs::plan", "jobs::receipts"]),
-    ("semaphores", &["cache", "client", "jobs::document", "jobs::query", "transaction"]),
+    ("semaphores", &["cache", "client", "jobs::document", "jobs::query", "jobs::transitions", "transaction"]),
     (
         "jobs::claim_limited",
-        &["client", "jobs::delivery", "jobs::document", "jobs::head", "semaphores", "transaction"],
+        &["client", "jobs::transitions", "jobs::document", "jobs::head", "semaphores", "transaction"],
     ),
-    ("jobs::claim", &["client", "jobs::claim_limited", "jobs::delivery", "jobs::document", "jobs::head"]),
+    ("jobs::claim", &["client", "jobs::claim_limited", "jobs::transitions", "jobs::document", "jobs::head"]),
     ("schedules", &["client", "jobs::document", "jobs::groups", "jobs::push", "transaction"]),
     ("settings", &["client", "jobs::document", "transaction"]),
     ("prune", &["batches", "client", "jobs::document"]),

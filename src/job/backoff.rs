@@ -92,7 +92,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The field that is out of its range and what would be right, if any is.
+    /// Returns the field that is out of its range and the rule for it, if any is.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         if self.base_ms > YEAR_MS {
             Some(("base_ms", "must be 0 to 31536000000 (a year)"))
@@ -107,7 +107,7 @@ impl Backoff {
         }
     }
 
-    /// The delay in milliseconds after the given attempt (from 1) failed. `chance` is a random number
+    /// Returns the delay in milliseconds after the given attempt (from 1) failed. `chance` is a random number
     /// from 0 to 1 that places the delay within its jitter.
     pub fn delay_ms(&self, attempt: u32, chance: f64) -> u64 {
         let base = self.base_ms as f64;

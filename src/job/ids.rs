@@ -29,7 +29,7 @@ text_type! {
 }
 
 text_type! {
-    /// What a reserve answers beside the id of a job; only its holder may settle the job.
+    /// The token that a reserve returns with the id of a job; only its holder may settle the job.
     Reservation, is_token, TOKEN_RULE
 }
 
@@ -42,22 +42,22 @@ const CLAIM_LEN: usize = 20;
 const TAIL_LEN: usize = 6;
 
 impl Claim {
-    /// A fresh one: 120 random bits.
+    /// Returns a fresh one: 120 random bits.
     pub fn random() -> Self {
         Self(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>()).into())
     }
 
-    /// The claim that a store remembered.
+    /// Returns the claim that a store has kept.
     pub fn from_stored(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, as a store keeps it.
+    /// Returns the text itself, as a store keeps it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The reservation of one of the jobs that this claim won. It ends in the tail of the job's id, so
+    /// Returns the reservation of one of the jobs that this claim won. It ends in the tail of the job's id, so
     /// that each delivery has a token of its own although one claim wins many jobs.
     pub fn reservation(&self, id: &JobId) -> Reservation {
         Reservation(format!("{}{}", self.0, tail(id)).into())
@@ -71,7 +71,7 @@ impl fmt::Debug for Claim {
 }
 
 impl Reservation {
-    /// The claim behind this token, if it is a token of this job's at all.
+    /// Returns the claim behind this token, if it is a token of this job.
     pub fn claim(&self, id: &JobId) -> Option<Claim> {
         let text = self.as_str();
         let claim = text.get(..CLAIM_LEN)?;
@@ -91,7 +91,7 @@ pub struct IdSource {
 }
 
 impl IdSource {
-    /// The next id. `now` is the store's clock; should it jump backwards, the order still holds.
+    /// Returns the next id. `now` is the store's clock; should it jump backwards, the order still holds.
     pub fn next(&self, now: Timestamp) -> JobId {
         let millis = u64::try_from(now.millis()).unwrap_or(0);
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
@@ -101,7 +101,7 @@ impl IdSource {
         JobId(id.to_string().into())
     }
 
-    /// The next id, for a batch.
+    /// Returns the next id, for a batch.
     pub fn next_batch(&self, now: Timestamp) -> BatchId {
         BatchId(self.next(now).0)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// The rule that every name follows, in the words that an error answer shows.
+/// The rule that every name follows, in the words of an error response.
 pub const NAME_RULE: &str = "1 to 128 of A-Z a-z 0-9 . _ : -, the first a letter or a digit";
 
 /// The longest name, in bytes.
@@ -18,7 +18,7 @@ pub(super) fn is_name(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(b))
 }
 
-/// A text that is not what its type requires; says what would be right.
+/// The error of a text that breaks the rule of its type; shows the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be {0}")]
 pub struct InvalidText(pub &'static str);
@@ -31,7 +31,7 @@ macro_rules! text_type {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// The text itself.
+            /// Returns the text itself.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -87,7 +87,7 @@ text_type! {
     WorkerName, is_name, NAME_RULE
 }
 
-/// The rule for a [`WorkerVersion`], in the words that an error answer shows.
+/// The rule for a [`WorkerVersion`], in the words of an error response.
 pub const VERSION_RULE: &str = "1 to 128 bytes of text without control characters";
 
 fn is_version(text: &str) -> bool {
@@ -99,7 +99,7 @@ text_type! {
     WorkerVersion, is_version, VERSION_RULE
 }
 
-/// The rule for a [`JobKey`], in the words that an error answer shows.
+/// The rule for a [`JobKey`], in the words of an error response.
 pub const KEY_RULE: &str = "1 to 256 bytes of text without NUL";
 
 fn is_key(text: &str) -> bool {
@@ -111,7 +111,7 @@ text_type! {
     JobKey, is_key, KEY_RULE
 }
 
-/// The rule for a [`QueuePattern`], in the words that an error answer shows.
+/// The rule for a [`QueuePattern`], in the words of an error response.
 pub const PATTERN_RULE: &str =
     "a queue name, or the beginning of queue names followed by one *, such as mail.*";
 
@@ -125,7 +125,7 @@ pub enum QueuePattern {
 }
 
 impl QueuePattern {
-    /// Whether the queue is meant by this pattern.
+    /// Whether this pattern matches the queue.
     pub fn matches(&self, queue: &QueueName) -> bool {
         match self {
             Self::One(name) => name == queue,

@@ -39,37 +39,37 @@ pub enum PayloadError {
 }
 
 impl Payload {
-    /// The JSON value `null`.
+    /// Returns the JSON value `null`.
     pub fn null() -> Self {
         Self(Arc::from(RawValue::NULL.to_owned()))
     }
 
-    /// Takes any JSON text. Nesting may be as deep as the text is long.
+    /// Parses any JSON text. Nesting may be as deep as the text is long.
     pub fn parse(text: &str) -> Result<Self, PayloadError> {
         // serde_json checks the grammar without recursion; the scan below may rely on it.
         let raw: &RawValue = serde_json::from_str(text).map_err(|_| PayloadError::Malformed)?;
         Self::from_raw(raw)
     }
 
-    /// Takes a JSON value whose grammar has been checked.
+    /// Converts a JSON value whose grammar has been checked.
     pub fn from_raw(raw: &RawValue) -> Result<Self, PayloadError> {
         let mut canonical = Canonical { out: String::with_capacity(raw.get().len()), open: Vec::new() };
         canonical.write(raw.get())?;
         Self::from_canonical(canonical.out)
     }
 
-    /// Takes a text that is canonical already, such as the one that a store gives back.
+    /// Wraps a text that is canonical already, such as one that a store has kept.
     pub fn from_canonical(text: String) -> Result<Self, PayloadError> {
         let raw = RawValue::from_string(text).map_err(|_| PayloadError::Malformed)?;
         Ok(Self(raw.into()))
     }
 
-    /// The canonical JSON text.
+    /// Returns the canonical JSON text.
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
 
-    /// SHA-256 of the canonical text: equal payloads have equal digests.
+    /// Returns the SHA-256 of the canonical text: equal payloads have equal digests.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.as_str().as_bytes()).into()
     }

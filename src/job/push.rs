@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::record::KeyHold;
-use super::{Child, JobId, NewJob, Payload, QueueName, State, Timestamp, Visible};
+use super::state::Verb;
+use super::transition::Outcome;
+use super::{Child, JobId, Meta, NewJob, Payload, QueueName, State, Timestamp, Visible};
 
 /// What became of one job that was pushed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +126,15 @@ pub fn decide<E>(
         return Ok(Decision::Settled(holder.conflict(id, payload)));
     }
     Ok(if take_room()? { Decision::Store } else { Decision::Settled(Pushed::Full) })
+}
+
+/// Returns the queue whose room limits a step: the one that a worker moves the job to. What the rules move (a stage of
+/// a route, a dead letter, a redrive) always finds room.
+pub fn entered<'o>(verb: Verb, before: &Meta, outcome: &'o Outcome) -> Option<&'o QueueName> {
+    match outcome {
+        Outcome::Returned { queue, .. } if verb == Verb::Move && *queue != before.queue => Some(queue),
+        _ => None,
+    }
 }
 
 /// How many more unfinished jobs each limited queue takes.

@@ -1,14 +1,14 @@
-//! What a queue has delivered lately, for its `rate`.
+//! The sliding window of a queue's rate limit: what it has delivered lately.
 
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
 use super::settings::Rate;
 
-/// Into how many parts a window is divided: deliveries of one part count as if all had come with the last of them.
+/// Into how many parts a window is divided: the deliveries of one part count as if all were at the time of the last.
 const PARTS: u64 = 200;
 
-/// When how many jobs were delivered, the oldest first: no more entries than a window has parts, and a few.
+/// The deliveries of a window, the oldest first: hardly more entries than the window has parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deliveries(Vec<(i64, i64)>);
 
@@ -18,12 +18,12 @@ impl Deliveries {
         all.filter(move |(at, _)| at.plus_ms(rate.per_ms) > now)
     }
 
-    /// How many more may be delivered now.
+    /// Returns how many more may be delivered now.
     pub fn room(&self, rate: Rate, now: Timestamp) -> u64 {
         rate.limit.saturating_sub(self.within(rate, now).map(|(_, count)| count).sum())
     }
 
-    /// When the next one may be delivered, if none may now.
+    /// Returns when the next one may be delivered, if none may now.
     pub fn resumes_at(&self, rate: Rate, now: Timestamp) -> Option<Timestamp> {
         let mut there: u64 = self.within(rate, now).map(|(_, count)| count).sum();
         if there < rate.limit {
@@ -36,7 +36,7 @@ impl Deliveries {
         enough.map(|(at, _)| at.plus_ms(rate.per_ms))
     }
 
-    /// So many were delivered at this moment. What no window holds any more is forgotten.
+    /// Counts deliveries at this moment. What is older than the window is dropped.
     pub fn note(&mut self, rate: Rate, now: Timestamp, count: u64) {
         self.0.retain(|(at, _)| Timestamp::from_millis(*at).plus_ms(rate.per_ms) > now);
         let part = (rate.per_ms / PARTS).max(1).cast_signed();

@@ -1,4 +1,4 @@
-//! Points in time, as the store's clock tells them.
+//! Points in time, by the store's clock.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ pub struct Timestamp(i64);
 /// 9999-12-30T22:00:00.000Z, the last moment that can be written in every time zone with four-digit years.
 const LAST_MILLIS: i64 = 253_402_207_200_000;
 
-/// The rule for a time, in the words that an error answer shows.
+/// The rule for a time, in the words of an error response.
 pub const TIME_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339)";
 
 impl Timestamp {
-    /// The moment this many milliseconds after (or before) the epoch, kept within the years 1970 to 9999.
+    /// Returns the moment this many milliseconds after (or before) the epoch, kept within the years 1970 to 9999.
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, LAST_MILLIS))
     }
 
-    /// Milliseconds since the epoch.
+    /// Returns the milliseconds since the epoch.
     pub fn millis(self) -> i64 {
         self.0
     }
 
-    /// This moment and `ms` milliseconds more; stops at the year 9999.
+    /// Returns this moment plus `ms` milliseconds; stops at the year 9999.
     pub fn plus_ms(self, ms: u64) -> Self {
         Self::from_millis(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
     }
 
-    /// Milliseconds from `earlier` to this moment; 0 if it is not earlier.
+    /// Returns the milliseconds from `earlier` to this moment; 0 if it is not earlier.
     pub fn ms_since(self, earlier: Self) -> u64 {
         u64::try_from(self.0 - earlier.0).unwrap_or(0)
     }

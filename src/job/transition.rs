@@ -224,6 +224,14 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
     Ok(())
 }
 
+/// Returns the refusal of an operation where there is no such job.
+pub fn missing(operation: &Operation) -> Refusal {
+    match operation.claim() {
+        Some(_) => Refusal::Lost { gone: true },
+        None => Refusal::Unknown,
+    }
+}
+
 /// Returns what the operation does to the job.
 pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Step, Refusal> {
     check(meta, operation, around.now)?;

@@ -56,6 +56,11 @@ impl Allowance {
         Self { jobs: room.min(left), rate, now }
     }
 
+    /// Returns the time that it was taken at.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
     /// Returns how many of `wanted` jobs it allows.
     pub fn most(&self, wanted: usize) -> usize {
         usize::try_from(self.jobs).unwrap_or(usize::MAX).min(wanted)

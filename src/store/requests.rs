@@ -41,6 +41,39 @@ pub enum Opened {
     Different,
 }
 
+/// What a store keeps of an earlier call of a request.
+#[derive(Debug, Clone)]
+pub struct Earlier {
+    /// See [`Request::digest`].
+    pub digest: [u8; 32],
+    /// The claim that it runs with or, once it is closed, that won its jobs.
+    pub claim: Claim,
+    /// See [`Request::pending_until`].
+    pub pending_until: Timestamp,
+    /// The jobs that it has won, once it is closed.
+    pub won: Option<Vec<JobId>>,
+    /// When it is to be forgotten; `None`: the store does not hand out what it has forgotten.
+    pub until: Option<Timestamp>,
+}
+
+impl Opened {
+    /// Decides what an earlier call means for this one. After [`Opened::New`] and [`Opened::TakenOver`] this request is
+    /// to be stored in the place of the earlier one.
+    pub fn decide(request: &Request, earlier: Option<Earlier>, now: Timestamp) -> Self {
+        let Some(Earlier { digest, claim, pending_until, won, until }) = earlier else {
+            return Self::New;
+        };
+        match won {
+            _ if until.is_some_and(|until| until <= now) => Self::New,
+            _ if digest != request.digest => Self::Different,
+            Some(ids) => Self::Finished { claim, ids },
+            None if claim == request.claim => Self::New, // a retry of this very call, whose result was lost
+            None if pending_until > now => Self::Pending,
+            None => Self::TakenOver { previous: claim },
+        }
+    }
+}
+
 /// Idempotent reserves: which request is in flight, and what each has won.
 #[async_trait]
 pub trait Requests: Send + Sync {

@@ -10,6 +10,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{Endings, Finish};
+use crate::job::push::Room;
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
@@ -17,7 +18,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, put_json};
 use crate::store::mongo::jobs::groups::Lines;
-use crate::store::mongo::jobs::push::{self, Room, child};
+use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
@@ -223,7 +224,7 @@ impl Transaction for Change<'_> {
         let mut resolved = push::resolve(&asked, &mut room, &mut lines, tx).await?;
         let pushed = std::mem::take(&mut resolved.pushed);
         let children =
-            jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| child(place, job, pushed));
+            jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| pushed.into_child(place, job));
         let pushed: Vec<Child> = match children.collect() {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),

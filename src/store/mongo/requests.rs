@@ -8,6 +8,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::REQUESTS;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::requests::Earlier;
 use crate::store::{Opened, Request, Requests, Result, Store as _};
 
 #[async_trait]
@@ -32,7 +33,7 @@ fn record(request: &Request) -> Document {
     doc! { "_id": &request.id, "digest": digest, "claim": request.claim.as_str(), "until": until }
 }
 
-/// Announces a request, or says what is known of it.
+/// Announces a request, or returns what is known of it.
 pub async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
     let requests = mongo.collection(REQUESTS).await?;
     loop {
@@ -44,42 +45,33 @@ pub async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
         // MongoDB may remove the record in between: then it is inserted after all.
         let found = requests.find_one(doc! { "_id": &request.id }).await.map_err(fault)?;
         let Some(found) = found else { continue };
-        if let Some(opened) = judge(mongo, request, &found).await? {
+        let earlier = earlier(&found)?;
+        let claim = earlier.claim.clone();
+        let opened = Opened::decide(request, Some(earlier), mongo.now()?);
+        let replaces = matches!(opened, Opened::New | Opened::TakenOver { .. }) && claim != request.claim;
+        if !replaces || replace(mongo, request, &claim).await? {
             return Ok(opened);
         }
     }
 }
 
-/// What the record of an earlier request means for this one; `None` if it has just changed.
-async fn judge(mongo: &Mongo, request: &Request, found: &Document) -> Result<Option<Opened>> {
+/// Reads the record of an earlier call. Its one moment is the end of the call, then that of the record.
+fn earlier(found: &Document) -> Result<Earlier> {
     let row = Row(found);
-    let claim = Claim::from_stored(found.get_str("claim").map_err(|_| row.fault("claim"))?);
-    if claim == request.claim {
-        return Ok(Some(Opened::New)); // this very insert, repeated by the driver
-    }
-    let now = mongo.now()?;
-    let over = row.time("until")?.is_none_or(|until| until <= now);
-    let ids = found.get_array("ids").ok();
-    if let (Some(_), true) = (ids, over) {
-        return Ok(replace(mongo, request, &claim).await?.then_some(Opened::New));
-    }
-    let same = found.get_binary_generic("digest").is_ok_and(|digest| digest == &request.digest.to_vec());
-    if !same {
-        return Ok(Some(Opened::Different));
-    }
-    match ids {
-        Some(ids) => {
-            let ids = ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect();
-            Ok(Some(Opened::Finished { claim, ids }))
-        }
-        None if over => {
-            Ok(replace(mongo, request, &claim).await?.then_some(Opened::TakenOver { previous: claim }))
-        }
-        None => Ok(Some(Opened::Pending)),
-    }
+    let until = row.time("until")?.unwrap_or_default();
+    let digest = found.get_binary_generic("digest").ok().and_then(|digest| digest.as_slice().try_into().ok());
+    let won = found.get_array("ids").ok();
+    let won = won.map(|ids| ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect());
+    Ok(Earlier {
+        digest: digest.unwrap_or_default(),
+        claim: Claim::from_stored(found.get_str("claim").map_err(|_| row.fault("claim"))?),
+        pending_until: until,
+        until: won.as_ref().map(|_: &Vec<JobId>| until),
+        won,
+    })
 }
 
-/// Puts this request in the place of the one with that claim; false if somebody else was first.
+/// Puts this request in the place of the one with that claim; false on a conflict with another call.
 async fn replace(mongo: &Mongo, request: &Request, claim: &Claim) -> Result<bool> {
     let requests = mongo.collection(REQUESTS).await?;
     let filter = doc! { "_id": &request.id, "claim": claim.as_str() };

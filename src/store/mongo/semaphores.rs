@@ -1,4 +1,4 @@
-//! Semaphores: their documents, who holds them, and calling those who wait.
+//! Semaphores: their documents, the jobs that hold them, and unblocking the jobs that wait for them.
 //!
 //! | field of `semaphores` | meaning |
 //! |---|---|
@@ -13,7 +13,8 @@ use futures::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
-use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others};
+use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others, waiting_states};
+use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -22,6 +23,7 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{count, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
@@ -96,7 +98,7 @@ impl Semaphores for Mongo {
             for name in &names {
                 called.extend(call(self, name, rules).await?);
             }
-            called.sort_by_key(|called: &Called| (-i64::from(called.priority), called.run_at));
+            Called::sort(&mut called);
             Ok(called)
         };
         self.connection.within(calling).await
@@ -177,7 +179,7 @@ impl Reader<'_, '_> {
         Ok(found.first().map_or(0, |found| count(found, "n")))
     }
 
-    /// The first of those who wait for the semaphore.
+    /// Returns the first of the jobs that wait for the semaphore.
     async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, TxError> {
         let waiting = doc! { "semaphores": name.as_str(), "waiting_since": { "$exists": true } };
         let fields = doc! {
@@ -241,10 +243,8 @@ pub async fn admission<'r>(
     }
     let others: Vec<&SemaphoreName> = others(&gauges).into_iter().collect();
     let there = reader.capacities(&others).await?;
-    let absent = names.iter().filter(|name| !known.contains_key(name));
-    let absent = absent.chain(others.iter().filter(|name| !there.contains_key(name)));
-    let absent: Vec<SemaphoreName> = absent.map(|name| (*name).clone()).collect();
-    Ok(Admission::new(gauges, absent, now, rules))
+    let missing = others.into_iter().filter(|name| !there.contains_key(name)).cloned().collect();
+    Ok(Admission::new(gauges, missing, now, rules))
 }
 
 async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
@@ -253,9 +253,9 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
     let mut views = Vec::new();
     for (name, capacity) in reader.capacities(names).await.map_err(plain)? {
         let held = reader.count(&name, State::Reserved, None).await.map_err(plain)?;
-        let mut waiting = reader.count(&name, State::Blocked, None).await.map_err(plain)?;
-        if held >= capacity {
-            waiting += reader.count(&name, State::Ready, Some(now)).await.map_err(plain)?;
+        let mut waiting = 0;
+        for (state, is_due) in waiting_states(capacity, held) {
+            waiting += reader.count(&name, *state, is_due.then_some(now)).await.map_err(plain)?;
         }
         views.push(SemaphoreView { name, capacity, held, waiting });
     }
@@ -296,7 +296,7 @@ async fn waited_for(mongo: &Mongo) -> Result<BTreeSet<SemaphoreName>> {
     found.iter().map(|document| Row(document).text("_id")).collect()
 }
 
-/// Calls those who wait for one semaphore.
+/// Unblocks jobs that wait for one semaphore.
 async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Called>> {
     let mut reader = Reader::Plain(mongo);
     let pipeline = vec![
@@ -309,7 +309,8 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
     if queues.is_empty() {
         return Ok(Vec::new());
     }
-    let admission = admission(&mut reader, &[name], rules, mongo.now()?).await.map_err(plain)?;
+    let now = mongo.now()?;
+    let admission = admission(&mut reader, &[name], rules, now).await.map_err(plain)?;
     let mut chosen: Vec<Meta> = Vec::new();
     for queue in &queues {
         let queue: QueueName = Row(queue).text("_id")?;
@@ -320,28 +321,21 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
         let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
-        chosen
-            .extend(readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into())));
+        let allowed =
+            readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into()));
+        chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
     }
     wake(mongo, &chosen).await?;
     let called = |Meta { queue, priority, run_at, .. }: Meta| Called { queue, priority, run_at };
     Ok(chosen.into_iter().map(called).collect())
 }
 
-/// Makes these blocked jobs ready, unless something has happened to them since they were read.
+/// Unblocks these jobs, except those with a conflict: changed since they were read.
 async fn wake(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     if chosen.is_empty() {
         return Ok(());
     }
-    let ids: Vec<&str> = chosen.iter().map(|meta| meta.id.as_str()).collect();
-    let revs: Vec<i64> = chosen.iter().map(|meta| meta.rev).collect();
-    let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
-    let set = doc! {
-        "state": "ready", "waits_for": "$$REMOVE", "called_at": "$$NOW", "rev": rand::random::<i64>(), "due": due,
-    };
-    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "blocked" };
-    let update = vec![doc! { "$set": set }];
-    let statement = doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } };
+    let statement = transitions::unblock_called(chosen);
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
     let database = mongo.connection.database().await?;
     let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;
@@ -349,7 +343,7 @@ async fn wake(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
         chosen.iter().map(|meta| (&meta.queue, Position { priority: meta.priority, run_at: meta.run_at })),
     );
     if found == chosen.len() as u64 {
-        chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, State::Blocked, State::Ready, 1));
+        chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, UNBLOCK.from, UNBLOCK.to, 1));
         sent.answered();
     } else if found == 0 {
         sent.answered();

@@ -84,7 +84,7 @@ impl Batches for SqliteStore {
     }
 }
 
-/// A job of a batch has ended. Answers the callback, if it was the last one.
+/// Counts a job of a batch that has ended. Returns the callback, if it was the last one.
 pub fn count(
     tx: &Tx<'_>,
     finish: &Finish,
@@ -118,11 +118,11 @@ pub fn count(
             put(tx, &batch)?;
             Ok(callback)
         }
-        None => Ok(None), // others are pending, or another program named a batch that never was
+        None => Ok(None), // other jobs are pending, or another program named a batch that never was
     }
 }
 
-/// The batch as it is to be, with more jobs, unless one of these is refused.
+/// Returns the batch as it is to be, with more jobs, unless one of these is refused.
 fn change(
     tx: &Tx<'_>,
     mut batch: Batch,
@@ -153,9 +153,9 @@ fn end_if_over(
     let Some(callback) = batch.finish(now, rules.defaults().retain_batch_ms) else {
         return Ok(None);
     };
-    let told = CalledBack::from(&callback);
+    let called_back = CalledBack::from(&callback);
     push::store(tx, &New::from(callback), now)?;
-    Ok(Some(told))
+    Ok(Some(called_back))
 }
 
 macro_rules! columns {

@@ -8,13 +8,13 @@ use crate::job::Timestamp;
 /// A step back of the machine's clock that is worth a warning, in milliseconds. Time services slew smaller ones.
 const STEP_MS: i64 = 500;
 
-/// Tells the time, and the log when the machine's clock is set back.
+/// Returns the time, and warns in the log when the machine's clock is set back.
 ///
 /// A clock that is set back loses and duplicates nothing: jobs wait for their `run_at` and reservations for
 /// their deadline as much longer as the clock jumped, and who holds a job is decided by its claim, not by time.
 pub struct Clock {
     started: Instant,
-    /// The machine's clock less the time since `started`, at the last look: constant unless somebody sets it.
+    /// The machine's clock less the time since `started`, at the last reading: constant unless the clock is set.
     ahead_ms: Mutex<i64>,
     /// What a test adds to the machine's clock.
     #[cfg(test)]
@@ -42,7 +42,7 @@ impl Clock {
         wall_ms() + self.shift_ms.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// The time by the machine's clock.
+    /// Returns the time by the machine's clock.
     pub fn now(&self) -> Timestamp {
         let now_ms = self.wall_ms();
         let passed_ms = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(0);
@@ -56,7 +56,7 @@ impl Clock {
         Timestamp::from_millis(now_ms)
     }
 
-    /// How far the clock was set back since the last look; negative if it was set forward.
+    /// Returns how far the clock was set back since the last reading; negative if it was set forward.
     fn set_back_ms(&self, now_ms: i64, passed_ms: i64) -> i64 {
         let mut ahead_ms = self.ahead_ms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let seen = now_ms.saturating_sub(passed_ms);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_back_is_told_once_and_a_step_forward_never() {
+    fn a_step_back_is_reported_once_and_a_step_forward_never() {
         let clock = Clock::new();
         clock.set_back_ms(1_000_000, 0);
         assert_eq!(clock.set_back_ms(1_005_000, 5000), 0);

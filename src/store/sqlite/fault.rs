@@ -1,4 +1,4 @@
-//! What can go wrong inside SQLite, and what that means to a caller.
+//! Errors of SQLite, and what they mean to a caller.
 
 use rusqlite::{ErrorCode, ffi};
 
@@ -21,7 +21,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// A [`Fault::Stored`].
+    /// Returns a [`Fault::Stored`].
     pub fn stored(what: &'static str, cause: impl std::fmt::Display) -> Self {
         Self::Stored { what, cause: cause.to_string() }
     }
@@ -36,9 +36,9 @@ impl From<Fault> for StoreError {
     }
 }
 
-/// What this error of SQLite means to a caller.
+/// Returns what this error of SQLite means to a caller.
 pub fn from_sql(error: &rusqlite::Error) -> StoreError {
-    // The unix file layer answers FULL for ENOSPC, but the plain write error where a quota is used up, and
+    // The unix file layer returns FULL for ENOSPC, but the plain write error where a quota is used up, and
     // a code of its own where the shared-memory file cannot grow.
     let no_room = [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
     match error.sqlite_error() {
@@ -46,7 +46,7 @@ pub fn from_sql(error: &rusqlite::Error) -> StoreError {
             StoreError::Full(Cause(error.to_string().into()))
         }
         Some(code) => match code.code {
-            // After a failed fsync nobody knows what the disk holds: that is `Unavailable`, too.
+            // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too.
             ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
             | ErrorCode::OperationInterrupted

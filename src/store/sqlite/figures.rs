@@ -24,7 +24,7 @@ impl Figures for SqliteStore {
     }
 }
 
-/// The figures of every queue that has jobs.
+/// Returns the figures of every queue that has jobs.
 pub fn counts(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, QueueCounts>, Fault> {
     let came_due = came_due(db, now)?;
     let mut all =
@@ -56,7 +56,7 @@ pub fn counts(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, Queu
 pub const CAME_DUE: &str =
     "SELECT queue, count(*) FROM jobs INDEXED BY jobs_due WHERE due <= ?1 GROUP BY queue";
 
-/// How many jobs of each queue have a due mark whose moment has passed: few, since claims and `prune` wipe them.
+/// Returns how many jobs of each queue have a due mark that has passed: few, since claims and `prune` clear them.
 fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, Fault> {
     let mut past = db.prepare_cached(CAME_DUE)?;
     let mut rows = past.query([now.millis()])?;
@@ -68,13 +68,13 @@ fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, 
     Ok(counts)
 }
 
-/// How many priorities the search for the oldest ready job looks at.
+/// How many priorities the search for the oldest ready job reads.
 const PRIORITIES_LOOKED_AT: usize = 32;
 
 pub const OLDEST_READY: &str = "SELECT priority, run_at FROM jobs INDEXED BY jobs_head \
          WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC, run_at LIMIT 1";
 
-/// The earliest `run_at` of a due job: the first of each priority, as the head index has them.
+/// Returns the earliest `run_at` of a due job: the first of each priority, as the head index has them.
 fn oldest_ready(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
     let mut first = db.prepare_cached(OLDEST_READY)?;
     let (mut above, mut oldest) = (i64::MAX, None);

@@ -91,7 +91,7 @@ impl SqliteStore {
             }
             None => {
                 let read = move |tx: &Tx<'_>, now| {
-                    tx.flush()?; // what others of the round did counts as well
+                    tx.flush()?; // the other calls of the round count as well
                     read(tx, now)
                 };
                 self.writer.run(read).await

@@ -16,7 +16,7 @@ const MIGRATIONS: &[(&str, &str)] = migrations!("sqlite", ".sql");
 /// Marks a file as Tailback's: "Tail" in ASCII.
 const APPLICATION_ID: i32 = 0x5461_696c;
 
-/// How long to wait for somebody else's lock on the file, such as a backup's.
+/// How long to wait for another process's lock on the file, such as a backup's.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Why a database file cannot be used. Nothing in it was changed.
@@ -54,7 +54,7 @@ pub enum OpenError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is in the way.
+        /// Why not.
         cause: String,
     },
 }
@@ -92,7 +92,7 @@ pub fn memory() -> Result<Connection, OpenError> {
     opened.map_err(|cause| OpenError::Unusable { path: ":memory:".into(), cause: cause.to_string() })
 }
 
-/// The file itself behind whatever links lead to it, so that two names of it have one lock.
+/// Returns the file itself behind any links, so that two names of it have one lock.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(real) = path.canonicalize() {
         return real;
@@ -104,7 +104,7 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// Takes the lock of the file, which the system gives back when this process ends, however it ends.
+/// Takes the lock of the file, which the system releases when this process ends, however it ends.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
@@ -120,7 +120,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Looks whether the file is one of ours, without writing to it.
+/// Checks that the file is one of ours, without writing to it.
 fn inspect(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let read = || -> rusqlite::Result<(i64, i64, i32)> {
         db.busy_timeout(BUSY)?;
@@ -149,10 +149,10 @@ fn inspect(db: &Connection, path: &Path) -> Result<(), OpenError> {
 pub fn tune(db: &Connection) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.set_prepared_statement_cache_capacity(128);
-    // Plans stay as they are: else SQLite prepares a statement anew whenever a value that its plan looked at
-    // changes, which for the claims is at every call.
+    // Plans stay as they are: else SQLite prepares a statement again whenever a value that its plan depends on
+    // changes, which for claims is at every call.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // FULL: a commit is on the disk before anybody hears of it. The log is cut back after a burst.
+    // FULL: a commit is on the disk before its caller gets the result. The log is cut back after a burst.
     db.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384; PRAGMA journal_size_limit = 67108864;
@@ -160,7 +160,7 @@ pub fn tune(db: &Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Makes the migrations that are missing, within the caller's transaction, and answers their names.
+/// Makes the migrations that are missing, within the caller's transaction. Returns their names.
 pub fn migrate(db: &Connection) -> Result<Vec<String>, Fault> {
     let made: usize = db.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))? as usize;
     let missing = MIGRATIONS.get(made..).unwrap_or_default();

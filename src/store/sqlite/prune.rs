@@ -1,4 +1,4 @@
-//! Forgetting what nobody can ask for any more, in small steps.
+//! Deleting what has expired, in small steps.
 
 use rusqlite::{Connection, params};
 
@@ -7,12 +7,12 @@ use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 
-/// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a
-/// million such keys are not looked at in every round.
-const LOOK_AGAIN_MS: u64 = 60_000;
+/// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a million such
+/// keys are not checked in every round.
+const CHECK_AGAIN_MS: u64 = 60_000;
 
-/// Forgets up to `limit` records and answers how many. Wipes up to as many due marks as well, which
-/// nobody sees: it keeps the count of scheduled jobs cheap.
+/// Deletes up to `limit` records and returns how many. Clears up to as many due marks as well, which only keeps the
+/// count of scheduled jobs cheap.
 pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
     for forget in
@@ -40,7 +40,7 @@ fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault
     for (queue, key, taken) in past {
         if taken {
             db.prepare_cached("UPDATE keys SET look_at = ?3 WHERE queue = ?1 AND key = ?2")?
-                .execute(params![queue, key, now.plus_ms(LOOK_AGAIN_MS).millis()])?;
+                .execute(params![queue, key, now.plus_ms(CHECK_AGAIN_MS).millis()])?;
         } else {
             forgotten +=
                 db.prepare_cached("DELETE FROM keys WHERE queue = ?1 AND key = ?2")?.execute([queue, key])?;

@@ -11,7 +11,7 @@ use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::open;
 
-/// How many reads run at the same time.
+/// How many reads run at once.
 const READERS: u32 = 4;
 
 /// The connections for reading. They are opened when they are needed first.
@@ -33,29 +33,29 @@ impl Readers {
         T: Send + 'static,
         R: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     {
-        let answer = tokio::time::timeout(DEADLINE, async {
+        let result = tokio::time::timeout(DEADLINE, async {
             let turn = Arc::clone(&self.turns)
                 .acquire_owned()
                 .await
                 .map_err(|_| StoreError::unavailable("the store is closed"))?;
             let (idle, path) = (Arc::clone(&self.idle), self.path.clone());
             let reading = tokio::task::spawn_blocking(move || {
-                let _turn = turn; // given back when the read has ended, also if nobody waits for it any more
+                let _turn = turn; // released when the read has ended, also if its caller has gone away
                 let taken = idle.lock().unwrap_or_else(|p| p.into_inner()).pop();
                 let db = taken.map_or_else(|| reader(&path), Ok)?;
-                let answer = snapshot(&db, read);
+                let result = snapshot(&db, read);
                 idle.lock().unwrap_or_else(|p| p.into_inner()).push(db);
-                answer
+                result
             });
-            let answer = reading.await.map_err(StoreError::internal)?;
-            answer.map_err(StoreError::from)
+            let result = reading.await.map_err(StoreError::internal)?;
+            result.map_err(StoreError::from)
         });
-        answer
+        result
             .await
             .unwrap_or_else(|_| Err(StoreError::unavailable("the read did not end within its deadline")))
     }
 
-    /// Waits for the reads that run, and closes the connections.
+    /// Waits for the reads in flight, and closes the connections.
     pub async fn close(&self) {
         let last = self.turns.acquire_many(READERS).await;
         self.turns.close();
@@ -73,7 +73,7 @@ fn reader(path: &std::path::Path) -> Result<Connection, Fault> {
 
 fn snapshot<T>(db: &Connection, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
     let all = db.unchecked_transaction()?; // nothing else uses this connection
-    let answer = read(db);
+    let result = read(db);
     all.finish()?;
-    answer
+    result
 }

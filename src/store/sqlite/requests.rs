@@ -1,10 +1,11 @@
-//! Requests that carry an `Idempotency-Key`: who runs them, and what they have won.
+//! Reserves that carry an `Idempotency-Key`.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp};
+use crate::store::requests::Earlier;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
@@ -33,22 +34,18 @@ impl Requests for SqliteStore {
     }
 }
 
-/// Announces a request, or says what is known of it.
+/// Announces a request, or returns what is known of it.
 pub fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
-    let opened = {
-        let mut by_id = db.prepare_cached(
-            "SELECT digest, claim, pending_until, won FROM requests WHERE id = ?1 AND until > ?2",
-        )?;
-        let mut rows = by_id.query(params![request.id, now.millis()])?;
-        match rows.next()? {
-            Some(found) => known(found, request, now)?,
-            None => Opened::New,
-        }
+    let earlier = {
+        let mut by_id =
+            db.prepare_cached("SELECT digest, claim, pending_until, won, until FROM requests WHERE id = ?1")?;
+        by_id.query([&request.id])?.next()?.map(earlier).transpose()?
     };
+    let opened = Opened::decide(request, earlier, now);
     if !matches!(opened, Opened::New | Opened::TakenOver { .. }) {
         return Ok(opened);
     }
-    // Whoever runs it may die and have won jobs: known for as long as a lease of them can last.
+    // Its server may die after it has won jobs: known for as long as a lease of them can last.
     let until = request.pending_until.plus_ms(LEASE_MAX_MS);
     db.prepare_cached(
         "INSERT OR REPLACE INTO requests (id, digest, claim, pending_until, won, until) \
@@ -64,24 +61,17 @@ pub fn open(db: &Connection, request: &Request, now: Timestamp) -> Result<Opened
     Ok(opened)
 }
 
-fn known(found: &Row<'_>, request: &Request, now: Timestamp) -> Result<Opened, Fault> {
-    if found.get::<_, [u8; 32]>(0)? != request.digest {
-        return Ok(Opened::Different);
-    }
-    let claim = Claim::from_stored(&found.get::<_, String>(1)?);
-    if let Some(ids) = row::json::<Vec<JobId>>(found, 3, "jobs of a request")? {
-        return Ok(Opened::Finished { claim, ids });
-    }
-    Ok(if claim == request.claim {
-        Opened::New // announced before, by a call whose answer was lost
-    } else if Timestamp::from_millis(found.get(2)?) > now {
-        Opened::Pending
-    } else {
-        Opened::TakenOver { previous: claim }
+fn earlier(found: &Row<'_>) -> Result<Earlier, Fault> {
+    Ok(Earlier {
+        digest: found.get(0)?,
+        claim: Claim::from_stored(&found.get::<_, String>(1)?),
+        pending_until: Timestamp::from_millis(found.get(2)?),
+        won: row::json(found, 3, "jobs of a request")?,
+        until: row::time(found, 4)?,
     })
 }
 
-/// Remembers what the request won, or forgets the request. Whoever was taken over changes nothing any more.
+/// Remembers what the request won, or forgets the request. One that was taken over changes nothing any more.
 pub fn close(
     db: &Connection,
     request: &Request,

@@ -44,7 +44,7 @@ impl Schedules for SqliteStore {
     }
 }
 
-/// Schedules by name.
+/// Returns schedules by name.
 fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>, Fault> {
     let mut all = db.prepare_cached(
         "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules \
@@ -84,7 +84,7 @@ fn rev(db: &Connection, name: &ScheduleName) -> Result<Option<i64>, Fault> {
     Ok(by_name.query_row([name.as_str()], |row| row.get(0)).optional()?)
 }
 
-/// Writes or removes a schedule that is as it was seen.
+/// Writes or removes a schedule unless it has changed since it was read.
 fn save(
     db: &Connection,
     name: &ScheduleName,

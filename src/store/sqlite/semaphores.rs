@@ -1,4 +1,4 @@
-//! Semaphores: their rows, who holds them, and calling those who wait.
+//! Semaphores: their rows, the jobs that hold them, and unblocking the jobs that wait for them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +16,10 @@ use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
 
-/// The most queues in which one call of a semaphore calls somebody.
+/// The most queues whose jobs are called for a semaphore at once.
 const QUEUES_MAX: usize = 64;
-/// The most semaphores that one look at all of them is about.
-const LOOK: usize = 1000;
+/// The most semaphores that are checked at once.
+const CHECKED_MAX: usize = 1000;
 
 #[async_trait]
 impl Semaphores for SqliteStore {
@@ -70,14 +70,14 @@ impl Semaphores for SqliteStore {
     }
 }
 
-/// How many may hold the semaphore, if there is one.
+/// Returns how many may hold the semaphore, if it exists.
 pub fn capacity(db: &Connection, name: &SemaphoreName) -> Result<Option<u64>, Fault> {
     let mut by_name = db.prepare_cached("SELECT capacity FROM semaphores WHERE name = ?1")?;
     let capacity: Option<i64> = by_name.query_row([name.as_str()], |row| row.get(0)).optional()?;
     Ok(capacity.map(i64::unsigned_abs))
 }
 
-/// Those of these that there are not.
+/// Returns those of these that do not exist.
 pub fn missing<'n>(
     db: &Connection,
     names: impl Iterator<Item = &'n SemaphoreName>,
@@ -91,7 +91,7 @@ pub fn missing<'n>(
     Ok(missing)
 }
 
-/// These semaphores as they are now.
+/// Returns the admission with these semaphores as they are now.
 pub fn admission<'r, 'n>(
     db: &Connection,
     names: impl Iterator<Item = &'n SemaphoreName>,
@@ -175,11 +175,11 @@ fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
 pub const WAITED_FOR: &str =
     "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
 
-/// The semaphores by which jobs are blocked: one seek in the index for each.
+/// Returns the semaphores by which jobs are blocked: one seek in the index for each.
 fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
     let mut next = db.prepare_cached(WAITED_FOR)?;
     let mut names: Vec<SemaphoreName> = Vec::new();
-    while names.len() < LOOK {
+    while names.len() < CHECKED_MAX {
         let last = names.last().map_or("", SemaphoreName::as_str).to_owned();
         let mut rows = next.query([last])?;
         let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "semaphore")).transpose()?;
@@ -202,7 +202,7 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
         for queue in queues {
             let calls = admission.calls(name, &queue);
             for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
-                called.extend(wake(tx, &id, name, &admission, now)?);
+                called.extend(unblock(tx, &id, name, &admission, now)?);
             }
         }
     }
@@ -210,7 +210,7 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
     Ok(called)
 }
 
-/// The queues in which jobs are blocked by the semaphore.
+/// Returns the queues in which jobs are blocked by the semaphore.
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
     let mut queues: Vec<QueueName> = Vec::new();
@@ -226,8 +226,8 @@ fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault
     Ok(queues)
 }
 
-/// Makes a job ready that the semaphore does not stop any more.
-fn wake(
+/// Unblocks a job, if the semaphore has room for it.
+fn unblock(
     tx: &Tx<'_>,
     id: &JobId,
     name: &SemaphoreName,

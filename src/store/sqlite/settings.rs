@@ -28,7 +28,7 @@ impl Settings for SqliteStore {
     }
 }
 
-/// All settings, unless their revision is still the known one.
+/// Returns all settings, unless their revision is still the known one.
 pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSnapshot>, Fault> {
     let revision =
         db.prepare_cached("SELECT revision FROM settings_revision")?.query_row([], |row| row.get(0))?;

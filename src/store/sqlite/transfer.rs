@@ -41,7 +41,7 @@ impl Transfer for SqliteStore {
     }
 }
 
-/// Jobs of every queue, by id. A page ends early where the jobs are long.
+/// Returns jobs of every queue, by id. A page ends early where the jobs are long.
 pub fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>, Fault> {
     let mut all = db.prepare_cached(concat!(
         "SELECT ",
@@ -81,7 +81,7 @@ pub fn import(tx: &Tx<'_>, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>
     Ok(imported)
 }
 
-/// The keys that are remembered, by queue and key.
+/// Returns the keys that are remembered, by queue and key.
 pub fn export_keys(db: &Connection, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>, Fault> {
     let (queue, key) = after.map_or(("", ""), |after| (after.queue.as_str(), after.key.as_str()));
     let mut all = db.prepare_cached(

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 use crate::job::{QueueName, State};
 use crate::store::sqlite::fault::Fault;
 
-/// See the module's documentation. Whatever writes to the table `jobs` says here what it did; the table
+/// See the module's documentation. Every write to the table `jobs` must be counted here; the table
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
 pub struct Tx<'c> {
     db: &'c Connection,
@@ -32,22 +32,22 @@ impl Deref for Tx<'_> {
 }
 
 impl<'c> Tx<'c> {
-    /// The transaction that has just begun on this connection.
+    /// Returns the transaction that has just begun on this connection.
     pub fn new(db: &'c Connection) -> Self {
         Self { db, changes: RefCell::default() }
     }
 
-    /// A job is in this state now; `marked`: it has a due mark.
+    /// Counts a job that is in this state now; `marked`: it has a due mark.
     pub fn enters(&self, queue: &QueueName, state: State, marked: bool) {
         self.count(queue, state, marked, 1);
     }
 
-    /// A job is in this state no longer.
+    /// Counts a job that is in this state no longer.
     pub fn leaves(&self, queue: &QueueName, state: State, marked: bool) {
         self.count(queue, state, marked, -1);
     }
 
-    /// The due mark of a ready job was wiped.
+    /// Counts a due mark of a ready job that was cleared.
     pub fn unmarks(&self, queue: &QueueName) {
         self.changes.borrow_mut().entry(queue.clone()).or_default().marked -= 1;
     }

@@ -190,7 +190,7 @@ fn suspects(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Suspec
     Ok(suspects)
 }
 
-/// What a worker holds, the latest delivery first.
+/// Returns what a worker holds, the latest delivery first.
 pub const HELD: &str = "SELECT id, claim, rev, started_at FROM jobs INDEXED BY jobs_worker \
      WHERE worker = ?1 AND state = 'reserved' ORDER BY started_at DESC LIMIT ?2";
 

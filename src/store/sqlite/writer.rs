@@ -1,8 +1,8 @@
 //! The one thread that writes.
 //!
-//! An fsync costs more than all else that a push does, so callers share it: the thread takes everything
-//! that waits, runs it in one transaction, commits once, and only then answers everybody. Work that
-//! arrives during a commit makes up the next round, so nobody ever waits for a timer.
+//! An fsync costs more than all else that a push does, so callers share it (group commit): the thread takes everything
+//! that waits, runs it in one transaction, commits once, and only then returns the results. Work that arrives during a
+//! commit makes up the next round, so that no caller waits for a timer.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex};
@@ -20,21 +20,21 @@ use crate::store::sqlite::tx::Tx;
 
 /// The most pieces of work in one transaction.
 const ROUND_MAX: usize = 512;
-/// How many pieces of work may wait; further callers wait to get into the line.
+/// How many pieces of work may be queued; further callers wait for a place.
 const WAITING_MAX: usize = 1024;
 
 /// A piece of work that is all done or not at all. It may be run more than once; only the last time counts.
 trait Unit: Send {
-    /// Does the work, within a transaction. An error means that its changes must not be kept.
+    /// Does the work, within a transaction. After an error its changes must not be kept.
     fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError>;
-    /// Tells the caller, who is waiting for the commit, how that went.
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>);
+    /// Sends the outcome of the commit to the caller, which waits for it.
+    fn reply(self: Box<Self>, committed: Result<(), StoreError>);
 }
 
 struct Ask<T, W> {
     work: W,
     value: Option<T>,
-    tell: oneshot::Sender<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
 impl<T, W> Unit for Ask<T, W>
@@ -43,24 +43,24 @@ where
     W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send,
 {
     fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError> {
-        // Whoever asked has gone away or ran into its deadline: nobody would know of the outcome.
-        if !self.tell.is_closed() {
+        // Skipped where the caller has gone away or ran into its deadline: it would not learn the outcome.
+        if !self.reply.is_closed() {
             self.value = Some((self.work)(tx, now)?);
         }
         Ok(())
     }
 
-    fn answer(self: Box<Self>, committed: Result<(), StoreError>) {
-        let answer = match (committed, self.value) {
+    fn reply(self: Box<Self>, committed: Result<(), StoreError>) {
+        let result = match (committed, self.value) {
             (Ok(()), Some(value)) => Ok(value),
-            (Ok(()), None) => return, // nobody waits
+            (Ok(()), None) => return, // it was not run
             (Err(error), _) => Err(error),
         };
-        drop(self.tell.send(answer));
+        drop(self.reply.send(result));
     }
 }
 
-/// The way to the thread that writes.
+/// A handle to the thread that writes.
 pub struct Writer {
     line: Mutex<Option<mpsc::Sender<Box<dyn Unit>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -78,7 +78,7 @@ impl Writer {
         Ok(Self { line: Mutex::new(Some(line)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Does the work in a transaction of the thread's, and answers once it is durable.
+    /// Does the work in a transaction of the thread's, and returns once it is durable.
     pub async fn run<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -88,20 +88,20 @@ impl Writer {
         let Some(line) = line else {
             return Err(StoreError::unavailable("the store is closed"));
         };
-        let (tell, told) = oneshot::channel();
-        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, tell });
-        let answer = tokio::time::timeout(DEADLINE, async {
+        let (reply, outcome) = oneshot::channel();
+        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, reply });
+        let result = tokio::time::timeout(DEADLINE, async {
             line.send(unit).await.ok()?;
-            told.await.ok()
+            outcome.await.ok()
         });
-        match answer.await {
-            Ok(Some(answer)) => answer,
+        match result.await {
+            Ok(Some(result)) => result,
             Ok(None) => Err(StoreError::unavailable("the thread that writes has ended")),
             Err(_) => Err(StoreError::unavailable("the write did not end within its deadline")),
         }
     }
 
-    /// Lets the thread finish what waits, and waits for its end.
+    /// Lets the thread finish what is queued, and waits for its end.
     pub async fn close(&self) {
         drop(held(&self.line).take());
         let thread = held(&self.thread).take();
@@ -130,23 +130,23 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Cl
 
 /// Why a transaction was not committed.
 enum RoundError {
-    /// It was lost as a whole: a full disk may cost more than the statement that met it.
+    /// It was rolled back as a whole: a full disk may cost more than the statement that hit it.
     Whole(StoreError),
     /// One of its units failed; the others may succeed without it.
     One(StoreError),
 }
 
-/// Runs units in one transaction and answers them after its commit. Where one of them fails, all are run
+/// Runs units in one transaction and sends their results after its commit. Where one of them fails, all are run
 /// again, each in a transaction of its own: units rarely fail, and so need no savepoints, whose journals cost
 /// more than all else that a unit does.
 fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, clock: &Clock) {
     match commit(db, &mut units, clock) {
-        Ok(()) => units.into_iter().for_each(|unit| unit.answer(Ok(()))),
+        Ok(()) => units.into_iter().for_each(|unit| unit.reply(Ok(()))),
         Err(RoundError::One(_)) if units.len() > 1 => {
             units.into_iter().for_each(|unit| transact(db, vec![unit], clock));
         }
         Err(RoundError::One(error) | RoundError::Whole(error)) => {
-            units.into_iter().for_each(|unit| unit.answer(Err(error.clone())));
+            units.into_iter().for_each(|unit| unit.reply(Err(error.clone())));
         }
     }
 }

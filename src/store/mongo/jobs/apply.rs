@@ -10,8 +10,9 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
+use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Refusal, Surroundings, step};
+use crate::job::transition::{Next, Operation, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -19,7 +20,7 @@ use crate::store::mongo::client::{barrier, fault, parts, strict, write, write_st
 use crate::store::mongo::jobs::apply_atomic::Writer;
 use crate::store::mongo::jobs::document::{readable, to_meta, without_contents};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
-use crate::store::mongo::jobs::receipts::{self, Receipt};
+use crate::store::mongo::jobs::receipts;
 use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
 
 /// How often changes that met other changes are planned again.
@@ -119,8 +120,7 @@ impl Round<'_> {
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
             let planned = match &meta {
                 Some(meta) => step(meta, &change.operation, around),
-                None if change.operation.claim().is_some() => Err(Refusal::Lost { gone: true }),
-                None => Err(Refusal::Unknown),
+                None => Err(missing(&change.operation)),
             };
             match (planned, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
@@ -130,7 +130,7 @@ impl Round<'_> {
                         [] => None,
                         _ => self.receipt_of(&change).await?, // it tells more than history does
                     };
-                    proven.push((n, earlier.map_or(kept, Receipt::applied)));
+                    proven.push((n, earlier.map_or(kept, Applied::from)));
                 }
                 (Ok(step), Some(meta)) => {
                     plans.push((n, Plan::new(meta, step, &change.operation, now)));
@@ -139,7 +139,7 @@ impl Round<'_> {
                 (Err(refusal), _) => {
                     let lost = matches!(refusal, Refusal::Lost { .. });
                     match if lost { self.receipt_of(&change).await? } else { None } {
-                        Some(receipt) => proven.push((n, receipt.applied())),
+                        Some(receipt) => proven.push((n, receipt.into())),
                         None => self.answer(n, Err(Denied::Refused(refusal))),
                     }
                 }
@@ -168,7 +168,7 @@ impl Round<'_> {
         let carried_out = match (found, &receipt, plan.receipt) {
             // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
             (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
-                return Ok(Some(Applied { repeated: false, ..receipt.clone().applied() }));
+                return Ok(Some(Applied { repeated: false, ..receipt.clone().into() }));
             }
             (_, _, Some(Verb::Commit | Verb::Move)) => false,
             (Some(meta), ..) => !deletes && meta.rev == plan.rev,

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use mongodb::bson::doc;
 use tokio::time::Instant;
 
+use crate::job::push::Room;
+use crate::job::receipt::Receipt;
 use crate::job::transition::Refusal;
 use crate::job::{BatchId, Child, JobId, NewJob, QueueName, Rules, State};
 use crate::store::mongo::JOBS;
@@ -14,9 +16,9 @@ use crate::store::mongo::batches;
 use crate::store::mongo::client::parts;
 use crate::store::mongo::jobs::groups::{self, Lines};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
-use crate::store::mongo::jobs::push::{self, Room, child};
+use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
-use crate::store::mongo::jobs::receipts::{self, Receipt};
+use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
 
@@ -101,13 +103,10 @@ impl Writer<'_> {
         let mut room = query::room(mongo, &limited, leaving, rules).await?;
         let mut fitting = Vec::new();
         for (n, plan) in plans {
-            match plan.target().and_then(|queue| room.get_mut(queue)) {
-                Some(0) => self.answers[n] = Some(Err(Denied::Refused(Refusal::Full))),
-                Some(left) => {
-                    *left -= 1;
-                    fitting.push((n, plan));
-                }
-                None => fitting.push((n, plan)),
+            if plan.target().is_none_or(|queue| room.take(queue)) {
+                fitting.push((n, plan));
+            } else {
+                self.answers[n] = Some(Err(Denied::Refused(Refusal::Full)));
             }
         }
         if fitting.is_empty() {
@@ -256,7 +255,7 @@ fn children(
     let mut pushed = jobs.iter().zip(pushed);
     let of_plan = |(_, plan): &(usize, Plan)| {
         let own = pushed.by_ref().take(plan.pushes.len()).enumerate();
-        own.map(|(place, (job, pushed))| child(place, job, pushed)).collect()
+        own.map(|(place, (job, pushed))| pushed.into_child(place, job)).collect()
     };
     plans.iter().map(of_plan).collect()
 }

@@ -1,8 +1,8 @@
-//! Reserving: read the jobs at the head of the queue, take them, answer what was read.
+//! Reserving: read the jobs at the head of the queue, reserve them, return what was read.
 //!
-//! The taking is guarded by the `rev` of each job that was read, a random number that every write replaces:
-//! a job that it finds is the job that was read, so that nothing needs to be read back. Only where it finds
-//! fewer, because others were quicker, or where its answer is lost, does the claim tell what it won.
+//! Optimistic concurrency: the write is guarded by the `rev` of each job that was read, a random number that every
+//! write replaces. A job that it finds is the job that was read, so that nothing needs to be read back. Only after a
+//! conflict with another claim, or where the result of the write is lost, the claim looks up what it won.
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
 use std::collections::{HashMap, HashSet};
@@ -12,17 +12,19 @@ use mongodb::Database;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
-use crate::job::{Claim, Job, QueueName, Rules, State, Timestamp};
+use crate::job::transition::delivery::RESERVE;
+use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
+use crate::store::admission::{self, Given};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{barrier, fault, write};
-use crate::store::mongo::jobs::claim_limited::{self, Given};
-use crate::store::mongo::jobs::delivery::{changes, reserved};
+use crate::store::mongo::jobs::claim_limited;
 use crate::store::mongo::jobs::document::{readable, to_job};
 use crate::store::mongo::jobs::head::{self, Heads};
+use crate::store::mongo::jobs::transitions::{self, reserved};
 use crate::store::{ClaimAsk, Claims, Result, Store as _};
 
-/// The claims of one call: those for the same queue share their rounds, the queues go side by side.
+/// Serves the claims of one call: those for the same queue share their rounds, the queues are served in parallel.
 pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Result<Claims> {
     let now = mongo.now()?;
     let mut queues: Vec<(&ClaimAsk, Vec<usize>)> = Vec::new();
@@ -64,7 +66,7 @@ async fn claim(
 ) -> Result<Given> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
-    // Others may be quicker again and again: long before the callers give up, they are told what there is.
+    // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
     let (retry_until, end) = (begin + deadline / 2, begin + deadline);
     loop {
@@ -74,7 +76,7 @@ async fn claim(
         }
         let began = Instant::now();
         let found = head::read(mongo, queue, wanted, *pop).await?;
-        if claim_limited::is_limited(queue, &found, rules) {
+        if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
         let Heads { jobs: heads, read, large } = found;
@@ -88,20 +90,20 @@ async fn claim(
             }
         }
         let queue_is_empty = read < wanted && all_taken && !large;
-        // Of large jobs, and of those that others are after, fewer are enough; but nobody is told that there are none.
-        let everybody_has_some = won.iter().all(|jobs| !jobs.is_empty());
-        if queue_is_empty || ((large || !all_taken) && everybody_has_some) || Instant::now() >= retry_until {
+        // Of large jobs, and after a conflict, fewer are enough; but no request ends without any.
+        let all_have_some = won.iter().all(|jobs| !jobs.is_empty());
+        if queue_is_empty || ((large || !all_taken) && all_have_some) || Instant::now() >= retry_until {
             break;
         }
         if !all_taken {
-            // Servers in step with each other would go on to read the same head at the same time.
+            // Backoff with jitter: servers in step with each other would go on to read the same head at once.
             tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
         }
     }
     Ok(Given { won, ..Given::default() })
 }
 
-/// Takes the jobs for the requests in order; answers those that it got, as they are now.
+/// Reserves the jobs for the requests in order. Returns those that it won, as they are now.
 async fn take(
     mongo: &Mongo,
     asks: &[&ClaimAsk],
@@ -115,29 +117,27 @@ async fn take(
     let (database, counters) = (mongo.connection.database().await?, &mongo.counters);
     // The estimate of the store's clock lags behind it, which has found all of these to be due.
     let now = heads.iter().map(|job| job.meta.run_at).fold(now, Ord::max);
-    let wants =
-        asks.iter().zip(won).flat_map(|(ask, jobs)| std::iter::repeat_n(*ask, ask.count - jobs.len()));
+    let wants = admission::wants(asks, won);
     let revs: Vec<i64> = heads.iter().map(|job| job.meta.rev).collect();
     let rev: i64 = rand::random();
-    let taken: Vec<(Job, &ClaimAsk)> =
-        heads.into_iter().zip(wants).map(|(job, ask)| (reserved(job, ask, rev, now), ask)).collect();
-    let ids: Vec<&str> = taken.iter().map(|(job, _)| job.meta.id.as_str()).collect();
-    let guard = doc! { "_id": { "$in": &ids }, "rev": { "$in": revs }, "state": "ready" };
-    let statement = doc! { "q": guard, "u": changes(&taken, rev, now), "multi": true, "hint": { "_id": 1 } };
+    let taken = heads.into_iter().zip(wants).map(|(job, ask)| reserved(job, ask, rev, now));
+    let taken: Vec<Job> = taken.collect::<Result<_>>()?;
+    let statement = transitions::reserve(&taken, &revs, false);
     let sent = counters.sending([&queue]);
     let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
     if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
-        counters.moved(&queue, State::Ready, State::Reserved, taken.len() as u64);
+        counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
         sent.answered();
-        return Ok(taken.into_iter().map(|(job, _)| job).collect());
+        return Ok(taken);
     }
-    // Others were quicker, or the answer is lost: the new `rev` marks what was won.
+    // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
+    let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
     let jobs = database.collection::<Document>(JOBS);
     let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
     let found = won.await.map_err(fault)?;
     let found: Vec<Document> = found.try_collect().await.map_err(fault)?;
     let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
-    counters.moved(&queue, State::Ready, State::Reserved, found.len() as u64);
+    counters.moved(&queue, RESERVE.from, RESERVE.to, found.len() as u64);
     if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
         sent.answered();
     }
@@ -145,10 +145,10 @@ async fn take(
         return Err(error);
     }
     barrier(database).await?;
-    Ok(taken.into_iter().map(|(job, _)| job).filter(|job| found.contains(job.meta.id.as_str())).collect())
+    Ok(taken.into_iter().filter(|job| found.contains(job.meta.id.as_str())).collect())
 }
 
-/// The jobs that a claim holds in these queues, in delivery order.
+/// Returns the jobs that a claim holds in these queues, in the order of delivery.
 pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
     let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
     let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };

@@ -18,7 +18,8 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{parts, write};
-use crate::store::mongo::jobs::document::{Row, date, place_in_line};
+use crate::store::mongo::jobs::document::{Row, place_in_line};
+use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Result, Store as _};
 
@@ -70,16 +71,13 @@ impl Next {
     }
 }
 
-/// What makes these jobs ready: one statement for all but those that are due later.
+/// Returns what unblocks these jobs: one statement for all but those that are due later.
 pub fn statements(next: &[Next]) -> Vec<Document> {
     let (later, due): (Vec<&Next>, Vec<&Next>) = next.iter().partition(|next| next.due.is_some());
     let statement = |jobs: &[&Next], due: Option<Timestamp>| {
         let ids: Vec<&str> = jobs.iter().map(|next| next.id.as_str()).collect();
         let revs: Vec<i64> = jobs.iter().map(|next| next.rev).collect();
-        let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": "blocked" };
-        let mut set = doc! { "state": "ready", "rev": rand::random::<i64>() };
-        set.extend(due.map(|at| ("due".to_owned(), date(at).into())));
-        doc! { "q": guard, "u": { "$set": set }, "multi": true, "hint": { "_id": 1 } }
+        transitions::unblock_first(&ids, &revs, due)
     };
     let mut statements: Vec<Document> = later.iter().map(|next| statement(&[next], next.due)).collect();
     if !due.is_empty() {

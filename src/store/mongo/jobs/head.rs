@@ -6,16 +6,18 @@ use futures::TryStreamExt;
 use mongodb::Database;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use crate::job::{Job, QueueName, State};
+use crate::job::transition::delivery::BURY;
+use crate::job::{Job, QueueName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::document::{date, readable, to_job};
+use crate::store::mongo::jobs::transitions;
 use crate::store::{Result, StoreError};
 
-/// A job is due, and not past its expiry, by the store's clock. The sum is taken on the side of the clock,
-/// and a missing `expires_at` is given a value, since MongoDB sorts what is missing before every date.
+/// Returns the filter for jobs that are due, and not past their expiry, by the store's clock. A missing `expires_at` is
+/// given a value, since MongoDB sorts what is missing before every date.
 fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
     let never = mongodb::bson::DateTime::MAX;
     let mut filter = doc! {
@@ -32,12 +34,12 @@ fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
     filter
 }
 
-/// The most bytes that one round reads, give or take one job: large payloads come in smaller answers.
+/// The most bytes that one round reads, give or take one job: large payloads come in smaller batches.
 const HEAD_BYTES: usize = 16 << 20;
 
 /// The head of a queue.
 pub struct Heads {
-    /// The jobs, in delivery order.
+    /// The jobs, in the order of delivery.
     pub jobs: Vec<Job>,
     /// How many documents were read.
     pub read: usize,
@@ -45,14 +47,14 @@ pub struct Heads {
     pub large: bool,
 }
 
-/// The first jobs of the queue. They are looked for where its head was lately; where there are not as many
-/// from there on, at the very front. A pop passes over those that need semaphores.
+/// Returns the first jobs of the queue. The search begins at the cached position of its head; where there are too few
+/// jobs from there on, at the very front. A pop passes over those that need semaphores.
 pub async fn read(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
     let mut floor = mongo.heads.lower_bound(queue);
     loop {
         let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
         if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
-            // They stay where they are for others, and so no place is remembered.
+            // They stay where they are for other claims, and so no position is cached.
             let mut filter = deliverable(queue, None);
             filter.insert("semaphores", doc! { "$exists": false });
             return read_heads(mongo, filter, queue, limit).await;
@@ -88,23 +90,18 @@ async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: u
     if jobs.len() < documents.len() {
         let sent = mongo.counters.sending([queue]);
         let buried = bury_unreadable(database, &documents, &jobs).await?;
-        mongo.counters.moved(queue, State::Ready, State::Dead, buried);
+        mongo.counters.moved(queue, BURY.from, BURY.to, buried);
         sent.answered();
     }
     Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
 }
 
-/// A document that another program spoiled must not stand at the head of the queue for ever: it is dead,
-/// for people to look at in the database.
+/// Buries documents that another program spoiled. They must not stay at the head of the queue; an operator finds them
+/// among the dead.
 async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
     let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
     let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
     let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
     tracing::error!(?spoiled, "jobs that cannot be read are dead now");
-    let statement = doc! {
-        "q": { "_id": { "$in": spoiled }, "state": "ready" },
-        "u": { "$set": { "state": "dead", "rev": rand::random::<i64>() }, "$unset": { "due": "" } },
-        "multi": true,
-    };
-    write(database, doc! { "update": JOBS, "updates": [statement] }).await
+    write(database, doc! { "update": JOBS, "updates": [transitions::bury(&spoiled)] }).await
 }

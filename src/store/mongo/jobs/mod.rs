@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `document`, `field`, `payload` | jobs as BSON: the table of the fields; how each type is kept; payloads |
 //! | `push` | new jobs, with their keys and groups |
-//! | `head`, `delivery` | the first jobs that may be delivered; what a delivery writes |
+//! | `head` | the first jobs of a queue that may be delivered |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
+//! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
@@ -15,7 +16,6 @@ mod apply;
 mod apply_atomic;
 mod claim;
 mod claim_limited;
-mod delivery;
 pub mod document;
 mod expired;
 mod field;
@@ -27,6 +27,7 @@ pub mod push;
 pub mod query;
 mod receipts;
 mod stocked;
+pub mod transitions;
 
 use async_trait::async_trait;
 

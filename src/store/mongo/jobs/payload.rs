@@ -1,7 +1,7 @@
 //! Payloads as BSON, so that people can query them: exact, or not at all.
 //!
 //! Where BSON cannot hold a value exactly (integers past 64 bits, `1e5`, keys that MongoDB gives a meaning
-//! to, deep nesting …), the JSON text is stored instead, and nobody outside notices.
+//! to, deep nesting …), the JSON text is stored instead, invisible from outside.
 
 use std::fmt::Write as _;
 
@@ -13,13 +13,13 @@ use crate::job::payload::{PayloadError, push_string};
 /// The deepest nesting that is stored as BSON. MongoDB documents a limit of 100 levels for a document.
 const DEPTH_MAX: usize = 80;
 
-/// The value as BSON that turns back into the same text, if there is such BSON.
+/// Returns the value as BSON that turns back into the same text, if there is such BSON.
 pub fn to_bson(payload: &Payload) -> Option<Bson> {
     let mut reader = Reader { text: payload.as_str(), at: 0 };
     reader.value(0)
 }
 
-/// The JSON text of a value that was stored as BSON, by us or by another program.
+/// Returns the JSON text of a value that was stored as BSON, by us or by another program.
 pub fn from_bson(value: &Bson) -> Result<Payload, PayloadError> {
     let mut out = String::new();
     write_value(&mut out, value);
@@ -37,7 +37,7 @@ impl Reader<'_> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Steps over the byte if it is the next one.
+    /// Skips the byte if it is the next one.
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         self.at += usize::from(there);

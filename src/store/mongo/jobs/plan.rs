@@ -4,13 +4,14 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Line, Vacated};
+use crate::job::push::entered;
+use crate::job::receipt::Receipt;
 use crate::job::semaphore;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::jobs::document::update;
-use crate::store::mongo::jobs::receipts::Receipt;
 use crate::store::{Applied, CalledBack};
 
 /// A plan for one job.
@@ -109,15 +110,7 @@ impl Plan {
 
     /// The receipt that must be written together with the plan, if one must.
     pub fn receipt(&self, pushed: &[Child]) -> Option<Receipt> {
-        Some(Receipt {
-            id: self.meta.id.clone(),
-            claim: self.meta.claim.clone()?,
-            verb: self.receipt?,
-            queue: self.meta.queue.clone(),
-            outcome: self.step.outcome.clone(),
-            started_at: self.meta.started_at,
-            pushed: pushed.to_vec(),
-        })
+        Receipt::new(self.receipt?, &self.meta, &self.step.outcome, pushed)
     }
 
     /// Where the job stands in its queue once the plan is carried out, if it is ready then.
@@ -146,14 +139,7 @@ impl Plan {
 
     /// The queue that the plan brings the job into from another one, where a limit may stop it.
     pub fn target(&self) -> Option<&QueueName> {
-        match &self.step.outcome {
-            Outcome::Returned { queue, .. }
-                if self.receipt == Some(Verb::Move) && *queue != self.meta.queue =>
-            {
-                Some(queue)
-            }
-            _ => None,
-        }
+        entered(self.receipt?, &self.meta, &self.step.outcome)
     }
 }
 

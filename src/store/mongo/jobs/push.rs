@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
 use crate::job::group::Line;
+use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
 use crate::job::transition::delivery;
-use crate::job::{Child, JobId, NewJob, QueueName, Rules, State, Timestamp, Visible};
+use crate::job::{NewJob, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
@@ -19,10 +20,7 @@ use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{PushRefused, Pushed, Result, Store as _, StoreError};
-
-/// How many more unfinished jobs each limited queue takes.
-pub type Room = HashMap<QueueName, u64>;
+use crate::store::{Result, Store as _, StoreError};
 
 /// Elements and their places in the call.
 type Placed<T> = Vec<(usize, T)>;
@@ -39,7 +37,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
     let (limited, bound, plain) = tokio::join!(
         push_limited(mongo, limited, rules),
         async {
-            let pushed = push_in_transaction(mongo, &bound, Room::new()).await;
+            let pushed = push_in_transaction(mongo, &bound, Room::default()).await;
             pushed.map_or_else(|error| all_failed(&bound, &error), |(answers, _)| answers)
         },
         push_plain(mongo, plain)
@@ -83,22 +81,10 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
         Err(error) => return [all_failed(&bound, &error), all_failed(&plain, &error)].concat(),
     };
     let (fitting, full): (Placed<_>, Placed<_>) =
-        plain.into_iter().partition(|(_, job)| take_room(&mut room, &job.queue));
+        plain.into_iter().partition(|(_, job)| room.take(&job.queue));
     answers.extend(full.into_iter().map(|(n, _)| (n, Ok(Pushed::Full))));
     answers.extend(push_plain(mongo, fitting).await);
     answers
-}
-
-/// Takes one place in the queue, if it has a limit; false if there is none left.
-fn take_room(room: &mut Room, queue: &QueueName) -> bool {
-    match room.get_mut(queue) {
-        Some(0) => false,
-        Some(left) => {
-            *left -= 1;
-            true
-        }
-        None => true,
-    }
 }
 
 async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed>> {
@@ -180,41 +166,6 @@ impl Transaction for Push<'_> {
     }
 }
 
-/// What is known of a key that has a record.
-struct Holder {
-    job: JobId,
-    digest: Vec<u8>,
-    until: Timestamp,
-    run_at: Timestamp,
-    /// The state of its job, if the job is still there.
-    state: Option<Visible>,
-}
-
-impl Holder {
-    fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
-        let (job, run_at, digest) = (job.id.clone(), job.run_at, job.spec.payload.digest().to_vec());
-        Self { job, digest, until: hold.until, run_at, state: Some(state) }
-    }
-
-    /// What a job meets whose key is taken by this one.
-    fn answer(&self, job: &NewJob) -> Pushed {
-        if self.job == job.id {
-            // The first try's commit was carried out after all.
-            if self.state == Some(Visible::Blocked) { Pushed::Blocked } else { Pushed::Created }
-        } else if self.digest == job.spec.payload.digest() {
-            let state = self.state.unwrap_or(Visible::Done);
-            Pushed::Duplicate { id: self.job.clone(), state, run_at: self.run_at }
-        } else {
-            Pushed::KeyConflict { id: self.job.clone() }
-        }
-    }
-
-    /// A key is taken until its time is over and its job has ended.
-    fn is_taken(&self, now: Timestamp) -> bool {
-        self.until > now || self.state.is_some_and(|state| state.stored().is_unfinished())
-    }
-}
-
 /// What is to become of jobs within a transaction, and what is to be written for it.
 #[derive(Default)]
 pub struct Resolved {
@@ -263,13 +214,10 @@ pub async fn resolve(
     let mut resolved = Resolved::default();
     for job in jobs {
         let id = job.key.as_ref().map(|hold| key_id(&job.queue, hold));
-        let holder = id.as_ref().and_then(|id| holders.get(id)).filter(|holder| holder.is_taken(now));
-        if let Some(holder) = holder {
-            resolved.pushed.push(holder.answer(job));
-            continue;
-        }
-        if !take_room(room, &job.queue) {
-            resolved.pushed.push(Pushed::Full);
+        let holder = id.as_ref().and_then(|id| holders.get(id));
+        let has_room = || Ok::<_, TxError>(room.take(&job.queue));
+        if let Decision::Settled(pushed) = rule::decide(&job.id, &job.spec.payload, holder, now, has_room)? {
+            resolved.pushed.push(pushed);
             continue;
         }
         let state = resolved.add(job, lines, now);
@@ -277,7 +225,7 @@ pub async fn resolve(
             resolved.records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
             holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));
         }
-        resolved.pushed.push(if state == State::Blocked { Pushed::Blocked } else { Pushed::Created });
+        resolved.pushed.push(Pushed::stored(state));
     }
     Ok(resolved)
 }
@@ -299,19 +247,6 @@ pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
     }
     arriving.iter().for_each(|(queue, state, position)| tx.arrives(queue, *state, *position));
     Ok(())
-}
-
-/// What became of one of the jobs that are pushed together, unless it was refused.
-pub fn child(place: usize, job: &NewJob, pushed: Pushed) -> Result<Child, PushRefused> {
-    let queue = job.queue.clone();
-    match pushed {
-        Pushed::Created | Pushed::Blocked => {
-            Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
-        }
-        Pushed::Duplicate { id, run_at, .. } => Ok(Child { id, queue, run_at, deduplicated: true }),
-        Pushed::KeyConflict { id } => Err(PushRefused { place, queue, key_of: Some(id) }),
-        Pushed::Full => Err(PushRefused { place, queue, key_of: None }),
-    }
 }
 
 /// The records of the jobs' keys, and what there is of the jobs that have them.
@@ -337,7 +272,7 @@ fn holders(records: &[Document], states: &[Document], now: Timestamp) -> Result<
     let mut holders = HashMap::with_capacity(records.len());
     for record in records {
         let (id, mut holder) = holder(record)?;
-        if let Some((state, run_at)) = states.get(holder.job.as_str()) {
+        if let Some((state, run_at)) = states.get(holder.id.as_str()) {
             holder.run_at = *run_at;
             holder.state = Some(state.visible(*run_at, now));
         }
@@ -364,9 +299,11 @@ fn record(job: &NewJob, hold: &KeyHold) -> Document {
 
 fn holder(record: &Document) -> Result<(String, Holder)> {
     let row = Row(record);
-    let digest = record.get_binary_generic("digest").map_err(|_| row.fault("digest"))?.clone();
+    let digest =
+        record.get_binary_generic("digest").ok().and_then(|digest| digest.as_slice().try_into().ok());
+    let digest = digest.ok_or_else(|| row.fault("digest"))?;
     let until = row.time("until")?.ok_or_else(|| row.fault("until"))?;
     let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
-    let holder = Holder { job: row.text("job")?, digest, until, run_at, state: None };
+    let holder = Holder { id: row.text("job")?, digest, until, run_at, state: None };
     Ok((row.text("_id")?, holder))
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
+use crate::job::push::Room;
 use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -26,16 +27,15 @@ pub async fn all(
     cursor.try_collect().await.map_err(fault)
 }
 
-/// How many more unfinished jobs each of these limited queues takes, once a job has left `leaving`. A queue may
-/// have more than it takes.
+/// Returns how many more unfinished jobs each of these limited queues takes, once a job has left `leaving`.
 pub async fn room(
     mongo: &Mongo,
     queues: &[QueueName],
     leaving: Option<&QueueName>,
     rules: &Rules,
-) -> Result<HashMap<QueueName, u64>> {
+) -> Result<Room> {
     let jobs = mongo.collection(JOBS).await?;
-    let mut room = HashMap::new();
+    let mut room = Room::default();
     for queue in queues {
         let Some(max_jobs) = rules.max_jobs(queue) else {
             continue;
@@ -45,7 +45,7 @@ pub async fn room(
         let leaves = u64::from(leaving == Some(queue));
         let most = max_jobs.saturating_add(leaves);
         let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
-        room.insert(queue.clone(), max_jobs.saturating_sub(there.saturating_sub(leaves)));
+        room.set(queue.clone(), Room::of(max_jobs, there, leaves));
     }
     Ok(room)
 }

@@ -2,9 +2,10 @@
 
 use rusqlite::{Connection, params};
 
+use crate::job::push::entered;
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, step};
+use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, missing, step};
 use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
@@ -42,31 +43,22 @@ fn apply_one(
     now: Timestamp,
 ) -> Result<Result<Applied, Denied>, Fault> {
     let Change { id, operation } = change;
-    let refused = |refusal| Err(Denied::Refused(refusal));
     let Some(found) = row::meta_of(tx, id)? else {
-        return Ok(match operation.claim() {
-            Some(claim) => read_receipt(tx, id, claim, operation.verb())?
-                .map_or_else(|| refused(Refusal::Lost { gone: true }), Ok),
-            None => refused(Refusal::Unknown),
-        });
+        return refused(tx, change, missing(operation));
     };
     let meta = &found.job;
     let around = Surroundings { now, rules, chance: rand::random() };
-    let mut done = match (step(meta, operation, around), operation.claim()) {
-        (Ok(done), _) => done,
-        (Err(lost @ Refusal::Lost { .. }), Some(claim)) => {
-            return Ok(read_receipt(tx, id, claim, operation.verb())?.map_or_else(|| refused(lost), Ok));
-        }
-        (Err(refusal), _) => return Ok(refused(refusal)),
+    let mut done = match step(meta, operation, around) {
+        Ok(done) => done,
+        Err(refusal) => return refused(tx, change, refusal),
     };
     if done.next == Next::Keep {
         return kept(tx, operation, meta, done.outcome).map(Ok);
     }
-    if let (Operation::Move { queue, .. }, Next::Write { .. }) = (operation, &done.next)
-        && *queue != meta.queue
+    if let Some(queue) = entered(operation.verb(), meta, &done.outcome)
         && push::room(tx, queue, 0, rules)? == Some(0)
     {
-        return Ok(refused(Refusal::Full));
+        return Ok(Err(Denied::Refused(Refusal::Full)));
     }
     let pushes = operation.pushes();
     let children =
@@ -96,6 +88,15 @@ fn apply_one(
         write_receipt(tx, &receipt, now)?;
     }
     Ok(Ok(applied))
+}
+
+/// Returns the refusal, unless a receipt shows that it is only the repeat of a call that was carried out.
+fn refused(tx: &Tx<'_>, change: &Change, refusal: Refusal) -> Result<Result<Applied, Denied>, Fault> {
+    let earlier = match (refusal, change.operation.claim()) {
+        (Refusal::Lost { .. }, Some(claim)) => read_receipt(tx, &change.id, claim, change.operation.verb())?,
+        _ => None,
+    };
+    Ok(earlier.ok_or(Denied::Refused(refusal)))
 }
 
 /// Writes what is to become of the job, in the lines of groups as well. Returns the jobs that this unblocks.

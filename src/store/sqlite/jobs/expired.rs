@@ -1,4 +1,4 @@
-//! What has run out: reservations that nobody settled in time, and jobs past their `expires_at`.
+//! What has expired: reservations that were not settled in time, and jobs past their `expires_at`.
 
 use rusqlite::Connection;
 
@@ -11,9 +11,9 @@ use crate::store::{Change, Overdue};
 /// A deadline of a job.
 type Deadline = (Timestamp, Change);
 
-/// What has run out, the longest overdue first.
+/// Returns what has expired, the longest overdue first.
 pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue, Fault> {
-    // One more than asked for tells whether the next deadline has passed as well.
+    // One more than asked for shows whether the next deadline has passed as well.
     let most = limit.saturating_add(1);
     let mut due = lapsed(db, most, now)?;
     due.extend(expired(db, most, now)?);
@@ -63,7 +63,7 @@ pub const NEXT_DEADLINE: &str = "SELECT min(reserved_until) FROM jobs INDEXED BY
          UNION ALL SELECT min(expires_at) FROM jobs INDEXED BY jobs_expires_at \
          WHERE expires_at > ?1 AND state IN ('ready', 'blocked')";
 
-/// Milliseconds until the first deadline that lies ahead.
+/// Returns the milliseconds until the first deadline in the future.
 fn next_deadline(db: &Connection, now: Timestamp) -> Result<Option<u64>, Fault> {
     let mut first = db.prepare_cached(NEXT_DEADLINE)?;
     let moments = first.query_map([now.millis()], |row| row.get::<_, Option<i64>>(0))?;

@@ -1,4 +1,4 @@
-//! The table `needs`: what jobs with semaphores need, kept beside every write of such a job.
+//! The table `needs`: the semaphores of unfinished jobs, brought up to date with every write of such a job.
 
 use rusqlite::{Connection, params};
 
@@ -7,7 +7,7 @@ use crate::job::{JobId, Meta, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 
-/// The job is like this now. Costs nothing where it needs no semaphores.
+/// Writes what the job needs. Costs nothing where it needs no semaphores.
 pub fn write(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     if meta.semaphores.is_empty() {
         return Ok(());
@@ -34,7 +34,7 @@ pub fn write(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The job is gone.
+/// Removes what the job needs.
 pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     if meta.semaphores.is_empty() {
         return Ok(());
@@ -46,7 +46,7 @@ pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The job was called at this moment.
+/// Notes that the job was called at this moment.
 pub fn called(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault> {
     let mut note = db.prepare_cached("UPDATE needs SET called_at = ?3 WHERE semaphore = ?1 AND job = ?2")?;
     for semaphore in &meta.semaphores {
@@ -55,7 +55,7 @@ pub fn called(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault>
     Ok(())
 }
 
-/// A semaphore as it is now; one that there is not has no room.
+/// Returns a semaphore as it is now; one that does not exist has no room.
 pub fn gauge(db: &Connection, name: &SemaphoreName) -> Result<Gauge, Fault> {
     Ok(Gauge {
         capacity: crate::store::sqlite::semaphores::capacity(db, name)?.unwrap_or(0),
@@ -84,7 +84,7 @@ pub const FIRST_IN_LINE: &str = "SELECT n.job, n.queue, n.state, n.priority, n.r
      n.called_at, j.semaphores FROM needs n INDEXED BY needs_line CROSS JOIN jobs j ON j.id = n.job \
      WHERE n.semaphore = ?1 AND n.waiting_since IS NOT NULL ORDER BY n.priority DESC, n.run_at, n.job LIMIT ?2";
 
-/// The first of those who wait for the semaphore.
+/// Returns the first of the jobs that wait for the semaphore.
 fn line(db: &Connection, name: &SemaphoreName) -> Result<Vec<Waiter>, Fault> {
     let mut first = db.prepare_cached(FIRST_IN_LINE)?;
     let mut rows = first.query(params![name.as_str(), row::signed(LINE)])?;
@@ -110,7 +110,7 @@ pub const QUEUES: &str = "SELECT min(queue) FROM needs INDEXED BY needs_waits \
 pub const FIRST_WAITING: &str = "SELECT job FROM needs INDEXED BY needs_waits \
      WHERE semaphore = ?1 AND waits = 1 AND queue = ?2 ORDER BY priority DESC, run_at, job LIMIT ?3";
 
-/// The jobs of a queue that are blocked by the semaphore, the first ones in the order of delivery.
+/// Returns the jobs of a queue that are blocked by the semaphore, the first ones in the order of delivery.
 pub fn waiting(db: &Connection, name: &SemaphoreName, queue: &str, limit: u64) -> Result<Vec<JobId>, Fault> {
     let mut first = db.prepare_cached(FIRST_WAITING)?;
     let mut rows = first.query(params![name.as_str(), queue, row::signed(limit)])?;

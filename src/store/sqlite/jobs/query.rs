@@ -8,12 +8,12 @@ use crate::store::Filter;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 
-/// The jobs with these ids, each at its place.
+/// Returns the jobs with these ids, each at its place.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<Job>>, Fault> {
     ids.iter().map(|id| row::job_of(db, id)).collect()
 }
 
-/// The jobs that the filter means, by id.
+/// Returns the jobs that the filter selects, by id.
 pub fn find(
     db: &Connection,
     filter: &Filter,
@@ -48,7 +48,7 @@ pub fn find(
     Ok(jobs)
 }
 
-/// The first ids that an index has for the filter, with `state` as an equality in that index.
+/// Returns the first ids that an index has for the filter, with `state` as an equality in that index.
 fn matching(
     db: &Connection,
     index: &str,
@@ -99,7 +99,7 @@ fn matching(
     Ok(ids)
 }
 
-/// The queues that have jobs: those that have counters.
+/// Returns the queues that have jobs: those that have counters.
 pub fn queues(
     db: &Connection,
     prefix: &str,
@@ -123,7 +123,7 @@ pub fn queues(
 pub const UPCOMING: &str =
     "SELECT queue, due FROM jobs INDEXED BY jobs_due WHERE due > ?1 ORDER BY due, queue LIMIT ?2";
 
-/// The scheduled jobs that are due next.
+/// Returns the scheduled jobs that are due next.
 pub fn upcoming(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
     let mut next = db.prepare_cached(UPCOMING)?;
     let mut rows = next.query([now.millis(), row::signed(limit)])?;

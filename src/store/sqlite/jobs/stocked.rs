@@ -1,11 +1,11 @@
-//! Which queues have something to deliver: what the server asks for all of its waiters at once.
+//! Which queues have something to deliver: one query for all waiters of the server.
 
 use rusqlite::{Connection, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::fault::Fault;
 
-/// Those of these queues that have a ready job that is due: one seek for each queue, and one for each of its
+/// Returns those of these queues that have a ready job that is due: one seek for each queue, and one for each of its
 /// priorities whose first job is scheduled.
 pub fn stocked(db: &Connection, queues: &[QueueName], now: Timestamp) -> Result<Vec<QueueName>, Fault> {
     let mut first = db.prepare_cached(FIRST_OF_PRIORITY)?;

@@ -1,0 +1,159 @@
+//! The transitions that one statement writes for many jobs. What they do is said by [`delivery`]; this encodes the jobs
+//! that it leaves. Together with `document.rs`, which writes whole jobs, the only place that writes states.
+//!
+//! Every statement is guarded by the state before and by the `rev` of each job that was read: a job that it finds is the
+//! job that was read.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use crate::job::state::Transition;
+use crate::job::transition::Refusal;
+use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, BURY, RESERVE, UNBLOCK};
+use crate::job::{Claim, Job, Meta, Timestamp};
+use crate::store::mongo::jobs::document::date;
+use crate::store::{ClaimAsk, Result, StoreError};
+
+/// The fields of a job that has waited for a semaphore.
+const WAITING: [&str; 3] = ["waits_for", "waiting_since", "called_at"];
+
+/// A field that differs from one request to another.
+struct Field {
+    name: &'static str,
+    value: fn(&Meta) -> Bson,
+    is_same: fn(&Meta, &Meta) -> bool,
+}
+
+const FIELDS: [Field; 4] = [
+    Field {
+        name: "claim",
+        value: |meta| meta.claim.as_ref().map(Claim::as_str).into(),
+        is_same: |one, other| one.claim == other.claim,
+    },
+    Field {
+        name: "lease_ms",
+        value: |meta| meta.lease_ms.map(u64::cast_signed).into(),
+        is_same: |one, other| one.lease_ms == other.lease_ms,
+    },
+    Field {
+        name: "reserved_until",
+        value: |meta| meta.reserved_until.map(date).into(),
+        is_same: |one, other| one.reserved_until == other.reserved_until,
+    },
+    Field {
+        name: "worker",
+        value: |meta| meta.worker.as_ref().map(|worker| worker.as_str()).into(),
+        is_same: |one, other| one.worker == other.worker,
+    },
+];
+
+fn statement(transition: Transition, ids: &[&str], revs: &[i64], update: impl Into<Bson>) -> Document {
+    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": transition.from.as_str() };
+    doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } }
+}
+
+fn ids<'a>(jobs: impl IntoIterator<Item = &'a Meta>) -> Vec<&'a str> {
+    jobs.into_iter().map(|meta| meta.id.as_str()).collect()
+}
+
+/// Returns the job as it is once the request has it.
+pub fn reserved(mut job: Job, ask: &ClaimAsk, rev: i64, now: Timestamp) -> Result<Job> {
+    delivery::reserve(&mut job.meta, ask.delivery(now)).map_err(not_as_read)?;
+    job.meta.rev = rev;
+    Ok(job)
+}
+
+/// Returns the error where a query found a job that the rules refuse.
+pub fn not_as_read(refusal: Refusal) -> StoreError {
+    StoreError::internal(format_args!("a job is not in the state that was asked for: {refusal:?}"))
+}
+
+/// Returns the statement that reserves these jobs, for one request or several; the jobs are as they are then, all with
+/// one `rev`. `revs`: those that were read. `may_have_waited`: for a semaphore.
+pub fn reserve(jobs: &[Job], revs: &[i64], may_have_waited: bool) -> Document {
+    let ids = ids(jobs.iter().map(|job| &job.meta));
+    let Some(Job { meta: first, .. }) = jobs.first() else { return statement(RESERVE, &ids, revs, doc! {}) };
+    let is_same = |field: &Field| jobs.iter().all(|job| (field.is_same)(&job.meta, first));
+    let started_at = Bson::from(first.started_at.map(date));
+    let mut set = doc! { "state": first.state.as_str(), "started_at": started_at, "rev": first.rev };
+    let attempts = i64::from(ATTEMPTS_PER_DELIVERY);
+    if FIELDS.iter().all(is_same) {
+        let mut unset = doc! { "due": "" };
+        for Field { name, value, .. } in &FIELDS {
+            match value(first) {
+                Bson::Null => drop(unset.insert(*name, "")),
+                value => drop(set.insert(*name, value)),
+            }
+        }
+        if may_have_waited {
+            unset.extend(WAITING.map(|field| (field.to_owned(), "".into())));
+        }
+        let update = doc! { "$set": set, "$unset": unset, "$inc": { "attempts": attempts } };
+        return statement(RESERVE, &ids, revs, update);
+    }
+    // Which request gets which job: the job's place among the ids is that of its values.
+    let place = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
+    for field in &FIELDS {
+        let value = match (is_same(field), (field.value)(first)) {
+            (true, Bson::Null) => "$$REMOVE".into(),
+            (true, value) => Bson::from(doc! { "$literal": value }),
+            (false, _) => {
+                let values: Vec<Bson> = jobs.iter().map(|job| (field.value)(&job.meta)).collect();
+                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &place] };
+                Bson::from(doc! { "$ifNull": [picked, "$$REMOVE"] })
+            }
+        };
+        set.insert(field.name, value);
+    }
+    set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", attempts] } });
+    set.insert("due", "$$REMOVE");
+    let mut stages = vec![doc! { "$set": set }];
+    if may_have_waited {
+        stages.push(doc! { "$unset": WAITING.to_vec() });
+    }
+    statement(RESERVE, &ids, revs, stages)
+}
+
+/// Returns the statement that blocks these jobs, which are as they are then: by one semaphore, since one
+/// moment, and with the `rev`s that were read.
+pub fn block(jobs: &[Meta]) -> Document {
+    let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
+    let mut set = doc! { "rev": rand::random::<i64>() };
+    if let Some(first) = jobs.first() {
+        let waits_for = Bson::from(first.waits_for.as_ref().map(|semaphore| semaphore.as_str()));
+        let since = Bson::from(first.waiting_since.map(date));
+        set.extend(doc! { "state": first.state.as_str(), "waits_for": waits_for, "waiting_since": since });
+    }
+    let update = doc! { "$set": set, "$unset": { "due": "", "called_at": "" } };
+    statement(BLOCK, &ids(jobs), &revs, update)
+}
+
+/// Returns the statement that unblocks jobs which are the first of their groups now. `due`: when they are due, if that
+/// is in the future.
+pub fn unblock_first(ids: &[&str], revs: &[i64], due: Option<Timestamp>) -> Document {
+    let mut set = doc! { "state": UNBLOCK.to.as_str(), "rev": rand::random::<i64>() };
+    set.extend(due.map(|at| ("due".to_owned(), date(at).into())));
+    statement(UNBLOCK, ids, revs, doc! { "$set": set })
+}
+
+/// Returns the statement that unblocks these jobs, which are as they are then but for their `rev`s, because a semaphore
+/// has room, and notes that they were called.
+pub fn unblock_called(jobs: &[Meta]) -> Document {
+    let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
+    let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
+    let mut set = doc! { "called_at": "$$NOW", "due": due, "rev": rand::random::<i64>() };
+    if let Some(Meta { state, waits_for, .. }) = jobs.first() {
+        let waits_for = waits_for.as_ref().map_or("$$REMOVE", |semaphore| semaphore.as_str());
+        set.extend(doc! { "state": state.as_str(), "waits_for": waits_for });
+    }
+    statement(UNBLOCK, &ids(jobs), &revs, vec![doc! { "$set": set }])
+}
+
+/// Returns the statement that buries documents that cannot be read, and so have no `rev` to go by.
+pub fn bury(ids: &[&str]) -> Document {
+    let set = doc! { "state": BURY.to.as_str(), "rev": rand::random::<i64>() };
+    doc! {
+        "q": { "_id": { "$in": ids }, "state": BURY.from.as_str() },
+        "u": { "$set": set, "$unset": { "due": "" } },
+        "multi": true,
+    }
+}
