@@ -19,13 +19,15 @@ pub struct OwnMongod {
     port: u16,
     directory: tempfile::TempDir,
     child: Option<Child>,
+    /// `--setParameter`s.
+    parameters: Vec<&'static str>,
 }
 
 impl OwnMongod {
     /// One that does not run yet.
     pub fn idle() -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { port, directory: tempfile::tempdir().unwrap(), child: None }
+        Self { port, directory: tempfile::tempdir().unwrap(), child: None, parameters: Vec::new() }
     }
 
     /// A running replica set of one member.
@@ -33,6 +35,19 @@ impl OwnMongod {
         let mut mongod = Self::idle();
         mongod.run().await;
         mongod
+    }
+
+    /// The same with these parameters.
+    pub async fn with_parameters(parameters: &[&'static str]) -> Self {
+        let mut mongod = Self::idle();
+        mongod.parameters.extend(parameters);
+        mongod.run().await;
+        mongod
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// A running server without a replica set, which Tailback cannot use.
@@ -97,6 +112,7 @@ impl OwnMongod {
         command.arg("--logpath").arg(self.directory.path().join("mongod.log")).arg("--logappend");
         command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]);
         command.args(["--port", &self.port.to_string()]).args(more);
+        command.args(self.parameters.iter().flat_map(|parameter| ["--setParameter", parameter]));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
     }
