@@ -1,6 +1,6 @@
-//! Batches: one document each, which counts the batch's jobs in the transactions that change these. Whoever writes
-//! that document first in a transaction holds up the others until it has committed: they begin again, after a
-//! random pause, and so the counts add up and the callback is pushed once, whichever servers are at it.
+//! Batches: one document each, which counts the batch's jobs in the transactions that change these. Transactions
+//! write it first and conflict there: one goes on, the others retry after a random pause, and so the counts add up and
+//! the callback is pushed once, across all servers.
 
 use std::collections::BTreeMap;
 
@@ -102,8 +102,8 @@ pub struct Counted<'a> {
     finishes: Vec<&'a Finish>,
 }
 
-/// Counts jobs that end, in the order of the batches' ids. It must come first in its transaction: whoever meets
-/// another one here has done nothing in vain.
+/// Counts jobs that end, in the order of the batches' ids. It must come first in its transaction: a
+/// transaction that conflicts here has done nothing in vain.
 pub async fn count<'a>(
     finishes: impl Iterator<Item = &'a Finish>,
     tx: &mut Tx<'_>,
@@ -131,7 +131,7 @@ pub async fn count<'a>(
     Ok(counted)
 }
 
-/// Keeps the results of jobs that were counted, and ends the batches whose last job was among them. Answers their
+/// Keeps the results of jobs that were counted, and ends the batches whose last job was among them. Returns their
 /// callbacks, which are still to be stored.
 pub async fn conclude(
     counted: Vec<Counted<'_>>,
@@ -156,7 +156,7 @@ pub async fn conclude(
     Ok(callbacks)
 }
 
-/// Ends a batch that is stored already, and answers its callback.
+/// Ends a batch that is stored already, and returns its callback.
 async fn end(
     batch: &mut Batch,
     rules: &Rules,
@@ -242,8 +242,7 @@ impl Transaction for Change<'_> {
     }
 }
 
-/// The batch, written in this transaction before all else so that others have to wait, and with all of the new
-/// jobs pending.
+/// Returns the batch with all of the new jobs pending. It is written before all else, so that others conflict early.
 async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
     let batches = tx.collection(BATCHES);
     let (id, filter, update) = match what {
@@ -264,7 +263,7 @@ async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, B
     }
 }
 
-/// Writes the batch as it is once so many of the new jobs are stored, and answers its callback if that ends it.
+/// Writes the batch as it is once so many of the new jobs are stored, and returns its callback if that ends it.
 async fn settle(
     what: &What,
     batch: &mut Batch,

@@ -26,7 +26,7 @@ pub struct MongoOptions {
     pub pool_size: u32,
 }
 
-/// A write is answered once a majority of the members has it in their journals.
+/// Writes return once a majority of the members has them in their journals.
 pub fn durable() -> WriteConcern {
     WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
 }
@@ -48,7 +48,7 @@ impl Connection {
         Self { options, database: OnceCell::new() }
     }
 
-    /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then tried again next time.
+    /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then retried next time.
     pub async fn database(&self) -> Result<&Database> {
         self.database.get_or_try_init(|| connect(&self.options)).await
     }
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Why the database cannot be used, if a member can be asked: a standalone server, or a replica set that
-    /// nobody initiated. A URL with `replicaSet=` never finds such a server, and says nothing useful.
+    /// was never initiated. A URL with `replicaSet=` never finds such a server, and says nothing useful.
     pub async fn diagnose(&self) -> Option<StoreError> {
         let options = ClientOptions::parse(&self.options.url).await.ok()?;
         for host in &options.hosts {
@@ -116,7 +116,7 @@ async fn connect(options: &MongoOptions) -> Result<Database> {
     client.selection_criteria = None; // the primary, always
     client.retry_reads = Some(true);
     client.retry_writes = Some(true);
-    // An answer of 503 is wanted within 2 seconds, whatever of this is used up.
+    // A call must end in 503 within 2 seconds, even where all of this is used up.
     client.server_selection_timeout = Some(options.deadline.mul_f32(0.6));
     client.connect_timeout = Some(options.deadline.mul_f32(0.6));
     client.heartbeat_freq = Some(Duration::from_secs(1));
@@ -126,7 +126,7 @@ async fn connect(options: &MongoOptions) -> Result<Database> {
     Ok(Client::with_options(client).map_err(fault)?.database(&name))
 }
 
-/// What is wrong with a server that answered this hello, if anything is, and the command that mends it.
+/// What is wrong with a server that replied so to a hello, if anything is, and the command that corrects it.
 fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> Option<StoreError> {
     let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
     let set = hello.get_str("setName").ok();
@@ -199,8 +199,8 @@ pub fn fault(error: Error) -> StoreError {
     }
 }
 
-/// Runs a raw write command. The driver neither looks for the errors within its answer nor adds the write
-/// concern; answers how many documents it found.
+/// Runs a raw write command. The driver neither reads the errors within its reply nor adds the write
+/// concern. Returns how many documents it found.
 pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
     command.insert("writeConcern", durable_document());
     let answer = database.run_command(command).await.map_err(fault)?;
@@ -216,7 +216,7 @@ pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
 /// MongoDB's `ImmutableField`.
 const IMMUTABLE_FIELD: i32 = 66;
 
-/// An update of one document that fails where it finds none, so that the answer tells which ones did: where
+/// An update of one document that fails where it finds none, so that the reply shows which ones did: where
 /// nothing matches it would insert, and what it would insert is refused, since its `_id` would not be that of
 /// the filter.
 pub fn strict(filter: Document, mut update: Document) -> Document {
@@ -224,7 +224,7 @@ pub fn strict(filter: Document, mut update: Document) -> Document {
     doc! { "q": filter, "u": update, "upsert": true }
 }
 
-/// Runs an unordered command of [`strict`] updates, and answers the places of those that found nothing.
+/// Runs an unordered command of [`strict`] updates, and returns the indexes of those that found nothing.
 pub async fn write_strict(database: &Database, statements: Vec<Document>) -> Result<HashSet<usize>> {
     let mut command = doc! { "update": JOBS, "updates": statements, "ordered": false };
     command.insert("writeConcern", durable_document());
@@ -296,7 +296,7 @@ pub fn parts(statements: Vec<Document>) -> Result<Vec<Vec<Document>>> {
 }
 
 /// Returns when everything that could be read before is durable: a write that changes nothing waits for a
-/// majority like any other. What a read proves must not be answered before, or a failover could take it back.
+/// majority like any other. What a read proves must not be reported before, or a failover could take it back.
 pub async fn barrier(database: &Database) -> Result<()> {
     let nothing = doc! { "q": { "_id": "barrier" }, "u": { "$unset": { "none": "" } } };
     write(database, doc! { "update": META, "updates": [nothing] }).await.map(drop)
@@ -313,7 +313,7 @@ pub fn write_error(error: Option<&Document>) -> StoreError {
     }
 }
 
-/// A count in an answer, whichever numeric type it has.
+/// A count in a reply, whichever numeric type it has.
 pub fn count(answer: &Document, field: &str) -> u64 {
     let count = answer.get_i32(field).map(i64::from).or_else(|_| answer.get_i64(field)).unwrap_or(0);
     u64::try_from(count).unwrap_or(0)

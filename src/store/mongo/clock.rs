@@ -1,8 +1,8 @@
 //! An estimate of the store's clock that is never ahead of it.
 //!
-//! Inserts cannot use `$$NOW`, so what a push writes must come from here. `hello` answers the server's
-//! `localTime`, taken before its answer arrived: counting on from the arrival with a monotonic clock stays
-//! behind the store by at most the answer's way, whatever this machine's wall clock does.
+//! Inserts cannot use `$$NOW`, so what a push writes must come from here. `hello` returns the server's
+//! `localTime`, taken before its reply arrived: counting on from the arrival with a monotonic clock stays
+//! behind the store by at most the reply's way, whatever this machine's wall clock does.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::job::Timestamp;
 
-/// How many readings are kept: the best of them counts, so that one slow answer does no harm, and the
+/// How many readings are kept: the best of them counts, so that one slow reply does no harm, and the
 /// worst that a clock stepped backwards can do ends after as many pings.
 const READINGS: usize = 8;
 
@@ -31,7 +31,7 @@ impl Clock {
         i64::try_from(until.saturating_duration_since(self.started).as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// The store said that it was `local_time`; the answer arrived at `arrival`.
+    /// The store said that it was `local_time`; the reply arrived at `arrival`.
     pub fn read(&self, local_time: Timestamp, arrival: Instant) {
         // Rounded up: a millisecond that has begun counts as elapsed, which keeps the estimate behind.
         let base = local_time.millis() - self.elapsed_ms(arrival) - 1;
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(clock.now(), None);
         let arrival = Instant::now();
         clock.read(Timestamp::from_millis(5_000_000), arrival);
-        // An answer that was five seconds on its way shows an old time.
+        // A reply that was five seconds on its way shows an old time.
         clock.read(Timestamp::from_millis(5_000_000), arrival + Duration::from_secs(5));
         let now = clock.now().unwrap().millis();
         assert!((4_999_990..5_001_000).contains(&now), "{now}");

@@ -1,6 +1,6 @@
 //! One mutex for each of many things that is for one caller at a time within this server: counting the jobs of a queue
 //! that has a `max_jobs` and adding to them, so that the limit is exact; and changing the line of a group, so that the
-//! transactions of one server do not meet there.
+//! transactions of one server do not conflict there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -18,9 +18,9 @@ impl<K> Default for KeyedMutex<K> {
 }
 
 impl<K: Clone + Ord + Hash> KeyedMutex<K> {
-    /// Waits at the mutexes of all of these; dropping the guards opens them again.
+    /// Locks the mutexes of all of these, until the guards are dropped.
     pub async fn lock(&self, keys: impl Iterator<Item = K>) -> Vec<OwnedMutexGuard<()>> {
-        // Everybody enters in the order of the names, so that no two wait for each other.
+        // Locked in the order of the names, so that there is no deadlock.
         let keys: BTreeSet<K> = keys.collect();
         let mut guards = Vec::with_capacity(keys.len());
         for key in keys {

@@ -17,7 +17,7 @@ use crate::store::{Result, StoreError};
 /// Every migration, in order: its name and its commands. Its number is its place, from 1.
 const MIGRATIONS: &[(&str, &str)] = migrations!("mongodb", ".json");
 
-/// Runs what is missing and answers its names.
+/// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
     let records = database.collection::<Document>("migrations");
     let mut run = Vec::new();

@@ -6,7 +6,7 @@
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
 //! | `jobs` | pushing, claiming, changing and finding jobs |
-//! | `cache` | what saves reads |
+//! | `cache` | caches that save reads |
 //! | `figures` | how many jobs there are |
 //! | `keyed_mutex` | one mutex for each of many keys |
 //! | `transaction` | runs transactions: begin, retry, commit, abort |

@@ -1,6 +1,6 @@
 //! Schedules: documents of the collection `schedules`, and firing them.
 //!
-//! A firing is a transaction over the schedule and the new job, guarded by the schedule's `rev`. Where its answer
+//! A firing is a transaction over the schedule and the new job, guarded by the schedule's `rev`. Where its reply
 //! is lost, a schedule that remembers its run proves that it happened.
 
 use async_trait::async_trait;

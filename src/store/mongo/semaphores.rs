@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `_id` | the name |
 //! | `capacity` | how many jobs may hold it at once |
-//! | `rev` | grows with every claim that looks at it: of two at once, one begins again |
+//! | `rev` | grows with every claim that reads it: two at once conflict, and one retries |
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,9 +27,9 @@ use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
-/// The most queues in which one call of a semaphore calls somebody.
+/// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
-/// The most semaphores that one look at all of them is about.
+/// The most semaphores that one pass over all of them is about.
 const LOOK: i64 = 1000;
 
 #[async_trait]
@@ -211,8 +211,8 @@ fn waiter(document: &Document) -> Result<Waiter> {
     })
 }
 
-/// Writes the documents of these semaphores, so that of several transactions that do so one goes on. The first thing
-/// that a transaction does: what it reads afterwards is as it was then.
+/// Writes the documents of these semaphores, so that transactions that do so conflict. It must come first in its
+/// transaction: what that reads afterwards is as it was then.
 pub async fn lock(names: &[&SemaphoreName], tx: &mut Tx<'_>) -> Result<(), TxError> {
     if names.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The settings of queues, with a revision that tells servers whether they have the newest.
+//! The settings of queues, with a revision by which servers know whether theirs are the newest.
 
 use std::collections::HashMap;
 

@@ -7,8 +7,8 @@
 //! neither keeps connections from the jobs nor waits for one. What servers leave behind that died is removed
 //! by a TTL index.
 //!
-//! A change stream makes the database look at every write there is, a twelfth of its work under load. A server
-//! that is alone has none: a third document says that a server is there, and each looks for others.
+//! A change stream makes the database read every write there is, a twelfth of its work under load. A server that is
+//! alone has none: a third document says that a server is there, and each server polls for others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ const SIGNALS: &str = "signals";
 const POOL_SIZE: u32 = 4;
 /// How long the database may keep a question for news open while there is none.
 const QUIET: Duration = Duration::from_secs(5);
-/// How long to wait before listening is tried again.
+/// How long to wait before listening is retried.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How often a server that is alone looks for others, and how soon one that starts is heard by it.
+/// How often a server that is alone polls for others, and so how soon it listens to one that starts.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often a server says that it is there.
 const SAY_HERE: Duration = Duration::from_secs(4);
-/// Who has not said so for as long is not there, in milliseconds.
+/// A server that has not said so for as long is gone, in milliseconds.
 const GONE_AFTER_MS: i64 = 15_000;
 
 #[async_trait]
@@ -84,7 +84,7 @@ impl Signals {
         self.connection.within(told).await.map(drop)
     }
 
-    /// What the other servers tell.
+    /// The signals of the other servers.
     pub fn listen(self: &Arc<Self>) -> BoxStream<'static, SignalEvent> {
         let listener = Listener {
             signals: self.clone(),
@@ -101,7 +101,7 @@ impl Signals {
         }))
     }
 
-    /// Tells the others that this server has gone, and closes the connections, if there are any.
+    /// Announces to the others that this server has gone, and closes the connections, if there are any.
     pub async fn close(&self) {
         if !self.connection.is_used() {
             return;
@@ -126,13 +126,13 @@ type Stream = ChangeStream<ChangeStreamEvent<Document>>;
 struct Listener {
     signals: Arc<Signals>,
     stream: Option<Stream>,
-    /// What was heard and not yet told.
+    /// What was received and not yet returned.
     heard: VecDeque<SignalEvent>,
     /// Whether listening did not work the last time.
     failing: bool,
-    /// Whether there was no other server at the last look.
+    /// Whether there was no other server at the last poll.
     alone: bool,
-    /// When it last looked for others.
+    /// When it last polled for others.
     looked: Option<Instant>,
     /// When it last said that this server is there.
     said: Option<Instant>,
@@ -155,7 +155,7 @@ impl Listener {
                 tokio::time::sleep(LOOK_AROUND).await;
                 Ok(())
             } else {
-                // Taken out while it is asked: one that fails or does not answer is gone.
+                // Taken out while it is in use: one that fails or does not reply is gone.
                 match self.stream.take() {
                     Some(stream) => self.hear(stream).await,
                     None => self.begin().await,
@@ -180,7 +180,7 @@ impl Listener {
         }
     }
 
-    /// Says that this server is there, and looks for others.
+    /// Says that this server is there, and polls for others.
     async fn look_around(&mut self) -> Result<()> {
         let me = &self.signals.server;
         let saying = is_over(self.said, SAY_HERE);
@@ -203,7 +203,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Opens a stream of what is told from now on, and only then reads what was told before.
+    /// Opens a stream of the signals from now on, and only then reads the earlier ones.
     async fn begin(&mut self) -> Result<()> {
         let me = &self.signals.server;
         let said =
@@ -231,11 +231,11 @@ impl Listener {
 
     /// Waits for news on the stream, for a while.
     async fn hear(&mut self, mut stream: Stream) -> Result<()> {
-        // The driver knows no deadline for an answer, and a connection may be dead without telling.
+        // The driver has no deadline for a reply, and a connection may be dead without a sign.
         let patience = QUIET + self.signals.connection.deadline();
         let late = |_| StoreError::unavailable("the stream of signals does not answer");
         let news = tokio::time::timeout(patience, stream.next_if_any()).await.map_err(late)?;
-        // The driver has tried to go on where it was. A new stream and a look at everything always help, also
+        // The driver has tried to go on where it was. A new stream and reading everything again always help, also
         // where that place in the oplog is gone.
         let event = news.map_err(StoreError::unavailable)?;
         if event.is_some() || stream.is_alive() {

@@ -11,11 +11,11 @@
 //! | the commit fails otherwise, or the deadline ends it | nothing | the outcome is unknown |
 //!
 //! Why a commit that fails with `TransientTransactionError` is certainly not stored, also where an earlier try of the
-//! same commit was left without an answer: the server adds that label to a commit which finds no such transaction only
+//! same commit got no reply: the server adds that label to a commit which finds no such transaction only
 //! once a majority has confirmed a history without it, which is why commits always ask for a majority.
 //!
 //! So an attempt follows only those that are certainly not stored, and a transaction happens once or not at all within
-//! one call. A repeat of the call meets what the first one wrote: each transaction says why that is safe.
+//! one call. A repeat of the call finds what the first one wrote: each transaction says why that is safe.
 //!
 //! Attempts share one session. Should an abort get lost, the next attempt ends the old one: a session has one
 //! transaction. Otherwise the new attempt would conflict with what the old one left behind.
@@ -68,7 +68,7 @@ pub enum TxError {
     Driver(Error),
     /// Another transaction has just written what this one read or was about to write: retry.
     Conflict,
-    /// Something that a retry does not mend.
+    /// An error that a retry does not overcome.
     Store(StoreError),
 }
 

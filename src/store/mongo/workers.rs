@@ -28,7 +28,7 @@ use crate::store::{Holdings, Report, Result, Store as _, StoreError, TimedOut, W
 
 /// The index of what workers hold.
 const INDEX: &str = "worker";
-/// How often a first heartbeat is tried again that meets another one of the same worker.
+/// How often a first heartbeat is retried that conflicts with another one of the same worker.
 const TRIES: usize = 5;
 
 #[async_trait]
@@ -119,7 +119,7 @@ async fn see(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<()> 
         let update = vec![doc! { "$set": set.clone() }];
         match workers.update_one(doc! { "_id": worker.as_str() }, update).upsert(true).await {
             Ok(_) => return Ok(()),
-            // Another first heartbeat of this worker was quicker: now there is something to update.
+            // A conflict: another first heartbeat of this worker was quicker. Now there is something to update.
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
             Err(error) => return Err(fault(error)),
         }
@@ -230,7 +230,7 @@ struct Suspects {
     ahead_ms: Option<u64>,
 }
 
-/// One look, which answers nothing where no worker has sent a heartbeat.
+/// One query, which finds nothing where no worker has sent a heartbeat.
 async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
     let heard_ms = i64::try_from(heard_ms).unwrap_or(i64::MAX);
     let filter = doc! { "silent_at": { "$exists": true }, "timeout_ms": { "$lte": heard_ms } };
@@ -259,7 +259,7 @@ async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
     Ok(suspects)
 }
 
-/// Writes which workers need not be waited for, and which only later; unless they were heard of in between.
+/// Writes which workers' timeouts are over, and which come later, unless a heartbeat came in between.
 async fn note(
     mongo: &Mongo,
     decision: &TimeoutDecision,

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::job::Timestamp;
 
-/// How much of the past is looked at again each time, in milliseconds: more than the estimates of the servers
+/// How much of the past is read again each time, in milliseconds: more than the estimates of the servers
 /// lag behind the store's clock, by which they write deadlines.
 const MARGIN_MS: u64 = 5000;
-/// How often all of the past is looked at, for deadlines that other programs have written there.
+/// How often all of the past is read, for deadlines that other programs have written there.
 const ALL_EVERY: Duration = Duration::from_secs(10);
 
-/// How far back nothing has run out. Where it was all taken back, deadlines of jobs that have left stay in the
-/// way of whoever reads from the beginning, like those at the head of a queue (see `floors`).
+/// How far back nothing has run out. Where it was all taken back, index entries of jobs that have left stay
+/// in the way of reads from the beginning, like those at the head of a queue (see `head`).
 #[derive(Default)]
 pub struct DeadlineCache(Mutex<Option<(Timestamp, Instant)>>);
 
@@ -21,7 +21,7 @@ impl DeadlineCache {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Where to begin to look.
+    /// Where a read may begin.
     pub fn lower_bound(&self) -> Timestamp {
         let reaped = self.lock().filter(|(_, since)| since.elapsed() < ALL_EVERY);
         reaped.map_or(Timestamp::from_millis(0), |(floor, _)| floor)

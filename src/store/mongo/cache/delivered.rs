@@ -1,8 +1,8 @@
-//! What this server has handed out lately: jobs as they were when it claimed or extended them.
+//! A cache of the jobs that this server delivered lately, as they were when it claimed or extended them.
 //!
 //! A settle usually comes to the server that delivered the job, which then need not read it again: like
 //! every change, what it writes is guarded by the `rev` that it knows, so that an entry which is out of date
-//! changes nothing and the job is read after all. Only a memory: nothing depends on it.
+//! changes nothing and the job is read after all. Correctness never depends on the cache.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

@@ -79,7 +79,7 @@ impl HeadCache {
         }
     }
 
-    /// Jobs have become ready in these positions: they are there, and nobody has been told so yet.
+    /// Jobs have become ready in these positions: they are stored, and no waiter has been woken yet.
     pub fn note_ready<'a>(&self, positions: impl IntoIterator<Item = (&'a QueueName, Position)>) {
         let mut heads = self.lock();
         for (queue, position) in positions {

@@ -1,9 +1,8 @@
 //! How many jobs of each queue are in each state: kept in the collection `counters`, never counted on demand.
 //!
-//! Whoever has written jobs, and knows from the write's own answer what it did, says so here. The changes of
-//! a moment travel together in one command of increments, a quarter of a second later at most; nobody waits
-//! for it. Where it is not known what a write has done (its answer was lost, or it was given up), its queues
-//! are only marked: `reconcile` counts them. The same holds for the increments themselves, which are never
+//! Each write of jobs is counted here once its own reply says what it did. The changes of a moment travel together
+//! in one command of increments, a quarter of a second later at most; no call waits for it. Where it is not known
+//! what a write has done (its reply was lost, or it was given up), its queues are only marked: `reconcile` counts them. The same holds for the increments themselves, which are never
 //! sent twice.
 //!
 //! | field | meaning |
@@ -111,7 +110,7 @@ pub struct Counters(Arc<Shared>);
 struct Shared {
     connection: Arc<Connection>,
     pending: Mutex<Pending>,
-    /// Held while increments are on their way, so that whoever reads the counters can wait for them.
+    /// Held while increments are on their way, so that a read of the counters can wait for them.
     sending: tokio::sync::Mutex<()>,
 }
 
@@ -187,7 +186,7 @@ impl Counters {
         self.0.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Sees to it that somebody sends what is pending.
+    /// Spawns a task that sends what is pending, unless there is one.
     fn schedule(&self, pending: &mut Pending, after: Duration) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if pending.is_scheduled || pending.is_closed {

@@ -21,10 +21,10 @@ use crate::store::{Counts, QueueCounts, Result, Store as _, chain};
 
 /// How long it may take to count the jobs of one very large queue, in the background.
 pub const BACKGROUND_DEADLINE: Duration = Duration::from_secs(120);
-/// Up to so many scheduled jobs are counted, in the index `due`, whenever somebody asks. Where there are more,
+/// Up to so many scheduled jobs are counted, in the index `due`, with each request. Where there are more,
 /// the split of ready and scheduled jobs is of a moment ago.
 const SCHEDULED_COUNTED: u64 = 50_000;
-/// A count that took longer than this is used again, for so many times as long as it took.
+/// A count that took longer than this is cached, for so many times as long as it took.
 const QUICK: Duration = Duration::from_millis(10);
 const RESTS: u32 = 20;
 const RESTS_OF_ALL: u32 = 50;
@@ -33,10 +33,10 @@ const AGE_MAX: Duration = Duration::from_millis(900);
 
 /// The oldest ready jobs of so many queues are looked up by one command.
 const QUEUES_AT_ONCE: usize = 50;
-/// In so many queues the oldest job is looked up again, each time that somebody asks.
+/// In so many queues the oldest job is looked up again with each request.
 const LOOKED_UP_AGAIN: usize = 250;
 
-/// What is remembered of earlier figures; cheap to clone.
+/// A cache of earlier figures; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Figures(Arc<Remembered>);
 
@@ -88,7 +88,7 @@ pub async fn rows(
 
 /// The figures of every queue that has jobs.
 pub async fn counts(mongo: &Mongo) -> Result<HashMap<QueueName, QueueCounts>> {
-    // What this server has done is seen at once.
+    // What this server has done is included at once.
     mongo.counters.flush().await?;
     let (rows, scheduled) = tokio::try_join!(
         rows(mongo, Document::new(), Document::new(), 0),
@@ -207,7 +207,7 @@ impl Figures {
         Ok(self.remember(first))
     }
 
-    /// Counts all scheduled jobs while others use the last count.
+    /// Counts all scheduled jobs in the background, while the last count is in use.
     fn count_all(&self, mongo: &Mongo) -> Result<()> {
         let now = mongo.now()?;
         if self.0.is_counting.swap(true, Ordering::AcqRel) {

@@ -1,5 +1,5 @@
 //! Compares the counters with a real count, and corrects them: what a server that was killed had not sent yet,
-//! what a lost answer left unknown, and what other programs did to the jobs behind our back.
+//! what a lost answer left unknown, and what other programs did to the jobs.
 //!
 //! **When is a correction certain?** A queue's counters are read, with their `changes`; then its jobs are counted
 //! in the index; then, after longer than any server gathers its changes, `changes` is read again. Whatever
@@ -58,7 +58,7 @@ const WALK_REST_MAX: Duration = Duration::from_secs(300);
 /// Counters of queues that have been empty for so long are removed.
 const EMPTY: Duration = Duration::from_secs(60);
 
-/// What this server knows of the work; the lease tells whether it is the one to do it.
+/// This server's state of the work; the lease decides whether it is the one to do it.
 #[derive(Default)]
 pub struct Reconciler(tokio::sync::Mutex<Work>);
 
@@ -79,7 +79,7 @@ struct Work {
     drift: i64,
     last: Glance,
     looked: Option<Instant>,
-    /// Something is doubtful: the next step looks at the whole again, else one of the next does.
+    /// Something is doubtful: the next step reads the totals again, else one of the next does.
     looks_soon: bool,
 }
 
@@ -116,7 +116,7 @@ pub async fn reconcile(mongo: &Mongo) -> Result<Reconciled> {
 }
 
 impl Work {
-    /// Whether the work is this server's: takes it over where nobody does it, or at the start.
+    /// Whether the work is this server's: takes it over where no server does it, or at the start.
     async fn take(&mut self, mongo: &Mongo) -> Result<bool> {
         if self.is_mine {
             return Ok(true);
@@ -146,7 +146,7 @@ impl Work {
         Ok(self.is_mine)
     }
 
-    /// Keeps the lease over the coming rest, unless somebody else has it by now.
+    /// Keeps the lease over the coming rest, unless another server has it by now.
     async fn keep(&mut self, mongo: &Mongo, rest: Duration) -> Result<()> {
         if rest < IDLE && is_recent(self.kept) {
             return Ok(());
@@ -160,7 +160,7 @@ impl Work {
         Ok(())
     }
 
-    /// The queues that are to be counted now, if it is time to look for them.
+    /// The queues that are to be counted now, if it is time to search for them.
     async fn look(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
         if !self.looks_soon && is_recent(self.looked) {
             return Ok(Vec::new());
@@ -187,7 +187,7 @@ impl Work {
             self.begin(now);
         }
         if now.changes != self.last.changes {
-            // Whoever was killed in the middle of it may have left something behind.
+            // A server that was killed in the middle of it may have left something behind.
             self.walk_rest = WALK_REST;
             let soon = Instant::now() + WALK_REST;
             self.next_walk = Some(self.next_walk.map_or(soon, |next| next.min(soon)));
@@ -195,7 +195,7 @@ impl Work {
         self.last = now;
     }
 
-    /// One step of the walk; answers whether it has marked something.
+    /// One step of the walk; returns whether it has marked something.
     async fn walk(&mut self, mongo: &Mongo) -> Result<bool> {
         let Some(behind) = self.behind.clone() else { return Ok(false) };
         let Slice { counts, end } = slice(mongo, &behind).await?;
@@ -364,7 +364,7 @@ async fn kept(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<QueueName, 
     Ok(rows.into_iter().collect())
 }
 
-/// Counts the jobs of these queues and corrects their counters where they are certainly wrong. Answers by how
+/// Counts the jobs of these queues and corrects their counters where they are certainly wrong. Returns by how
 /// much, and how long it waited in between.
 async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<(u64, Duration)> {
     if queues.is_empty() {

@@ -2,7 +2,8 @@
 //!
 //! `rev` is a random number that every write replaces. A write therefore happens only if nothing happened
 //! to the job since it was read, and a document that carries the `rev` of a plan proves that the plan was
-//! carried out, even when the answer to the write was lost. What was not carried out is planned again.
+//! carried out, even when the reply to the write was lost. What was not carried out is planned again: optimistic
+//! concurrency, retried up to [`ATTEMPTS`] times.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +24,7 @@ use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::receipts;
 use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
 
-/// How often changes that met other changes are planned again.
+/// How often changes are planned at most, where they conflict with others.
 const ATTEMPTS: usize = 6;
 
 type Answer = Result<Applied, Denied>;
@@ -59,7 +60,7 @@ struct Round<'a> {
     rules: &'a Rules,
     end: Instant,
     pending: Vec<(usize, Change)>,
-    /// Plans that were sent without a certain answer.
+    /// Plans that were sent and whose outcome is unknown.
     sent: HashMap<JobId, Plan>,
     answers: &'a mut Vec<Option<Answer>>,
 }
@@ -76,7 +77,7 @@ impl Round<'_> {
             let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
             for result in results {
-                // A refused statement leaves the others of its command as they should be: look again.
+                // A refused statement leaves the others of its command as they should be: read again.
                 if let Err(error) = result {
                     trouble = error;
                 }
@@ -92,7 +93,7 @@ impl Round<'_> {
         self.answers[n] = Some(answer);
     }
 
-    /// Whether changes are left that have no answer yet.
+    /// Whether changes are left that have no result yet.
     fn goes_on(&mut self) -> bool {
         self.pending.retain(|(n, _)| self.answers[*n].is_none());
         !self.pending.is_empty()
@@ -104,7 +105,7 @@ impl Round<'_> {
         Writer { mongo, rules, end, answers, unknown: sent }.write(plans).await
     }
 
-    /// Answers what needs no write, and plans the rest.
+    /// Records the results of what needs no write, and plans the rest.
     async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<Vec<(usize, Plan)>> {
         let now = self.mongo.now()?;
         let mut plans = Vec::new();
@@ -185,7 +186,7 @@ impl Round<'_> {
         self.pending.iter().map(|(_, change)| &change.id).collect()
     }
 
-    /// The jobs as this server has handed them out; those that it does not remember are read. What may have
+    /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have
     /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
     /// read: a refusal is not guarded, so that it must not come from memory.
     async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
@@ -214,7 +215,7 @@ impl Round<'_> {
         Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
     }
 
-    /// The receipt that tells that this very call was carried out before.
+    /// The receipt which shows that this very call was carried out before.
     async fn receipt_of(&self, change: &Change) -> Result<Option<Receipt>> {
         let (Operation::Move { claim, .. } | Operation::Commit { claim, .. }) = &change.operation else {
             return Ok(None);
@@ -223,9 +224,9 @@ impl Round<'_> {
         Ok(receipt.filter(|receipt| receipt.verb == change.operation.verb()))
     }
 
-    /// Deletions answer how many jobs they found and not which. As long as a reservation has not run out,
-    /// only calls with the same token, and what leaves a receipt, meet over its job, so that those may travel
-    /// together; one that ran out may be taken back and given to others at any moment, and so is deleted alone.
+    /// Deletions return how many jobs they found and not which. As long as a lease has not run out, only calls with
+    /// the same token, and what leaves a receipt, conflict over its job, so that those may travel together; a job whose
+    /// lease ran out may be taken back and delivered to others at any moment, and so is deleted alone.
     async fn write_plain(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         let now = self.mongo.now()?;
         let (late, prompt): (Vec<_>, Vec<_>) =
@@ -237,8 +238,8 @@ impl Round<'_> {
         outcome
     }
 
-    /// One update command, which tells what each of its statements did, and one delete command, which does not;
-    /// what they certainly did is answered.
+    /// One update command, whose reply shows what each of its statements did, and one delete command, whose reply does
+    /// not. Results that are certain are recorded.
     async fn write_together(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         if plans.is_empty() {
             return Ok(());
@@ -269,7 +270,7 @@ impl Round<'_> {
         self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.place()));
         let (mut all_known, mut place) = (true, 0);
         for (n, plan) in plans {
-            // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
+            // A deletion that found nothing did nothing: then the job's absence is another call's doing.
             let (certain, in_vain) = match (&plan.step.next, &updated, &deleted) {
                 (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
                 (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),

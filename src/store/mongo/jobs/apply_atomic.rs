@@ -22,11 +22,11 @@ use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
 
-/// How a transaction ended.
+/// The result of a transaction.
 enum Written {
     /// All of it is stored.
     Done(Together),
-    /// A job or a key was not what the plans expect; nothing was stored.
+    /// A conflict: a job is not as it was read. Nothing was stored.
     Stale,
     /// A job that was to be pushed is refused; nothing was stored.
     Refused(PushRefused),
@@ -117,7 +117,7 @@ impl Writer<'_> {
         self.conclude(fitting, written)
     }
 
-    /// Answers what is certain.
+    /// Records the results that are certain.
     fn conclude(&mut self, plans: Vec<(usize, Plan)>, written: Result<Written, Failed>) -> Result<()> {
         match written {
             Ok(Written::Done(mut together)) => {
@@ -150,8 +150,8 @@ impl Writer<'_> {
 /// Idempotence: a plan is guarded by the `rev` that was read, so that it is carried out once, whichever attempt does it.
 /// One whose outcome is unknown is planned again only once its receipt, its `rev` or its absence shows what became of
 /// it. What is stored beside the jobs (receipts, pushes, counts of batches, callbacks, whose turn has come) is stored
-/// with them or not at all, and the receipt keeps the ids of what was pushed: a repeat at any server is answered from
-/// it.
+/// with them or not at all, and the receipt keeps the ids of what was pushed: a repeat at any server gets
+/// its result from it.
 struct CarryOut<'a> {
     plans: &'a mut [(usize, Plan)],
     room: Room,

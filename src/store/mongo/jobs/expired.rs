@@ -1,4 +1,4 @@
-//! What has run out: reservations that nobody settled in time, and jobs past their `expires_at`.
+//! What has run out: leases that were not settled in time, and jobs past their `expires_at`.
 
 use mongodb::bson::doc;
 
@@ -57,6 +57,6 @@ async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
         let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
         next = next.into_iter().chain(at).min();
     }
-    // A millisecond more, so that the time has surely come when the reaper looks again.
+    // A millisecond more, so that the time has surely come when the reaper runs again.
     Ok(next.map(|at| at.ms_since(now) + 1))
 }

@@ -1,11 +1,11 @@
-//! The lines of groups: a document in `groups` for each line in which somebody stands, with the number of the last place.
+//! The lines of groups: a document in `groups` for each line that has jobs, with the number of the last place.
 //!
 //! Every transaction that puts a job into a line writes the line's document, and so does the one that leaves it empty.
-//! Of several that meet there one goes on, and the others begin again: places are numbered in the order of the pushes,
-//! and nobody comes to a line unseen that has just become empty. Where the first job leaves and another is behind it,
-//! the next job's own document is what two transactions would meet at, and the line's is not touched: pushes to a busy
-//! group and work on it do not get into each other's way. Jobs carry their place as one text (`turn`), so that the next
-//! jobs of many lines are found by one command.
+//! Of several that conflict there one goes on, and the others retry: places are numbered in the order of the pushes,
+//! and no job joins a line unseen that has just become empty. Where the first job leaves and another is behind it, two
+//! transactions would conflict on the next job's own document, and the line's is not touched: pushes to a busy group
+//! and work on it do not conflict. Jobs carry their place as one text (`turn`), so that the next jobs of many lines are
+//! found by one command.
 
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ impl Vacant {
 
 /// What the document of a line says.
 struct Known {
-    /// The number of the last place; 0 where nobody stands.
+    /// The number of the last place; 0 for an empty line.
     last: i64,
     is_stored: bool,
     is_empty: bool,
@@ -182,7 +182,7 @@ impl Lines {
         (known.last, is_first)
     }
 
-    /// Writes the lines' documents; one in which nobody stands any more goes.
+    /// Writes the lines' documents; that of a line which is now empty is deleted.
     pub async fn write(&self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut changed: Vec<(String, &Known)> = Vec::new();
         changed.extend(

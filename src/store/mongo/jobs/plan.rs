@@ -20,11 +20,11 @@ pub struct Plan {
     pub step: Step,
     /// The jobs that are to be stored with it.
     pub pushes: Vec<NewJob>,
-    /// What a receipt must say to whom it may concern later, if there must be one.
+    /// What a receipt must say, if there must be one.
     pub receipt: Option<Verb>,
-    /// What it means for the job's batch. Kept to itself, so that [`Plan::is_atomic`] cannot be passed by.
+    /// What it means for the job's batch. Private, so that [`Plan::is_atomic`] cannot be bypassed.
     finish: Option<Finish>,
-    /// The place in a line that the job leaves. Kept to itself likewise.
+    /// The place in a line that the job leaves. Private likewise.
     vacated: Option<Vacated>,
     /// The line that the job comes to the end of.
     joined: Option<Line>,
@@ -70,7 +70,7 @@ impl Plan {
         self.finish.as_ref()
     }
 
-    /// What there is to answer once it is carried out and has pushed these.
+    /// The result once it is carried out and has pushed these.
     pub fn applied(&self, pushed: Vec<Child>, callback: Option<CalledBack>) -> Applied {
         Applied {
             outcome: self.step.outcome.clone(),
@@ -98,7 +98,7 @@ impl Plan {
         Some(update(&next, payload.as_ref(), result.as_ref(), now))
     }
 
-    /// The job as it is once the plan is carried out, if somebody still holds it then.
+    /// The job as it is once the plan is carried out, if it is still reserved then.
     pub fn held(&self) -> Option<Meta> {
         match &self.step.next {
             Next::Write { meta, .. } if meta.state == State::Reserved => {
@@ -151,13 +151,14 @@ pub fn deletion(plans: &[&Plan]) -> Document {
     doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } }
 }
 
-/// Which operations leave a receipt: those whose repeat, or whose victim, could not tell from the job alone.
+/// Which operations leave a receipt: those whose outcome a repeat, or the former holder, could not
+/// derive from the job alone.
 fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<Verb> {
     match operation {
-        // Tells a commit that finds the job gone that it was not its own doing: whoever gets the job next may
-        // have committed it by then.
+        // Shows a commit that finds the job gone that it was not its own doing: the next holder may have committed
+        // it by then.
         Operation::Abandon { .. } => Some(Verb::Cancel),
-        // Tells a commit that meets the deletion that it was not its own.
+        // Shows a commit that finds the job deleted that it was not its own doing.
         Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
         operation => operation.leaves_receipt(meta, outcome).then_some(operation.verb()),
     }

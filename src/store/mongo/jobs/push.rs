@@ -25,8 +25,8 @@ use crate::store::{Result, Store as _, StoreError};
 /// Elements and their places in the call.
 type Placed<T> = Vec<(usize, T)>;
 
-/// Stores jobs; each element stands for itself. What needs more than an insert goes its own way, so that
-/// neither a slow transaction nor the counting of a limited queue keeps the others waiting.
+/// Stores jobs; each element has its own result. What needs more than an insert is stored separately, so
+/// that neither a slow transaction nor the counting of a limited queue delays the others.
 pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
     let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
     let places: Vec<(QueueName, Position)> = jobs.iter().map(place).collect();
@@ -102,7 +102,7 @@ async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed
     places.into_iter().enumerate().map(|(index, n)| (n, answer(index))).collect()
 }
 
-/// Inserts the jobs and answers which of them failed, and why.
+/// Inserts the jobs and returns which of them failed, and why.
 async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreError)>> {
     let now = mongo.now()?;
     let mut arriving = Changes::default();
@@ -235,8 +235,8 @@ pub fn line(job: &NewJob) -> Option<Line> {
     Some(Line { queue: job.queue.clone(), group: job.spec.group.clone()? })
 }
 
-/// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: then the body runs again and
-/// finds who has it.
+/// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: the next attempt
+/// finds its holder.
 pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
     let Resolved { documents, records, arriving, .. } = resolved;
     for part in parts(records)? {

@@ -1,4 +1,4 @@
-//! Which queues have something to deliver: what the server asks for all of its waiters at once.
+//! Which queues have something to deliver: one query for all waiters of a server.
 
 use futures::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
@@ -14,12 +14,12 @@ use crate::store::{Result, Store as _};
 /// How many queues one command asks for.
 const QUEUES_PER_COMMAND: usize = 1000;
 
-/// Those of these queues that have a ready job that is due.
+/// Returns those of these queues that have a ready job that is due.
 ///
 /// A scan of the distinct names in the index `head`: a seek or two for each queue, and for each priority whose
 /// first job is scheduled. For that, the time must be a plain value: `$$NOW` is only compared after the fetch
-/// of each job. The estimate of the store's clock lags behind it by little; what comes due in between, the
-/// task `due` tells.
+/// of each job. The estimate of the store's clock lags behind it by little; the task `due`
+/// wakes waiters for what comes due in between.
 pub async fn stocked(mongo: &Mongo, queues: &[QueueName]) -> Result<Vec<QueueName>> {
     let now = date(mongo.now()?);
     let jobs = mongo.collection(JOBS).await?;
