@@ -46,7 +46,7 @@ macro_rules! texts {
     };
 }
 
-texts! { JobId QueueName JobKey WorkerName BatchId GroupName SemaphoreName }
+texts! { String JobId QueueName JobKey WorkerName BatchId GroupName SemaphoreName }
 
 impl Field for Claim {
     fn read(row: &Row<'_>, name: &str) -> Result<Self> {

@@ -55,7 +55,7 @@ macro_rules! texts {
     };
 }
 
-texts! { JobId QueueName JobKey WorkerName BatchId GroupName SemaphoreName }
+texts! { String JobId QueueName JobKey WorkerName BatchId GroupName SemaphoreName }
 
 macro_rules! numbers {
     ($($type:ty)*) => {
