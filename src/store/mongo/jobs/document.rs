@@ -1,14 +1,13 @@
 //! Jobs as documents of the collection `jobs`. Their fields are public: see `docs/documents.md`.
 
-use mongodb::bson::{Bson, DateTime, Document, doc};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::spec::Headers;
 use crate::job::{GroupName, Job, Meta, Payload, QueueName, Timestamp};
+use crate::store::Result;
 use crate::store::mongo::jobs::field::Field;
+pub use crate::store::mongo::jobs::field::{Row, date, serialized};
 use crate::store::mongo::jobs::payload;
-use crate::store::{Result, StoreError};
 
 /// The version of the documents that this server writes.
 pub const VERSION: i32 = 1;
@@ -55,11 +54,6 @@ macro_rules! meta_table {
 /// Returns the projection without payload, headers and result, which makes reading the metadata cheap.
 pub fn without_contents() -> Document {
     doc! { "payload": 0, "payload_json": 0, "headers": 0, "result": 0, "result_json": 0 }
-}
-
-/// Returns a time as MongoDB keeps it.
-pub fn date(at: Timestamp) -> DateTime {
-    DateTime::from_millis(at.millis())
 }
 
 /// Returns a job as a document.
@@ -145,11 +139,6 @@ fn turn(meta: &Meta) -> Option<String> {
     Some(place_in_line(&meta.queue, meta.group.as_ref()?, meta.turn?))
 }
 
-/// Returns a value as BSON through serde. Times in it become text, so no query may sort by them.
-pub fn serialized(value: &impl Serialize) -> Bson {
-    mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
-}
-
 /// Puts a JSON value into a document, as BSON or, where that cannot hold it exactly, as its text.
 pub fn put_json(document: &mut Document, name: &str, value: &Payload) {
     match payload::to_bson(value) {
@@ -197,71 +186,4 @@ pub fn to_meta(document: &Document) -> Result<Meta> {
         };
     }
     Ok(meta_table!(read))
-}
-
-/// Reads fields of one document. A field that violates the schema is an error that names it.
-pub struct Row<'a>(pub &'a Document);
-
-impl Row<'_> {
-    /// Returns the error of an invalid field.
-    pub fn fault(&self, field: &str) -> StoreError {
-        let id = self.0.get("_id").map(ToString::to_string).unwrap_or_default();
-        StoreError::internal(format_args!("the document {id} has no valid field {field}"))
-    }
-
-    /// Reads a text that must parse.
-    pub fn text<T: std::str::FromStr>(&self, field: &str) -> Result<T> {
-        self.0.get_str(field).ok().and_then(|text| text.parse().ok()).ok_or_else(|| self.fault(field))
-    }
-
-    /// Reads an integer of either width that must fit.
-    pub fn number<T: TryFrom<i64>>(&self, field: &str) -> Result<T> {
-        let value = match self.0.get(field) {
-            Some(Bson::Int32(number)) => i64::from(*number),
-            Some(Bson::Int64(number)) => *number,
-            _ => return Err(self.fault(field)),
-        };
-        T::try_from(value).map_err(|_| self.fault(field))
-    }
-
-    /// Reads the number at the end of a [`place_in_line`].
-    fn turn(&self, field: &str) -> Result<i64> {
-        let text = self.0.get_str(field).map_err(|_| self.fault(field))?;
-        let number = text.rsplit('/').next().and_then(|number| i64::from_str_radix(number, 16).ok());
-        number.ok_or_else(|| self.fault(field))
-    }
-
-    /// Reads a date, if the field is there.
-    pub fn time(&self, field: &str) -> Result<Option<Timestamp>> {
-        match self.0.get(field) {
-            None | Some(Bson::Null) => Ok(None),
-            Some(Bson::DateTime(at)) => Ok(Some(Timestamp::from_millis(at.timestamp_millis()))),
-            Some(_) => Err(self.fault(field)),
-        }
-    }
-
-    /// Reads a field if it is there.
-    pub fn some<T>(&self, field: &str, read: impl Fn(&Self, &str) -> Result<T>) -> Result<Option<T>> {
-        match self.0.get(field) {
-            None | Some(Bson::Null) => Ok(None),
-            Some(_) => read(self, field).map(Some),
-        }
-    }
-
-    /// Reads a value through serde, if the field is there.
-    pub fn part<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
-        self.some(field, |row, field| {
-            let value = row.0.get(field).cloned().unwrap_or(Bson::Null);
-            mongodb::bson::deserialize_from_bson(value).map_err(|_| row.fault(field))
-        })
-    }
-
-    /// Reads a JSON value that [`put_json`] put there.
-    pub fn json(&self, field: &str) -> Result<Option<Payload>> {
-        if let Some(value) = self.0.get(field) {
-            return payload::from_bson(value).map(Some).map_err(|_| self.fault(field));
-        }
-        let text = self.0.get_str(format!("{field}_json")).ok();
-        text.map(|text| Payload::parse(text).map_err(|_| self.fault(field))).transpose()
-    }
 }

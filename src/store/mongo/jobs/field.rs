@@ -1,15 +1,16 @@
-//! How each type of a job's fields is kept in a document.
+//! How each type of a field is kept in a document.
 
-use mongodb::bson::Bson;
+use mongodb::bson::{Bson, DateTime, Document};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::job::record::Origin;
 use crate::job::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobKey, QueueName, SemaphoreName, State, Timestamp, WorkerName,
+    Backoff, BatchId, Claim, GroupName, JobId, JobKey, Payload, QueueName, SemaphoreName, State, Timestamp,
+    WorkerName,
 };
-use crate::store::Result;
-use crate::store::mongo::jobs::document::{Row, date, serialized};
+use crate::store::mongo::jobs::payload;
+use crate::store::{Result, StoreError};
 
 /// A value that one field holds.
 pub trait Field: Sized {
@@ -140,5 +141,82 @@ impl<T: Serialize + DeserializeOwned> Field for Vec<T> {
 
     fn write(&self) -> Option<Bson> {
         (!self.is_empty()).then(|| serialized(self))
+    }
+}
+
+/// Returns a time as MongoDB keeps it.
+pub fn date(at: Timestamp) -> DateTime {
+    DateTime::from_millis(at.millis())
+}
+
+/// Returns a value as BSON through serde. Times in it become text, so no query may sort by them.
+pub fn serialized(value: &impl Serialize) -> Bson {
+    mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
+}
+
+/// Reads fields of one document. A field that violates the schema is an error that names it.
+pub struct Row<'a>(pub &'a Document);
+
+impl Row<'_> {
+    /// Returns the error of an invalid field.
+    pub fn fault(&self, field: &str) -> StoreError {
+        let id = self.0.get("_id").map(ToString::to_string).unwrap_or_default();
+        StoreError::internal(format_args!("the document {id} has no valid field {field}"))
+    }
+
+    /// Reads a text that must parse.
+    pub fn text<T: std::str::FromStr>(&self, field: &str) -> Result<T> {
+        self.0.get_str(field).ok().and_then(|text| text.parse().ok()).ok_or_else(|| self.fault(field))
+    }
+
+    /// Reads an integer of either width that must fit.
+    pub fn number<T: TryFrom<i64>>(&self, field: &str) -> Result<T> {
+        let value = match self.0.get(field) {
+            Some(Bson::Int32(number)) => i64::from(*number),
+            Some(Bson::Int64(number)) => *number,
+            _ => return Err(self.fault(field)),
+        };
+        T::try_from(value).map_err(|_| self.fault(field))
+    }
+
+    /// Reads the number at the end of a `place_in_line`.
+    pub fn turn(&self, field: &str) -> Result<i64> {
+        let text = self.0.get_str(field).map_err(|_| self.fault(field))?;
+        let number = text.rsplit('/').next().and_then(|number| i64::from_str_radix(number, 16).ok());
+        number.ok_or_else(|| self.fault(field))
+    }
+
+    /// Reads a date, if the field is there.
+    pub fn time(&self, field: &str) -> Result<Option<Timestamp>> {
+        match self.0.get(field) {
+            None | Some(Bson::Null) => Ok(None),
+            Some(Bson::DateTime(at)) => Ok(Some(Timestamp::from_millis(at.timestamp_millis()))),
+            Some(_) => Err(self.fault(field)),
+        }
+    }
+
+    /// Reads a field if it is there.
+    pub fn some<T>(&self, field: &str, read: impl Fn(&Self, &str) -> Result<T>) -> Result<Option<T>> {
+        match self.0.get(field) {
+            None | Some(Bson::Null) => Ok(None),
+            Some(_) => read(self, field).map(Some),
+        }
+    }
+
+    /// Reads a value through serde, if the field is there.
+    pub fn part<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
+        self.some(field, |row, field| {
+            let value = row.0.get(field).cloned().unwrap_or(Bson::Null);
+            mongodb::bson::deserialize_from_bson(value).map_err(|_| row.fault(field))
+        })
+    }
+
+    /// Reads a JSON value that `put_json` put there.
+    pub fn json(&self, field: &str) -> Result<Option<Payload>> {
+        if let Some(value) = self.0.get(field) {
+            return payload::from_bson(value).map(Some).map_err(|_| self.fault(field));
+        }
+        let text = self.0.get_str(format!("{field}_json")).ok();
+        text.map(|text| Payload::parse(text).map_err(|_| self.fault(field))).transpose()
     }
 }
