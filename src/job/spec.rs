@@ -123,7 +123,11 @@ macro_rules! flat_spec {
 
         impl $name {
             /// Adds the fields that are its own to a specification.
-            #[allow(clippy::too_many_arguments, dead_code)] // as many as it has fields of its own; few are made so
+            #[allow(
+                clippy::too_many_arguments,
+                dead_code,
+                reason = "as many as it has fields of its own; few are made so"
+            )]
             pub fn new(
                 spec: $crate::job::JobSpec,
                 $($first: $first_type,)* $($time: $time_type,)* $($key: $key_type,)*

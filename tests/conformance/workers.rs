@@ -127,6 +127,7 @@ pub async fn a_silent_worker_gives_back_what_it_holds(store: &dyn Store) {
     };
     apply(store, change(&taken.meta.id, progress)).await.unwrap();
     beat(store, "w", 30).await;
+    let seen_at = seen_at(store, "w").await;
     let lost = silence(store).await;
     assert_eq!(lost.len(), 1);
     let before = store.now().unwrap();
