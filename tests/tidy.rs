@@ -339,7 +339,7 @@ const MONGO: [(&str, &[&str]); 34] = [
     ("jobs::head", &["cache", "client", "jobs::document", "jobs::transitions"]),
     ("jobs::groups", &["cache", "client", "jobs::document", "jobs::transitions", "transaction"]),
     ("jobs::receipts", &["client", "jobs::document", "transaction"]),
-    ("jobs::plan", &["cache", "jobs::document", "jobs::receipts"]),
+    ("jobs::plan", &["cache", "jobs::document"]),
     (
         "jobs::push",
         &[

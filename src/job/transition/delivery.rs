@@ -57,12 +57,11 @@ pub fn block(meta: &mut Meta, semaphore: &SemaphoreName, now: Timestamp) -> Resu
     Ok(())
 }
 
-/// Gives the job its place in the line of its group; behind other jobs it is blocked.
+/// Gives a job that is about to come to a line its place there; behind other jobs it is blocked. A retried transaction
+/// may give it another place than the attempt before, so that nothing of that one stays.
 pub fn join_line(meta: &mut Meta, turn: i64, is_first: bool) {
     meta.turn = Some(turn);
-    if !is_first && meta.state == BLOCK.from {
-        meta.state = BLOCK.to;
-    }
+    meta.state = if is_first { BLOCK.from } else { BLOCK.to };
 }
 
 /// Makes a blocked job ready: it is the first of its group now, or its semaphore has room.

@@ -158,3 +158,16 @@ fn a_delivery_is_an_attempt_and_ends_the_wait() {
     assert_eq!((meta.started_at, meta.reserved_until), (Some(at(NOW + 4)), Some(at(NOW + 504))));
     assert_eq!((meta.claim, meta.worker, meta.lease_ms), (Some(claim), Some(worker), Some(500)));
 }
+
+#[test]
+fn nothing_of_an_earlier_place_stays_with_a_job_that_joins_its_line_again() {
+    let mut meta = job(State::Ready, &Claim::random());
+    delivery::join_line(&mut meta, 2, false);
+    assert_eq!((meta.turn, meta.state), (Some(2), State::Blocked));
+    delivery::join_line(&mut meta, 1, true);
+    assert_eq!(
+        (meta.turn, meta.state),
+        (Some(1), State::Ready),
+        "the retried transaction found the line empty"
+    );
+}

@@ -113,6 +113,14 @@ enum Next {
     Stop(Failed),
 }
 
+impl Next {
+    /// After an error that says that the attempt is certainly not stored: one of the server's own is a conflict.
+    fn after_transient(error: Error) -> Self {
+        let is_conflict = matches!(error.kind.as_ref(), ErrorKind::Command(_));
+        Self::Retry((!is_conflict).then(|| fault(error)))
+    }
+}
+
 /// What an attempt reads and writes through.
 pub struct Tx<'m> {
     pub mongo: &'m Mongo,
@@ -209,7 +217,7 @@ impl<'m> Tx<'m> {
             }
             Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
                 counted.refused();
-                Err(Next::Retry(Some(fault(error))))
+                Err(Next::after_transient(error))
             }
             Ok(Err(error)) => Err(Next::Stop(Failed::Unknown(fault(error)))),
             Err(_) => {
@@ -262,8 +270,12 @@ impl<'m> Attempts<'m> {
                     return Ok(done);
                 }
                 Ok(Err(error)) => {
-                    let _ = timeout_at(self.end, tx.abort()).await;
-                    self.after(error)
+                    let next = self.after(error);
+                    // Where no attempt follows, the driver ends the transaction once the session is dropped.
+                    if matches!(next, Next::Retry(_)) {
+                        let _ = timeout_at(self.end, tx.abort()).await;
+                    }
+                    next
                 }
                 Err(_) => Next::Stop(Failed::NotStored(StoreError::unavailable(
                     "the transaction did not end in time",
@@ -276,7 +288,9 @@ impl<'m> Attempts<'m> {
             if Instant::now() >= self.retry_until {
                 return Err(error.map_or(Failed::Conflict, Failed::NotStored));
             }
-            backoff.pause().await;
+            if timeout_at(self.end, backoff.pause()).await.is_err() {
+                return Err(error.map_or(Failed::Conflict, Failed::NotStored));
+            }
         }
     }
 
@@ -295,8 +309,7 @@ impl<'m> Attempts<'m> {
                 Next::Stop(Failed::NotStored(fault(error)))
             }
             TxError::Driver(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
-                let is_conflict = matches!(error.kind.as_ref(), ErrorKind::Command(_));
-                Next::Retry((!is_conflict).then(|| fault(error)))
+                Next::after_transient(error)
             }
             TxError::Driver(error) if self.retries_duplicate_keys && code(&error) == Some(DUPLICATE_KEY) => {
                 Next::Retry(None)
