@@ -35,11 +35,18 @@ pub enum Fault {
     Killed,
     /// The commit is carried out, and its write concern is not confirmed.
     Unconfirmed,
+    /// From here on the mongod cannot be reached.
+    Away,
 }
+
+/// In each attempt.
+pub const ALWAYS: usize = usize::MAX;
 
 /// Where it goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
+    /// Before the transaction begins.
+    Begin,
     /// At this command of the transaction.
     Command(usize),
     /// At its commit.
@@ -51,8 +58,8 @@ pub enum Step {
 pub struct Plan {
     pub step: Step,
     pub fault: Fault,
-    /// In each attempt, or else only in the first.
-    pub always: bool,
+    /// How often, at most.
+    pub times: usize,
 }
 
 #[derive(Default)]
@@ -62,6 +69,10 @@ struct State {
     sent: HashMap<String, usize>,
     /// How often the plan was carried out.
     hits: usize,
+    /// Whether the mongod cannot be reached.
+    is_away: bool,
+    /// The sessions that had transactions.
+    sessions: Vec<Document>,
     /// The commands of transactions, for a failure's message and to know how many there are.
     seen: Vec<String>,
 }
@@ -108,7 +119,24 @@ impl Proxy {
 
     /// From now on this goes wrong, or nothing.
     pub fn plan(&self, plan: Option<Plan>) {
-        *self.shared.state.lock().unwrap() = State { plan, ..State::default() };
+        let begins_away = plan.is_some_and(|plan| plan.step == Step::Begin);
+        let (is_away, hits) = (begins_away, usize::from(begins_away));
+        *self.shared.state.lock().unwrap() = State { plan, is_away, hits, ..State::default() };
+    }
+
+    /// From now on nothing goes wrong.
+    pub fn recover(&self) {
+        let mut state = self.shared.state.lock().unwrap();
+        (state.plan, state.is_away) = (None, false);
+    }
+
+    /// Ends the transactions that were left open since the last plan.
+    pub async fn end_sessions(&self) {
+        let sessions = std::mem::take(&mut self.shared.state.lock().unwrap().sessions);
+        if !sessions.is_empty() {
+            let admin = self.shared.control.database("admin");
+            admin.run_command(doc! { "killSessions": sessions }).await.unwrap();
+        }
     }
 
     /// How often it went wrong, and the commands of transactions since it was planned.
@@ -124,6 +152,9 @@ async fn serve(shared: &Shared, client: TcpStream) -> Option<()> {
     let ((mut requests, mut replies), (mut from, mut to)) = (client.into_split(), mongod.into_split());
     loop {
         let request = read(&mut requests).await?;
+        if shared.state.lock().unwrap().is_away {
+            return None;
+        }
         let command = body(&request);
         let fault = command.as_ref().and_then(|command| shared.fault(command));
         match (fault, command) {
@@ -161,8 +192,13 @@ impl Shared {
         let at = if name == "commitTransaction" { Step::Commit } else { Step::Command(*sent) };
         *sent += 1;
         state.seen.push(name);
-        let plan = state.plan.filter(|plan| plan.step == at && (plan.always || state.hits == 0))?;
+        let lsid = command.get_document("lsid").unwrap();
+        if !state.sessions.contains(lsid) {
+            state.sessions.push(lsid.clone());
+        }
+        let plan = state.plan.filter(|plan| plan.step == at && state.hits < plan.times)?;
         state.hits += 1;
+        state.is_away = plan.fault == Fault::Away;
         Some(plan.fault)
     }
 
@@ -191,6 +227,7 @@ impl Shared {
                 read(from).await?;
                 return None;
             }
+            Fault::Away => return None,
             Fault::Error(code) => Some(doc! { "errorCode": code }),
             Fault::Closed => Some(doc! { "closeConnection": true }),
             Fault::Unconfirmed => {
@@ -215,7 +252,7 @@ impl Shared {
         });
         if !failed {
             // Another command of the store that was on its way took the fault: the caller tries again.
-            self.state.lock().unwrap().hits = 0;
+            self.state.lock().unwrap().hits -= 1;
         }
         reply
     }
