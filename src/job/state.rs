@@ -117,6 +117,8 @@ pub enum Verb {
     Extend,
     /// The worker puts it into another queue.
     Move,
+    /// Another request, a repeat of the one that holds it, gets it.
+    TakeOver,
     /// It goes back as if it had not been delivered.
     Release,
     /// Its reservation ran out.
@@ -157,6 +159,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
     (State::Reserved, Verb::Extend, &[RESERVED]),
     (State::Reserved, Verb::Move, &[READY, GONE]),
+    (State::Reserved, Verb::TakeOver, &[RESERVED]),
     (State::Reserved, Verb::Release, &[READY, GONE]),
     (State::Reserved, Verb::Lapse, &[READY, DEAD, GONE]),
     (State::Reserved, Verb::Abandon, &[READY, DEAD, GONE]),

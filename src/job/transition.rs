@@ -32,6 +32,8 @@ pub enum Operation {
         delay_ms: Option<u64>,
         priority: Option<i32>,
     },
+    /// A repeat of the request that won the job gets it under its own claim; the old token is dead from here on.
+    TakeOver { claim: Claim, to: Claim, lease_ms: u64 },
     /// The delivery reached no client: the job goes back where it was, the attempt not counted.
     Release { claim: Claim },
     /// The reservation ran out. `reserved_until` is the deadline that the store found to have passed.
@@ -58,6 +60,7 @@ impl Operation {
             Self::Rollback { .. } => Verb::Rollback,
             Self::Extend { .. } => Verb::Extend,
             Self::Move { .. } => Verb::Move,
+            Self::TakeOver { .. } => Verb::TakeOver,
             Self::Release { .. } => Verb::Release,
             Self::Lapse { .. } => Verb::Lapse,
             Self::Abandon { .. } => Verb::Abandon,
@@ -104,6 +107,7 @@ impl Operation {
             | Self::Rollback { claim, .. }
             | Self::Extend { claim, .. }
             | Self::Move { claim, .. }
+            | Self::TakeOver { claim, .. }
             | Self::Release { claim }
             | Self::Lapse { claim, .. }
             | Self::Abandon { claim, .. } => Some(claim),
@@ -193,6 +197,11 @@ impl Step {
         Self { next: Next::Write { meta: Box::new(meta), payload: None, result: None }, outcome }
     }
 
+    fn held(meta: Meta, reserved_until: Timestamp) -> Self {
+        let outcome = Outcome::Held { reserved_until, cancel_requested: meta.cancel_requested };
+        Self::write(meta, outcome)
+    }
+
     fn delete(outcome: Outcome) -> Self {
         Self { next: Next::Delete, outcome }
     }
@@ -259,6 +268,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             let priority = priority.unwrap_or(meta.priority);
             Ok(move_to(meta, queue, payload.as_ref(), run_at, priority, now))
         }
+        Operation::TakeOver { to, lease_ms, .. } => Ok(delivery::take_over(meta, to, *lease_ms, now)),
         Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
         Operation::Release { .. } => {
             let attempts = meta.attempts.saturating_sub(1);
@@ -281,9 +291,8 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Ok(step)
         }
         Operation::Cancel { force: false } if meta.state == State::Reserved => {
-            let outcome =
-                Outcome::Held { reserved_until: meta.reserved_until.unwrap_or(now), cancel_requested: true };
-            Ok(Step::write(Meta { cancel_requested: true, ..meta.clone() }, outcome))
+            let reserved_until = meta.reserved_until.unwrap_or(now);
+            Ok(Step::held(Meta { cancel_requested: true, ..meta.clone() }, reserved_until))
         }
         Operation::Cancel { .. } => Ok(Step::delete(Outcome::Removed)),
         Operation::Purge { state } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
@@ -353,7 +362,7 @@ fn extend(meta: &Meta, lease_ms: Option<u64>, progress: Option<&Payload>, around
         progress: progress.or(meta.progress.as_ref()).cloned(),
         ..meta.clone()
     };
-    Step::write(held, Outcome::Held { reserved_until, cancel_requested: meta.cancel_requested })
+    Step::held(held, reserved_until)
 }
 
 /// The limits that apply to a job's failures at this moment.

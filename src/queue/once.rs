@@ -10,11 +10,14 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use super::{Error, Queues, ReserveAsk, Result};
-use crate::job::{Claim, Job, JobId, State};
-use crate::store::{Opened, Request, Store};
+use crate::job::transition::Operation;
+use crate::job::{Claim, Job, JobId, QueueName, State, Timestamp};
+use crate::store::{self, Change, Denied, Opened, Request, StoreError};
 
 /// How much longer than its wait a request may run before it counts as dead, in milliseconds.
 const GRACE_MS: u64 = 10_000;
+/// How long to wait before a request is closed again.
+const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
 /// The client's own name for a request: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +42,9 @@ impl IdempotencyKey {
 /// One run of an idempotent request.
 #[derive(Clone)]
 pub struct Once {
-    store: Arc<dyn Store>,
+    queues: Queues,
     request: Arc<Request>,
-    /// Held while a claim is in flight; true once the request has won something and been recorded.
+    /// Held while a claim is under way; true once the request has won something, whatever becomes of that.
     won: Arc<Mutex<bool>>,
 }
 
@@ -57,32 +60,57 @@ impl Once {
         &self.request.claim
     }
 
-    /// Delays forgetting the request until the outcome of this claim is known.
+    /// Waits for a claim before it, and makes [`Forget`] wait until the outcome of this one is known.
     pub async fn claiming(&self) -> Claiming {
         Claiming { once: self.clone(), won: self.won.clone().lock_owned().await }
+    }
+
+    /// Writes the jobs into the request's record; `false`: another run has taken it over.
+    async fn close(&self, jobs: &[Job]) -> store::Result<bool> {
+        let until = jobs.iter().filter_map(|job| job.meta.reserved_until).max().unwrap_or_default();
+        let ids: Vec<JobId> = jobs.iter().map(|job| job.meta.id.clone()).collect();
+        self.queues.0.store.close_request(&self.request, &ids, until).await
     }
 }
 
 impl Claiming {
-    /// Records the jobs for repeats of the request, until the last of their leases is over.
-    pub async fn won(mut self, jobs: &[Job]) {
-        let until = jobs.iter().filter_map(|job| job.meta.reserved_until).max();
-        let claim = jobs.iter().find_map(|job| job.meta.claim.as_ref());
-        let (Some(until), Some(claim)) = (until, claim) else {
-            return;
-        };
+    /// Returns the jobs once the request's record names them: only then may a client get them. If another run has
+    /// taken the request over they are given back, and this run is a repeat of that one.
+    pub async fn won(mut self, jobs: Vec<Job>) -> Result<Vec<Job>> {
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
         *self.won = true;
-        let ids: Vec<JobId> = jobs.iter().map(|job| job.meta.id.clone()).collect();
-        let Once { store, request, .. } = &self.once;
-        if let Err(error) = store.close_request(request, Some((claim, &ids)), until).await {
-            // A repeat finds the jobs all the same, by the claim, once the request counts as dead.
-            tracing::warn!(error = %crate::store::chain(&error), "a reserve could not be remembered");
+        match self.once.close(&jobs).await {
+            Ok(true) => Ok(jobs),
+            Ok(false) => {
+                tokio::spawn(self.once.queues.clone().give_back(jobs));
+                Err(Error::RequestPending)
+            }
+            Err(error) => {
+                tracing::warn!(error = %store::chain(&error), "a keyed reserve is not remembered yet");
+                tokio::spawn(self.close_later(jobs));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Closes the request once the store is back, so that a repeat gets the jobs; until their leases are over.
+    async fn close_later(self, jobs: Vec<Job>) {
+        let queues = &self.once.queues;
+        let is_held = |now: Timestamp| jobs.iter().any(|job| job.meta.reserved_until > Some(now));
+        while queues.now().is_ok_and(is_held) {
+            tokio::time::sleep(CLOSE_AGAIN).await;
+            match self.once.close(&jobs).await {
+                Ok(true) => return,
+                Ok(false) => return queues.clone().give_back(jobs).await,
+                Err(_) => {}
+            }
         }
     }
 }
 
-/// Forgets a request that ends without jobs, however it ends: an empty response, an error, a client that
-/// left.
+/// Forgets a request that ends without jobs, however it ends: with an empty response, an error, a client that left.
 struct Forget(Once);
 
 impl Drop for Forget {
@@ -93,9 +121,8 @@ impl Drop for Forget {
             if *won {
                 return;
             }
-            let end = once.request.pending_until;
-            if let Err(error) = once.store.close_request(&once.request, None, end).await {
-                tracing::debug!(error = %crate::store::chain(&error), "a reserve could not be forgotten");
+            if let Err(error) = once.queues.0.store.forget_request(&once.request).await {
+                tracing::debug!(error = %store::chain(&error), "a reserve could not be forgotten");
             }
         });
     }
@@ -107,34 +134,82 @@ impl Queues {
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);
         loop {
-            let request = self.request(ask, key)?;
-            let once =
-                Once { store: self.0.store.clone(), request: Arc::new(request.clone()), won: Arc::default() };
-            match self.0.store.open_request(&request).await? {
+            let request = Arc::new(self.request(ask, key)?);
+            let once = Once { queues: self.clone(), request, won: Arc::default() };
+            let ran = match self.0.store.open_request(&once.request).await? {
                 Opened::New => {
                     let _forget = Forget(once.clone());
-                    return self.take_once(ask, once).await;
+                    self.take_once(ask, once).await
                 }
                 Opened::TakenOver { previous } => {
                     let _forget = Forget(once.clone());
-                    let queues = self.expand(&ask.queues).await?;
-                    let jobs = self.0.store.held(&queues, &previous).await?;
-                    if jobs.is_empty() {
-                        return self.take_once(ask, once).await;
+                    match self.take_over(ask, &once, previous).await {
+                        Ok(jobs) if jobs.is_empty() => self.take_once(ask, once).await,
+                        ended => ended,
                     }
-                    once.claiming().await.won(&jobs).await;
-                    return Ok(jobs);
                 }
                 Opened::Finished { claim, ids } => return self.still_held(&claim, &ids).await,
                 Opened::Different => return Err(Error::IdempotencyKeyReused),
-                Opened::Pending if Instant::now() >= patience => return Err(Error::RequestPending),
-                Opened::Pending => tokio::time::sleep(pause).await,
+                Opened::Pending => Err(Error::RequestPending),
+            };
+            match ran {
+                Err(Error::RequestPending) if Instant::now() < patience => tokio::time::sleep(pause).await,
+                ended => return ended,
             }
             pause = (pause * 2).min(Duration::from_millis(250));
         }
     }
 
-    /// Returns those of the jobs that are still reserved as they were.
+    /// Gives the jobs that the run before has won to this one, in a task that outlives the client. From then on the
+    /// token of that run is dead, so that what it still does, such as giving back what it takes for its own, does not
+    /// concern jobs that the client of this one holds.
+    async fn take_over(&self, ask: &ReserveAsk, once: &Once, previous: Claim) -> Result<Vec<Job>> {
+        let (this, ask, once) = (self.clone(), ask.clone(), once.clone());
+        let taking = tokio::spawn(async move {
+            let guard = once.claiming().await;
+            let queues = this.expand(&ask.queues).await?;
+            match this.move_claims(&ask, &queues, &previous, once.claim()).await {
+                Ok(jobs) => guard.won(jobs).await,
+                Err(error) => {
+                    for claim in [&previous, once.claim()] {
+                        queues.iter().for_each(|queue| this.recover(queue.clone(), claim.clone()));
+                    }
+                    Err(error.into())
+                }
+            }
+        });
+        taking.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
+    }
+
+    /// Returns the jobs of these queues that `to` holds once it has everything that `from` held.
+    async fn move_claims(
+        &self,
+        ask: &ReserveAsk,
+        queues: &[QueueName],
+        from: &Claim,
+        to: &Claim,
+    ) -> store::Result<Vec<Job>> {
+        let rules = self.rules();
+        let change = |job: Job| {
+            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&job.meta.queue));
+            let operation = Operation::TakeOver { claim: from.clone(), to: to.clone(), lease_ms };
+            Change { id: job.meta.id, operation }
+        };
+        let changes: Vec<Change> = self.0.store.held(queues, from).await?.into_iter().map(change).collect();
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        for applied in self.0.store.apply(changes, &rules).await {
+            match applied {
+                // Lapsed or given back meanwhile.
+                Ok(_) | Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
+                Err(Denied::Store(error)) => return Err(error),
+            }
+        }
+        self.0.store.held(queues, to).await
+    }
+
+    /// Those of the jobs that are still reserved as they were.
     async fn still_held(&self, claim: &Claim, ids: &[JobId]) -> Result<Vec<Job>> {
         let jobs = self.0.store.get(ids).await?;
         let held = |job: &Job| job.meta.state == State::Reserved && job.meta.claim.as_ref() == Some(claim);

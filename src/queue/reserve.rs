@@ -246,7 +246,7 @@ impl Queues {
         let claiming = tokio::spawn(async move {
             let guard = once.claiming().await;
             let jobs = this.claim_from_queues(&ask, once.claim(), false).await?.hand_over();
-            guard.won(&jobs).await;
+            let jobs = guard.won(jobs).await?;
             this.count_deliveries(&jobs);
             Ok(jobs)
         });
@@ -356,7 +356,7 @@ impl Queues {
     }
 
     /// Gives back jobs that their client did not receive, as if they had not been delivered.
-    async fn give_back(self, jobs: Vec<Job>) {
+    pub(super) async fn give_back(self, jobs: Vec<Job>) {
         let release = |job: Job| {
             Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
         };
@@ -387,7 +387,7 @@ impl Queues {
     }
 
     /// Finds what a claim of unknown outcome has won, by its token, and gives it back.
-    fn recover(&self, queue: QueueName, claim: Claim) {
+    pub(super) fn recover(&self, queue: QueueName, claim: Claim) {
         let this = self.clone();
         tokio::spawn(async move {
             let mut empty_queries = 0;

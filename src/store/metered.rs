@@ -207,8 +207,8 @@ metered! {
     }
     Requests {
         open_request(request: &Request) -> Result<Opened>;
-        close_request(request: &Request, won: Option<(&Claim, &[JobId])>, keep_until: Timestamp)
-            -> Result<()>;
+        close_request(request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool>;
+        forget_request(request: &Request) -> Result<()>;
     }
     Batches {
         create_batch(batch: Batch, jobs: Vec<NewJob>, rules: &Rules)

@@ -23,9 +23,10 @@ pub struct Request {
 pub enum Opened {
     /// Nothing: run it, then close it.
     New,
-    /// An earlier run is past its `pending_until` and has died: run it instead. `previous` may have won jobs.
+    /// Its runner is past its `pending_until`: the request is the caller's now. `previous` may have won jobs, which
+    /// are to be taken over; what it wins from here on its runner gives back.
     TakenOver {
-        /// The claim of the earlier run.
+        /// The claim of the runner before.
         previous: Claim,
     },
     /// It is in flight: retry in a moment.
@@ -80,12 +81,11 @@ pub trait Requests: Send + Sync {
     /// Records a request that is about to run, so that any server recognises a repeat of it.
     async fn open_request(&self, request: &Request) -> Result<Opened>;
 
-    /// Records until `keep_until` which jobs the request won, and by which claim; deletes the record if it
-    /// won none.
-    async fn close_request(
-        &self,
-        request: &Request,
-        won: Option<(&Claim, &[JobId])>,
-        keep_until: Timestamp,
-    ) -> Result<()>;
+    /// Remembers until `keep_until` which jobs the request won. Idempotent. `false`: another runner has taken the
+    /// request over, or it was forgotten; then no client may get the jobs.
+    async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool>;
+
+    /// Forgets a request that won nothing. Idempotent; it changes nothing once the request is closed, or another
+    /// runner's.
+    async fn forget_request(&self, request: &Request) -> Result<()>;
 }

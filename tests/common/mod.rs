@@ -4,5 +4,6 @@
 pub mod fleet;
 pub mod mongod;
 pub mod own_mongod;
+pub mod proxy;
 pub mod server;
 pub mod stores;

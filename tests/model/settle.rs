@@ -55,6 +55,7 @@ fn shows(operation: &Operation) -> (Option<&Claim>, Option<Repeatable>) {
         Operation::Move { claim, .. } => (Some(claim), Some(Repeatable::Move)),
         Operation::Rollback { claim, .. }
         | Operation::Extend { claim, .. }
+        | Operation::TakeOver { claim, .. }
         | Operation::Release { claim }
         | Operation::Lapse { claim, .. }
         | Operation::Abandon { claim, .. } => (Some(claim), None),
@@ -233,6 +234,7 @@ impl Model {
                 self.put(Job { reserved_until: Some(until), progress, ..job.clone() });
                 Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
             }
+            Operation::TakeOver { .. } => Err(No::Unknown), // not among the model's steps
             Operation::Release { .. } if is_over(job, now) => Ok(self.leaves(job)),
             Operation::Release { .. } => {
                 Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))

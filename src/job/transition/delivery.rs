@@ -1,10 +1,10 @@
-//! The transitions around a claim: reserve, block, unblock, bury.
+//! The transitions around a claim: reserve, take over, block, unblock, bury.
 //!
 //! A claim writes many jobs with one statement. So these rules change a [`Meta`] in place, and each is one row of the
 //! table with one target: a store guards its statement by [`Transition::from`] and encodes the `Meta` that the rule
 //! leaves.
 
-use super::Refusal;
+use super::{Refusal, Step};
 use crate::job::state::{Transition, Verb};
 use crate::job::{Claim, Meta, SemaphoreName, Timestamp, WorkerName};
 
@@ -47,6 +47,14 @@ pub fn reserve(
     meta.claim = Some(claim.clone());
     (meta.waits_for, meta.waiting_since) = (None, None);
     Ok(())
+}
+
+/// Gives a reserved job to a repeat of the request that won it. The lease is never shortened.
+pub fn take_over(meta: &Meta, to: &Claim, lease_ms: u64, now: Timestamp) -> Step {
+    let until = now.plus_ms(lease_ms);
+    let until = meta.reserved_until.map_or(until, |earlier| earlier.max(until));
+    let (claim, lease_ms) = (Some(to.clone()), Some(lease_ms));
+    Step::held(Meta { claim, lease_ms, reserved_until: Some(until), ..meta.clone() }, until)
 }
 
 /// Blocks the job by a semaphore. Its time of waiting goes on where it has waited before.

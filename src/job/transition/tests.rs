@@ -52,6 +52,7 @@ fn operations(claim: &Claim) -> Vec<Operation> {
         Operation::Rollback { claim: claim(), delay_ms, error },
         Operation::Extend { claim: claim(), lease_ms, progress },
         Operation::Move { claim: claim(), queue: queue("other"), payload: None, delay_ms, priority },
+        Operation::TakeOver { claim: claim(), to: Claim::random(), lease_ms: 1000 },
         Operation::Release { claim: claim() },
         Operation::Lapse { claim: claim(), reserved_until: at(NOW + 10) },
         Operation::Abandon { claim: claim(), loss: Loss::Removed },
@@ -170,4 +171,21 @@ fn nothing_of_an_earlier_place_stays_with_a_job_that_joins_its_line_again() {
         (Some(1), State::Ready),
         "the retried transaction found the line empty"
     );
+}
+
+#[test]
+fn a_takeover_moves_the_token_and_never_shortens_the_lease() {
+    let (claim, to, rules) = (Claim::random(), Claim::random(), Rules::default());
+    let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
+    for (lease_ms, until) in [(5, NOW + 10), (1000, NOW + 1000)] {
+        let operation = Operation::TakeOver { claim: claim.clone(), to: to.clone(), lease_ms };
+        let Next::Write { meta, .. } = step(&job(State::Reserved, &claim), &operation, around).unwrap().next
+        else {
+            panic!("nothing is written");
+        };
+        assert_eq!((&meta.claim, meta.reserved_until), (&Some(to.clone()), Some(at(until))));
+        assert_eq!((meta.state, meta.attempts), (State::Reserved, 1));
+        let lost = Err(Refusal::Lost { gone: false });
+        assert_eq!(step(&meta, &operation, around), lost, "the old token is dead");
+    }
 }

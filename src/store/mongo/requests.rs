@@ -6,7 +6,7 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use crate::job::{Claim, JobId, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::REQUESTS;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::client::{DUPLICATE_KEY, barrier, code, fault};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::requests::Earlier;
 use crate::store::{Opened, Request, Requests, Result, Store as _};
@@ -17,13 +17,12 @@ impl Requests for Mongo {
         self.connection.within(open(self, request)).await
     }
 
-    async fn close_request(
-        &self,
-        request: &Request,
-        won: Option<(&Claim, &[JobId])>,
-        keep_until: Timestamp,
-    ) -> Result<()> {
+    async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool> {
         self.connection.within(close(self, request, won, keep_until)).await
+    }
+
+    async fn forget_request(&self, request: &Request) -> Result<()> {
+        self.connection.within(forget(self, request)).await
     }
 }
 
@@ -34,7 +33,7 @@ fn record(request: &Request) -> Document {
 }
 
 /// Announces a request, or returns what is known of it.
-pub async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
+async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
     let requests = mongo.collection(REQUESTS).await?;
     loop {
         match requests.insert_one(record(request)).await {
@@ -47,9 +46,19 @@ pub async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
         let Some(found) = found else { continue };
         let earlier = earlier(&found)?;
         let claim = earlier.claim.clone();
+        let as_read = if earlier.won.is_some() { run_by(request, &claim) } else { pending(request, &claim) };
         let opened = Opened::decide(request, Some(earlier), mongo.now()?);
-        let replaces = matches!(opened, Opened::New | Opened::TakenOver { .. }) && claim != request.claim;
-        if !replaces || replace(mongo, request, &claim).await? {
+        let is_certain = match opened {
+            Opened::New if claim == request.claim => true, // this very insert, repeated by the driver
+            Opened::New | Opened::TakenOver { .. } => replace(mongo, as_read, request).await?,
+            Opened::Finished { .. } => {
+                // A failover must not take back what a repeat gets.
+                barrier(mongo.connection.database().await?).await?;
+                true
+            }
+            Opened::Pending | Opened::Different => true,
+        };
+        if is_certain {
             return Ok(opened);
         }
     }
@@ -58,41 +67,55 @@ pub async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
 /// Reads the record of an earlier call. Its one moment is the end of the call, then that of the record.
 fn earlier(found: &Document) -> Result<Earlier> {
     let row = Row(found);
-    let until = row.time("until")?.unwrap_or_default();
-    let digest = found.get_binary_generic("digest").ok().and_then(|digest| digest.as_slice().try_into().ok());
-    let won = found.get_array("ids").ok();
-    let won = won.map(|ids| ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect());
+    let (won, until) = (won(found), row.time("until")?);
     Ok(Earlier {
-        digest: digest.unwrap_or_default(),
+        digest: digest(found)?,
         claim: Claim::from_stored(found.get_str("claim").map_err(|_| row.fault("claim"))?),
-        pending_until: until,
-        until: won.as_ref().map(|_: &Vec<JobId>| until),
+        pending_until: until.unwrap_or_default(),
+        until: until.filter(|_| won.is_some()),
         won,
     })
 }
 
-/// Puts this request in the place of the one with that claim; false on a conflict with another call.
-async fn replace(mongo: &Mongo, request: &Request, claim: &Claim) -> Result<bool> {
-    let requests = mongo.collection(REQUESTS).await?;
-    let filter = doc! { "_id": &request.id, "claim": claim.as_str() };
-    Ok(requests.replace_one(filter, record(request)).await.map_err(fault)?.matched_count == 1)
+fn won(found: &Document) -> Option<Vec<JobId>> {
+    let ids = found.get_array("ids").ok()?;
+    Some(ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect())
 }
 
-/// Remembers what a request won, or forgets it.
-pub async fn close(
-    mongo: &Mongo,
-    request: &Request,
-    won: Option<(&Claim, &[JobId])>,
-    keep_until: Timestamp,
-) -> Result<()> {
+fn digest(found: &Document) -> Result<[u8; 32]> {
+    let bytes = found.get_binary_generic("digest").ok();
+    bytes.and_then(|bytes| bytes.as_slice().try_into().ok()).ok_or_else(|| Row(found).fault("digest"))
+}
+
+/// Replaces the record by that of this request; false if it has changed since it was read, by another repeat or by
+/// its runner, which has closed it.
+async fn replace(mongo: &Mongo, as_read: Document, request: &Request) -> Result<bool> {
     let requests = mongo.collection(REQUESTS).await?;
-    let filter = doc! { "_id": &request.id, "claim": request.claim.as_str() };
-    let Some((claim, ids)) = won else {
-        requests.delete_one(filter).await.map_err(fault)?;
-        return Ok(());
-    };
-    let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
-    let update = doc! { "$set": { "ids": ids, "claim": claim.as_str(), "until": date(keep_until) } };
-    requests.update_one(filter, update).await.map_err(fault)?;
+    Ok(requests.replace_one(as_read, record(request)).await.map_err(fault)?.matched_count == 1)
+}
+
+/// Finds the request where this claim runs it.
+fn run_by(request: &Request, claim: &Claim) -> Document {
+    doc! { "_id": &request.id, "claim": claim.as_str() }
+}
+
+/// The same as long as it is not closed.
+fn pending(request: &Request, claim: &Claim) -> Document {
+    let mut filter = run_by(request, claim);
+    filter.insert("ids", doc! { "$exists": false });
+    filter
+}
+
+async fn close(mongo: &Mongo, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool> {
+    let requests = mongo.collection(REQUESTS).await?;
+    let ids: Vec<&str> = won.iter().map(JobId::as_str).collect();
+    let update = doc! { "$set": { "ids": ids, "until": date(keep_until) } };
+    let closed = requests.update_one(run_by(request, &request.claim), update).await.map_err(fault)?;
+    Ok(closed.matched_count == 1)
+}
+
+async fn forget(mongo: &Mongo, request: &Request) -> Result<()> {
+    let requests = mongo.collection(REQUESTS).await?;
+    requests.delete_one(pending(request, &request.claim)).await.map_err(fault)?;
     Ok(())
 }

@@ -19,18 +19,14 @@ impl Requests for SqliteStore {
         self.writer.run(move |db, now| open(db, &request, now)).await
     }
 
-    async fn close_request(
-        &self,
-        request: &Request,
-        won: Option<(&Claim, &[JobId])>,
-        keep_until: Timestamp,
-    ) -> Result<()> {
-        let (request, won) = (request.clone(), won.map(|(claim, ids)| (claim.clone(), ids.to_vec())));
-        let close = move |db: &Tx<'_>, _| {
-            let won = won.as_ref().map(|(claim, ids)| (claim, ids.as_slice()));
-            close(db, &request, won, keep_until)
-        };
-        self.writer.run(close).await
+    async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool> {
+        let (request, won) = (request.clone(), won.to_vec());
+        self.writer.run(move |db: &Tx<'_>, _| close(db, &request, &won, keep_until)).await
+    }
+
+    async fn forget_request(&self, request: &Request) -> Result<()> {
+        let request = request.clone();
+        self.writer.run(move |db: &Tx<'_>, _| forget(db, &request)).await
     }
 }
 
@@ -71,27 +67,15 @@ fn earlier(found: &Row<'_>) -> Result<Earlier, Fault> {
     })
 }
 
-/// Remembers what the request won, or forgets the request. One that was taken over changes nothing any more.
-pub fn close(
-    db: &Connection,
-    request: &Request,
-    won: Option<(&Claim, &[JobId])>,
-    until: Timestamp,
-) -> Result<(), Fault> {
-    let Some((claim, ids)) = won else {
-        db.prepare_cached("DELETE FROM requests WHERE id = ?1 AND claim = ?2 AND won IS NULL")?
-            .execute([request.id.as_str(), request.claim.as_str()])?;
-        return Ok(());
-    };
-    db.prepare_cached(
-        "UPDATE requests SET claim = ?3, won = ?4, until = ?5 WHERE id = ?1 AND claim = ?2 AND won IS NULL",
-    )?
-    .execute(params![
-        request.id,
-        request.claim.as_str(),
-        claim.as_str(),
-        row::to_json(Some(&ids))?,
-        until.millis(),
-    ])?;
+fn close(db: &Connection, request: &Request, won: &[JobId], until: Timestamp) -> Result<bool, Fault> {
+    let closed = db
+        .prepare_cached("UPDATE requests SET won = ?3, until = ?4 WHERE id = ?1 AND claim = ?2")?
+        .execute(params![request.id, request.claim.as_str(), row::to_json(Some(&won))?, until.millis()])?;
+    Ok(closed == 1)
+}
+
+fn forget(db: &Connection, request: &Request) -> Result<(), Fault> {
+    db.prepare_cached("DELETE FROM requests WHERE id = ?1 AND claim = ?2 AND won IS NULL")?
+        .execute([request.id.as_str(), request.claim.as_str()])?;
     Ok(())
 }

@@ -1,0 +1,21 @@
+//! Faults at the one moment where the server's own reasoning could fail: an answer that is lost, a server that
+//! stands still for longer than a lease, a client that leaves. Then the rest of the system goes on, and then the
+//! first server comes back.
+
+mod common;
+
+#[path = "faults/keyed.rs"]
+mod keyed;
+#[path = "faults/world.rs"]
+mod world;
+
+use keyed::*;
+
+// Most need something between the server and its store, or a second server.
+on_one_store! { mongo:
+    a_claim_whose_answer_was_lost_has_one_holder
+    a_claim_whose_server_stood_still_has_one_holder
+    a_claim_that_lands_after_the_takeover_is_given_back
+    a_server_that_was_taken_over_hands_out_no_dead_token
+    a_record_that_cannot_be_closed_is_closed_in_the_end
+}

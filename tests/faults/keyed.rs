@@ -1,0 +1,117 @@
+//! Keyed reserves that are taken over by another server while the first one is slow, cut off or frozen: a job has
+//! one holder all the same, and no token that is handed out is dead.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::common::proxy::Fault;
+use crate::common::server::Place;
+use crate::world::{LONG_MS, Pair, begin_keyed, is_the_only_holder, keyed, repeat, signal, take};
+
+fn ask() -> Value {
+    json!({"lease_ms": LONG_MS})
+}
+
+pub async fn a_claim_whose_answer_was_lost_has_one_holder(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    let id = near.push("work", json!({"payload": 1})).await;
+    let claim = proxy.next("update", "jobs", Fault::HoldAfter);
+    let first = begin_keyed(&far, "k", ask());
+    claim.met().await;
+    proxy.part();
+    assert_eq!(first.await.unwrap().unwrap().0, 503);
+    let (held, took) = repeat(&near, "k", ask()).await;
+    println!("taken over after {took:?}");
+    assert_eq!((held.len(), &held[0]["id"]), (1, &json!(id)));
+    claim.release();
+    proxy.heal();
+    is_the_only_holder(&near, &held[0]).await;
+}
+
+pub async fn a_claim_whose_server_stood_still_has_one_holder(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let claim = proxy.next("update", "jobs", Fault::HoldAfter);
+    let first = begin_keyed(&far, "k", ask());
+    claim.met().await;
+    signal(&far, Signal::SIGSTOP);
+    claim.release();
+    let (held, took) = repeat(&near, "k", ask()).await;
+    println!("taken over after {took:?}");
+    signal(&far, Signal::SIGCONT);
+    match first.await.unwrap() {
+        Some((200, answer)) if answer["jobs"] != json!([]) => {
+            assert_eq!(answer["jobs"][0]["reservation"], held[0]["reservation"], "a dead token");
+        }
+        Some((200 | 503, _)) => {}
+        other => panic!("{other:?}"),
+    }
+    is_the_only_holder(&near, &held[0]).await;
+}
+
+/// The takeover has looked for what the first server won before that claim arrives.
+pub async fn a_claim_that_lands_after_the_takeover_is_given_back(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    let late = near.push("work", json!({"payload": 1})).await;
+    let claim = proxy.next("update", "jobs", Fault::HoldBefore);
+    let first = begin_keyed(&far, "k", ask());
+    claim.met().await;
+    proxy.part();
+    let urgent = near.push("work", json!({"payload": 2, "priority": 9})).await;
+    let (held, _) = repeat(&near, "k", ask()).await;
+    assert_eq!((held.len(), &held[0]["id"]), (1, &json!(urgent)));
+    claim.release();
+    assert_eq!(first.await.unwrap().unwrap().0, 503);
+    proxy.heal();
+    let taken = take(&near).await;
+    assert_eq!(taken["id"], json!(late));
+    let (again, _) = repeat(&near, "k", ask()).await;
+    assert_eq!(again[0]["reservation"], held[0]["reservation"]);
+    tokio::time::sleep(Duration::from_secs(5)).await; // the first server tries for some seconds
+    for job in [&taken, &held[0]] {
+        assert_eq!(near.settle(job, "commit", json!({})).await.0, 200);
+    }
+}
+
+/// The first server learns that it won, and stands still before it can say so in the record.
+pub async fn a_server_that_was_taken_over_hands_out_no_dead_token(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let close = proxy.next("update", "requests", Fault::HoldBefore);
+    let first = begin_keyed(&far, "k", ask());
+    close.met().await;
+    signal(&far, Signal::SIGSTOP);
+    let (held, _) = repeat(&near, "k", ask()).await;
+    assert_eq!(held.len(), 1);
+    close.release();
+    signal(&far, Signal::SIGCONT);
+    if let Some((200, answer)) = first.await.unwrap() {
+        for job in answer["jobs"].as_array().unwrap() {
+            let (status, answer) = near.settle(job, "extend", json!({"lease_ms": LONG_MS})).await;
+            assert_eq!(status, 200, "a dead token was handed out: {answer}");
+        }
+    }
+    let (again, _) = repeat(&far, "k", ask()).await;
+    assert_eq!(again[0]["reservation"], held[0]["reservation"]);
+    is_the_only_holder(&near, &held[0]).await;
+}
+
+pub async fn a_record_that_cannot_be_closed_is_closed_in_the_end(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let close = proxy.every("update", "requests", Fault::CutAfter);
+    let first = begin_keyed(&far, "k", ask());
+    close.met().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(close);
+    let first = first.await.unwrap();
+    let (held, _) = repeat(&near, "k", ask()).await;
+    assert_eq!(held.len(), 1);
+    if let Some((200, answer)) = first {
+        assert_eq!(answer["jobs"][0]["reservation"], held[0]["reservation"]);
+    }
+    assert_eq!(keyed(&far, "k", ask()).await.unwrap().1["jobs"][0]["reservation"], held[0]["reservation"]);
+    is_the_only_holder(&near, &held[0]).await;
+}

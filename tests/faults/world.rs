@@ -1,0 +1,96 @@
+//! Two servers over one MongoDB: `far` reaches it through a proxy, `near` by itself.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::common::proxy::Proxy;
+use crate::common::server::{Place, Server, until};
+
+/// Longer than any of these tests takes: nothing lapses by accident.
+pub const LONG_MS: u64 = 600_000;
+/// How long a test looks on to see that something does not happen.
+pub const WATCHED: Duration = Duration::from_secs(6);
+
+/// See the module's documentation.
+pub struct Pair {
+    pub proxy: Proxy,
+    pub far: Server,
+    pub near: Server,
+}
+
+impl Pair {
+    pub async fn start(place: &Place) -> Self {
+        let proxy = Proxy::before(&place.url).await;
+        let prompt = [("TAILBACK_REAPER__INTERVAL_MS", "100")];
+        let url = proxy.url(&place.url);
+        let (far, near) =
+            tokio::join!(Server::start_with(&url, &prompt), Server::start_with(&place.url, &prompt));
+        Self { proxy, far, near }
+    }
+}
+
+pub fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
+}
+
+/// Reserves from `work` with an `Idempotency-Key`.
+pub async fn keyed(server: &Server, key: &str, body: Value) -> Option<(u16, Value)> {
+    keyed_by(&server.http, &server.base, key, body).await
+}
+
+async fn keyed_by(http: &reqwest::Client, base: &str, key: &str, body: Value) -> Option<(u16, Value)> {
+    let url = format!("{base}/v1/queues/work/reserve");
+    let response = http.post(url).header("idempotency-key", key).json(&body).send().await.ok()?;
+    let status = response.status().as_u16();
+    Some((status, response.json().await.unwrap_or_default()))
+}
+
+/// The same in the background.
+pub fn begin_keyed(server: &Server, key: &'static str, body: Value) -> JoinHandle<Option<(u16, Value)>> {
+    let (http, base) = (server.http.clone(), server.base.clone());
+    tokio::spawn(async move { keyed_by(&http, &base, key, body).await })
+}
+
+/// Repeats a keyed reserve until it is answered with 200, and how long that took.
+pub async fn repeat(server: &Server, key: &str, body: Value) -> (Vec<Value>, Duration) {
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < Duration::from_secs(60), "the repeat is never answered");
+        match keyed(server, key, body.clone()).await {
+            Some((200, answer)) => return (answer["jobs"].as_array().unwrap().clone(), since.elapsed()),
+            Some((503, _)) | None => tokio::time::sleep(Duration::from_millis(20)).await,
+            Some((409, answer)) => assert_eq!(answer["code"], "request-pending", "{answer}"),
+            Some((status, answer)) => panic!("{status} {answer}"),
+        }
+    }
+}
+
+/// Nobody else is given a job while this one is held, whatever comes back in the meantime; then it is committed.
+pub async fn is_the_only_holder(server: &Server, job: &Value) {
+    let since = Instant::now();
+    while since.elapsed() < WATCHED {
+        let others = server.reserve("work", json!({"lease_ms": LONG_MS})).await;
+        assert!(others.is_empty(), "after {:?} another one holds it: {others:?}", since.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let (status, answer) = server.settle(job, "commit", json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// Waits until a reserve without a key gets a job.
+pub async fn take(server: &Server) -> Value {
+    let taken = std::sync::Mutex::new(None);
+    until("a job is delivered", || async {
+        let jobs = server.reserve("work", json!({"lease_ms": LONG_MS})).await;
+        let first = jobs.into_iter().next();
+        let is_some = first.is_some();
+        *taken.lock().unwrap() = first;
+        is_some
+    })
+    .await;
+    taken.into_inner().unwrap().unwrap()
+}
