@@ -281,6 +281,7 @@ macro_rules! every_case {
                 a_request_is_forgotten_after_its_time
                 a_request_whose_runner_died_is_taken_over
                 a_job_that_is_taken_over_has_one_token
+                a_request_runs_as_long_as_its_server_is_alive
                 a_key_stands_for_one_request
                 of_two_runners_at_once_one_runs
             }

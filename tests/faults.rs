@@ -6,16 +6,29 @@ mod common;
 
 #[path = "faults/keyed.rs"]
 mod keyed;
+#[path = "faults/leaving.rs"]
+mod leaving;
 #[path = "faults/world.rs"]
 mod world;
 
 use keyed::*;
+use leaving::*;
+
+on_one_store! { sqlite:
+    a_client_that_leaves_early_leaves_nothing_pending
+    a_server_that_was_killed_leaves_nothing_pending
+}
 
 // Most need something between the server and its store, or a second server.
 on_one_store! { mongo:
+    a_client_that_leaves_early_leaves_nothing_pending
+    a_server_that_was_killed_leaves_nothing_pending
     a_claim_whose_answer_was_lost_has_one_holder
     a_claim_whose_server_stood_still_has_one_holder
     a_claim_that_lands_after_the_takeover_is_given_back
     a_server_that_was_taken_over_hands_out_no_dead_token
     a_record_that_cannot_be_closed_is_closed_in_the_end
+    a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending
+    an_opening_that_failed_leaves_nothing_pending
+    a_claim_of_a_server_that_was_killed_goes_to_the_repeat
 }

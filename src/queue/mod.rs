@@ -55,6 +55,7 @@ pub use self::jobs::{Cancelled, Edit, Page};
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
 pub use self::once::IdempotencyKey;
+use self::once::Runs;
 use self::outcomes::Outcomes;
 use self::push::PushRounds;
 pub use self::push::{NewPush, PushAnswer, When};
@@ -229,6 +230,7 @@ pub struct Shared {
     /// Ends all waits with an error: the store stays away.
     away: Notify,
     draining: CancellationToken,
+    runs: Runs,
 }
 
 impl Queues {
@@ -255,6 +257,7 @@ impl Queues {
             semaphores: SemaphoreNotes::default(),
             away: Notify::new(),
             draining: CancellationToken::new(),
+            runs: Runs::default(),
         }))
     }
 

@@ -1,6 +1,6 @@
 //! Reserves with an `Idempotency-Key`: a repeat returns the same jobs, on whichever server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -10,12 +10,18 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use super::{Error, Queues, ReserveAsk, Result};
+use crate::job::settings::LEASE_MAX_MS;
 use crate::job::transition::Operation;
 use crate::job::{Claim, Job, JobId, QueueName, State, Timestamp};
 use crate::store::{self, Change, Denied, Opened, Request, StoreError};
 
 /// How much longer than its wait a request may run before it counts as dead, in milliseconds.
 const GRACE_MS: u64 = 10_000;
+/// How long a server that is not heard of counts as alive, in milliseconds: then repeats take over what it ran. A server
+/// that was only slow loses nothing but its turn.
+const ALIVE_MS: u64 = 1000;
+/// How often a server says that it is alive, while it runs keyed reserves.
+const BEAT: Duration = Duration::from_millis(300);
 /// How long to wait before a request is closed again.
 const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -46,6 +52,7 @@ pub struct Once {
     request: Arc<Request>,
     /// Held while a claim is under way; true once the request has won something, whatever becomes of that.
     won: Arc<Mutex<bool>>,
+    alive: Arc<OnceLock<Alive>>,
 }
 
 /// A claim in flight for an idempotent request.
@@ -63,6 +70,23 @@ impl Once {
     /// Waits for a claim before it, and makes [`Forget`] wait until the outcome of this one is known.
     pub async fn claiming(&self) -> Claiming {
         Claiming { once: self.clone(), won: self.won.clone().lock_owned().await }
+    }
+
+    /// Announces the request, in a task that outlives the client. Where it is this run's own, or may be since the store
+    /// failed, it is forgotten with what is returned, also if the client has left and gets nothing returned.
+    async fn open(&self) -> Result<(Opened, Forget)> {
+        let once = self.clone();
+        let opening = tokio::spawn(async move {
+            let mut forget = Forget(Some(once.clone()));
+            let opened = once.queues.0.store.open_request(&once.request).await?;
+            if matches!(opened, Opened::New | Opened::TakenOver { .. }) {
+                once.alive.get_or_init(|| Alive::new(once.queues.clone()));
+            } else {
+                forget.0 = None;
+            }
+            Ok((opened, forget))
+        });
+        opening.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
     /// Writes the jobs into the request's record; `false`: another run has taken it over.
@@ -111,20 +135,89 @@ impl Claiming {
 }
 
 /// Forgets a request that ends without jobs, however it ends: with an empty response, an error, a client that left.
-struct Forget(Once);
+struct Forget(Option<Once>);
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        let once = self.0.clone();
+        let Some(once) = self.0.take() else { return };
         tokio::spawn(async move {
             let won = once.won.lock().await;
             if *won {
                 return;
             }
-            if let Err(error) = once.queues.0.store.forget_request(&once.request).await {
+            // Once the store is back: while this goes on, the request counts as running.
+            while let Err(error) = once.queues.0.store.forget_request(&once.request).await {
                 tracing::debug!(error = %store::chain(&error), "a reserve could not be forgotten");
+                if once.queues.now().is_ok_and(|now| now >= once.request.pending_until) {
+                    return;
+                }
+                tokio::time::sleep(CLOSE_AGAIN).await;
             }
         });
+    }
+}
+
+/// What this server runs, and for how long others may count on that.
+pub(super) struct Runs {
+    runner: String,
+    alive: std::sync::Mutex<Beats>,
+}
+
+#[derive(Default)]
+struct Beats {
+    /// How many requests run.
+    running: usize,
+    /// Whether a task keeps them alive.
+    is_beating: bool,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self { runner: Claim::random().as_str().to_owned(), alive: std::sync::Mutex::default() }
+    }
+}
+
+impl Runs {
+    fn beats(&self) -> std::sync::MutexGuard<'_, Beats> {
+        self.alive.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A request that runs on this server. While there are some, a task says every [`BEAT`] that the server is alive.
+struct Alive(Queues);
+
+impl Alive {
+    fn new(queues: Queues) -> Self {
+        let mut beats = queues.0.runs.beats();
+        beats.running += 1;
+        if !std::mem::replace(&mut beats.is_beating, true) {
+            tokio::spawn(beat(queues.clone()));
+        }
+        drop(beats);
+        Self(queues)
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.0.runs.beats().running -= 1;
+    }
+}
+
+async fn beat(queues: Queues) {
+    loop {
+        tokio::time::sleep(BEAT).await;
+        {
+            let mut beats = queues.0.runs.beats();
+            if beats.running == 0 {
+                beats.is_beating = false;
+                return;
+            }
+        }
+        let Ok(now) = queues.now() else { continue };
+        if let Err(error) = queues.0.store.keep_alive(&queues.0.runs.runner, now.plus_ms(ALIVE_MS)).await {
+            tracing::debug!(error = %store::chain(&error), "others may take over what this server runs");
+        }
     }
 }
 
@@ -134,29 +227,28 @@ impl Queues {
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);
         loop {
-            let request = Arc::new(self.request(ask, key)?);
-            let once = Once { queues: self.clone(), request, won: Arc::default() };
-            let ran = match self.0.store.open_request(&once.request).await? {
-                Opened::New => {
-                    let _forget = Forget(once.clone());
-                    self.take_once(ask, once).await
-                }
-                Opened::TakenOver { previous } => {
-                    let _forget = Forget(once.clone());
-                    match self.take_over(ask, &once, previous).await {
-                        Ok(jobs) if jobs.is_empty() => self.take_once(ask, once).await,
-                        ended => ended,
-                    }
-                }
-                Opened::Finished { claim, ids } => return self.still_held(&claim, &ids).await,
-                Opened::Different => return Err(Error::IdempotencyKeyReused),
-                Opened::Pending => Err(Error::RequestPending),
-            };
-            match ran {
-                Err(Error::RequestPending) if Instant::now() < patience => tokio::time::sleep(pause).await,
+            match self.try_once(ask, key).await {
+                Err(Error::RequestPending) if Instant::now() < patience => {}
                 ended => return ended,
             }
+            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    async fn try_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
+        let request = Arc::new(self.request(ask, key)?);
+        let once = Once { queues: self.clone(), request, won: Arc::default(), alive: Arc::default() };
+        let (opened, _forget) = once.open().await?;
+        match opened {
+            Opened::New => self.take_once(ask, once).await,
+            Opened::TakenOver { previous } => match self.take_over(ask, &once, previous).await {
+                Ok(jobs) if jobs.is_empty() => self.take_once(ask, once).await,
+                ended => ended,
+            },
+            Opened::Finished { claim, ids } => self.still_held(&claim, &ids).await,
+            Opened::Different => Err(Error::IdempotencyKeyReused),
+            Opened::Pending => Err(Error::RequestPending),
         }
     }
 
@@ -220,11 +312,16 @@ impl Queues {
         let queues: Vec<String> = ask.queues.iter().map(ToString::to_string).collect();
         let queues = URL_SAFE_NO_PAD.encode(Sha256::digest(queues.join("\n")));
         let body = format!("{:?}", (ask.count, ask.wait_ms, ask.lease_ms, &ask.worker));
+        let now = self.now()?;
+        let pending_until = now.plus_ms(ask.wait_ms + GRACE_MS);
         Ok(Request {
             id: format!("{queues}:{}", key.0),
             digest: Sha256::digest(body).into(),
             claim: Claim::random(),
-            pending_until: self.now()?.plus_ms(ask.wait_ms + GRACE_MS),
+            runner: self.0.runs.runner.clone(),
+            alive_until: now.plus_ms(ALIVE_MS),
+            pending_until,
+            keep_until: pending_until.plus_ms(ask.lease_ms.unwrap_or(LEASE_MAX_MS)),
         })
     }
 }

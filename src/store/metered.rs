@@ -208,6 +208,7 @@ metered! {
     Requests {
         open_request(request: &Request) -> Result<Opened>;
         close_request(request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool>;
+        keep_alive(runner: &str, until: Timestamp) -> Result<()>;
         forget_request(request: &Request) -> Result<()>;
     }
     Batches {

@@ -14,8 +14,14 @@ pub struct Request {
     pub digest: [u8; 32],
     /// Marks what the request wins.
     pub claim: Claim,
-    /// When the run of the request has ended, or its server has died.
+    /// The server that runs it.
+    pub runner: String,
+    /// Until when its server counts as alive; then it does as long as [`Requests::keep_alive`] says so.
+    pub alive_until: Timestamp,
+    /// When it has ended at the latest.
     pub pending_until: Timestamp,
+    /// When the last lease of what it may win is over.
+    pub keep_until: Timestamp,
 }
 
 /// What a store has recorded of a request that is about to run.
@@ -23,8 +29,8 @@ pub struct Request {
 pub enum Opened {
     /// Nothing: run it, then close it.
     New,
-    /// Its runner is past its `pending_until`: the request is the caller's now. `previous` may have won jobs, which
-    /// are to be taken over; what it wins from here on its runner gives back.
+    /// Its runner has died, or is past its `pending_until`: the request is the caller's now. `previous` may have won
+    /// jobs, which are to be taken over; what it wins from here on its runner gives back.
     TakenOver {
         /// The claim of the runner before.
         previous: Claim,
@@ -84,6 +90,10 @@ pub trait Requests: Send + Sync {
     /// Remembers until `keep_until` which jobs the request won. Idempotent. `false`: another runner has taken the
     /// request over, or it was forgotten; then no client may get the jobs.
     async fn close_request(&self, request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool>;
+
+    /// Requests of this server that are pending count as alive until then. A store that has one server only needs no
+    /// such word: what it did not run itself is dead.
+    async fn keep_alive(&self, runner: &str, until: Timestamp) -> Result<()>;
 
     /// Forgets a request that won nothing. Idempotent; it changes nothing once the request is closed, or another
     /// runner's.

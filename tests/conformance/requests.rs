@@ -11,7 +11,10 @@ fn request(store: &dyn Store, id: &str, pending_ms: u64) -> Request {
         id: id.to_owned(),
         digest: [7; 32],
         claim: Claim::random(),
+        runner: "a".to_owned(),
+        alive_until: store.now().unwrap().plus_ms(pending_ms),
         pending_until: store.now().unwrap().plus_ms(pending_ms),
+        keep_until: later(store),
     }
 }
 
@@ -109,4 +112,13 @@ pub async fn a_job_that_is_taken_over_has_one_token(store: &dyn Store) {
         assert_eq!(apply(store, dead).await, Err(Refusal::Lost { gone: false }));
     }
     apply(store, commit(&new)).await.unwrap();
+}
+
+pub async fn a_request_runs_as_long_as_its_server_is_alive(store: &dyn Store) {
+    let now = store.now().unwrap();
+    let first = Request { alive_until: now, ..request(store, "r", 60_000) };
+    assert_eq!(store.open_request(&first).await.unwrap(), Opened::New);
+    store.keep_alive("a", later(store)).await.unwrap();
+    store.keep_alive("b", now).await.unwrap();
+    assert_eq!(store.open_request(&request(store, "r", 60_000)).await.unwrap(), Opened::Pending);
 }

@@ -12,8 +12,14 @@ use crate::common::server::{Place, Server, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
+/// What "within a second" means on a machine that is busy. Without the mend it takes ten or more.
+pub const SOON: Duration = Duration::from_secs(4);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);
+
+/// Servers that give up on MongoDB long before a test does, and notice soon what has run out.
+pub const PROMPT: &[(&str, &str)] =
+    &[("TAILBACK_MONGODB__DEADLINE_MS", "2500"), ("TAILBACK_REAPER__INTERVAL_MS", "100")];
 
 /// See the module's documentation.
 pub struct Pair {
@@ -25,10 +31,9 @@ pub struct Pair {
 impl Pair {
     pub async fn start(place: &Place) -> Self {
         let proxy = Proxy::before(&place.url).await;
-        let prompt = [("TAILBACK_REAPER__INTERVAL_MS", "100")];
         let url = proxy.url(&place.url);
         let (far, near) =
-            tokio::join!(Server::start_with(&url, &prompt), Server::start_with(&place.url, &prompt));
+            tokio::join!(Server::start_with(&url, PROMPT), Server::start_with(&place.url, PROMPT));
         Self { proxy, far, near }
     }
 }
@@ -93,4 +98,11 @@ pub async fn take(server: &Server) -> Value {
     })
     .await;
     taken.into_inner().unwrap().unwrap()
+}
+
+/// Whether a first look for jobs is over.
+pub async fn looked(server: &Server) -> bool {
+    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
+    let text = answer.text().await.unwrap();
+    text.lines().any(|line| line == "tailback_store_batch_size_sum{call=\"claim\"} 1")
 }

@@ -21,6 +21,10 @@ impl Requests for Mongo {
         self.connection.within(close(self, request, won, keep_until)).await
     }
 
+    async fn keep_alive(&self, runner: &str, until: Timestamp) -> Result<()> {
+        self.connection.within(keep_alive(self, runner, until)).await
+    }
+
     async fn forget_request(&self, request: &Request) -> Result<()> {
         self.connection.within(forget(self, request)).await
     }
@@ -28,8 +32,28 @@ impl Requests for Mongo {
 
 fn record(request: &Request) -> Document {
     let digest = Binary { subtype: BinarySubtype::Generic, bytes: request.digest.to_vec() };
-    let until = date(request.pending_until);
-    doc! { "_id": &request.id, "digest": digest, "claim": request.claim.as_str(), "until": until }
+    doc! {
+        "_id": &request.id,
+        "digest": digest,
+        "claim": request.claim.as_str(),
+        "runner": &request.runner,
+        "alive_until": date(request.alive_until),
+        "pending_until": date(request.pending_until),
+        "until": date(request.keep_until),
+    }
+}
+
+/// The record that says until when a server is alive. It stands among those of the requests, whose ids have no slash
+/// there, so that MongoDB removes it like theirs.
+fn runner_id(runner: &str) -> String {
+    format!("runner/{runner}")
+}
+
+async fn keep_alive(mongo: &Mongo, runner: &str, until: Timestamp) -> Result<()> {
+    let requests = mongo.collection(REQUESTS).await?;
+    let update = doc! { "$set": { "until": date(until) } };
+    requests.update_one(doc! { "_id": runner_id(runner) }, update).upsert(true).await.map_err(fault)?;
+    Ok(())
 }
 
 /// Announces a request, or returns what is known of it.
@@ -44,7 +68,7 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
         // MongoDB may remove the record in between: then it is inserted after all.
         let found = requests.find_one(doc! { "_id": &request.id }).await.map_err(fault)?;
         let Some(found) = found else { continue };
-        let earlier = earlier(&found)?;
+        let earlier = earlier(mongo, &found).await?;
         let claim = earlier.claim.clone();
         let as_read = if earlier.won.is_some() { run_by(request, &claim) } else { pending(request, &claim) };
         let opened = Opened::decide(request, Some(earlier), mongo.now()?);
@@ -64,17 +88,35 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
     }
 }
 
-/// Reads the record of an earlier call. Its one moment is the end of the call, then that of the record.
-fn earlier(found: &Document) -> Result<Earlier> {
+/// Reads the record of an earlier call. While it is pending, `until` only says when MongoDB may remove it.
+async fn earlier(mongo: &Mongo, found: &Document) -> Result<Earlier> {
     let row = Row(found);
-    let (won, until) = (won(found), row.time("until")?);
+    let won = won(found);
+    let until = row.time("until")?;
     Ok(Earlier {
         digest: digest(found)?,
         claim: Claim::from_stored(found.get_str("claim").map_err(|_| row.fault("claim"))?),
-        pending_until: until.unwrap_or_default(),
+        pending_until: if won.is_some() { Timestamp::default() } else { runs_until(mongo, found).await? },
         until: until.filter(|_| won.is_some()),
         won,
     })
+}
+
+/// Returns until when a pending request counts as running: as long as its server is alive, and not for longer than it
+/// may take.
+async fn runs_until(mongo: &Mongo, found: &Document) -> Result<Timestamp> {
+    let row = Row(found);
+    let (Some(last), Some(alive)) = (row.time("pending_until")?, row.time("alive_until")?) else {
+        return Ok(row.time("until")?.unwrap_or_default()); // an older server runs it
+    };
+    if alive > mongo.now()? {
+        return Ok(alive.min(last));
+    }
+    let requests = mongo.collection(REQUESTS).await?;
+    let runner: String = row.text("runner")?;
+    let server = requests.find_one(doc! { "_id": runner_id(&runner) }).await.map_err(fault)?;
+    let server = server.as_ref().map(|server| Row(server).time("until")).transpose()?.flatten();
+    Ok(server.map_or(alive, |server| server.max(alive)).min(last))
 }
 
 fn won(found: &Document) -> Option<Vec<JobId>> {

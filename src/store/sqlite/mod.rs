@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -58,6 +59,7 @@ pub struct SqliteStore {
     writer: Writer,
     /// Absent for a database in memory.
     readers: Option<Readers>,
+    migrated: AtomicBool,
 }
 
 impl SqliteStore {
@@ -76,7 +78,12 @@ impl SqliteStore {
             cause: format!("the thread that writes does not start: {cause}"),
         };
         let writer = Writer::start(db, lock, Arc::clone(&clock)).map_err(unusable)?;
-        Ok(Arc::new(Self { clock, writer, readers: path.map(Readers::new) }))
+        Ok(Arc::new(Self {
+            clock,
+            writer,
+            readers: path.map(Readers::new),
+            migrated: AtomicBool::new(false),
+        }))
     }
 
     async fn read<T, R>(&self, read: R) -> Result<T>
@@ -103,7 +110,15 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn migrate(&self) -> Result<Vec<String>> {
-        self.writer.run(|db, _| open::migrate(db)).await
+        let is_first = !self.migrated.swap(true, Ordering::Relaxed);
+        let migrate = move |db: &Tx<'_>, _| {
+            let made = open::migrate(db)?;
+            if is_first {
+                requests::bury(db)?; // the file is this process's alone, which runs nothing yet
+            }
+            Ok(made)
+        };
+        self.writer.run(migrate).await
     }
 
     async fn ping(&self) -> Result<()> {

@@ -24,6 +24,11 @@ impl Requests for SqliteStore {
         self.writer.run(move |db: &Tx<'_>, _| close(db, &request, &won, keep_until)).await
     }
 
+    /// There is no other server.
+    async fn keep_alive(&self, _: &str, _: Timestamp) -> Result<()> {
+        Ok(())
+    }
+
     async fn forget_request(&self, request: &Request) -> Result<()> {
         let request = request.clone();
         self.writer.run(move |db: &Tx<'_>, _| forget(db, &request)).await
@@ -65,6 +70,12 @@ fn earlier(found: &Row<'_>) -> Result<Earlier, Fault> {
         won: row::json(found, 3, "jobs of a request")?,
         until: row::time(found, 4)?,
     })
+}
+
+/// What a process before this one was running is dead: the next repeat takes it over.
+pub fn bury(db: &Connection) -> Result<(), Fault> {
+    db.execute("UPDATE requests SET pending_until = 0 WHERE won IS NULL", [])?;
+    Ok(())
 }
 
 fn close(db: &Connection, request: &Request, won: &[JobId], until: Timestamp) -> Result<bool, Fault> {

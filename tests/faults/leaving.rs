@@ -1,0 +1,93 @@
+//! Keyed reserves whose client or whose server goes away: where nothing is lost, the repeat is answered soon.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::common::fleet::{kill_9, push_many};
+use crate::common::proxy::Fault;
+use crate::common::server::{Place, Server, until};
+use crate::world::{LONG_MS, Pair, SOON, begin_keyed, looked, repeat};
+
+/// Clients that leave a moment after they have asked, while the store has much to do.
+pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let load = async {
+        for _ in 0..40 {
+            push_many(&server, "other", 500, json!({})).await;
+        }
+    };
+    let asking = async {
+        for n in 0..40_u64 {
+            let url = format!("{}/v1/queues/work/reserve", server.base);
+            let http = reqwest::Client::new(); // whose connection is closed with it
+            let ask = http.post(url).header("idempotency-key", format!("k{n}")).json(&json!({}));
+            let _ = tokio::time::timeout(Duration::from_micros(100 + 40 * n), ask.send()).await;
+        }
+    };
+    tokio::join!(load, asking);
+    let mut slow = Vec::new();
+    for n in 0..40 {
+        let (_, took) = repeat(&server, &format!("k{n}"), json!({})).await;
+        slow.extend((took > SOON).then_some((n, took)));
+    }
+    assert!(slow.is_empty(), "{} of 40 repeats: {slow:?}", slow.len());
+}
+
+/// The repeat goes to whoever is there afterwards.
+pub async fn a_server_that_was_killed_leaves_nothing_pending(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let ask = json!({"wait_ms": 30_000, "lease_ms": LONG_MS});
+    let first = begin_keyed(&server, "k", ask.clone());
+    until("it waits", || async { looked(&server).await }).await;
+    kill_9(&server).await;
+    drop(server);
+    assert!(first.await.unwrap().is_none());
+    let next = Server::start(&place.url).await;
+    let id = next.push("work", json!({"payload": 1})).await;
+    let (jobs, took) = repeat(&next, "k", ask).await;
+    assert_eq!(jobs[0]["id"], json!(id));
+    assert!(took < SOON, "{took:?}");
+}
+
+pub async fn a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let open = proxy.next("insert", "requests", Fault::HoldAfter);
+    let first = begin_keyed(&far, "k", json!({}));
+    open.met().await;
+    first.abort();
+    assert!(first.await.is_err());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    open.release();
+    let (jobs, took) = repeat(&near, "k", json!({})).await;
+    assert_eq!(jobs.len(), 1);
+    assert!(took < SOON, "{took:?}");
+}
+
+pub async fn an_opening_that_failed_leaves_nothing_pending(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let open = proxy.every("insert", "requests", Fault::SwallowReply);
+    assert_eq!(begin_keyed(&far, "k", json!({})).await.unwrap().unwrap().0, 503);
+    drop(open);
+    let (jobs, took) = repeat(&near, "k", json!({})).await;
+    assert_eq!(jobs.len(), 1);
+    assert!(took < SOON, "{took:?}");
+}
+
+pub async fn a_claim_of_a_server_that_was_killed_goes_to_the_repeat(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    let id = near.push("work", json!({"payload": 1})).await;
+    near.push("work", json!({"payload": 2})).await;
+    let ask = json!({"lease_ms": LONG_MS});
+    let claim = proxy.next("update", "jobs", Fault::HoldAfter);
+    let first = begin_keyed(&far, "k", ask.clone());
+    claim.met().await;
+    kill_9(&far).await;
+    drop(far);
+    assert!(first.await.unwrap().is_none());
+    let (jobs, took) = repeat(&near, "k", ask).await;
+    assert_eq!((jobs.len(), &jobs[0]["id"], &jobs[0]["attempt"]), (1, &json!(id), &json!(1)));
+    assert!(took < SOON, "{took:?}");
+}
