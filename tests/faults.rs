@@ -4,6 +4,8 @@
 
 mod common;
 
+#[path = "faults/draining.rs"]
+mod draining;
 #[path = "faults/keyed.rs"]
 mod keyed;
 #[path = "faults/leaving.rs"]
@@ -11,18 +13,21 @@ mod leaving;
 #[path = "faults/world.rs"]
 mod world;
 
+use draining::*;
 use keyed::*;
 use leaving::*;
 
 on_one_store! { sqlite:
     a_client_that_leaves_early_leaves_nothing_pending
     a_server_that_was_killed_leaves_nothing_pending
+    waiting_repeats_end_when_the_server_drains
 }
 
 // Most need something between the server and its store, or a second server.
 on_one_store! { mongo:
     a_client_that_leaves_early_leaves_nothing_pending
     a_server_that_was_killed_leaves_nothing_pending
+    waiting_repeats_end_when_the_server_drains
     a_claim_whose_answer_was_lost_has_one_holder
     a_claim_whose_server_stood_still_has_one_holder
     a_claim_that_lands_after_the_takeover_is_given_back
@@ -31,4 +36,6 @@ on_one_store! { mongo:
     a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending
     an_opening_that_failed_leaves_nothing_pending
     a_claim_of_a_server_that_was_killed_goes_to_the_repeat
+    a_repeat_that_waits_for_another_server_ends_with_its_own
+    a_server_that_drains_claims_nothing_for_a_repeat
 }

@@ -118,8 +118,8 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
 
 /// Problems of single operations, by id, in addition to those in the handlers' annotations.
 const SPECIFIC: &[(&str, &[Code])] = &[
-    ("reserve_jobs", &[Code::RequestPending, Code::IdempotencyKeyReused]),
-    ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused]),
+    ("reserve_jobs", &[Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining]),
+    ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining]),
     ("replay_queue", &[Code::QueueFull]),
     ("delete_queue", &[Code::Malformed]),
     ("delete_schedule", &[Code::Malformed]),

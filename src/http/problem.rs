@@ -239,6 +239,7 @@ impl From<Error> for Problem {
             Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
+            Error::Draining => Self::new(Code::Draining, text),
             Error::Overloaded => Self::new(Code::Overloaded, text),
             Error::Store(error) => error.into(),
         }

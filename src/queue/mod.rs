@@ -143,6 +143,9 @@ pub enum Error {
     /// The first request with this idempotency key is still running.
     #[error("the first request with this Idempotency-Key is still running")]
     RequestPending,
+    /// The server is about to stop, and the first request with this idempotency key still running elsewhere.
+    #[error("the server is shutting down; the first request with this Idempotency-Key is still running")]
+    Draining,
     /// Too much was waiting for the store already; nothing happened.
     #[error("too many requests are waiting for the store; nothing happened")]
     Overloaded,

@@ -231,7 +231,11 @@ impl Queues {
                 Err(Error::RequestPending) if Instant::now() < patience => {}
                 ended => return ended,
             }
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // Not an empty response: what the first request wins is still to come.
+                () = self.0.draining.cancelled() => return Err(Error::Draining),
+            }
             pause = (pause * 2).min(Duration::from_millis(250));
         }
     }

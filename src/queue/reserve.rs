@@ -205,6 +205,9 @@ impl Queues {
         let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
         let ticket = (ask.wait_ms > 0).then(|| self.0.waiters.register(&ask.queues));
         loop {
+            if self.is_draining() {
+                return Ok(Vec::new()); // no new work for a server that is about to stop
+            }
             if let Some(ticket) = &ticket {
                 ticket.begin_query();
             }

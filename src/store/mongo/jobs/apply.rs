@@ -54,6 +54,22 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
     answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
 }
 
+/// What is known of a plan that was sent without a certain response.
+enum Proof {
+    /// It was carried out.
+    Done(Applied),
+    /// It may have been carried out; that will never be known.
+    Unknown,
+    /// It was not, as far as is known: the change is planned again.
+    Nothing,
+}
+
+impl Proof {
+    fn done(plan: &Plan) -> Self {
+        Self::Done(plan.applied(Vec::new(), None))
+    }
+}
+
 /// Changes to different jobs on their way.
 struct Round<'a> {
     mongo: &'a Mongo,
@@ -112,11 +128,19 @@ impl Round<'_> {
         let mut proven = Vec::new();
         for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
-            if let Some(plan) = self.sent.remove(&change.id)
-                && let Some(applied) = self.proof(&plan, meta.as_ref()).await?
-            {
-                proven.push((n, applied));
-                continue;
+            if let Some(plan) = self.sent.remove(&change.id) {
+                match self.proof(&plan, &change.operation, meta.as_ref()).await? {
+                    Proof::Done(applied) => {
+                        proven.push((n, applied));
+                        continue;
+                    }
+                    Proof::Unknown => {
+                        let unknown = StoreError::unavailable("the job is gone, by this deletion or another");
+                        self.answer(n, Err(unknown.into()));
+                        continue;
+                    }
+                    Proof::Nothing => {}
+                }
             }
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
             let planned = match &meta {
@@ -153,12 +177,8 @@ impl Round<'_> {
         Ok(plans)
     }
 
-    /// What the document, its absence or a receipt prove to have been carried out of a plan that was sent.
-    ///
-    /// The absence of a job that was read with a valid token, and for which a deletion was sent, is that
-    /// deletion's doing, or that of a duplicate of the same call, which means the same. What else takes a job
-    /// away before its reservation runs out, a forced cancel or the loss of its worker, leaves a receipt.
-    async fn proof(&self, plan: &Plan, found: Option<&Meta>) -> Result<Option<Applied>> {
+    /// Returns what the document, its absence or a receipt prove of a plan that was sent.
+    async fn proof(&self, plan: &Plan, operation: &Operation, found: Option<&Meta>) -> Result<Proof> {
         let deletes = plan.deletes();
         let receipt = match &plan.meta.claim {
             Some(claim) if plan.receipt.is_some() || (found.is_none() && deletes) => {
@@ -166,20 +186,40 @@ impl Round<'_> {
             }
             _ => None,
         };
-        let carried_out = match (found, &receipt, plan.receipt) {
+        let proof = match (found, &receipt, plan.receipt) {
             // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
             (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
-                return Ok(Some(Applied { repeated: false, ..receipt.clone().into() }));
+                return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
             }
-            (_, _, Some(Verb::Commit | Verb::Move)) => false,
-            (Some(meta), ..) => !deletes && meta.rev == plan.rev,
-            (None, Some(receipt), None) => deletes && receipt.verb != Verb::Cancel,
-            (None, ..) => deletes,
+            (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
+            (Some(meta), ..) if !deletes && meta.rev == plan.rev => Proof::done(plan),
+            (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
+            (None, None, _) if deletes => self.proof_by_absence(plan, operation)?,
+            _ => Proof::Nothing,
         };
-        if carried_out {
+        if let Proof::Done(_) = proof {
             self.mongo.counters.stepped(&plan.meta, &plan.step.next);
         }
-        Ok(carried_out.then(|| plan.applied(Vec::new(), None)))
+        Ok(proof)
+    }
+
+    /// Returns what the absence of a job proves of a deletion that was sent.
+    ///
+    /// As long as the reservation has certainly not run out, only calls with its token delete its job without a receipt:
+    /// this deletion, or a duplicate of the same call, which means the same. What else ends a reservation early, a
+    /// forced cancel or the loss of its worker, leaves a receipt. Once it may have run out, another worker may have had
+    /// the job and committed it; and no reservation protects what a client cancels or purges. There absence proves
+    /// nothing, unless MongoDB has said how many of its command it has deleted.
+    fn proof_by_absence(&self, plan: &Plan, operation: &Operation) -> Result<Proof> {
+        let unread = || StoreError::unavailable("the store's clock has not been read yet");
+        let latest = self.mongo.clock.latest().ok_or_else(unread)?;
+        Ok(match operation.verb() {
+            Verb::Cancel | Verb::Purge if plan.is_lost => Proof::Unknown,
+            // No client waits for these, and the counters of the queue are unsure.
+            Verb::Expire | Verb::Lapse | Verb::Abandon if plan.is_lost => Proof::Nothing,
+            _ if operation.claim().is_some() && plan.meta.may_be_overdue(latest) => Proof::Unknown,
+            _ => Proof::done(plan),
+        })
     }
 
     fn ids(&self) -> Vec<&JobId> {
@@ -269,8 +309,9 @@ impl Round<'_> {
         let (updated, deleted) = tokio::join!(update, delete);
         self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.place()));
         let (mut all_known, mut place) = (true, 0);
-        for (n, plan) in plans {
-            // A deletion that found nothing did nothing: then the job's absence is another call's doing.
+        for (n, mut plan) in plans {
+            plan.is_lost = deleted.is_err();
+            // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
             let (certain, in_vain) = match (&plan.step.next, &updated, &deleted) {
                 (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
                 (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),

@@ -1,0 +1,71 @@
+//! Keyed reserves at a server that is asked to stop.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::common::fleet::push_many;
+use crate::common::server::{Place, Server, until};
+use crate::world::{Pair, SOON, begin_keyed, looked, signal};
+
+pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let ask = json!({"wait_ms": 40_000});
+    let first = begin_keyed(&server, "k", ask.clone());
+    until("it waits", || async { looked(&server).await }).await;
+    let repeats: Vec<_> = (0..5).map(|_| begin_keyed(&server, "k", ask.clone())).collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let since = Instant::now();
+    assert_eq!(server.terminate().await.code(), Some(0));
+    assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
+    let nothing = json!([]);
+    let first = first.await.unwrap().expect("cut off");
+    assert_eq!((first.0, &first.1["jobs"]), (200, &nothing));
+    for repeat in repeats {
+        let (status, answer) = repeat.await.unwrap().expect("a repeat was cut off");
+        let is_empty = status == 200 && answer["jobs"] == nothing;
+        assert!(is_empty || (status == 503 && answer["code"] == "draining"), "{status} {answer}");
+    }
+}
+
+/// The first one runs elsewhere, and ends while this server drains: its waiting repeat must not begin anew here.
+pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
+    let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
+    let ask = json!({"wait_ms": 40_000});
+    let first = begin_keyed(&far, "k", ask.clone());
+    until("it waits", || async { looked(&far).await }).await;
+    let repeats: Vec<_> = (0..20).map(|_| begin_keyed(&far, "k", ask.clone())).collect();
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    signal(&far, Signal::SIGTERM);
+    let address = far.base.trim_start_matches("http://").to_owned();
+    until("nobody new gets in", || async { TcpStream::connect(&address).await.is_err() }).await;
+    push_many(&near, "work", 30, json!({})).await;
+    let mut handed_out: Vec<Value> = Vec::new();
+    for call in repeats.into_iter().chain([first]) {
+        if let Some((200, answer)) = call.await.unwrap() {
+            handed_out.extend(answer["jobs"].as_array().unwrap().iter().cloned());
+        }
+    }
+    assert_eq!(far.terminate().await.code(), Some(0));
+    assert!(handed_out.is_empty(), "{} jobs were handed out", handed_out.len());
+}
+
+/// The first one runs at another server, and goes on.
+pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Place) {
+    let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
+    let ask = json!({"wait_ms": 40_000});
+    let first = begin_keyed(&near, "k", ask.clone());
+    until("it waits", || async { looked(&near).await }).await;
+    let repeat = begin_keyed(&far, "k", ask);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let since = Instant::now();
+    assert_eq!(far.terminate().await.code(), Some(0));
+    assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
+    let (status, answer) = repeat.await.unwrap().expect("the repeat was cut off");
+    assert_eq!((status, &answer["code"]), (503, &json!("draining")), "{answer}");
+    let id = near.push("work", json!({"payload": 1})).await;
+    let (_, answer) = first.await.unwrap().unwrap();
+    assert_eq!(answer["jobs"][0]["id"], json!(id));
+}
