@@ -10,12 +10,15 @@ mod draining;
 mod keyed;
 #[path = "faults/leaving.rs"]
 mod leaving;
+#[path = "faults/lost.rs"]
+mod lost;
 #[path = "faults/world.rs"]
 mod world;
 
 use draining::*;
 use keyed::*;
 use leaving::*;
+use lost::*;
 
 on_one_store! { sqlite:
     a_client_that_leaves_early_leaves_nothing_pending
@@ -33,6 +36,9 @@ on_one_store! { mongo:
     a_claim_that_lands_after_the_takeover_is_given_back
     a_server_that_was_taken_over_hands_out_no_dead_token
     a_record_that_cannot_be_closed_is_closed_in_the_end
+    a_commit_that_never_arrived_is_not_acknowledged
+    a_commit_that_arrived_is_acknowledged
+    a_cancel_that_never_arrived_is_not_acknowledged
     a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending
     an_opening_that_failed_leaves_nothing_pending
     a_claim_of_a_server_that_was_killed_goes_to_the_repeat

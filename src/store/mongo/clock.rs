@@ -1,4 +1,4 @@
-//! An estimate of the store's clock that is never ahead of it.
+//! An estimate of the store's clock that is never ahead of it, and an upper bound of that clock.
 //!
 //! Inserts cannot use `$$NOW`, so what a push writes must come from here. `hello` returns the server's
 //! `localTime`, taken before its reply arrived: counting on from the arrival with a monotonic clock stays
@@ -17,8 +17,13 @@ const READINGS: usize = 8;
 /// See the module's documentation.
 pub struct Clock {
     started: Instant,
-    /// What the store's clock showed when `started` was, in milliseconds, by each of the last readings.
-    readings: Mutex<VecDeque<i64>>,
+    readings: Mutex<VecDeque<Reading>>,
+}
+
+/// What the store's clock showed when the clock was started, in milliseconds.
+struct Reading {
+    at_least: i64,
+    at_most: i64,
 }
 
 impl Clock {
@@ -31,12 +36,13 @@ impl Clock {
         i64::try_from(until.saturating_duration_since(self.started).as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// The store said that it was `local_time`; the reply arrived at `arrival`.
-    pub fn read(&self, local_time: Timestamp, arrival: Instant) {
+    /// The store said that it was `local_time`; it was asked at `sent`, and the response arrived at `arrival`.
+    pub fn read(&self, local_time: Timestamp, sent: Instant, arrival: Instant) {
         // Rounded up: a millisecond that has begun counts as elapsed, which keeps the estimate behind.
-        let base = local_time.millis() - self.elapsed_ms(arrival) - 1;
+        let at_least = local_time.millis() - self.elapsed_ms(arrival) - 1;
+        let at_most = local_time.millis() - self.elapsed_ms(sent) + 1;
         let mut readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        readings.push_back(base);
+        readings.push_back(Reading { at_least, at_most });
         if readings.len() > READINGS {
             readings.pop_front();
         }
@@ -45,7 +51,15 @@ impl Clock {
     /// What the store's clock shows now, once it has been read.
     pub fn now(&self) -> Option<Timestamp> {
         let readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let base = readings.iter().max()?;
+        let base = readings.iter().map(|reading| reading.at_least).max()?;
+        Some(Timestamp::from_millis(base + self.elapsed_ms(Instant::now())))
+    }
+
+    /// What the store's clock shows now at most, once it has been read: by the most careful of the readings, since that
+    /// clock may have been stepped forward between them.
+    pub fn latest(&self) -> Option<Timestamp> {
+        let readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let base = readings.iter().map(|reading| reading.at_most).max()?;
         Some(Timestamp::from_millis(base + self.elapsed_ms(Instant::now())))
     }
 }
@@ -61,14 +75,15 @@ mod tests {
         let clock = Clock::new();
         assert_eq!(clock.now(), None);
         let arrival = Instant::now();
-        clock.read(Timestamp::from_millis(5_000_000), arrival);
-        // A reply that was five seconds on its way shows an old time.
-        clock.read(Timestamp::from_millis(5_000_000), arrival + Duration::from_secs(5));
+        clock.read(Timestamp::from_millis(5_000_000), arrival, arrival);
+        // An answer that was five seconds on its way shows an old time.
+        clock.read(Timestamp::from_millis(5_000_000), arrival, arrival + Duration::from_secs(5));
         let now = clock.now().unwrap().millis();
         assert!((4_999_990..5_001_000).contains(&now), "{now}");
+        assert!(clock.latest().unwrap().millis() > now);
         // The store's clock was set back by an hour.
         for _ in 0..READINGS {
-            clock.read(Timestamp::from_millis(1_400_000), Instant::now());
+            clock.read(Timestamp::from_millis(1_400_000), Instant::now(), Instant::now());
         }
         assert!(clock.now().unwrap().millis() < 1_500_000);
     }

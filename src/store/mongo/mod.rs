@@ -111,10 +111,11 @@ impl Mongo {
 
     async fn hello(&self) -> Result<()> {
         let database = self.connection.database().await?;
+        let sent = Instant::now();
         let hello = database.run_command(doc! { "hello": 1 }).await.map_err(fault)?;
         let arrival = Instant::now();
         let local_time = hello.get_datetime("localTime").map_err(StoreError::internal)?;
-        self.clock.read(Timestamp::from_millis(local_time.timestamp_millis()), arrival);
+        self.clock.read(Timestamp::from_millis(local_time.timestamp_millis()), sent, arrival);
         Ok(())
     }
 }

@@ -135,7 +135,8 @@ impl Writer<'_> {
             }
             Err(failed) => {
                 if let Failed::Unknown(_) = &failed {
-                    self.unknown.extend(plans.into_iter().map(|(_, plan)| (plan.meta.id.clone(), plan)));
+                    let lost = |(_, plan): (usize, Plan)| (plan.meta.id.clone(), plan.lost());
+                    self.unknown.extend(plans.into_iter().map(lost));
                 }
                 return Err(failed.into());
             }

@@ -30,6 +30,8 @@ pub struct Plan {
     joined: Option<Line>,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
+    /// Whether its command was sent and the response lost; else MongoDB said how many jobs the command deleted.
+    pub is_lost: bool,
 }
 
 impl Plan {
@@ -47,6 +49,7 @@ impl Plan {
             meta,
             step,
             rev: rand::random(),
+            is_lost: false,
         }
     }
 
@@ -82,6 +85,11 @@ impl Plan {
             released: semaphore::released(&self.meta, &self.step.next),
             repeated: false,
         }
+    }
+
+    /// The same plan once the response to its command is lost.
+    pub fn lost(self) -> Self {
+        Self { is_lost: true, ..self }
     }
 
     /// Finds the job if it is as it was read.

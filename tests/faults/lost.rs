@@ -1,0 +1,71 @@
+//! Deletions that never reached MongoDB: that the job is gone afterwards is the doing of others.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::proxy::Fault;
+use crate::common::server::{Place, Server};
+use crate::world::{LONG_MS, Pair, take};
+
+fn begin_settle(server: &Server, job: &Value) -> tokio::task::JoinHandle<(u16, Value)> {
+    let url = format!("{}/v1/jobs/{}/commit", server.base, job["id"].as_str().unwrap());
+    let body = json!({"reservation": job["reservation"]});
+    let call = server.http.post(url).json(&body);
+    tokio::spawn(async move { answer(call).await })
+}
+
+async fn answer(call: reqwest::RequestBuilder) -> (u16, Value) {
+    let response = call.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap_or_default())
+}
+
+/// The first holder's deletion is lost just before its lease ends, and it looks again when a second holder has
+/// committed the job.
+pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    let id = near.push("work", json!({"payload": 1})).await;
+    let lease_ms = 2500;
+    let stale = far.reserve("work", json!({"lease_ms": lease_ms})).await.remove(0);
+    tokio::time::sleep(Duration::from_millis(lease_ms - 350)).await;
+    let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
+    let commit = begin_settle(&far, &stale);
+    deletion.met().await;
+    proxy.part();
+    deletion.release();
+    let second = take(&near).await;
+    assert_eq!(second["id"], json!(id));
+    assert_eq!(near.settle(&second, "commit", json!({})).await.0, 200);
+    proxy.heal();
+    let (status, answer) = commit.await.unwrap();
+    assert!([409, 503].contains(&status), "a commit that never happened: {status} {answer}");
+    let (status, answer) = far.settle(&stale, "commit", json!({})).await;
+    assert_eq!((status, &answer["gone"]), (409, &json!(true)), "{answer}");
+}
+
+/// The same where the deletion happened and only its answer was lost, well before the lease ends: that is known.
+pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
+    let _deletion = proxy.next("delete", "jobs", Fault::CutAfter);
+    let (status, answer) = far.settle(&held, "commit", json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// No reservation protects a job that is cancelled: others may have worked on it, and committed it.
+pub async fn a_cancel_that_never_arrived_is_not_acknowledged(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    let id = near.push("work", json!({"payload": 1})).await;
+    let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
+    let cancel = far.http.delete(format!("{}/v1/jobs/{id}", far.base));
+    let cancel = tokio::spawn(answer(cancel));
+    deletion.met().await;
+    proxy.part();
+    deletion.release();
+    let held = take(&near).await;
+    assert_eq!(near.settle(&held, "commit", json!({})).await.0, 200);
+    proxy.heal();
+    let (status, answer) = cancel.await.unwrap();
+    assert!([404, 503].contains(&status), "a cancel that never happened: {status} {answer}");
+}
