@@ -4,6 +4,8 @@
 
 mod common;
 
+#[path = "faults/counts.rs"]
+mod counts;
 #[path = "faults/draining.rs"]
 mod draining;
 #[path = "faults/keyed.rs"]
@@ -15,6 +17,7 @@ mod lost;
 #[path = "faults/world.rs"]
 mod world;
 
+use counts::*;
 use draining::*;
 use keyed::*;
 use leaving::*;
@@ -44,4 +47,5 @@ on_one_store! { mongo:
     a_claim_of_a_server_that_was_killed_goes_to_the_repeat
     a_repeat_that_waits_for_another_server_ends_with_its_own
     a_server_that_drains_claims_nothing_for_a_repeat
+    counts_are_right_soon_after_a_slow_store
 }

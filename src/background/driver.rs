@@ -16,7 +16,7 @@ use crate::queue::{Error, Run};
 use crate::telemetry;
 
 /// The longest sleep before a run that failed is retried.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A run of a task under way.
 type Running = BoxFuture<'static, Result<Run, Error>>;

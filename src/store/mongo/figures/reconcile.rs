@@ -16,7 +16,8 @@
 //! of the counters, and otherwise ever more rarely. It marks what looks wrong as unsure.
 //!
 //! One server does it for all of them: it holds a lease in `meta`, which a server that starts takes over, since
-//! its predecessor may have been killed. After each step it rests for so long that it uses a fiftieth of a core, or a tenth while it finds errors.
+//! its predecessor may have been killed. After each step it rests for so long that it uses a
+//! fiftieth of a core, or a tenth while it finds errors, by what it has counted and not by how long the store took.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -41,13 +42,19 @@ use crate::telemetry;
 const STEP: i64 = 20_000;
 /// The most queues that are counted in one step.
 const STEP_QUEUES: i64 = 1000;
-/// The rest after a step, in times of what it took.
+/// What a step costs at most, by what it counts: where it took longer the store was slow, and not at work for it, so
+/// that a slow store does not make the rest long. Counting takes MongoDB 0.43 µs of a core per entry (measured).
+const COST: Duration = Duration::from_millis(5);
+const COST_PER_ENTRY: Duration = Duration::from_nanos(1000);
+/// The rest after a step, in times of what it cost.
 const RESTS: u32 = 50;
 /// The same after one that has found counters to be wrong: there may be more of them.
 const RESTS_MENDING: u32 = 10;
-/// The least rest while there is something to do, and otherwise.
+/// The least rest while there is something to do, and otherwise: what a lost response leaves wrong is seen after it.
 const BUSY: Duration = Duration::from_secs(1);
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(2);
+/// How often the other servers look whether the one that does it is gone, and how often that one says that it is not.
+const TURN: Duration = Duration::from_secs(5);
 /// Within this every server that can has sent what it had gathered.
 const GRACE: Duration = Duration::from_millis(3 * GATHER.as_millis() as u64 + 250);
 /// How long after a missed rest another server takes over.
@@ -91,6 +98,8 @@ struct Glance {
     changes: i64,
     /// How many queues were not seen to be right since they changed.
     doubtful: u64,
+    /// How many queues have counters.
+    queues: u64,
     /// How many documents MongoDB says there are.
     there: i64,
 }
@@ -100,19 +109,25 @@ pub async fn reconcile(mongo: &Mongo) -> Result<Reconciled> {
     let mut work = mongo.reconciler.0.lock().await;
     mongo.counters.flush().await?;
     if !work.take(mongo).await? {
-        return Ok(Reconciled { corrected: 0, again_in: IDLE, is_settled: true });
+        return Ok(Reconciled { corrected: 0, again_in: TURN, is_settled: true });
     }
     let start = Instant::now();
     let doubtful = work.look(mongo).await?;
-    let (corrected, waited) = check(mongo, &doubtful).await?;
-    let marked = work.walk(mongo).await?;
+    let Checked { corrected, waited, counted } = check(mongo, &doubtful).await?;
+    let (marked, walked) = work.walk(mongo).await?;
     work.looks_soon = marked || work.last.doubtful > 0;
     let is_busy = work.looks_soon || work.behind.is_some();
-    let took = start.elapsed().saturating_sub(waited);
+    let cost = cost(start.elapsed().saturating_sub(waited), work.last.queues + counted + walked);
     let rests = if corrected > 0 { RESTS_MENDING } else { RESTS };
-    let again_in = (took * rests).max(if is_busy { BUSY } else { IDLE });
+    let again_in = (cost * rests).max(if is_busy { BUSY } else { IDLE });
     work.keep(mongo, again_in).await?;
     Ok(Reconciled { corrected, again_in, is_settled: !is_busy && work.last.doubtful == 0 })
+}
+
+/// What a step has cost that took so long and counted so many jobs and queues.
+fn cost(took: Duration, entries: u64) -> Duration {
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    took.min(COST + COST_PER_ENTRY.saturating_mul(entries))
 }
 
 impl Work {
@@ -148,7 +163,7 @@ impl Work {
 
     /// Keeps the lease over the coming rest, unless another server has it by now.
     async fn keep(&mut self, mongo: &Mongo, rest: Duration) -> Result<()> {
-        if rest < IDLE && is_recent(self.kept) {
+        if rest < TURN && is_within(self.kept, TURN - BUSY) {
             return Ok(());
         }
         let until = date(mongo.now()?.plus_ms((rest + LEASE).as_millis() as u64));
@@ -162,7 +177,7 @@ impl Work {
 
     /// The queues that are to be counted now, if it is time to search for them.
     async fn look(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
-        if !self.looks_soon && is_recent(self.looked) {
+        if !self.looks_soon && is_within(self.looked, IDLE - BUSY) {
             return Ok(Vec::new());
         }
         let now = glance(mongo).await?;
@@ -195,10 +210,10 @@ impl Work {
         self.last = now;
     }
 
-    /// One step of the walk; returns whether it has marked something.
-    async fn walk(&mut self, mongo: &Mongo) -> Result<bool> {
-        let Some(behind) = self.behind.clone() else { return Ok(false) };
-        let Slice { counts, end } = slice(mongo, &behind).await?;
+    /// One step of the walk; returns whether it has marked something, and how many jobs it has counted.
+    async fn walk(&mut self, mongo: &Mongo) -> Result<(bool, u64)> {
+        let Some(behind) = self.behind.clone() else { return Ok((false, 0)) };
+        let Slice { counts, end, counted } = slice(mongo, &behind).await?;
         let mut range = doc! { "$gt": &behind };
         range.extend(end.as_ref().map(|end| ("$lte".to_owned(), end.into())));
         let kept = rows(mongo, doc! { "_id": range }, Document::new(), 0).await?;
@@ -215,7 +230,7 @@ impl Work {
             self.end(mongo).await?;
         }
         self.behind = end;
-        Ok(!differing.is_empty())
+        Ok((!differing.is_empty(), counted))
     }
 
     async fn end(&mut self, mongo: &Mongo) -> Result<()> {
@@ -238,9 +253,9 @@ fn ago(mongo: &Mongo, ago: Duration) -> Result<DateTime> {
     Ok(date(Timestamp::from_millis(mongo.now()?.millis() - ago)))
 }
 
-/// Whether this was less than an idle rest ago.
-fn is_recent(moment: Option<Instant>) -> bool {
-    moment.is_some_and(|moment| moment.elapsed() < IDLE - BUSY)
+/// Whether this was less than so long ago.
+fn is_within(moment: Option<Instant>, ago: Duration) -> bool {
+    moment.is_some_and(|moment| moment.elapsed() < ago)
 }
 
 async fn glance(mongo: &Mongo) -> Result<Glance> {
@@ -249,6 +264,7 @@ async fn glance(mongo: &Mongo) -> Result<Glance> {
         "_id": Bson::Null,
         "counted": { "$sum": { "$sum": states } },
         "changes": { "$sum": "$changes" },
+        "queues": { "$sum": 1 },
         "doubtful": { "$sum": { "$cond": [{ "$ne": ["$changes", "$checked"] }, 1, 0] } },
     } };
     let counters = mongo.collection(COUNTERS).await?;
@@ -259,7 +275,8 @@ async fn glance(mongo: &Mongo) -> Result<Glance> {
     )?;
     let all = all.unwrap_or_default();
     let (counted, changes) = (signed(&all, "counted"), signed(&all, "changes"));
-    Ok(Glance { counted, changes, doubtful: count(&all, "doubtful"), there: there.cast_signed() })
+    let (doubtful, queues) = (count(&all, "doubtful"), count(&all, "queues"));
+    Ok(Glance { counted, changes, doubtful, queues, there: there.cast_signed() })
 }
 
 fn signed(document: &Document, field: &str) -> i64 {
@@ -317,6 +334,8 @@ async fn count_jobs(
 /// A stretch of the index, counted.
 struct Slice {
     counts: BTreeMap<QueueName, ByState>,
+    /// How many jobs were counted for it.
+    counted: u64,
     /// Its last queue; `None`: there are no more.
     end: Option<String>,
 }
@@ -324,18 +343,23 @@ struct Slice {
 /// Counts about [`STEP`] jobs of the queues behind this name: as many queues as fit, and one at least.
 async fn slice(mongo: &Mongo, behind: &str) -> Result<Slice> {
     let mut counts = count_jobs(mongo, doc! { "queue": { "$gt": behind } }, Some(STEP + 1)).await?;
-    let jobs: i64 = counts.values().flatten().sum();
-    if jobs <= STEP {
-        return Ok(Slice { counts, end: None });
+    let jobs = total(&counts);
+    if jobs <= STEP.unsigned_abs() {
+        return Ok(Slice { counts, counted: jobs, end: None });
     }
     // The last queue may go on.
     let cut = counts.pop_last().map(|(queue, _)| queue);
     if let (true, Some(large)) = (counts.is_empty(), cut) {
         counts = count_jobs(mongo, doc! { "queue": large.as_str() }, None).await?;
-        return Ok(Slice { counts, end: Some(large.as_str().to_owned()) });
+        let counted = jobs + total(&counts);
+        return Ok(Slice { counts, counted, end: Some(large.as_str().to_owned()) });
     }
     let end = counts.keys().next_back().map(|queue| queue.as_str().to_owned());
-    Ok(Slice { counts, end })
+    Ok(Slice { counts, counted: jobs, end })
+}
+
+fn total(counts: &BTreeMap<QueueName, ByState>) -> u64 {
+    counts.values().flatten().sum::<i64>().unsigned_abs()
 }
 
 /// Has these queues counted first.
@@ -364,11 +388,21 @@ async fn kept(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<QueueName, 
     Ok(rows.into_iter().collect())
 }
 
-/// Counts the jobs of these queues and corrects their counters where they are certainly wrong. Returns by how
-/// much, and how long it waited in between.
-async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<(u64, Duration)> {
+/// What became of queues that were counted.
+#[derive(Default)]
+struct Checked {
+    /// By how many jobs their counters were certainly wrong.
+    corrected: u64,
+    /// How long it waited in between.
+    waited: Duration,
+    /// How many jobs were counted.
+    counted: u64,
+}
+
+/// Counts the jobs of these queues and corrects their counters where they are certainly wrong.
+async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<Checked> {
     if queues.is_empty() {
-        return Ok((0, Duration::ZERO));
+        return Ok(Checked::default());
     }
     let before = kept(mongo, queues).await?;
     let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
@@ -386,8 +420,9 @@ async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<(u64, Duration)> {
         doc! { "q": as_it_was, "u": { "$set": { "checked": row.changes }, "$unset": { "unsure": "" } } }
     });
     send(mongo, confirmed.collect()).await?;
+    let counted = total(&there);
     if wrong.is_empty() {
-        return Ok((0, Duration::ZERO));
+        return Ok(Checked { counted, ..Checked::default() });
     }
     tokio::time::sleep(GRACE).await;
     mongo.counters.flush().await?;
@@ -406,7 +441,7 @@ async fn check(mongo: &Mongo, queues: &[QueueName]) -> Result<(u64, Duration)> {
     }
     send(mongo, statements).await?;
     telemetry::counts_corrected(corrected);
-    Ok((corrected, GRACE))
+    Ok(Checked { corrected, waited: GRACE, counted })
 }
 
 /// What is left of a difference once as much as may be in flight is taken off.
@@ -437,6 +472,15 @@ fn correction(queue: &QueueName, now: &Row, certain: ByState, is_quiet: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_store_does_not_make_the_rest_long() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(cost(Duration::from_millis(2), 0), Duration::from_millis(2));
+        assert!(cost(minute, 50) * RESTS < BUSY);
+        assert!(cost(minute, STEP.unsigned_abs()) * RESTS < IDLE);
+        assert!(cost(minute, 1_000_000) > Duration::from_secs(1));
+    }
 
     #[test]
     fn only_what_cannot_be_in_flight_is_corrected() {

@@ -1,0 +1,41 @@
+//! The counts soon after a store that was slow.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::fleet::push_many;
+use crate::common::proxy::{Fault, Proxy};
+use crate::common::server::{Place, Server, until, until_within};
+use crate::world::PROMPT;
+
+async fn reconciler(server: &Server) -> Value {
+    let (_, stats) = server.get("/stats").await;
+    let tasks = stats["tasks"].as_array().cloned().unwrap_or_default();
+    tasks.into_iter().find(|task| task["name"] == "reconciler").unwrap_or_default()
+}
+
+/// Comparing was slow, and rests; an answer was lost, and nobody knows what it did; then the store is well again.
+pub async fn counts_are_right_soon_after_a_slow_store(place: &Place) {
+    let proxy = Proxy::before(&place.url).await;
+    let far = Server::start_with(&proxy.url(&place.url), PROMPT).await;
+    push_many(&far, "work", 50, json!({})).await;
+    proxy.slow(Duration::from_millis(120));
+    until("a slow step has been made", || async {
+        reconciler(&far).await["last_run_took_ms"].as_f64().is_some_and(|ms| ms > 700.0)
+    })
+    .await;
+    let answer = proxy.next("insert", "jobs", Fault::SwallowReply);
+    let (status, _) = far.post("/v1/queues/work/jobs", json!({"payload": 1})).await;
+    assert_eq!(status, 503);
+    drop(answer);
+    proxy.slow(Duration::ZERO);
+    let since = Instant::now();
+    until_within(Duration::from_secs(100), "the counts are right", || async {
+        let (_, stats) = far.get("/v1/queues/work/stats").await;
+        stats["counts"]["ready"] == json!(51)
+    })
+    .await;
+    println!("right after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(5), "right only after {:?}", since.elapsed());
+}
