@@ -14,6 +14,8 @@ mod keyed;
 mod leaving;
 #[path = "faults/lost.rs"]
 mod lost;
+#[path = "faults/readiness.rs"]
+mod readiness;
 #[path = "faults/world.rs"]
 mod world;
 
@@ -22,6 +24,7 @@ use draining::*;
 use keyed::*;
 use leaving::*;
 use lost::*;
+use readiness::*;
 
 on_one_store! { sqlite:
     a_client_that_leaves_early_leaves_nothing_pending
@@ -48,4 +51,5 @@ on_one_store! { mongo:
     a_repeat_that_waits_for_another_server_ends_with_its_own
     a_server_that_drains_claims_nothing_for_a_repeat
     counts_are_right_soon_after_a_slow_store
+    a_server_whose_writes_stall_is_not_ready
 }

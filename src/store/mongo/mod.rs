@@ -33,8 +33,8 @@ mod transaction;
 mod transfer;
 mod workers;
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mongodb::Collection;
@@ -48,6 +48,7 @@ use self::figures::counts::Figures;
 
 use self::cache::{DeadlineCache, DeliveredCache, HeadCache};
 use self::figures::reconcile::Reconciler;
+use self::jobs::document::date;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use super::{Result, Store, StoreError};
@@ -69,6 +70,9 @@ const SCHEDULES: &str = "schedules";
 const SEMAPHORES: &str = "semaphores";
 const WORKERS: &str = "workers";
 
+/// For how long a write that reached a majority shows that writes do.
+const PROVEN: Duration = Duration::from_secs(5);
+
 /// A [`Store`] in a MongoDB database. The deployment must be a replica set or a sharded cluster.
 pub struct Mongo {
     connection: Arc<Connection>,
@@ -83,6 +87,7 @@ pub struct Mongo {
     figures: Figures,
     reconciler: Reconciler,
     signals: Arc<Signals>,
+    last_write: LastWrite,
 }
 
 impl Mongo {
@@ -102,11 +107,27 @@ impl Mongo {
             figures: Figures::default(),
             reconciler: Reconciler::default(),
             signals,
+            last_write: LastWrite::default(),
         }
     }
 
     async fn collection(&self, name: &str) -> Result<Collection<Document>> {
         Ok(self.connection.database().await?.collection(name))
+    }
+
+    /// Asks for the time, and proves that writes reach a majority unless one just has: a primary that has lost its
+    /// secondaries goes on to say hello.
+    async fn prove(&self) -> Result<()> {
+        self.hello().await?;
+        if self.last_write.is_recent() {
+            return Ok(());
+        }
+        // Not a write that changes nothing, which waits for what came before it only.
+        let (meta, now) = (self.collection(META).await?, date(self.now()?));
+        let update = doc! { "$set": { "at": now } };
+        meta.update_one(doc! { "_id": "probe" }, update).upsert(true).await.map_err(fault)?;
+        self.last_write.note();
+        Ok(())
     }
 
     async fn hello(&self) -> Result<()> {
@@ -120,18 +141,38 @@ impl Mongo {
     }
 }
 
+/// When a write of this server was last seen to have reached a majority.
+#[derive(Default)]
+struct LastWrite(Mutex<Option<Instant>>);
+
+impl LastWrite {
+    fn last(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// One has.
+    fn note(&self) {
+        *self.last() = Some(Instant::now());
+    }
+
+    /// Whether that was so lately that the store takes writes for all that is known.
+    fn is_recent(&self) -> bool {
+        self.last().is_some_and(|at| at.elapsed() < PROVEN)
+    }
+}
+
 #[async_trait]
 impl Store for Mongo {
     async fn migrate(&self) -> Result<Vec<String>> {
         if let Some(reason) = self.connection.diagnose().await {
             return Err(reason);
         }
-        self.ping().await?;
+        self.connection.within(self.hello()).await?; // writes nothing: the collections are still to be made
         migrate::migrate(self.connection.database().await?).await
     }
 
     async fn ping(&self) -> Result<()> {
-        self.connection.within(self.hello()).await
+        self.connection.within(self.prove()).await
     }
 
     fn now(&self) -> Result<Timestamp> {

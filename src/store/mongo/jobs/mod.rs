@@ -38,12 +38,20 @@ use crate::store::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, Over
 #[async_trait]
 impl Jobs for Mongo {
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
-        push::push(self, jobs, rules).await
+        let pushed = push::push(self, jobs, rules).await;
+        if pushed.iter().any(|pushed| matches!(pushed, Ok(Pushed::Created | Pushed::Blocked))) {
+            self.last_write.note();
+        }
+        pushed
     }
 
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
         let claims = self.connection.within(claim::claim_all(self, asks, rules)).await;
-        claims.unwrap_or_else(|error| Claims::failed(asks.len(), &error))
+        let claims = claims.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
+        if claims.won.iter().flatten().any(|jobs| !jobs.is_empty()) {
+            self.last_write.note();
+        }
+        claims
     }
 
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
@@ -53,7 +61,11 @@ impl Jobs for Mongo {
     }
 
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
-        apply::apply(self, changes, rules).await
+        let applied = apply::apply(self, changes, rules).await;
+        if applied.iter().flatten().any(|applied| !applied.repeated) {
+            self.last_write.note();
+        }
+        applied
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
