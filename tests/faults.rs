@@ -2,6 +2,9 @@
 //! stands still for longer than a lease, a client that leaves. Then the rest of the system goes on, and then the
 //! first server comes back.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what was measured is printed")]
+
 mod common;
 
 #[path = "faults/counts.rs"]

@@ -37,5 +37,6 @@ pub async fn counts_are_right_soon_after_a_slow_store(place: &Place) {
     })
     .await;
     println!("right after {:?}", since.elapsed());
-    assert!(since.elapsed() < Duration::from_secs(5), "right only after {:?}", since.elapsed());
+    // About 3 s; a rest as long as that of before took more than 90.
+    assert!(since.elapsed() < Duration::from_secs(30), "right only after {:?}", since.elapsed());
 }
