@@ -2,9 +2,9 @@ use std::collections::HashSet;
 
 use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
 use super::*;
-use crate::job::JobSpec;
 use crate::job::settings::QueueSettings;
-use crate::job::state::{TRANSITIONS, Target, Transition};
+use crate::job::state::{TRANSITIONS, Target, Transition, Verb};
+use crate::job::{Claim, JobSpec, NewJob};
 
 const NOW: i64 = 1_000_000;
 
