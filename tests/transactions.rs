@@ -201,7 +201,9 @@ impl World {
         if hits == 0 {
             return false;
         }
-        let found = observe(&self.database, &case).await;
+        // What a call left open is not to be waited for, and a commit that is still in flight lands now or never.
+        self.proxy.end_sessions().await;
+        let found = settled(&self.database, &case).await;
         let said = format!("{:?} {plan:?}: {answer:?} after {commands:?}, {}", self.kind, case.tag);
         let is_done = found == after;
         assert!(
@@ -224,8 +226,6 @@ impl World {
             (Answer::Unavailable, true) => self.tally.unknown_done += 1,
             (Answer::Unavailable, false) => self.tally.unknown_not_done += 1,
         }
-        // What a call whose commit is unknown may have left open is not to be waited for.
-        self.proxy.end_sessions().await;
         if answer == Answer::Unavailable
             && let Some(again) = case.repeated(&*self.plain)
         {
@@ -264,6 +264,19 @@ async fn figures(database: &Database) -> (Counted, Counted, Vec<String>) {
     (there.collect(), kept.filter(|(.., n)| *n != 0).collect(), unsure.collect())
 }
 
+/// What there is of a case once two looks in a row have seen the same: one look reads several collections.
+async fn settled(database: &Database, case: &Case) -> String {
+    let mut before = observe(database, case).await;
+    loop {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = observe(database, case).await;
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
 /// Waits until the counters are what is there: in the queues of these cases without a correction, or in all with it.
 async fn agree(database: &Database, plain: &Mongo, certain: Option<&BTreeSet<String>>) {
     let is_asked = |queue: &str| {
@@ -275,12 +288,14 @@ async fn agree(database: &Database, plain: &Mongo, certain: Option<&BTreeSet<Str
             plain.reconcile().await.unwrap();
         }
         let (there, kept, unsure) = figures(database).await;
-        let wrong: Vec<_> = there.symmetric_difference(&kept).filter(|(queue, ..)| is_asked(queue)).collect();
-        let unsure: Vec<_> = unsure.iter().filter(|queue| certain.is_some() && is_asked(queue)).collect();
-        if wrong.is_empty() && unsure.is_empty() {
+        // On a busy machine an increment may be late, and marks its queue: that one is left to the comparison.
+        let is_judged = |queue: &String| is_asked(queue) && (certain.is_none() || !unsure.contains(queue));
+        let wrong: Vec<_> =
+            there.symmetric_difference(&kept).filter(|(queue, ..)| is_judged(queue)).collect();
+        if wrong.is_empty() {
             return;
         }
-        assert!(Instant::now() < end, "wrong: {wrong:?}; unsure: {unsure:?}");
+        assert!(Instant::now() < end, "wrong: {wrong:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
