@@ -34,7 +34,7 @@ pub struct Claims {
     pub won: Vec<Result<Vec<Job>>>,
     /// Queues that may have more jobs than were won, and when a retry may win some.
     pub resume: Vec<(QueueName, Timestamp)>,
-    /// Semaphores that may have room now: [`Semaphores::unblock_waiters`] them.
+    /// Semaphores that may have room now: [`unblock_waiters`](super::Semaphores::unblock_waiters) serves them.
     pub offers: Vec<SemaphoreName>,
 }
 
@@ -69,7 +69,7 @@ pub struct Applied {
     pub callback: Option<CalledBack>,
     /// Jobs that nothing blocks any more: their queues, and when they are due.
     pub unblocked: Vec<(QueueName, Timestamp)>,
-    /// Semaphores that may have room now: [`Semaphores::unblock_waiters`] them.
+    /// Semaphores that may have room now: [`unblock_waiters`](super::Semaphores::unblock_waiters) serves them.
     pub released: Vec<SemaphoreName>,
     /// Whether this is the receipt of an earlier call with the same token, and nothing was changed now.
     pub repeated: bool,

@@ -2,7 +2,7 @@
 //! what would be written before would miss its validator and its indexes, and until the settings have been
 //! read once, since without them no limit and no pause would hold.
 //!
-//! [`metered!`] is the table of all methods that are measured alike. Those that open the store, stay usable
+//! `metered!` is the table of all methods that are measured alike. Those that open the store, stay usable
 //! while it is closed, or return no `Result` are written out below it.
 
 use std::collections::HashMap;
