@@ -11,10 +11,12 @@
 //! - [`job`]: the vocabulary, and what an operation does to a job.
 //! - [`mod@bench`]: a load generator that measures a server from outside.
 //! - [`telemetry`]: metrics and logs, declared once.
+//! - [`faults`]: where tests stop this program, or plant a mistake; not in releases.
 
 pub mod background;
 pub mod bench;
 pub mod config;
+pub mod faults;
 pub mod http;
 pub mod job;
 pub mod queue;

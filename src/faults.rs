@@ -1,0 +1,90 @@
+//! Places in this program that a test stops, and mistakes that a test plants.
+//!
+//! Only a build with the feature `faults` has them: `scripts/test` builds with it, a release cannot (see below). Even
+//! there nothing happens unless an environment variable says so:
+//!
+//! - `TAILBACK_FAULTS`: a directory. Code that reaches the point `claim.written` looks for a file of that name there, renames it to
+//!   `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists), `stop` (SIGSTOP to this
+//!   process) or `kill` (SIGKILL). A file strikes once.
+//! - `TAILBACK_BUG`: the name of one planted mistake, `drop_push`, or `drop_push/7` for every seventh opportunity only.
+
+#[cfg(all(feature = "faults", not(debug_assertions)))]
+compile_error!("the feature `faults` is for tests; a release must not have it");
+
+#[cfg(not(feature = "faults"))]
+mod imp {
+    /// Does nothing.
+    #[inline(always)]
+    pub async fn point(_name: &'static str) {}
+
+    /// Does nothing.
+    #[inline(always)]
+    pub fn point_in_thread(_name: &'static str) {}
+
+    /// Returns `false`.
+    #[inline(always)]
+    pub fn bug(_name: &'static str) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "faults")]
+mod imp {
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    static DIRECTORY: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| std::env::var_os("TAILBACK_FAULTS").map(PathBuf::from));
+    static BUG: LazyLock<Option<(String, u64)>> = LazyLock::new(|| {
+        let text = std::env::var("TAILBACK_BUG").ok()?;
+        let (name, every) = text.split_once('/').unwrap_or((&text, "1"));
+        Some((name.to_owned(), every.parse().ok()?))
+    });
+    static OPPORTUNITIES: AtomicU64 = AtomicU64::new(0);
+    const LOOK: Duration = Duration::from_millis(5);
+
+    /// What is to happen here; the file `{name}.go` where it is a pause.
+    fn strike(name: &str) -> Option<PathBuf> {
+        let directory = DIRECTORY.as_ref()?;
+        let (file, met) = (directory.join(name), directory.join(format!("{name}.met")));
+        let action = std::fs::read_to_string(&file).ok()?;
+        std::fs::rename(file, met).ok()?; // of two that meet it, one is struck
+        let signal = match action.trim() {
+            "pause" => return Some(directory.join(format!("{name}.go"))),
+            "stop" => "-STOP",
+            _ => "-KILL",
+        };
+        let _ = Command::new("kill").args([signal, &std::process::id().to_string()]).status();
+        None
+    }
+
+    /// A point at which a task of the runtime can be stopped.
+    pub async fn point(name: &'static str) {
+        if let Some(go) = strike(name) {
+            while !go.exists() {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// The same in a thread that may block.
+    pub fn point_in_thread(name: &'static str) {
+        if let Some(go) = strike(name) {
+            while !go.exists() {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// Returns whether this mistake is to be made now.
+    pub fn bug(name: &'static str) -> bool {
+        BUG.as_ref().is_some_and(|(planted, every)| {
+            planted == name && OPPORTUNITIES.fetch_add(1, Ordering::Relaxed) % every == every - 1
+        })
+    }
+}
+
+pub use imp::{bug, point, point_in_thread};
