@@ -3,6 +3,7 @@
 
 pub mod fleet;
 pub mod mongod;
+pub mod op_msg;
 pub mod own_mongod;
 pub mod proxy;
 pub mod server;

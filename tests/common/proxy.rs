@@ -1,19 +1,18 @@
 //! A TCP proxy between one server and its MongoDB, which fails where a test wants it to: at the next command of a
 //! kind, before it reaches MongoDB or after MongoDB has carried it out.
-//!
-//! It reads the wire protocol as far as it must: a message is a header of four 32-bit integers (length, id, the id
-//! that it replies to, opcode) and, for opcode 2013, flags and sections, of which the one of kind 0 is the command.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mongodb::bson::{RawBsonRef, RawDocument};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use mongodb::bson::RawBsonRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use super::op_msg::Message;
 
 /// What is to happen to a command, or to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +231,7 @@ async fn commands(
     mut passing: watch::Receiver<bool>,
 ) -> io::Result<()> {
     loop {
-        let Ok(message) = message(&mut from).await else {
+        let Ok(message) = Message::read(&mut from).await else {
             // What was sent last is carried out all the same.
             tokio::time::sleep(Duration::from_secs(1)).await;
             return Ok(());
@@ -242,10 +241,10 @@ async fn commands(
             Some(strike) if strike.fault.is_before() => {
                 strike.carry_out().await?;
             }
-            Some(strike) => drop(replies.lock().unwrap().insert(integer(&message, 4), strike)),
+            Some(strike) => drop(replies.lock().unwrap().insert(message.id(), strike)),
             None => {}
         }
-        to.write_all(&message).await?;
+        to.write_all(&message.0).await?;
     }
 }
 
@@ -257,15 +256,15 @@ async fn answers(
     mut passing: watch::Receiver<bool>,
 ) -> io::Result<()> {
     loop {
-        let message = message(&mut from).await?;
+        let message = Message::read(&mut from).await?;
         pass(state, &mut passing).await?;
-        let strike = replies.lock().unwrap().remove(&integer(&message, 8));
+        let strike = replies.lock().unwrap().remove(&message.reply_to());
         if let Some(strike) = strike
             && !strike.carry_out().await?
         {
             continue;
         }
-        to.write_all(&message).await?;
+        to.write_all(&message.0).await?;
     }
 }
 
@@ -279,33 +278,9 @@ async fn pass(state: &State, passing: &mut watch::Receiver<bool>) -> io::Result<
     Ok(())
 }
 
-fn integer(message: &[u8], at: usize) -> i32 {
-    i32::from_le_bytes(message[at..at + 4].try_into().unwrap())
-}
-
-async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-    let mut message = vec![0; 16];
-    from.read_exact(&mut message).await?;
-    let length = usize::try_from(integer(&message, 0)).unwrap();
-    message.resize(length, 0);
-    from.read_exact(&mut message[16..]).await?;
-    Ok(message)
-}
-
 /// The command of a message, if it has one.
-fn command(message: &[u8]) -> Option<Command> {
-    const OP_MSG: i32 = 2013;
-    if integer(message, 12) != OP_MSG {
-        return None;
-    }
-    let mut at = 20;
-    // Sequences of documents (kind 1) may come before the command itself.
-    while *message.get(at)? == 1 {
-        at += 1 + usize::try_from(integer(message, at + 1)).ok()?;
-    }
-    let length = usize::try_from(integer(message, at + 1)).ok()?;
-    let document = RawDocument::from_bytes(message.get(at + 1..at + 1 + length)?).ok()?;
-    let (name, value) = document.iter().next()?.ok()?;
+fn command(message: &Message) -> Option<Command> {
+    let (name, value) = message.document()?.iter().next()?.ok()?;
     let collection = match value {
         RawBsonRef::String(collection) => collection.to_owned(),
         _ => String::new(),

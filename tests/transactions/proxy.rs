@@ -10,14 +10,11 @@ use std::sync::{Arc, Mutex};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The opcode of every message but the first ones of a connection.
-const OP_MSG: i32 = 2013;
-/// Further replies follow without requests.
-const MORE_TO_COME: u32 = 2;
+use crate::common::op_msg::Message;
 
 /// Held while `failCommand` is set.
 static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -160,17 +157,17 @@ async fn serve(shared: &Shared, client: TcpStream) -> Option<()> {
         match (fault, command) {
             (Some(fault), Some(command)) => {
                 let reply = shared.inject(fault, &command, &request, (&mut to, &mut from)).await?;
-                replies.write_all(&reply).await.ok()?;
+                replies.write_all(&reply.0).await.ok()?;
             }
             (_, command) => {
                 // Monitoring, which waits for news, is not among what may fail.
                 let may_fail = command.is_some_and(|command| !command.contains_key("hello"));
                 let _held = if may_fail { Some(shared.others.read().await) } else { None };
-                to.write_all(&request).await.ok()?;
+                to.write_all(&request.0).await.ok()?;
                 loop {
                     let reply = read(&mut from).await?;
-                    replies.write_all(&reply).await.ok()?;
-                    if flags(&reply) & MORE_TO_COME == 0 {
+                    replies.write_all(&reply.0).await.ok()?;
+                    if !reply.is_followed() {
                         break;
                     }
                 }
@@ -207,9 +204,9 @@ impl Shared {
         &self,
         fault: Fault,
         command: &Document,
-        request: &[u8],
+        request: &Message,
         (to, from): (&mut OwnedWriteHalf, &mut OwnedReadHalf),
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Message> {
         let name = command.keys().next()?;
         let is_commit = name == "commitTransaction";
         let fail = match fault {
@@ -223,7 +220,7 @@ impl Shared {
                 None
             }
             Fault::LostReply => {
-                to.write_all(request).await.ok()?;
+                to.write_all(&request.0).await.ok()?;
                 read(from).await?;
                 return None;
             }
@@ -235,19 +232,19 @@ impl Shared {
             }
         };
         let Some(mut data) = fail else {
-            to.write_all(request).await.ok()?;
+            to.write_all(&request.0).await.ok()?;
             return read(from).await;
         };
         data.extend(doc! { "failCommands": [name], "appName": &self.app });
         let (_held, _others) = (FAIL_POINT.lock().await, self.others.write().await);
         self.fail_command(doc! { "mode": { "times": 1 }, "data": data }).await;
-        let sent = to.write_all(request).await;
+        let sent = to.write_all(&request.0).await;
         let reply = match sent {
             Ok(()) => read(from).await,
             Err(_) => None,
         };
         self.fail_command(doc! { "mode": "off" }).await;
-        let failed = reply.as_deref().and_then(body).is_none_or(|reply| {
+        let failed = reply.as_ref().and_then(body).is_none_or(|reply| {
             reply.contains_key("writeConcernError") || reply.get_f64("ok").is_ok_and(|ok| ok == 0.0)
         });
         if !failed {
@@ -265,27 +262,12 @@ impl Shared {
     }
 }
 
-/// A whole message, or nothing where the connection ends.
-async fn read(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
-    let mut message = vec![0; 4];
-    from.read_exact(&mut message).await.ok()?;
-    let length = i32::from_le_bytes(message[..4].try_into().unwrap());
-    message.resize(usize::try_from(length).unwrap(), 0);
-    from.read_exact(&mut message[4..]).await.ok()?;
-    Some(message)
-}
-
-fn number(message: &[u8], at: usize) -> Option<i32> {
-    Some(i32::from_le_bytes(message.get(at..at + 4)?.try_into().unwrap()))
-}
-
-fn flags(message: &[u8]) -> u32 {
-    let flags = number(message, 16).filter(|_| number(message, 12) == Some(OP_MSG));
-    flags.unwrap_or(0).cast_unsigned()
+/// The next message, or nothing where the connection ends.
+async fn read(from: &mut OwnedReadHalf) -> Option<Message> {
+    Message::read(from).await.ok()
 }
 
 /// The document of a message, which the driver and the mongod send first.
-fn body(message: &[u8]) -> Option<Document> {
-    let is_body = number(message, 12) == Some(OP_MSG) && message.get(20) == Some(&0);
-    is_body.then(|| Document::from_reader(&message[21..]).ok()).flatten()
+fn body(message: &Message) -> Option<Document> {
+    message.document()?.try_into().ok()
 }
