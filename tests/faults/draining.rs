@@ -1,14 +1,22 @@
 //! Keyed reserves at a server that is asked to stop.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::common::fleet::push_many;
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{Place, Server, metric, until};
 use crate::world::{Pair, SOON, begin_keyed, looked, signal};
+
+/// Waits until the server has asked for the record of a request this often: those that wait ask again and again.
+async fn until_polled(server: &Server, times: usize) {
+    until("the repeats have asked several times", || async {
+        metric(server, "tailback_store_call_seconds_count{call=\"open_request\"}").await >= times as f64
+    })
+    .await;
+}
 
 pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
     let mut server = Server::start(&place.url).await;
@@ -16,7 +24,7 @@ pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
     let first = begin_keyed(&server, "k", ask.clone());
     until("it waits", || async { looked(&server).await }).await;
     let repeats: Vec<_> = (0..5).map(|_| begin_keyed(&server, "k", ask.clone())).collect();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until_polled(&server, 1 + 4 * 5).await;
     let since = Instant::now();
     assert_eq!(server.terminate().await.code(), Some(0));
     assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
@@ -37,7 +45,7 @@ pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
     let first = begin_keyed(&far, "k", ask.clone());
     until("it waits", || async { looked(&far).await }).await;
     let repeats: Vec<_> = (0..20).map(|_| begin_keyed(&far, "k", ask.clone())).collect();
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    until_polled(&far, 1 + 4 * 20).await;
     signal(&far, Signal::SIGTERM);
     let address = far.base.trim_start_matches("http://").to_owned();
     until("nobody new gets in", || async { TcpStream::connect(&address).await.is_err() }).await;
@@ -59,7 +67,7 @@ pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Pl
     let first = begin_keyed(&near, "k", ask.clone());
     until("it waits", || async { looked(&near).await }).await;
     let repeat = begin_keyed(&far, "k", ask);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until_polled(&far, 1).await;
     let since = Instant::now();
     assert_eq!(far.terminate().await.code(), Some(0));
     assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
