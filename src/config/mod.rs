@@ -222,8 +222,8 @@ struct Check<'a>(&'a Figment);
 
 impl Check<'_> {
     fn fault(&self, key: &str, what: &str) -> ConfigError {
-        let place = self.0.find_metadata(key).map(|metadata| raw::place(metadata, key)).unwrap_or_default();
-        ConfigError(format!("{key} {what}{place}"))
+        let source = self.0.find_metadata(key).map(|metadata| raw::source(metadata, key)).unwrap_or_default();
+        ConfigError(format!("{key} {what}{source}"))
     }
 
     fn range(&self, key: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {

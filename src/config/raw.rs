@@ -172,7 +172,7 @@ impl<T: serde::Serialize> Provider for Flag<T> {
 }
 
 /// Returns where the value of a dotted key was set, as the suffix of a message.
-pub fn place(metadata: &Metadata, key: &str) -> String {
+pub fn source(metadata: &Metadata, key: &str) -> String {
     let name = metadata.interpolate(&Profile::Default, &key.split('.').collect::<Vec<_>>());
     match (&metadata.source, metadata.name.as_ref()) {
         (Some(Source::File(path)), _) => format!(" (in {})", path.display()),
@@ -189,13 +189,13 @@ pub fn describe(error: Error) -> String {
     {
         key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
     }
-    let place = error.metadata.as_ref().map(|metadata| place(metadata, &key)).unwrap_or_default();
+    let source = error.metadata.as_ref().map(|metadata| source(metadata, &key)).unwrap_or_default();
     match &error.kind {
         Kind::UnknownField(_, known) => {
-            format!("{key} is an unknown option{place}; known options: {}", known.join(", "))
+            format!("{key} is an unknown option{source}; known options: {}", known.join(", "))
         }
-        Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{place}", known.join(", ")),
-        Kind::InvalidType(actual, expected) => format!("{key} must be {expected}, and is {actual}{place}"),
-        _ => format!("{error}{place}"),
+        Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{source}", known.join(", ")),
+        Kind::InvalidType(actual, expected) => format!("{key} must be {expected}, and is {actual}{source}"),
+        _ => format!("{error}{source}"),
     }
 }

@@ -35,8 +35,8 @@ pub enum Pushed {
 /// Why a job that was to be stored with a commit was not, and so nothing happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushRefused {
-    /// Its place among those of the commit.
-    pub place: usize,
+    /// Its index among those of the commit.
+    pub index: usize,
     /// The queue that it was for.
     pub queue: QueueName,
     /// The job of another payload that has its key; `None`: the queue has as many unfinished jobs as it takes.
@@ -50,15 +50,15 @@ impl Pushed {
     }
 
     /// Returns what is said of `job` where it was pushed together with others, unless it was refused.
-    pub fn into_child(self, place: usize, job: &NewJob) -> Result<Child, PushRefused> {
+    pub fn into_child(self, index: usize, job: &NewJob) -> Result<Child, PushRefused> {
         let queue = job.queue.clone();
         match self {
             Self::Created | Self::Blocked => {
                 Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
             }
             Self::Duplicate { id, run_at, .. } => Ok(Child { id, queue, run_at, deduplicated: true }),
-            Self::KeyConflict { id } => Err(PushRefused { place, queue, key_of: Some(id) }),
-            Self::Full => Err(PushRefused { place, queue, key_of: None }),
+            Self::KeyConflict { id } => Err(PushRefused { index, queue, key_of: Some(id) }),
+            Self::Full => Err(PushRefused { index, queue, key_of: None }),
         }
     }
 }
@@ -114,7 +114,7 @@ pub enum Decision {
 }
 
 /// Decides about a job: its key comes before its queue's room, so that a duplicate is found in a full queue, too.
-/// `holder` has the job's key; `take_room` takes a place in the queue, if there is one.
+/// `holder` has the job's key; `take_room` takes a index in the queue, if there is one.
 pub fn decide<E>(
     id: &JobId,
     payload: &Payload,
@@ -158,7 +158,7 @@ impl Room {
         self.0.insert(queue, room);
     }
 
-    /// Takes one place in the queue; false if there is none left. A queue without a limit always has one.
+    /// Takes one index in the queue; false if there is none left. A queue without a limit always has one.
     pub fn take(&mut self, queue: &QueueName) -> bool {
         match self.0.get_mut(queue) {
             Some(0) => false,

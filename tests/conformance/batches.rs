@@ -184,7 +184,7 @@ pub async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn Store) {
     let refused = batch(store, true);
     let jobs = of(store, &refused.id, vec![job("a"), job("full"), job("full")]);
     let denied = store.create_batch(refused.clone(), jobs, &rules).await;
-    assert!(matches!(&denied, Err(BatchDenied::PushRefused(push)) if push.place == 2), "{denied:?}");
+    assert!(matches!(&denied, Err(BatchDenied::PushRefused(push)) if push.index == 2), "{denied:?}");
     assert_eq!(store.batch(&refused.id).await.unwrap(), None);
     assert!(claim(store, ask("a", 9)).await.is_empty());
     // A callback finds room in a full queue.

@@ -57,11 +57,11 @@ pub async fn a_commit_whose_push_is_refused_does_not_happen(store: &dyn Store) {
     let taken = push_and_take(store, job("in")).await;
     let full = vec![job("out"), job("out").key("new", 60_000), job("full")];
     let refused = commit_pushing(store, &taken, full, &rules).await;
-    let expected = PushRefused { place: 2, queue: queue("full"), key_of: None };
+    let expected = PushRefused { index: 2, queue: queue("full"), key_of: None };
     assert!(matches!(&refused, Err(Denied::PushRefused(push)) if *push == expected), "{refused:?}");
     let conflict = vec![job("out"), job("out").key("k", 60_000).payload("2")];
     let refused = commit_pushing(store, &taken, conflict, &rules).await;
-    let expected = PushRefused { place: 1, queue: queue("out"), key_of: Some(other.clone()) };
+    let expected = PushRefused { index: 1, queue: queue("out"), key_of: Some(other.clone()) };
     assert!(matches!(&refused, Err(Denied::PushRefused(push)) if *push == expected), "{refused:?}");
     // Neither jobs nor keys are left, and the job is still held.
     assert_eq!(ids(&claim(store, ask("out", 9)).await), [other]);
@@ -125,7 +125,7 @@ pub async fn a_commit_makes_room_in_its_own_queue(store: &dyn Store) {
     let rules = rules_of("loop", |settings| settings.max_jobs = Some(1));
     let taken = push_and_take(store, job("loop")).await;
     let refused = commit_pushing(store, &taken, vec![job("loop"), job("loop")], &rules).await;
-    assert!(matches!(refused, Err(Denied::PushRefused(PushRefused { place: 1, .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Denied::PushRefused(PushRefused { index: 1, .. }))), "{refused:?}");
     commit_pushing(store, &taken, vec![job("loop")], &rules).await.unwrap();
     assert_eq!(counts_of(store, "loop").await.ready, 1);
 }
@@ -135,7 +135,7 @@ pub async fn a_commit_makes_no_room_where_there_are_too_many(store: &dyn Store) 
     let rules = rules_of("q", |settings| settings.max_jobs = Some(2));
     let taken = claim(store, ask("q", 2)).await;
     let refused = commit_pushing(store, &taken[0], vec![job("q")], &rules).await;
-    let expected = PushRefused { place: 0, queue: queue("q"), key_of: None };
+    let expected = PushRefused { index: 0, queue: queue("q"), key_of: None };
     assert!(matches!(&refused, Err(Denied::PushRefused(push)) if *push == expected), "{refused:?}");
     apply_under(store, commit(&taken[0]), &rules).await.unwrap();
     commit_pushing(store, &taken[1], vec![job("q")], &rules).await.unwrap();

@@ -214,10 +214,10 @@ impl Model {
         let moved = from.and_then(|id| self.jobs.get(id)).filter(|job| job.is_unfinished());
         let mut children: Vec<Admitted> = Vec::new();
         let mut arrived: BTreeMap<&QueueName, u64> = BTreeMap::new();
-        for (place, new) in jobs.iter().enumerate() {
-            let refused = |key_of| Err(PushRefused { place, queue: new.queue.clone(), key_of });
+        for (index, new) in jobs.iter().enumerate() {
+            let refused = |key_of| Err(PushRefused { index, queue: new.queue.clone(), key_of });
             let name = |new: &NewJob| Some((new.queue.clone(), new.key.as_ref()?.key.clone()));
-            let sibling = jobs[..place].iter().find(|other| name(new).is_some() && name(other) == name(new));
+            let sibling = jobs[..index].iter().find(|other| name(new).is_some() && name(other) == name(new));
             // Siblings all meet whoever has the key already.
             let holder = match (self.in_the_way(new, now), sibling) {
                 (Some(key), _) => {

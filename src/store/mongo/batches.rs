@@ -224,7 +224,7 @@ impl Transaction for Change<'_> {
         let mut resolved = push::resolve(&asked, &mut room, &mut lines, tx).await?;
         let pushed = std::mem::take(&mut resolved.pushed);
         let children =
-            jobs.iter().zip(pushed).enumerate().map(|(place, (job, pushed))| pushed.into_child(place, job));
+            jobs.iter().zip(pushed).enumerate().map(|(index, (job, pushed))| pushed.into_child(index, job));
         let pushed: Vec<Child> = match children.collect() {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),

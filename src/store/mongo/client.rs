@@ -235,8 +235,8 @@ pub async fn write_strict(database: &Database, statements: Vec<Document>) -> Res
     let mut in_vain = HashSet::new();
     for error in answer.get_array("writeErrors").into_iter().flatten() {
         let error = error.as_document();
-        let place = error.filter(|error| error.get_i32("code").is_ok_and(|code| code == IMMUTABLE_FIELD));
-        match place.map(|error| count(error, "index")).map(usize::try_from) {
+        let missed = error.filter(|error| error.get_i32("code").is_ok_and(|code| code == IMMUTABLE_FIELD));
+        match missed.map(|error| count(error, "index")).map(usize::try_from) {
             Some(Ok(index)) => drop(in_vain.insert(index)),
             _ => return Err(write_error(error)),
         }

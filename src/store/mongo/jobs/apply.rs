@@ -294,7 +294,7 @@ impl Round<'_> {
             let (mut in_vain, mut sent) = (HashSet::new(), 0);
             for part in parts(updates)? {
                 let count = part.len();
-                in_vain.extend(write_strict(database, part).await?.into_iter().map(|place| sent + place));
+                in_vain.extend(write_strict(database, part).await?.into_iter().map(|index| sent + index));
                 sent += count;
             }
             Ok(in_vain)
@@ -307,8 +307,8 @@ impl Round<'_> {
         };
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
-        self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.place()));
-        let (mut all_known, mut place) = (true, 0);
+        self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
+        let (mut all_known, mut index) = (true, 0);
         for (n, mut plan) in plans {
             plan.is_lost = deleted.is_err();
             // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
@@ -316,8 +316,8 @@ impl Round<'_> {
                 (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
                 (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),
                 (_, Ok(in_vain), _) => {
-                    let in_vain = in_vain.contains(&place);
-                    place += 1;
+                    let in_vain = in_vain.contains(&index);
+                    index += 1;
                     (!in_vain, in_vain)
                 }
             };

@@ -47,8 +47,8 @@ impl Together {
     /// Takes out whose turn has come with this plan.
     fn next_of(&mut self, plan: &Plan) -> Option<groups::Next> {
         let vacated = plan.vacated().filter(|vacated| vacated.was_first)?;
-        let place = self.next.iter().position(|next| next.line == vacated.line)?;
-        Some(self.next.swap_remove(place))
+        let index = self.next.iter().position(|next| next.line == vacated.line)?;
+        Some(self.next.swap_remove(index))
     }
 }
 
@@ -197,13 +197,13 @@ impl Transaction for CarryOut<'_> {
 fn note(plans: &[(usize, Plan)], next: &[groups::Next], tx: &mut Tx<'_>) {
     for (_, plan) in plans {
         tx.changes.stepped(&plan.meta, &plan.step.next);
-        if let Some((queue, position)) = plan.place() {
+        if let Some((queue, position)) = plan.position() {
             tx.becomes_ready(queue, position);
         }
     }
     for next in next {
         tx.changes.moved(&next.line.queue, State::Blocked, State::Ready, 1);
-        tx.becomes_ready(&next.line.queue, next.place);
+        tx.becomes_ready(&next.line.queue, next.position);
     }
 }
 
@@ -256,7 +256,7 @@ fn children(
     let mut pushed = jobs.iter().zip(pushed);
     let of_plan = |(_, plan): &(usize, Plan)| {
         let own = pushed.by_ref().take(plan.pushes.len()).enumerate();
-        own.map(|(place, (job, pushed))| pushed.into_child(place, job)).collect()
+        own.map(|(index, (job, pushed))| pushed.into_child(index, job)).collect()
     };
     plans.iter().map(of_plan).collect()
 }

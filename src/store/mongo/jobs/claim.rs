@@ -65,7 +65,7 @@ async fn claim(
     now: Timestamp,
 ) -> Result<Given> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
-    let places: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
+    let indexes: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
     // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
     let (retry_until, end) = (begin + deadline / 2, begin + deadline);
@@ -84,7 +84,7 @@ async fn claim(
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
         for job in taken {
-            let winner = job.meta.claim.as_ref().and_then(|claim| places.get(claim));
+            let winner = job.meta.claim.as_ref().and_then(|claim| indexes.get(claim));
             if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
                 jobs.push(job);
             }

@@ -56,8 +56,8 @@ pub async fn claim(
             given.offers.extend(dealt.offers);
             given.resume_at = dealt.resume_at;
             for job in dealt.granted {
-                let place = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
-                if let Some(won) = place.and_then(|place| given.won.get_mut(place)) {
+                let index = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
+                if let Some(won) = index.and_then(|index| given.won.get_mut(index)) {
                     won.push(job);
                 }
             }

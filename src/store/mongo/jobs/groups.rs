@@ -58,7 +58,7 @@ struct Known {
 /// A job whose turn has come.
 pub struct Next {
     pub line: Line,
-    pub place: Position,
+    pub position: Position,
     id: String,
     rev: i64,
     due: Option<Timestamp>,
@@ -67,7 +67,7 @@ pub struct Next {
 impl Next {
     /// Its queue, and when it is due.
     pub fn arrival(&self) -> (QueueName, Timestamp) {
-        (self.line.queue.clone(), self.place.run_at)
+        (self.line.queue.clone(), self.position.run_at)
     }
 }
 
@@ -168,7 +168,7 @@ impl Lines {
             id: row.text("_id")?,
             rev: row.number("rev")?,
             line,
-            place: Position { priority: row.number("priority")?, run_at },
+            position: Position { priority: row.number("priority")?, run_at },
             due: Some(run_at).filter(|at| *at > now),
         })
     }

@@ -29,7 +29,7 @@ type Placed<T> = Vec<(usize, T)>;
 /// that neither a slow transaction nor the counting of a limited queue delays the others.
 pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
     let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
-    let places: Vec<(QueueName, Position)> = jobs.iter().map(place).collect();
+    let positions: Vec<(QueueName, Position)> = jobs.iter().map(position).collect();
     let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
     let (limited, free): (Placed<_>, Placed<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
@@ -42,7 +42,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
         },
         push_plain(mongo, plain)
     );
-    mongo.heads.note_ready(places.iter().map(|(queue, place)| (queue, *place)));
+    mongo.heads.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
     for (n, answer) in [limited, bound, plain].into_iter().flatten() {
         answers[n] = Some(answer);
     }
@@ -91,15 +91,15 @@ async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed
     if jobs.is_empty() {
         return Vec::new();
     }
-    let (places, jobs): (Vec<usize>, Vec<NewJob>) = jobs.into_iter().unzip();
+    let (indexes, jobs): (Vec<usize>, Vec<NewJob>) = jobs.into_iter().unzip();
     let failed = match mongo.connection.within(insert(mongo, jobs)).await {
         Ok(failed) => failed,
-        Err(error) => return places.into_iter().map(|n| (n, Err(error.clone()))).collect(),
+        Err(error) => return indexes.into_iter().map(|n| (n, Err(error.clone()))).collect(),
     };
     let mut failed: HashMap<usize, StoreError> = failed.into_iter().collect();
     let answer = |index: usize| failed.remove(&index).map_or(Ok(Pushed::Created), Err);
     let mut answer = answer;
-    places.into_iter().enumerate().map(|(index, n)| (n, answer(index))).collect()
+    indexes.into_iter().enumerate().map(|(index, n)| (n, answer(index))).collect()
 }
 
 /// Inserts the jobs and returns which of them failed, and why.
@@ -121,7 +121,7 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
 }
 
 /// Where the job stands in its queue.
-pub fn place(job: &NewJob) -> (QueueName, Position) {
+pub fn position(job: &NewJob) -> (QueueName, Position) {
     (job.queue.clone(), Position { priority: job.spec.priority, run_at: job.run_at })
 }
 
@@ -192,7 +192,7 @@ impl Resolved {
             let (turn, is_first) = lines.join(&line);
             delivery::join_line(&mut stored.meta, turn, is_first);
         }
-        let (queue, position) = place(job);
+        let (queue, position) = position(job);
         self.documents.push(from_job(&stored, now));
         self.arriving.push((queue, stored.meta.state, position));
         stored.meta.state

@@ -91,14 +91,14 @@ pub fn reserve(jobs: &[Job], revs: &[i64], may_have_waited: bool) -> Document {
         return statement(RESERVE, &ids, revs, update);
     }
     // Which request gets which job: the job's place among the ids is that of its values.
-    let place = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
+    let index = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
     for field in &FIELDS {
         let value = match (is_same(field), (field.value)(first)) {
             (true, Bson::Null) => "$$REMOVE".into(),
             (true, value) => Bson::from(doc! { "$literal": value }),
             (false, _) => {
                 let values: Vec<Bson> = jobs.iter().map(|job| (field.value)(&job.meta)).collect();
-                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &place] };
+                let picked = doc! { "$arrayElemAt": [{ "$literal": values }, &index] };
                 Bson::from(doc! { "$ifNull": [picked, "$$REMOVE"] })
             }
         };

@@ -49,7 +49,7 @@ pub fn check(
     let mut fates = Vec::with_capacity(pushes.len());
     let mut earlier: HashMap<(&QueueName, &JobKey), &NewJob> = HashMap::new();
     let mut room = Room::default();
-    for (place, job) in pushes.iter().enumerate() {
+    for (index, job) in pushes.iter().enumerate() {
         let holder = match &job.key {
             None => None,
             Some(hold) => match earlier.get(&(&job.queue, &hold.key)) {
@@ -71,7 +71,7 @@ pub fn check(
                 earlier.extend(job.key.as_ref().map(|hold| ((&job.queue, &hold.key), job)));
                 Fate::Store
             }
-            Decision::Settled(pushed) => match pushed.into_child(place, job) {
+            Decision::Settled(pushed) => match pushed.into_child(index, job) {
                 Ok(child) => Fate::Exists(child),
                 Err(refused) => return Ok(Err(refused)),
             },

@@ -87,8 +87,8 @@ fn write(
 ) -> Result<(), Fault> {
     for (mut found, ask) in granted {
         reserve(tx, &mut found, ask, now)?;
-        let place = asks.iter().position(|other| other.claim == ask.claim);
-        if let Some(won) = place.and_then(|place| given.won.get_mut(place)) {
+        let index = asks.iter().position(|other| other.claim == ask.claim);
+        if let Some(won) = index.and_then(|index| given.won.get_mut(index)) {
             won.push(found.job);
         }
     }
