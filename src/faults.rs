@@ -71,6 +71,7 @@ mod imp {
     }
 
     /// The same in a thread that may block.
+    #[expect(clippy::disallowed_methods, reason = "the thread has no other tasks")]
     pub fn point_in_thread(name: &'static str) {
         if let Some(go) = strike(name) {
             while !go.exists() {
