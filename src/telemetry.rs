@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
@@ -170,13 +172,19 @@ pub enum LogFormat {
     Json,
 }
 
-/// Installs the logger, which writes to standard error. `filter` is a level or directives of `tracing_subscriber`.
+/// Reads a filter of the log: a level, or several `target=level` with commas between them.
+pub fn log_filter(text: &str) -> Result<Targets, tracing_subscriber::filter::ParseError> {
+    text.parse()
+}
+
+/// Installs the logger, which writes to standard error.
 pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Human => builder.with_target(false).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
+    let filter = log_filter(filter)?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Human => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     Ok(())
 }

@@ -234,7 +234,7 @@ impl Check<'_> {
     }
 
     fn filter(&self, filter: String) -> Result<String, ConfigError> {
-        match tracing_subscriber::EnvFilter::try_new(&filter) {
+        match telemetry::log_filter(&filter) {
             Ok(_) => Ok(filter),
             Err(error) => Err(self.fault("log.filter", &format!("is not a filter: {error}"))),
         }
