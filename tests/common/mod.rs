@@ -7,4 +7,5 @@ pub mod op_msg;
 pub mod own_mongod;
 pub mod proxy;
 pub mod server;
+pub mod shim;
 pub mod stores;
