@@ -6,6 +6,7 @@ use super::record::NewJob;
 use super::spec::flat_spec;
 use super::transition::{Next, Outcome, Step};
 use super::{BatchId, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
+use crate::faults;
 
 flat_spec! {
     /// The job that is pushed when the last job of a batch is finished, as stores keep it. Unknown fields are ignored: a
@@ -135,14 +136,15 @@ impl Batch {
 
     /// Returns whether it is sealed and has no pending job, but is not marked as finished yet.
     pub fn is_over(&self) -> bool {
-        self.sealed && self.pending == 0 && self.finished_at.is_none()
+        let pending = self.pending - u64::from(self.pending == 1 && faults::bug("call_back_early"));
+        self.sealed && pending == 0 && self.finished_at.is_none()
     }
 
     /// Marks it as finished, and returns the callback that is to be stored in the same transaction, if there is one.
     pub fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
         self.finished_at = Some(now);
         self.purge_at = Some(now.plus_ms(retain_ms));
-        let callback = self.on_finished.clone()?;
+        let callback = self.on_finished.clone().filter(|_| !faults::bug("never_call_back"))?;
         let (queue, delay_ms) = (callback.queue.clone(), callback.delay_ms.unwrap_or(0));
         let mut spec = JobSpec::from(callback);
         let Endings { done, dead, cancelled } = self.endings;

@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::transition::Next;
 use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::faults;
 
 /// The largest capacity.
 pub const CAPACITY_MAX: u64 = 1_000_000;
@@ -77,7 +78,7 @@ pub struct Gauge {
 impl Gauge {
     /// Returns how many more may hold it.
     pub fn room(&self) -> u64 {
-        self.capacity.saturating_sub(self.held)
+        self.capacity.saturating_sub(self.held) + u64::from(faults::bug("widen_semaphore"))
     }
 }
 

@@ -12,6 +12,7 @@ mod tests;
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::state::{self, State, Visible};
 use super::{Payload, QueueName, Rules, Stage, Timestamp};
+use crate::faults;
 
 pub use self::operation::{Loss, Operation};
 
@@ -95,7 +96,7 @@ pub struct Surroundings<'a> {
 /// Checks that the token is the current one and that the table has a row for the job's state.
 fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refusal> {
     let claim = operation.claim();
-    if claim.is_some() && meta.claim.as_ref() != claim {
+    if claim.is_some() && meta.claim.as_ref() != claim && !faults::bug("ignore_token") {
         return Err(Refusal::Lost { gone: false });
     }
     if state::targets(meta.state, operation.verb()).is_none() {
@@ -181,6 +182,9 @@ fn take_back(meta: &Meta, is_kept: bool, why: &str, around: Surroundings<'_>) ->
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
+    if faults::bug("commit_nothing") {
+        return Step { next: Next::Keep, outcome: Outcome::Done };
+    }
     // In a dead-letter queue the route is suspended; and a cancelled job has no next stage.
     match (&*meta.route, &meta.origin, meta.cancel_requested) {
         ([stage, rest @ ..], None, false) if meta.state == State::Reserved => {
@@ -223,7 +227,7 @@ fn hand_on(meta: &Meta, stage: &Stage, rest: &[Stage], result: Option<&Payload>,
         ..next
     });
     if let Next::Write { payload, .. } = &mut step.next {
-        *payload = result.cloned();
+        *payload = result.filter(|_| !faults::bug("old_payload")).cloned();
     }
     step
 }
@@ -313,6 +317,9 @@ fn move_to(
 ) -> Step {
     if meta.cancel_requested {
         return Step::delete(Outcome::Removed);
+    }
+    if faults::bug("lose_on_move") {
+        return Step::delete(Outcome::Returned { queue: queue.clone(), run_at, blocked: false });
     }
     let moved = Meta { run_at, priority, ..rehomed(free(meta), queue, TrailReason::Moved, now) };
     let mut step = returned(Meta { progress: None, ..moved });

@@ -7,6 +7,7 @@ use super::meter::{Event, Notes};
 use super::rounds::{self, Item, Limits, Rounds};
 use super::semaphores::check_known;
 use super::{Error, Queues, Result, Shared};
+use crate::faults;
 use crate::job::record::KeyHold;
 use crate::job::spec::check_year;
 use crate::job::{
@@ -74,12 +75,17 @@ impl NewPush {
     pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
         let until = now.plus_ms(self.key_ttl_ms.unwrap_or(key_ttl_ms));
         let run_at = match self.when {
+            _ if faults::bug("ignore_delay") => now,
             When::Now => now,
             When::In(ms) => now.plus_ms(ms),
             When::At(at) => at,
         };
-        let key = self.key.map(|key| KeyHold { key, until });
-        NewJob { run_at, key, ..NewJob::new(id, queue, self.spec, now) }
+        let key = self.key.filter(|_| !faults::bug("ignore_key")).map(|key| KeyHold { key, until });
+        let mut spec = self.spec;
+        if faults::bug("drop_push") {
+            spec.expires_in_ms = Some(1);
+        }
+        NewJob { run_at, key, ..NewJob::new(id, queue, spec, now) }
     }
 }
 

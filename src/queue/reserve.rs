@@ -13,6 +13,7 @@ use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
 use super::rounds::{Item, Limits, RoundError, Rounds};
 use super::{Error, Queues, Result, Shared};
+use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
@@ -133,6 +134,9 @@ impl Delivery {
 
     /// The client gets the jobs.
     fn hand_over(mut self) -> Vec<Job> {
+        if faults::bug("deliver_twice") {
+            return self.won.clone();
+        }
         std::mem::take(&mut self.won)
     }
 }
@@ -310,8 +314,8 @@ impl Queues {
 
     /// Finishes the jobs that a pop holds, and returns them without those that it lost in the meantime.
     async fn finish_pop(&self, jobs: &[Job]) -> Result<Vec<Job>> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
+        if jobs.is_empty() || faults::bug("keep_popped") {
+            return Ok(jobs.to_vec());
         }
         let pop = |job: &Job| {
             let operation = Operation::Pop { claim: job.meta.claim.clone()? };

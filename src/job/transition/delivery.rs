@@ -5,6 +5,7 @@
 //! leaves.
 
 use super::{Refusal, Step};
+use crate::faults;
 use crate::job::state::{Transition, Verb};
 use crate::job::{Claim, Meta, SemaphoreName, Timestamp, WorkerName};
 
@@ -41,6 +42,7 @@ pub fn reserve(
     change_state(meta, RESERVE, at)?;
     meta.attempts = meta.attempts.saturating_add(ATTEMPTS_PER_DELIVERY);
     meta.started_at = Some(at);
+    let lease_ms = if faults::bug("short_lease") { lease_ms / 20 } else { lease_ms };
     meta.reserved_until = Some(at.plus_ms(lease_ms));
     meta.lease_ms = Some(lease_ms);
     meta.worker = worker.cloned();
@@ -69,7 +71,7 @@ pub fn block(meta: &mut Meta, semaphore: &SemaphoreName, now: Timestamp) -> Resu
 /// may give it another place than the attempt before, so that nothing of that one stays.
 pub fn join_line(meta: &mut Meta, turn: i64, is_first: bool) {
     meta.turn = Some(turn);
-    meta.state = if is_first { BLOCK.from } else { BLOCK.to };
+    meta.state = if is_first || faults::bug("ignore_group") { BLOCK.from } else { BLOCK.to };
 }
 
 /// Makes a blocked job ready: it is the first of its group now, or its semaphore has room.

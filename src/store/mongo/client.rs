@@ -11,6 +11,7 @@ use mongodb::{Client, Collection, Database};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
+use crate::faults;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
 use crate::store::{Cause, Result, StoreError};
@@ -28,11 +29,17 @@ pub struct MongoOptions {
 
 /// Writes return once a majority of the members has them in their journals.
 pub fn durable() -> WriteConcern {
+    if faults::bug("answer_early") {
+        return WriteConcern::builder().w(Acknowledgment::Nodes(1)).journal(false).build();
+    }
     WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
 }
 
 /// The same as a field of a raw command.
 pub fn durable_document() -> Document {
+    if faults::bug("answer_early") {
+        return doc! { "w": 1, "j": false };
+    }
     doc! { "w": "majority", "j": true }
 }
 

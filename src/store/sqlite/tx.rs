@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use rusqlite::{Connection, params};
 
+use crate::faults;
 use crate::job::{QueueName, State};
 use crate::store::sqlite::fault::Fault;
 
@@ -57,7 +58,7 @@ impl<'c> Tx<'c> {
         if !changes.contains_key(queue) {
             changes.insert(queue.clone(), Change::default());
         }
-        let Some(change) = changes.get_mut(queue) else { return };
+        let Some(change) = changes.get_mut(queue).filter(|_| !faults::bug("miscount")) else { return };
         change.by_state[state as usize] += by;
         change.marked += if marked { by } else { 0 };
     }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::faults;
 use crate::job::Timestamp;
 use crate::store::StoreError;
 use crate::store::sqlite::DEADLINE;
@@ -160,7 +161,7 @@ fn commit(db: &Connection, units: &mut [Box<dyn Unit>], clock: &Clock) -> Result
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }
         tx.flush().map_err(|fault| RoundError::Whole(fault.into()))?;
-        execute(db, "COMMIT").map_err(whole)
+        execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" }).map_err(whole)
     };
     run().map_err(|trouble| match trouble {
         RoundError::One(error) if db.is_autocommit() => RoundError::Whole(error),
