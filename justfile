@@ -43,6 +43,10 @@ readme:
 kills rounds="100":
     TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
 
+# random faults for so long on each store (30s, 60m, 2h), with a server of the schema before this one beside the new ones
+torture time="60m":
+    scripts/torture {{ time }}
+
 # take a random walk through every call, on a model and on each store: other steps than those of the suite
 model steps="20000":
     TAILBACK_MODEL_SEED=$(date +%s) TAILBACK_MODEL_STEPS={{ steps }} scripts/test -E 'binary(model)'

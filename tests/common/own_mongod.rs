@@ -10,7 +10,7 @@ use mongodb::options::ClientOptions;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::server::until;
+use super::server::{PATIENCE, until};
 
 const SET: &str = "rs0";
 
@@ -26,7 +26,9 @@ pub struct OwnMongod {
 impl OwnMongod {
     /// One that does not run yet.
     pub fn idle() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Not one of those that the system gives to connections: it must be free again after a restart.
+        let ports = std::iter::repeat_with(|| rand::random_range(15_000..32_000));
+        let port = ports.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
         Self { port, directory: tempfile::tempdir().unwrap(), child: None, parameters: Vec::new() }
     }
 
@@ -80,6 +82,29 @@ impl OwnMongod {
         .await;
     }
 
+    /// Starts it as a member of a set that somebody else initiates.
+    pub fn launch(&mut self) {
+        self.spawn(&["--replSet", SET]);
+    }
+
+    /// More `--setParameter`s for the next start.
+    pub fn set_parameters(&mut self, parameters: &[&'static str]) {
+        self.parameters.extend(parameters);
+    }
+
+    /// The process, where it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// SIGTERM, and waits until it is gone.
+    pub async fn terminate(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let mut child = self.child.take().unwrap();
+        let ended = tokio::task::spawn_blocking(move || child.wait());
+        tokio::time::timeout(PATIENCE, ended).await.expect("the mongod does not stop").unwrap().unwrap();
+    }
+
     /// kill -9, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -117,12 +142,12 @@ impl OwnMongod {
         self.child = Some(command.spawn().unwrap());
     }
 
-    async fn hello(&self) -> Option<Document> {
+    pub async fn hello(&self) -> Option<Document> {
         self.command(doc! { "hello": 1 }).await
     }
 
     /// One command on a connection of its own, past all that a driver does to find a primary.
-    async fn command(&self, command: Document) -> Option<Document> {
+    pub async fn command(&self, command: Document) -> Option<Document> {
         let url = format!("mongodb://127.0.0.1:{}/?directConnection=true", self.port);
         let mut options = ClientOptions::parse(url).await.unwrap();
         options.server_selection_timeout = Some(Duration::from_millis(500));

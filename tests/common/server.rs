@@ -70,7 +70,12 @@ impl Server {
 
     /// Starts a server and waits only until it listens.
     pub fn launch(store: &str, environment: &[(&str, &str)]) -> Self {
-        let mut child = command(store, environment).spawn().unwrap();
+        Self::launch_binary(None, store, environment)
+    }
+
+    /// The same with another build of the server.
+    pub fn launch_binary(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -> Self {
+        let mut child = command_of(binary, store, environment).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let base =
@@ -163,7 +168,11 @@ impl Drop for Server {
 
 /// The command that serves this store on a port that the system chooses.
 pub fn command(store: &str, environment: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    command_of(None, store, environment)
+}
+
+fn command_of(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(binary.unwrap_or(env!("CARGO_BIN_EXE_tailback")));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", store]);
     // So that no call is answered 503 because the machine is busy.
     command.env("TAILBACK_MONGODB__DEADLINE_MS", "10000");
