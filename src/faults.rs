@@ -5,7 +5,7 @@
 //!
 //! - `TAILBACK_FAULTS`: a directory. Code that reaches the point `claim.written` looks for a file of that name there, renames it to
 //!   `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists), `stop` (SIGSTOP to this
-//!   process) or `kill` (SIGKILL). A file strikes once.
+//!   process) or `kill` (SIGKILL). A file strikes once. While there is a file `trace`, each point that is reached adds its name to it.
 //! - `TAILBACK_BUG`: the name of one planted mistake, `drop_push`, or `drop_push/7` for every seventh opportunity only.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
@@ -30,7 +30,9 @@ mod imp {
 
 #[cfg(feature = "faults")]
 mod imp {
-    use std::path::PathBuf;
+    use std::fs::OpenOptions;
+    use std::io::Write as _;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,9 +48,17 @@ mod imp {
     static OPPORTUNITIES: AtomicU64 = AtomicU64::new(0);
     const LOOK: Duration = Duration::from_millis(5);
 
+    /// Adds the name to the trace, if there is one.
+    fn trace(directory: &Path, name: &str) {
+        if let Ok(mut trace) = OpenOptions::new().append(true).open(directory.join("trace")) {
+            let _ = trace.write_all(format!("{name}\n").as_bytes());
+        }
+    }
+
     /// What is to happen here; the file `{name}.go` where it is a pause.
     fn strike(name: &str) -> Option<PathBuf> {
         let directory = DIRECTORY.as_ref()?;
+        trace(directory, name);
         let (file, met) = (directory.join(name), directory.join(format!("{name}.met")));
         let action = std::fs::read_to_string(&file).ok()?;
         std::fs::rename(file, met).ok()?; // of two that meet it, one is struck

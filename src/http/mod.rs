@@ -27,6 +27,7 @@ use tower_http::compression::{CompressionBody, CompressionLayer};
 
 use self::problem::{Code, Problem};
 use crate::background::driver::Statuses;
+use crate::faults;
 use crate::queue::{Queues, Readiness};
 use crate::telemetry;
 
@@ -110,6 +111,7 @@ async fn respond(router: Router, request: Request) -> Result<Response, Infallibl
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
+    faults::point("http.response").await;
     request_id::set_header(&id, &mut response);
     let route = response.extensions_mut().remove::<MatchedPath>();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);

@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use super::{Error, Queues, ReserveAsk, Result};
+use crate::faults;
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::transition::Operation;
 use crate::job::{Claim, Job, JobId, QueueName, State, Timestamp};
@@ -142,6 +143,7 @@ impl Drop for Forget {
         let Some(once) = self.0.take() else { return };
         tokio::spawn(async move {
             let won = once.won.lock().await;
+            faults::point("request.forget").await;
             if *won {
                 return;
             }
@@ -244,6 +246,7 @@ impl Queues {
         let request = Arc::new(self.request(ask, key)?);
         let once = Once { queues: self.clone(), request, won: Arc::default(), alive: Arc::default() };
         let (opened, _forget) = once.open().await?;
+        faults::point("request.opened").await;
         match opened {
             Opened::New => self.take_once(ask, once).await,
             Opened::TakenOver { previous } => match self.take_over(ask, &once, previous).await {
@@ -292,6 +295,7 @@ impl Queues {
             Change { id: job.meta.id, operation }
         };
         let changes: Vec<Change> = self.0.store.held(queues, from).await?.into_iter().map(change).collect();
+        faults::point("request.take_over").await;
         if changes.is_empty() {
             return Ok(Vec::new());
         }

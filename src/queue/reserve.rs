@@ -238,6 +238,7 @@ impl Queues {
             Purpose::Reserve => self.claim_from_queues(ask, &Claim::random(), false).await?.hand_over(),
             Purpose::Pop => {
                 let jobs = self.claim_from_queues(ask, &Claim::random(), true).await?.hand_over();
+                faults::point("pop.claimed").await;
                 self.finish_pop(&jobs).await?
             }
             Purpose::ReserveOnce(once) => return self.claim_once(ask, once).await,
@@ -253,7 +254,9 @@ impl Queues {
         let claiming = tokio::spawn(async move {
             let guard = once.claiming().await;
             let jobs = this.claim_from_queues(&ask, once.claim(), false).await?.hand_over();
+            faults::point("request.claimed").await;
             let jobs = guard.won(jobs).await?;
+            faults::point("request.closed").await;
             this.count_deliveries(&jobs);
             Ok(jobs)
         });
@@ -368,6 +371,7 @@ impl Queues {
             Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
         };
         let mut changes: Vec<Change> = jobs.into_iter().filter_map(release).collect();
+        faults::point("delivery.give_back").await;
         for _ in 0..GIVE_BACK_TRIES {
             if changes.is_empty() {
                 return;
@@ -401,6 +405,7 @@ impl Queues {
             for _ in 0..GIVE_BACK_TRIES {
                 // First the pause: a command that is still on its way must have arrived.
                 tokio::time::sleep(Duration::from_secs(1)).await;
+                faults::point("delivery.recover").await;
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
                     Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => return this.give_back(jobs).await,
                     Ok(_) => empty_queries += 1,

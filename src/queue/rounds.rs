@@ -16,6 +16,8 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::faults;
+
 /// How large rounds may be.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -159,7 +161,9 @@ where
         let (items, waiting): (Vec<I>, Vec<_>) = round.into_iter().unzip();
         // A round that panics loses its own items only: their senders are dropped.
         let (own, lane) = (rounds.clone(), key.clone());
+        faults::point("round.begin").await;
         let answers = AssertUnwindSafe(async move { (own.run)(lane, items).await }).catch_unwind().await;
+        faults::point("round.end").await;
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
             let _ = waiting.send(answer); // the caller may have left
         }

@@ -313,6 +313,7 @@ impl Queues {
     pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        faults::point("overdue.read").await;
         let applied = self.0.store.apply(changes, &self.rules()).await;
         let (mut done, mut notes) = (0, self.meter().notes());
         for (verb, applied) in verbs.into_iter().zip(applied) {

@@ -1,6 +1,7 @@
 //! What the black-box tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod fail_point;
 pub mod fleet;
 pub mod mongod;
 pub mod op_msg;
@@ -8,4 +9,5 @@ pub mod own_mongod;
 pub mod proxy;
 pub mod server;
 pub mod shim;
+pub mod steps;
 pub mod stores;

@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use rand::seq::SliceRandom as _;
 
 use super::{Maintenance, Run};
+use crate::faults;
 use crate::job::{ScheduleName, Timestamp};
 use crate::queue::Result;
 use crate::store::Fired;
@@ -71,6 +72,7 @@ impl Maintenance {
     async fn run_due(&self, name: &ScheduleName) -> Result<u64> {
         let Some(schedule) = self.queues.0.store.schedule(name).await? else { return Ok(0) };
         let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(0) };
+        faults::point("schedule.read").await;
         let fired = self.queues.fire(&schedule, turn).await?;
         Ok(u64::from(matches!(fired, Fired::Done(_))))
     }

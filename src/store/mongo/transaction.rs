@@ -30,6 +30,7 @@ use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection, Database};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::faults;
 use crate::job::{QueueName, State};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
@@ -195,6 +196,7 @@ impl<'m> Tx<'m> {
     /// Commits, and counts what is certain. While the outcome is unknown the commit is sent again.
     async fn commit(&mut self, end: Instant) -> Result<(), Next> {
         let counted = self.mongo.counters.in_flight(std::mem::take(&mut self.changes));
+        faults::point("transaction.attempted").await;
         let committed = timeout_at(end, async {
             let mut backoff = Backoff::default();
             loop {
@@ -207,6 +209,7 @@ impl<'m> Tx<'m> {
             }
         });
         let committed = committed.await;
+        faults::point("transaction.committed").await;
         if !matches!(&committed, Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR)) {
             self.mongo.heads.note_ready(self.ready.iter().map(|(queue, position)| (queue, *position)));
         }

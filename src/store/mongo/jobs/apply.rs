@@ -11,6 +11,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
+use crate::faults;
 use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Refusal, Surroundings, missing, step};
@@ -90,6 +91,7 @@ impl Round<'_> {
             if !self.goes_on() {
                 return Ok(());
             }
+            faults::point("apply.planned").await;
             let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
             for result in results {
@@ -307,6 +309,7 @@ impl Round<'_> {
         };
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
+        faults::point("apply.written").await;
         self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
         let (mut all_known, mut index) = (true, 0);
         for (n, mut plan) in plans {

@@ -12,6 +12,7 @@ use mongodb::Database;
 use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
+use crate::faults;
 use crate::job::transition::delivery::RESERVE;
 use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
@@ -76,6 +77,7 @@ async fn claim(
         }
         let began = Instant::now();
         let found = head::read(mongo, queue, wanted, *pop).await?;
+        faults::point("claim.read").await;
         if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
@@ -125,6 +127,7 @@ async fn take(
     let statement = transitions::reserve(&taken, &revs, false);
     let sent = counters.sending([&queue]);
     let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    faults::point("claim.written").await;
     if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
         counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
         sent.answered();

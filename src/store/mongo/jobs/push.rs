@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
+use crate::faults;
 use crate::job::group::Line;
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
@@ -74,6 +75,7 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
         Ok(counted) => counted,
         Err(error) => return all_failed(&jobs, &error),
     };
+    faults::point("push.room").await;
     let (bound, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(needs_transaction);
     let (mut answers, mut room) = match push_in_transaction(mongo, &bound, room).await {
         Ok(pushed) => pushed,

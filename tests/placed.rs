@@ -1,0 +1,153 @@
+//! Faults at every step of every verb over MongoDB. What a verb passes is learnt by running it undisturbed: each
+//! command, and each pause point of the server. Then a case for each step and each fault is made: the fault strikes, the
+//! rest of the system goes on (leases lapse, another worker takes and finishes, the client repeats its call at another
+//! server), the first server comes back, everything is finished, and what the clients saw is judged.
+//!
+//! `TAILBACK_PLACED_EVERY`: every nth case is run (1: all, `just placed`); `TAILBACK_PLACED_SEED`: which of them;
+//! `TAILBACK_PLACED_ONLY`: those whose name contains this; `TAILBACK_PLACED_TABLE`: the file for the table.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what came of the cases is printed")]
+
+mod common;
+
+#[path = "placed/case.rs"]
+mod case;
+#[path = "placed/harm.rs"]
+mod harm;
+#[path = "placed/lane.rs"]
+mod lane;
+#[path = "placed/run.rs"]
+mod run;
+#[path = "placed/story.rs"]
+mod story;
+#[path = "placed/table.rs"]
+mod table;
+#[path = "placed/verbs.rs"]
+mod verbs;
+#[path = "placed/verbs_background.rs"]
+mod verbs_background;
+#[path = "placed/verbs_others.rs"]
+mod verbs_others;
+#[path = "placed/verbs_settle.rs"]
+mod verbs_settle;
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use case::Verb;
+use common::own_mongod::OwnMongod;
+use futures::FutureExt as _;
+use harm::{Harm, Moment};
+use lane::Lane;
+use table::{Row, Table};
+use verbs::VERBS;
+
+/// How many cases run at once.
+const LANES: usize = 8;
+/// How often a case whose fault is not met is tried.
+const TRIES: usize = 3;
+/// Which part of the cases runs if the environment says nothing: one of so many.
+const SHARE: u64 = 8;
+
+/// Which cases are run.
+struct Choice {
+    every: u64,
+    seed: u64,
+    only: String,
+}
+
+impl Choice {
+    fn from_env() -> Self {
+        let number = |name: &str, default: u64| {
+            std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+        };
+        Self {
+            every: number("TAILBACK_PLACED_EVERY", SHARE),
+            seed: number("TAILBACK_PLACED_SEED", 1),
+            only: std::env::var("TAILBACK_PLACED_ONLY").unwrap_or_default(),
+        }
+    }
+
+    /// A number of the case that does not depend on which others there are.
+    fn number(&self, name: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, name).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        name.contains(&self.only) && self.number(name) % self.every == 0
+    }
+}
+
+fn name_of(verb: &Verb, moment: &Moment, harm: Harm) -> String {
+    format!("{} / {moment} / {}", verb.name, harm.name())
+}
+
+/// Runs the cases of one verb.
+async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<Table>) {
+    let learnt = match run::learn(lane, verb).await {
+        Ok(learnt) => learnt,
+        Err(wrong) => return table.lock().unwrap().fail(verb.name, &wrong),
+    };
+    for moment in &learnt.moments {
+        for harm in Harm::ALL.iter().copied().filter(|harm| harm.fits(moment)) {
+            let name = name_of(verb, moment, harm);
+            table.lock().unwrap().possible += 1;
+            if !choice.takes(&name) {
+                continue;
+            }
+            let repeat_first = choice.number(&format!("{name} order")) % 2 == 0;
+            let began = Instant::now();
+            let mut report = None;
+            for _ in 0..TRIES {
+                report = run::run(lane, verb, moment, harm, repeat_first).await;
+                if report.is_some() {
+                    break;
+                }
+            }
+            let row = Row { verb: verb.name, moment: moment.clone(), harm, took: began.elapsed() };
+            table.lock().unwrap().note(row, report.as_ref());
+        }
+    }
+}
+
+async fn run_lane(mongod: &OwnMongod, number: usize, choice: &Choice, left: &Mutex<VecDeque<&Verb>>, table: &Mutex<Table>) {
+    let mut lane = Lane::start(mongod, number).await;
+    loop {
+        let Some(verb) = left.lock().unwrap().pop_front() else { return };
+        let began = Instant::now();
+        let run = AssertUnwindSafe(run_verb(&mut lane, verb, choice, table)).catch_unwind();
+        if run.await.is_err() {
+            table.lock().unwrap().fail(verb.name, "the test panicked, see above");
+            lane = Lane::start(mongod, number + 100).await;
+        }
+        println!("{} took {:?}", verb.name, began.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
+    let choice = Choice::from_env();
+    let parameters = ["enableTestCommands=1", "transactionLifetimeLimitSeconds=5"];
+    let mongod = OwnMongod::with_parameters(&parameters).await;
+    let is_wanted = |verb: &&Verb| choice.only.is_empty() || choice.only.starts_with(verb.name) || verb.name.contains(&choice.only);
+    let left = Mutex::new(VERBS.iter().filter(is_wanted).collect::<VecDeque<_>>());
+    let table = Mutex::new(Table::default());
+    let began = Instant::now();
+    let lanes = LANES.min(left.lock().unwrap().len());
+    futures::future::join_all((0..lanes).map(|n| run_lane(&mongod, n, &choice, &left, &table))).await;
+    let table = table.into_inner().unwrap();
+    println!("every {}th case, seed {}, {:?}", choice.every, choice.seed, began.elapsed());
+    println!("{}", table.summary());
+    if let Ok(path) = std::env::var("TAILBACK_PLACED_TABLE") {
+        std::fs::write(path, table.page(choice.every)).unwrap();
+    }
+    assert!(table.wrong.is_empty(), "{} violations:\n{}", table.wrong.len(), table.wrong.join("\n\n"));
+    assert!(table.missed.len() * 10 <= table.cases, "faults that were never met: {:?}", table.missed);
+    assert!(table.cases > 0, "no case was chosen");
+}

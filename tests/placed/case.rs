@@ -1,0 +1,264 @@
+//! One call in a small world of its own: what is prepared for it, and how its effect is recognised.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use mongodb::bson::Document;
+use serde_json::{Value, json};
+
+use crate::lane::{Call, Lane};
+use crate::story::{Delivered, Rules, Story, payload};
+
+/// A lease that lapses while the rest goes on.
+pub const SHORT_MS: u64 = 700;
+/// One that does not.
+const LONG_MS: u64 = 30_000;
+
+/// What a verb is prepared with.
+pub struct Prep<'a> {
+    pub lane: &'a Lane,
+    pub story: &'a Story,
+    /// Whether the fault lasts for longer than a lease.
+    pub is_lasting: bool,
+}
+
+/// A job that the first worker holds.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub id: String,
+    pub token: String,
+}
+
+/// What can be said of an effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    Yes,
+    No,
+    /// What must happen together did not.
+    Part(String),
+    Unclear,
+}
+
+impl From<bool> for Done {
+    fn from(done: bool) -> Self {
+        if done { Self::Yes } else { Self::No }
+    }
+}
+
+/// What there was once the call had ended, and what came of it later.
+pub struct Found<'a> {
+    pub jobs: Vec<Document>,
+    /// Those of the other collections, by collection.
+    pub others: Vec<(&'static str, Vec<Document>)>,
+    pub story: &'a Story,
+    pub answer: Option<(u16, Value)>,
+    /// When the call was made.
+    pub asked: Duration,
+    /// When it was repeated, where that may have done what it did not do itself.
+    pub until: Duration,
+}
+
+fn label_of(document: &Document) -> Option<&str> {
+    document.get_document("payload").ok()?.get_str("label").ok()
+}
+
+impl Found<'_> {
+    /// The job of this label as it was in the database then.
+    pub fn job(&self, label: &str) -> Option<&Document> {
+        self.jobs.iter().find(|job| label_of(job) == Some(label))
+    }
+
+    /// What was delivered of this label since the call began.
+    pub fn later(&self, label: &str) -> Vec<Delivered> {
+        let mut later = self.story.of(label);
+        later.retain(|one| one.got > self.asked && one.got < self.until && !one.token.is_empty());
+        later
+    }
+
+    /// Whether there is, or was, such a job after the call.
+    pub fn came(&self, label: &str) -> bool {
+        self.job(label).is_some() || !self.later(label).is_empty()
+    }
+
+    /// Whether the job of this label is gone, and no other worker has had it since.
+    pub fn is_gone(&self, label: &str) -> bool {
+        !self.came(label)
+    }
+
+    pub fn state(&self, label: &str) -> Option<&str> {
+        self.job(label)?.get_str("state").ok()
+    }
+
+    /// A document of another collection.
+    pub fn other(&self, collection: &str, id: &str) -> Option<&Document> {
+        let (_, documents) = self.others.iter().find(|(name, _)| *name == collection)?;
+        documents.iter().find(|document| document.get_str("_id").is_ok_and(|found| found == id))
+    }
+
+    /// All or none of these.
+    pub fn together(what: &str, parts: &[bool]) -> Done {
+        match parts.iter().filter(|part| **part).count() {
+            0 => Done::No,
+            n if n == parts.len() => Done::Yes,
+            _ => Done::Part(format!("{what}: {parts:?}")),
+        }
+    }
+}
+
+type Effect = Box<dyn Fn(&Found<'_>) -> Done + Send + Sync>;
+
+/// See the module's documentation.
+pub struct Case {
+    /// `None`: a background task does it by itself.
+    pub call: Option<Call>,
+    /// Whether a client may repeat the call after an unknown outcome.
+    pub repeats: bool,
+    /// What the first worker holds, and settles in the end.
+    pub held: Vec<Held>,
+    /// Whether the call ends these holds, and how many of them, from the first on, by a commit.
+    pub settles: Option<usize>,
+    /// Whether a commit by those who hold the jobs would be the call once more.
+    pub is_commit: bool,
+    /// The lease, where the call hands out jobs.
+    pub lease_ms: Option<u64>,
+    /// What shows that a command is one of this case, beside the tag.
+    pub texts: Vec<String>,
+    pub rules: Rules,
+    pub effect: Effect,
+    /// Calls that make the case drain.
+    pub cleanup: Vec<Call>,
+    /// What happens at `near` once the call waits.
+    pub prompt: Option<Call>,
+    /// For how long who got jobs keeps them, once the first server is back.
+    pub keeps_for: Duration,
+}
+
+impl Case {
+    pub fn of(call: Call, effect: impl Fn(&Found<'_>) -> Done + Send + Sync + 'static) -> Self {
+        Self {
+            call: Some(call),
+            repeats: false,
+            held: Vec::new(),
+            settles: None,
+            is_commit: false,
+            lease_ms: None,
+            texts: Vec::new(),
+            rules: Rules::default(),
+            effect: Box::new(effect),
+            cleanup: Vec::new(),
+            prompt: None,
+            keeps_for: Duration::ZERO,
+        }
+    }
+
+    /// Nothing is called; a background task does it.
+    pub fn background(effect: impl Fn(&Found<'_>) -> Done + Send + Sync + 'static) -> Self {
+        Self { call: None, ..Self::of(Call::new("GET", "/", Value::Null), effect) }
+    }
+
+    pub fn repeats(self) -> Self {
+        Self { repeats: true, ..self }
+    }
+
+    pub fn holding(mut self, held: &[Held]) -> Self {
+        self.texts.extend(held.iter().map(|held| held.id.clone()));
+        self.held.extend(held.iter().cloned());
+        self
+    }
+
+    /// The call ends what is held, by a commit or otherwise.
+    pub fn settling(self, commits: bool) -> Self {
+        Self { settles: Some(if commits { self.held.len() } else { 0 }), ..self }
+    }
+
+    pub fn about(mut self, ids: &[String]) -> Self {
+        self.texts.extend(ids.iter().cloned());
+        self
+    }
+
+    pub fn with(self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut changed = self;
+        change(&mut changed);
+        changed
+    }
+}
+
+impl Prep<'_> {
+    pub fn tag(&self) -> &str {
+        &self.story.tag
+    }
+
+    /// A name of this case.
+    pub fn name(&self, of: &str) -> String {
+        format!("{}.{of}", self.story.tag)
+    }
+
+    /// The lease of the first worker.
+    pub fn lease_ms(&self) -> u64 {
+        if self.is_lasting { SHORT_MS } else { LONG_MS }
+    }
+
+    /// A job of this label, for a push.
+    pub fn job(&self, label: &str, more: Value) -> Value {
+        self.story.pushes(label);
+        let mut job = json!({"payload": payload(label)});
+        if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
+            job.extend(more);
+        }
+        job
+    }
+
+    /// The same with the queue that it is for.
+    pub fn job_for(&self, queue: &str, label: &str, mut more: Value) -> Value {
+        more["queue"] = json!(self.name(queue));
+        self.job(label, more)
+    }
+
+    /// Pushes a job, and returns its id.
+    pub async fn push(&self, queue: &str, label: &str, more: Value) -> String {
+        let path = format!("/v1/queues/{}/jobs", self.name(queue));
+        let answer = self.lane.must("POST", path, self.job(label, more)).await;
+        answer["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Gives a queue settings, which hold at once at `far`.
+    pub async fn settings(&self, queue: &str, settings: Value) {
+        let put = Call::new("PUT", format!("/v1/queues/{}", self.name(queue)), settings);
+        let answer = put.send(&self.lane.far.http, &self.lane.far.base).await;
+        assert!(matches!(answer, Some((200, _))), "{put:?}: {answer:?}");
+    }
+
+    /// The first worker takes so many jobs, at `far` or at `near`.
+    pub async fn take(&self, queue: &str, count: usize, at_far: bool) -> Vec<Held> {
+        let server = if at_far { &self.lane.far } else { &self.lane.near };
+        let lease_ms = self.lease_ms();
+        let body = json!({"count": count, "lease_ms": lease_ms, "worker": self.name("w")});
+        let reserve = Call::new("POST", format!("/v1/queues/{}/reserve", self.name(queue)), body);
+        let mut held = Vec::new();
+        while held.len() < count {
+            let asked = self.story.now();
+            let answer = reserve.send(&server.http, &server.base).await;
+            let Some((200, answer)) = answer else { continue };
+            let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
+            self.story.deliveries(asked, lease_ms, &jobs);
+            held.extend(jobs.iter().map(|job| Held {
+                id: job["id"].as_str().unwrap().to_owned(),
+                token: job["reservation"].as_str().unwrap().to_owned(),
+            }));
+            assert!(self.story.now() < Duration::from_secs(60), "nothing to take");
+        }
+        held
+    }
+
+    /// Pushes a job and takes it.
+    pub async fn taken(&self, queue: &str, label: &str, more: Value, at_far: bool) -> Held {
+        self.push(queue, label, more).await;
+        self.take(queue, 1, at_far).await.remove(0)
+    }
+}
+
+/// A verb, and how a case of it is prepared.
+pub struct Verb {
+    pub name: &'static str,
+    pub prepare: for<'a> fn(&'a Prep<'a>) -> BoxFuture<'a, Case>,
+}

@@ -1,0 +1,222 @@
+//! Two servers over a database of their own: `far` reaches it through a proxy, and meets the faults; `near` by itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use mongodb::Database;
+use mongodb::bson::{Document, doc};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::common::own_mongod::OwnMongod;
+use crate::common::proxy::Proxy;
+use crate::common::server::{Server, until};
+use crate::story::{Outcome, Story};
+
+/// How long `far` tries a call.
+pub const DEADLINE_MS: u64 = 1500;
+/// The lease of what a worker takes while the rest goes on.
+const WORK_LEASE_MS: u64 = 5000;
+
+/// A call of a client.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub method: &'static str,
+    pub path: String,
+    pub body: Option<Value>,
+    pub key: Option<String>,
+}
+
+impl Call {
+    pub fn new(method: &'static str, path: impl Into<String>, body: Value) -> Self {
+        let body = (!body.is_null()).then_some(body);
+        Self { method, path: path.into(), body, key: None }
+    }
+
+    pub fn keyed(self, key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// Makes the call. Without an answer the connection broke.
+    pub async fn send(&self, http: &reqwest::Client, base: &str) -> Option<(u16, Value)> {
+        let method = reqwest::Method::from_bytes(self.method.as_bytes()).unwrap();
+        let mut request = http.request(method, format!("{base}{}", self.path));
+        request = match &self.body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        request = match &self.key {
+            Some(key) => request.header("idempotency-key", key),
+            None => request,
+        };
+        let response = request.send().await.ok()?;
+        let status = response.status().as_u16();
+        let text = response.text().await.ok()?;
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
+    }
+}
+
+/// See the module's documentation.
+pub struct Lane {
+    pub number: usize,
+    pub proxy: Proxy,
+    pub far: Server,
+    pub near: Server,
+    pub database: Database,
+    pub cases: usize,
+    url: String,
+    points: tempfile::TempDir,
+}
+
+fn far_environment(points: &std::path::Path) -> Vec<(&'static str, String)> {
+    vec![
+        ("TAILBACK_MONGODB__DEADLINE_MS", DEADLINE_MS.to_string()),
+        ("TAILBACK_REAPER__INTERVAL_MS", "50".to_owned()),
+        ("TAILBACK_WAIT__POLL_MS", "100".to_owned()),
+        ("TAILBACK_LOG__FILTER", "error".to_owned()),
+        ("TAILBACK_FAULTS", points.display().to_string()),
+    ]
+}
+
+async fn start_far(url: &str, points: &std::path::Path) -> Server {
+    let environment = far_environment(points);
+    let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
+    Server::start_with(url, &environment).await
+}
+
+impl Lane {
+    pub async fn start(mongod: &OwnMongod, number: usize) -> Self {
+        let url = format!("mongodb://127.0.0.1:{}/lane_{number}?directConnection=true", mongod.port());
+        let proxy = Proxy::before(&url).await;
+        let points = tempfile::tempdir().unwrap();
+        let near: &[(&str, &str)] = &[
+            ("TAILBACK_MONGODB__DEADLINE_MS", "3000"),
+            ("TAILBACK_REAPER__INTERVAL_MS", "50"),
+            ("TAILBACK_LOG__FILTER", "error"),
+        ];
+        let near = Server::start_with(&url, near).await;
+        let far = start_far(&proxy.url(&url), points.path()).await;
+        let client = mongodb::Client::with_uri_str(&url).await.unwrap();
+        let database = client.default_database().unwrap();
+        Self { number, proxy, far, near, database, cases: 0, url, points }
+    }
+
+    pub fn next_tag(&mut self) -> String {
+        self.cases += 1;
+        format!("l{}c{}x", self.number, self.cases)
+    }
+
+    /// A new server in the place of the one that was killed.
+    pub async fn restart_far(&mut self) {
+        self.far = start_far(&self.proxy.url(&self.url), self.points.path()).await;
+    }
+
+    /// The file of a pause point.
+    pub fn point(&self, name: &str) -> PathBuf {
+        self.points.path().join(name)
+    }
+
+    /// Takes away every file of a pause point, so that none strikes, and lets go of what is paused.
+    pub fn clear_points(&self) {
+        for entry in std::fs::read_dir(self.points.path()).unwrap() {
+            let _ = std::fs::remove_file(entry.unwrap().path());
+        }
+    }
+
+    /// From now on the points that `far` passes are noted.
+    pub fn trace(&self) {
+        std::fs::write(self.point("trace"), "").unwrap();
+    }
+
+    /// The points that were passed, each once.
+    pub fn traced(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.point("trace")).unwrap_or_default();
+        std::fs::remove_file(self.point("trace")).unwrap();
+        let mut names: Vec<String> = Vec::new();
+        for name in text.lines() {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    /// A call at `near`, until it is answered with something else than 503.
+    pub async fn call(&self, call: &Call) -> (u16, Value) {
+        let answer = std::sync::Mutex::new(None);
+        until("a call is answered", || async {
+            let got = call.send(&self.near.http, &self.near.base).await;
+            let is_over = got.as_ref().is_some_and(|(status, _)| *status != 503);
+            *answer.lock().unwrap() = got;
+            is_over
+        })
+        .await;
+        answer.into_inner().unwrap().unwrap()
+    }
+
+    /// The same where it must succeed.
+    pub async fn must(&self, method: &'static str, path: impl Into<String>, body: Value) -> Value {
+        let call = Call::new(method, path, body);
+        let (status, answer) = self.call(&call).await;
+        assert!((200..300).contains(&status), "{call:?}: {status} {answer}");
+        answer
+    }
+
+    /// Commits a job and notes how that ended.
+    pub async fn commit(&self, story: &Story, id: &str, token: &str) {
+        let place = story.settling(id, token, true);
+        let commit = Call::new("POST", format!("/v1/jobs/{id}/commit"), json!({"reservation": token}));
+        let answer = commit.send(&self.near.http, &self.near.base).await;
+        story.settled(place, Outcome::of(answer.as_ref()));
+    }
+
+    /// Takes what there is of a case at `near`, and finishes it. Returns how many jobs that were.
+    pub async fn work(&self, story: &Story) -> usize {
+        let asked = story.now();
+        let body = json!({"queues": [format!("{}.*", story.tag)], "count": 20, "lease_ms": WORK_LEASE_MS});
+        let reserve = Call::new("POST", "/v1/reserve", body);
+        let Some((200, answer)) = reserve.send(&self.near.http, &self.near.base).await else {
+            return 0;
+        };
+        let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
+        story.deliveries(asked, WORK_LEASE_MS, &jobs);
+        for job in &jobs {
+            let text = |field: &str| job[field].as_str().unwrap_or_default().to_owned();
+            self.commit(story, &text("id"), &text("reservation")).await;
+        }
+        jobs.len()
+    }
+
+    /// Works for so long, as another worker of the case.
+    pub async fn work_for(&self, story: &Story, time: Duration) {
+        let end = story.now() + time;
+        while story.now() < end {
+            if self.work(story).await == 0 {
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+        }
+    }
+
+    /// The documents of a collection whose `field` belongs to a case.
+    pub async fn documents(&self, collection: &str, field: &str, tag: &str) -> Vec<Document> {
+        // What follows a dot among the characters: names of another case lie outside.
+        let own = doc! { field: { "$gte": format!("{tag}."), "$lt": format!("{tag}/") } };
+        let found = self.database.collection::<Document>(collection).find(own).await.unwrap();
+        found.try_collect().await.unwrap()
+    }
+
+    /// Ends the transactions that a server has left open, as MongoDB would a minute later.
+    pub async fn end_sessions(&self) {
+        let sessions = self.proxy.sessions();
+        if !sessions.is_empty() {
+            let admin = self.database.client().database("admin");
+            admin.run_command(doc! { "killSessions": sessions }).await.unwrap();
+        }
+    }
+}
+
+pub fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
+}

@@ -1,0 +1,404 @@
+//! One placed case: a verb, the moment at which it fails, and the harm; then the rest of the system goes on, then the
+//! first server comes back, and then everything is finished and judged.
+
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
+use crate::common::fleet::kill_9;
+use crate::common::proxy::Placed;
+use crate::common::server::PATIENCE;
+use crate::harm::{Harm, Moment};
+use crate::lane::{Lane, signal};
+use crate::story::{Outcome, Story, judge};
+
+/// How long a fault is waited for.
+const MEETS: Duration = Duration::from_secs(6);
+/// How long the rest goes on while the first server is away.
+const REST: Duration = Duration::from_millis(SHORT_MS + 200);
+/// How long a repeat is tried meanwhile.
+const REPEAT: Duration = Duration::from_millis(1500);
+/// How long finishing all jobs of a case may take.
+const DRAINS: Duration = Duration::from_secs(60);
+/// Collections whose documents belong to a case by their `_id`.
+const OTHERS: [&str; 6] = ["queues", "semaphores", "schedules", "workers", "groups", "limits"];
+
+type Answer = Option<(u16, Value)>;
+
+/// What came of a case.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// `None` for a background task.
+    pub outcome: Option<Outcome>,
+    pub done: Done,
+    pub wrong: Vec<String>,
+}
+
+/// What a verb passes when nothing disturbs it.
+pub struct Learnt {
+    pub moments: Vec<Moment>,
+}
+
+/// A case that has been prepared.
+struct World<'a> {
+    lane: &'a mut Lane,
+    story: Story,
+    case: Case,
+    /// When the call was made.
+    asked: Duration,
+    /// Its places among what is settled.
+    settling: Vec<usize>,
+}
+
+/// A fault that is armed.
+enum Armed {
+    Command(Placed),
+    Point(String),
+}
+
+impl<'a> World<'a> {
+    async fn prepare(lane: &'a mut Lane, verb: &Verb, is_lasting: bool) -> Self {
+        let story = Story::new(&lane.next_tag());
+        let case = (verb.prepare)(&Prep { lane, story: &story, is_lasting }).await;
+        let mut texts = case.texts.clone();
+        texts.push(format!("{}.", story.tag));
+        texts.push("barrier".to_owned());
+        lane.proxy.watch(&texts);
+        Self { lane, story, case, asked: Duration::ZERO, settling: Vec::new() }
+    }
+
+    /// Notes that the call is about to end what is held. Returns the places.
+    fn settle(&self) -> Vec<usize> {
+        let Some(commits) = self.case.settles else { return Vec::new() };
+        let held = self.case.held.iter().enumerate();
+        held.map(|(n, held)| self.story.settling(&held.id, &held.token, n < commits)).collect()
+    }
+
+    /// Makes the call at `far`, or lets `far` alone do what it does by itself.
+    fn begin(&mut self) -> Option<JoinHandle<Answer>> {
+        self.asked = self.story.now();
+        let Some(call) = self.case.call.clone() else {
+            signal(&self.lane.near, Signal::SIGSTOP);
+            return None;
+        };
+        self.settling = self.settle();
+        let base = self.lane.far.base.clone();
+        // A connection of its own, which is closed when the client leaves.
+        let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+        let calling = tokio::spawn(async move { call.send(&http, &base).await });
+        if let Some(prompt) = self.case.prompt.clone() {
+            let (http, base) = (self.lane.near.http.clone(), self.lane.near.base.clone());
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(80)).await;
+                prompt.send(&http, &base).await
+            });
+        }
+        Some(calling)
+    }
+
+    /// Notes how the call ended.
+    fn ended(&self, answer: &Answer) -> Outcome {
+        let outcome = Outcome::of(answer.as_ref());
+        self.settling.iter().for_each(|place| self.story.settled(*place, outcome));
+        self.got(self.asked, answer);
+        outcome
+    }
+
+    /// Notes the jobs that were handed out.
+    fn got(&self, asked: Duration, answer: &Answer) {
+        let (Some(lease_ms), Some((200, answer))) = (self.case.lease_ms, answer) else { return };
+        let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
+        self.story.deliveries(asked, lease_ms, &jobs);
+        for job in jobs.iter().filter(|job| job["reservation"].is_null()) {
+            let popped = self.story.settling(job["id"].as_str().unwrap(), "", true);
+            self.story.settled(popped, Outcome::Ok);
+        }
+    }
+
+    /// The client repeats its call at the other server.
+    async fn repeat(&self) -> Answer {
+        let call = self.case.call.clone().filter(|_| self.case.repeats)?;
+        let (asked, settling) = (self.story.now(), self.settle());
+        let answer = loop {
+            match call.send(&self.lane.near.http, &self.lane.near.base).await {
+                Some((503, _)) | None => sleep(Duration::from_millis(30)).await,
+                Some((409, answer)) if answer["code"] == "request-pending" => {}
+                answer => break answer,
+            }
+        };
+        settling.iter().for_each(|place| self.story.settled(*place, Outcome::of(answer.as_ref())));
+        self.got(asked, &answer);
+        answer
+    }
+
+    /// The rest of the system goes on for longer than a lease.
+    async fn rest(&self, repeat_first: bool) -> Answer {
+        if self.case.call.is_none() {
+            signal(&self.lane.near, Signal::SIGCONT);
+        }
+        let repeat = async { timeout(REPEAT, self.repeat()).await.ok().flatten() };
+        if repeat_first {
+            let repeated = repeat.await;
+            self.lane.work_for(&self.story, REST).await;
+            return repeated;
+        }
+        self.lane.work_for(&self.story, REST).await;
+        repeat.await
+    }
+
+    /// Who has got jobs finishes them.
+    async fn finish_held(&self) {
+        if self.case.is_commit {
+            return;
+        }
+        let open: Vec<(String, String)> = {
+            let log = self.story.log.lock().unwrap();
+            let open = log.delivered.iter().filter(|one| !one.token.is_empty());
+            let is_over = |token: &str| log.settled.iter().any(|end| end.token == token && end.ends_job);
+            open.filter(|one| !is_over(&one.token)).map(|one| (one.id.clone(), one.token.clone())).collect()
+        };
+        for (id, token) in open {
+            self.lane.commit(&self.story, &id, &token).await;
+        }
+    }
+
+    async fn jobs(&self) -> Vec<Document> {
+        self.lane.documents("jobs", "queue", &self.story.tag).await
+    }
+
+    async fn found(&self, answer: Answer) -> Found<'_> {
+        let mut others = Vec::new();
+        for name in OTHERS {
+            others.push((name, self.lane.documents(name, "_id", &self.story.tag).await));
+        }
+        Found { jobs: self.jobs().await, others, story: &self.story, answer, asked: self.asked, until: Duration::MAX }
+    }
+
+    /// Finishes everything. Returns what is wrong if that does not end, and the jobs that are left.
+    async fn drain(&self) -> (Vec<String>, Vec<Document>) {
+        for call in &self.case.cleanup {
+            self.lane.call(call).await;
+        }
+        let end = self.story.now() + DRAINS;
+        loop {
+            let active = ["ready", "reserved", "blocked"];
+            let tag = &self.story.tag;
+            let own = doc! { "$gte": format!("{tag}."), "$lt": format!("{tag}/") };
+            let left = doc! { "queue": own, "state": { "$in": active.to_vec() } };
+            let left = self.lane.database.collection::<Document>("jobs").count_documents(left).await.unwrap();
+            if left == 0 {
+                return (Vec::new(), self.jobs().await);
+            }
+            if self.story.now() > end {
+                let jobs = self.jobs().await;
+                return (vec![format!("not drained: {jobs:?}")], jobs);
+            }
+            if self.lane.work(&self.story).await == 0 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// What is wrong in the end.
+    async fn verdict(&self, found: Found<'_>, outcome: Option<Outcome>, was_repeated: bool) -> Report {
+        let (mut wrong, kept) = self.drain().await;
+        let done = (self.case.effect)(&found);
+        match (outcome, &done) {
+            (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
+            (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),
+            (Some(Outcome::Refused(status)), Done::Yes) if !was_repeated => {
+                let gone = found.answer.as_ref().is_some_and(|(_, answer)| answer["gone"] == true);
+                if !gone {
+                    wrong.push(format!("refused with {status}, and done"));
+                }
+            }
+            _ => {}
+        }
+        wrong.extend(judge(&self.story, &self.case.rules, &kept));
+        let lines = self.lane.documents("groups", "_id", &self.story.tag).await;
+        if !lines.is_empty() && kept.is_empty() {
+            wrong.push(format!("a line of no jobs: {lines:?}"));
+        }
+        if !wrong.is_empty() {
+            let log = self.story.log.lock().unwrap();
+            wrong.push(format!("answer {:?}, asked {:?}", found.answer, self.asked));
+            wrong.push(format!("delivered {:#?}\nsettled {:#?}", log.delivered, log.settled));
+        }
+        let done = if outcome == Some(Outcome::Unknown) && was_repeated { Done::Unclear } else { done };
+        Report { outcome, done, wrong }
+    }
+
+    fn arm(&self, moment: &Moment, harm: Harm) -> Armed {
+        match moment {
+            Moment::Command(step) => {
+                let (fault, always) = harm.fault();
+                let proxy = &self.lane.proxy;
+                Armed::Command(if always { proxy.from(step, fault) } else { proxy.at(step, fault) })
+            }
+            Moment::Point(name) => {
+                std::fs::write(self.lane.point(name), harm.action()).unwrap();
+                Armed::Point(name.clone())
+            }
+        }
+    }
+
+    /// Waits until the fault has struck; `false` where the call ends without it.
+    async fn met(&self, armed: &Armed, call: Option<&mut JoinHandle<Answer>>) -> bool {
+        let struck = async {
+            match armed {
+                Armed::Command(placed) => placed.met_within(MEETS).await,
+                Armed::Point(name) => {
+                    let met = self.lane.point(&format!("{name}.met"));
+                    let seen = async {
+                        while !met.exists() {
+                            sleep(Duration::from_millis(4)).await;
+                        }
+                    };
+                    timeout(MEETS, seen).await.is_ok()
+                }
+            }
+        };
+        let Some(call) = call else { return struck.await };
+        let ended = async {
+            while !call.is_finished() {
+                sleep(Duration::from_millis(4)).await;
+            }
+            sleep(Duration::from_millis(15)).await;
+        };
+        tokio::select! {
+            struck = struck => struck,
+            () = ended => match armed {
+                Armed::Command(placed) => placed.times() > 0,
+                Armed::Point(name) => self.lane.point(&format!("{name}.met")).exists(),
+            },
+        }
+    }
+
+    fn release(&self, armed: &Armed) {
+        match armed {
+            Armed::Command(placed) => placed.release(),
+            Armed::Point(name) => std::fs::write(self.lane.point(&format!("{name}.go")), "").unwrap(),
+        }
+    }
+
+    /// What happens to the first server, the rest, and its return. Returns what the repeat was answered.
+    async fn suffer(
+        &mut self,
+        harm: Harm,
+        armed: &Armed,
+        call: Option<&JoinHandle<Answer>>,
+        repeat_first: bool,
+    ) -> Answer {
+        match harm {
+            Harm::Late | Harm::LateReply | Harm::Paused => {}
+            Harm::PartedBefore | Harm::PartedAfter => self.lane.proxy.part(),
+            Harm::Stopped => {
+                signal(&self.lane.far, Signal::SIGSTOP);
+                self.release(armed);
+            }
+            Harm::ClientGone => {
+                call.inspect(|call| call.abort());
+                sleep(Duration::from_millis(40)).await;
+                self.release(armed);
+            }
+            Harm::KilledBefore | Harm::KilledAfter => {
+                kill_9(&self.lane.far).await;
+                self.release(armed);
+                self.lane.end_sessions().await;
+            }
+            _ => return None,
+        }
+        let repeated = self.rest(repeat_first).await;
+        match harm {
+            Harm::PartedBefore | Harm::PartedAfter => {
+                self.release(armed);
+                self.lane.proxy.heal();
+            }
+            Harm::Stopped => signal(&self.lane.far, Signal::SIGCONT),
+            Harm::KilledBefore | Harm::KilledAfter => self.lane.restart_far().await,
+            _ => self.release(armed),
+        }
+        repeated
+    }
+}
+
+/// Runs a verb undisturbed, and returns its moments; an error: what was wrong.
+pub async fn learn(lane: &mut Lane, verb: &Verb) -> Result<Learnt, String> {
+    let mut world = World::prepare(lane, verb, false).await;
+    world.lane.trace();
+    let call = world.begin();
+    let (mut answer, mut outcome) = (None, None);
+    if let Some(call) = call {
+        answer = timeout(PATIENCE, call).await.unwrap().unwrap();
+        outcome = Some(world.ended(&answer));
+    } else {
+        let until_done = async {
+            while (world.case.effect)(&world.found(None).await) != Done::Yes {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let done = timeout(Duration::from_secs(20), until_done).await;
+        signal(&world.lane.near, Signal::SIGCONT);
+        done.map_err(|_| "the background task does nothing".to_owned())?;
+    }
+    sleep(Duration::from_millis(20)).await;
+    let steps = world.lane.proxy.steps().into_iter().map(Moment::Command);
+    let moments: Vec<Moment> =
+        steps.chain(world.lane.traced().into_iter().map(Moment::Point)).collect();
+    let found = world.found(answer).await;
+    world.finish_held().await;
+    let report = world.verdict(found, outcome, false).await;
+    if !report.wrong.is_empty() || outcome.is_some_and(|outcome| outcome != Outcome::Ok) {
+        return Err(format!("undisturbed: {outcome:?} {}", report.wrong.join("\n")));
+    }
+    Ok(Learnt { moments })
+}
+
+/// Runs one placed case; `None` where the fault was never met.
+pub async fn run(lane: &mut Lane, verb: &Verb, moment: &Moment, harm: Harm, repeat_first: bool) -> Option<Report> {
+    let mut world = World::prepare(lane, verb, harm.is_lasting()).await;
+    let armed = world.arm(moment, harm);
+    let mut call = world.begin();
+    let is_met = world.met(&armed, call.as_mut()).await;
+    let mut repeated = None;
+    if is_met {
+        repeated = world.suffer(harm, &armed, call.as_ref(), repeat_first).await;
+    }
+    let answer = match call {
+        Some(call) => timeout(PATIENCE, call).await.expect("the call never ends").ok().flatten(),
+        None => {
+            sleep(Duration::from_millis(if is_met { 50 } else { 0 })).await;
+            None
+        }
+    };
+    let outcome = world.case.call.is_some().then(|| world.ended(&answer));
+    drop(armed);
+    world.lane.clear_points();
+    if world.case.call.is_none() {
+        signal(&world.lane.near, Signal::SIGCONT);
+    }
+    if outcome == Some(Outcome::Unknown) {
+        sleep(Duration::from_millis(60)).await;
+    }
+    let was_repeated = repeated.is_some();
+    let mut found = world.found(answer).await;
+    if outcome == Some(Outcome::Unknown) && !was_repeated && world.case.repeats {
+        found.until = world.story.now();
+        timeout(PATIENCE, world.repeat()).await.expect("the repeat is never answered");
+    }
+    if harm.is_lasting() || outcome == Some(Outcome::Unknown) {
+        let keeps_for = world.case.keeps_for;
+        world.lane.work_for(&world.story, keeps_for).await;
+    }
+    world.finish_held().await;
+    let report = world.verdict(found, outcome, was_repeated).await;
+    if !is_met && report.wrong.is_empty() {
+        return None;
+    }
+    Some(report)
+}

@@ -1,0 +1,248 @@
+//! Every verb that writes: pushes and claims here, the others in files of their own.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
+use crate::lane::Call;
+use crate::verbs_background as background;
+use crate::verbs_others as others;
+use crate::verbs_settle as settle;
+
+macro_rules! verbs {
+    ($($name:literal $prepare:path,)*) => {
+        &[$(Verb { name: $name, prepare: |p| Box::pin($prepare(p)) },)*]
+    };
+}
+
+/// All of them.
+pub const VERBS: &[Verb] = verbs![
+    "push" push,
+    "push with a key" push_keyed,
+    "push into a group" push_grouped,
+    "push into a limited queue" push_limited,
+    "push with a semaphore" push_semaphore,
+    "push many" push_many,
+    "reserve" reserve,
+    "reserve with a key" reserve_keyed,
+    "reserve with a key, waiting" reserve_keyed_waiting,
+    "reserve, max_reserved" reserve_max_reserved,
+    "reserve, rate" reserve_rate,
+    "reserve, semaphore" reserve_semaphore,
+    "reserve, patterns" reserve_patterns,
+    "reserve, waiting" reserve_waiting,
+    "pop" pop,
+    "commit" settle::commit,
+    "commit at another server" settle::commit_elsewhere,
+    "commit into history" settle::commit_retained,
+    "commit with pushes" settle::commit_pushes,
+    "commit with a keyed push" settle::commit_keyed_push,
+    "commit along a route" settle::commit_route,
+    "commit of the last of a batch" settle::commit_batch,
+    "commit of the first of a group" settle::commit_group,
+    "rollback" settle::rollback,
+    "rollback, last attempt" settle::rollback_dead,
+    "rollback, dead letter" settle::rollback_dead_letter,
+    "extend" settle::extend,
+    "move" settle::move_job,
+    "settle many" settle::settle_many,
+    "cancel" others::cancel,
+    "cancel of a reserved job" others::cancel_reserved,
+    "cancel, forced" others::cancel_forced,
+    "patch" others::patch,
+    "redrive" others::redrive,
+    "replay" others::replay,
+    "purge" others::purge,
+    "settings put" others::settings_put,
+    "pause" others::pause,
+    "resume" others::resume,
+    "queue delete" others::queue_delete,
+    "semaphore put" others::semaphore_put,
+    "semaphore delete" others::semaphore_delete,
+    "schedule put" others::schedule_put,
+    "schedule run" others::schedule_run,
+    "schedule delete" others::schedule_delete,
+    "batch create" others::batch_create,
+    "batch add" others::batch_add,
+    "batch seal" others::batch_seal,
+    "batch cancel" others::batch_cancel,
+    "heartbeat" others::heartbeat,
+    "worker removal" others::worker_removal,
+    "(lapse)" background::lapse,
+    "(lapse, last attempt)" background::lapse_dead_letter,
+    "(lapse of the first of a group)" background::lapse_group,
+    "(worker timeout)" background::worker_timeout,
+    "(expiry)" background::expiry,
+    "(schedule fires)" background::fire,
+    "(semaphore unblocks)" background::unblock,
+    "(prune of history)" background::prune,
+];
+
+fn push_call(p: &Prep<'_>, queue: &str, label: &str, more: Value) -> Call {
+    Call::new("POST", format!("/v1/queues/{}/jobs", p.name(queue)), p.job(label, more))
+}
+
+/// A push whose job may never have come to be.
+fn pushing(call: Call, label: &'static str) -> Case {
+    Case::of(call, move |found| found.came(label).into())
+        .with(|case| case.rules.may_vanish.push(label.to_owned()))
+}
+
+async fn push(p: &Prep<'_>) -> Case {
+    pushing(push_call(p, "q", "a", json!({})), "a")
+}
+
+async fn push_keyed(p: &Prep<'_>) -> Case {
+    pushing(push_call(p, "q", "a", json!({"key": "k", "key_ttl_ms": 600_000})), "a").repeats()
+}
+
+async fn push_grouped(p: &Prep<'_>) -> Case {
+    p.push("q", "first", json!({"group": "g"})).await;
+    let case = pushing(push_call(p, "q", "a", json!({"group": "g"})), "a");
+    case.with(|case| case.rules.in_order = vec!["first".to_owned(), "a".to_owned()])
+}
+
+async fn push_limited(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"max_jobs": 2})).await;
+    p.push("q", "first", json!({})).await;
+    pushing(push_call(p, "q", "a", json!({})), "a")
+}
+
+async fn semaphore(p: &Prep<'_>, capacity: u64) {
+    p.lane.must("PUT", format!("/v1/semaphores/{}", p.name("m")), json!({"capacity": capacity})).await;
+}
+
+async fn push_semaphore(p: &Prep<'_>) -> Case {
+    semaphore(p, 1).await;
+    p.push("q", "first", json!({"semaphores": [p.name("m")]})).await;
+    let case = pushing(push_call(p, "q", "a", json!({"semaphores": [p.name("m")]})), "a");
+    case.with(|case| case.rules.one_at_a_time = true)
+}
+
+async fn push_many(p: &Prep<'_>) -> Case {
+    let labels = ["a", "b", "c", "d"];
+    let more = [json!({}), json!({"key": "k"}), json!({"group": "g"}), json!({"group": "g", "delay_ms": 50})];
+    let jobs: Vec<Value> = labels.iter().zip(more).map(|(label, more)| p.job(label, more)).collect();
+    let call = Call::new("POST", format!("/v1/queues/{}/jobs/batch", p.name("q")), json!({"jobs": jobs}));
+    let case = Case::of(call, move |found| {
+        let came: Vec<bool> = labels.iter().map(|label| found.came(label)).collect();
+        let Some((200, answer)) = &found.answer else {
+            return if came.contains(&true) { Done::Yes } else { Done::No };
+        };
+        for (n, came) in came.iter().enumerate() {
+            let status = answer["results"][n]["status"].as_u64();
+            match status {
+                Some(200 | 201) if !came => return Done::Part(format!("{} is acknowledged", labels[n])),
+                Some(400..=499) if *came => return Done::Part(format!("{} is refused", labels[n])),
+                _ => {}
+            }
+        }
+        Done::Unclear
+    });
+    case.with(|case| {
+        case.rules.may_vanish.extend(labels.map(str::to_owned));
+        case.rules.in_order = vec!["c".to_owned(), "d".to_owned()];
+    })
+}
+
+/// Longer than a server takes to give back what it thinks is its own.
+const KEPT_MS: u64 = 6000;
+
+/// A reserve whose jobs are kept while the first server comes back.
+fn kept(case: Case) -> Case {
+    case.repeats().with(|case| {
+        case.lease_ms = Some(KEPT_MS);
+        case.keeps_for = Duration::from_millis(2500);
+    })
+}
+
+/// A reserve: whether it claimed is seen by the attempts of the next delivery.
+fn claiming(p: &Prep<'_>, more: Value) -> Call {
+    let mut body = json!({"count": 2, "lease_ms": SHORT_MS, "worker": p.name("w")});
+    if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+        body.extend(more);
+    }
+    Call::new("POST", format!("/v1/queues/{}/reserve", p.name("q")), body)
+}
+
+fn claimed(call: Call) -> Case {
+    let case = Case::of(call, |found: &Found<'_>| match &found.answer {
+        Some((200, answer)) if answer["jobs"] != json!([]) => Done::Yes,
+        Some((200, _)) => Done::Unclear,
+        _ => found.jobs.iter().any(|job| job.get_str("state").is_ok_and(|state| state == "reserved")).into(),
+    });
+    case.with(|case| case.lease_ms = Some(SHORT_MS))
+}
+
+async fn two(p: &Prep<'_>, more: Value) -> Vec<String> {
+    vec![p.push("q", "a", more.clone()).await, p.push("q", "b", more).await]
+}
+
+async fn reserve(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    claimed(claiming(p, json!({}))).about(&ids)
+}
+
+async fn reserve_keyed(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    kept(claimed(claiming(p, json!({"lease_ms": KEPT_MS})).keyed(p.name("key"))).about(&ids))
+}
+
+async fn reserve_keyed_waiting(p: &Prep<'_>) -> Case {
+    let push = push_call(p, "q", "a", json!({}));
+    let call = claiming(p, json!({"wait_ms": 3000, "lease_ms": KEPT_MS})).keyed(p.name("key"));
+    kept(claimed(call)).with(|case| case.prompt = Some(push))
+}
+
+async fn reserve_max_reserved(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"max_reserved": 1})).await;
+    let ids = two(p, json!({})).await;
+    claimed(claiming(p, json!({}))).about(&ids)
+}
+
+async fn reserve_rate(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"rate": {"limit": 2, "per_ms": 200}})).await;
+    let ids = two(p, json!({})).await;
+    claimed(claiming(p, json!({}))).about(&ids)
+}
+
+async fn reserve_semaphore(p: &Prep<'_>) -> Case {
+    semaphore(p, 1).await;
+    let ids = two(p, json!({"semaphores": [p.name("m")]})).await;
+    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
+}
+
+async fn reserve_patterns(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    let other = p.push("r", "c", json!({})).await;
+    let queues = json!([p.name("r"), format!("{}.*", p.tag())]);
+    let body = json!({"queues": queues, "count": 3, "lease_ms": SHORT_MS});
+    claimed(Call::new("POST", "/v1/reserve", body)).about(&ids).about(&[other])
+}
+
+async fn reserve_waiting(p: &Prep<'_>) -> Case {
+    let push = push_call(p, "q", "a", json!({}));
+    claimed(claiming(p, json!({"wait_ms": 3000}))).with(|case| case.prompt = Some(push))
+}
+
+async fn pop(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    let call = Call::new("POST", format!("/v1/queues/{}/pop", p.name("q")), json!({"count": 2}));
+    let case = Case::of(call, |found| {
+        let gone = ["a", "b"].map(|label| found.is_gone(label));
+        match &found.answer {
+            Some((200, answer)) => {
+                let jobs = answer["jobs"].as_array().map_or(0, Vec::len);
+                let popped = gone.iter().filter(|gone| **gone).count();
+                if popped >= jobs { Done::Yes } else { Done::Part(format!("{jobs} popped, gone: {gone:?}")) }
+            }
+            _ => (gone[0] || gone[1]).into(),
+        }
+    });
+    // A pop is at most once: what it took and could not answer is gone.
+    case.about(&ids).with(|case| {
+        case.lease_ms = Some(0);
+        case.rules.may_vanish.extend(["a", "b"].map(str::to_owned));
+    })
+}

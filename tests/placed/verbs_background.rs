@@ -1,0 +1,98 @@
+//! What servers do by themselves. `near` stands still meanwhile, so that `far` is the one that does it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::case::{Case, Done, Prep};
+use crate::lane::Call;
+use crate::story::payload;
+
+/// Within this a server knows the settings that another one has changed.
+const KNOWN: Duration = Duration::from_millis(1000);
+
+/// A job that lapses soon, whatever the fault.
+async fn lapsing(p: &Prep<'_>, label: &str, more: Value) -> String {
+    let short = Prep { is_lasting: true, ..*p };
+    let id = p.push("q", label, more).await;
+    short.take("q", 1, true).await;
+    id
+}
+
+pub async fn lapse(p: &Prep<'_>) -> Case {
+    let id = lapsing(p, "a", json!({})).await;
+    Case::background(|found| (found.state("a") != Some("reserved")).into()).about(&[id])
+}
+
+pub async fn lapse_dead_letter(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"dead_letter": p.name("dead")})).await;
+    let id = lapsing(p, "a", json!({"max_attempts": 1})).await;
+    Case::background(|found| (found.state("a") != Some("reserved")).into()).about(&[id])
+}
+
+pub async fn lapse_group(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"on_group_dead": "skip"})).await;
+    sleep(KNOWN).await;
+    let id = lapsing(p, "a", json!({"group": "g", "max_attempts": 1})).await;
+    let next = p.push("q", "b", json!({"group": "g"})).await;
+    let case = Case::background(|found| match (found.state("a"), found.state("b")) {
+        (Some("reserved"), _) => Done::No,
+        (_, Some("blocked")) => Done::Part("the next one is still blocked".into()),
+        _ => Done::Yes,
+    });
+    case.about(&[id, next])
+}
+
+pub async fn worker_timeout(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let beat = Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({"timeout_ms": 1000}));
+    p.lane.call(&beat).await;
+    Case::background(|found| (found.state("a") != Some("reserved")).into())
+        .about(&[held.id])
+        .with(|case| case.rules.breaks_holds = true)
+}
+
+pub async fn expiry(p: &Prep<'_>) -> Case {
+    let id = p.push("q", "a", json!({"expires_in_ms": 400})).await;
+    Case::background(|found| found.is_gone("a").into())
+        .about(&[id])
+        .with(|case| case.rules.may_vanish.push("a".to_owned()))
+}
+
+pub async fn fire(p: &Prep<'_>) -> Case {
+    let path = format!("/v1/schedules/{}", p.name("s"));
+    let rule = json!({"cron": "* * * * * *", "queue": p.name("q"), "job": {"payload": payload("a")}});
+    p.lane.must("PUT", path.clone(), rule).await;
+    p.story.allow("a", 1000);
+    Case::background(|found| found.came("a").into()).with(|case| {
+        case.rules.may_vanish.push("a".to_owned());
+        case.cleanup.push(Call::new("DELETE", path, Value::Null));
+    })
+}
+
+pub async fn unblock(p: &Prep<'_>) -> Case {
+    p.lane.must("PUT", format!("/v1/semaphores/{}", p.name("m")), json!({"capacity": 1})).await;
+    let needs = json!({"semaphores": [p.name("m")]});
+    lapsing(p, "a", needs.clone()).await;
+    let id = p.push("q", "b", needs).await;
+    // Finds no room, and blocks it.
+    let asked = p.story.now();
+    let reserve = Call::new("POST", format!("/v1/queues/{}/reserve", p.name("q")), json!({}));
+    let answer = p.lane.call(&reserve).await.1;
+    p.story.deliveries(asked, 30_000, answer["jobs"].as_array().map_or(&[], Vec::as_slice));
+    Case::background(|found| (found.state("b") != Some("blocked")).into())
+        .about(&[id])
+        .with(|case| case.rules.one_at_a_time = true)
+}
+
+pub async fn prune(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"retain_done_ms": 300})).await;
+    let held = p.taken("q", "a", json!({}), true).await;
+    let place = p.story.settling(&held.id, &held.token, true);
+    let body = json!({"reservation": held.token});
+    let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
+    let answer = commit.send(&p.lane.far.http, &p.lane.far.base).await;
+    p.story.settled(place, crate::story::Outcome::of(answer.as_ref()));
+    Case::background(|found| found.is_gone("a").into()).about(&[held.id])
+}
