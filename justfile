@@ -51,6 +51,10 @@ torture time="60m":
 model steps="20000":
     TAILBACK_MODEL_SEED=$(date +%s) TAILBACK_MODEL_STEPS={{ steps }} scripts/test -E 'binary(model)'
 
+# place every fault at every step of every verb over MongoDB, and write the table; about half an hour
+placed:
+    TAILBACK_PLACED_EVERY=1 TAILBACK_PLACED_TABLE=docs/placed-cases.md scripts/test --test placed --no-capture
+
 # measure the dist build on both stores, write a page of tables; see docs/performance.md for the arguments
 bench *args:
     bench/run {{ args }}

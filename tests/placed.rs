@@ -3,12 +3,13 @@
 //! rest of the system goes on (leases lapse, another worker takes and finishes, the client repeats its call at another
 //! server), the first server comes back, everything is finished, and what the clients saw is judged.
 //!
-//! `TAILBACK_PLACED_EVERY`: every nth case is run (1: all, `just placed`); `TAILBACK_PLACED_SEED`: which of them;
-//! `TAILBACK_PLACED_ONLY`: those whose name contains this; `TAILBACK_PLACED_TABLE`: the file for the table.
+//! `TAILBACK_PLACED_EVERY`: every nth case is run (1: all, `just placed`); `TAILBACK_PLACED_PART`: which of these n
+//! parts; `TAILBACK_PLACED_ONLY`: those whose name contains this; `TAILBACK_PLACED_TABLE`: the file for the table.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what came of the cases is printed")]
 
+mod checker;
 mod common;
 
 #[path = "placed/case.rs"]
@@ -17,6 +18,8 @@ mod case;
 mod harm;
 #[path = "placed/lane.rs"]
 mod lane;
+#[path = "placed/record.rs"]
+mod record;
 #[path = "placed/run.rs"]
 mod run;
 #[path = "placed/story.rs"]
@@ -51,12 +54,25 @@ const LANES: usize = 8;
 /// How often a case whose fault is not met is tried.
 const TRIES: usize = 3;
 /// Which part of the cases runs if the environment says nothing: one of so many.
-const SHARE: u64 = 8;
+const SHARE: u64 = 16;
+
+/// Fail points, and an early end of the transactions that a killed server leaves open.
+const PARAMETERS: [&str; 2] = ["enableTestCommands=1", "transactionLifetimeLimitSeconds=5"];
+
+/// Within how many cases a planted mistake is to be found.
+const MISTAKE_TRIES: usize = 6;
+
+/// Mistakes that a server can be told to make, and a case that finds each.
+const MISTAKES: [(&str, &str, &str, Harm); 3] = [
+    ("absence_proves", "commit", "delete jobs", Harm::PartedBefore),
+    ("hand_out_dead_tokens", "reserve with a key", "·request.claimed", Harm::Stopped),
+    ("share_claims", "reserve with a key", "update jobs", Harm::PartedAfter),
+];
 
 /// Which cases are run.
 struct Choice {
     every: u64,
-    seed: u64,
+    part: u64,
     only: String,
 }
 
@@ -67,20 +83,20 @@ impl Choice {
         };
         Self {
             every: number("TAILBACK_PLACED_EVERY", SHARE),
-            seed: number("TAILBACK_PLACED_SEED", 1),
+            part: number("TAILBACK_PLACED_PART", 0),
             only: std::env::var("TAILBACK_PLACED_ONLY").unwrap_or_default(),
         }
     }
 
     /// A number of the case that does not depend on which others there are.
-    fn number(&self, name: &str) -> u64 {
+    fn number(name: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.seed, name).hash(&mut hasher);
+        name.hash(&mut hasher);
         hasher.finish()
     }
 
     fn takes(&self, name: &str) -> bool {
-        name.contains(&self.only) && self.number(name) % self.every == 0
+        name.contains(&self.only) && Self::number(name) % self.every == self.part
     }
 }
 
@@ -90,21 +106,32 @@ fn name_of(verb: &Verb, moment: &Moment, harm: Harm) -> String {
 
 /// Runs the cases of one verb.
 async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<Table>) {
-    let learnt = match run::learn(lane, verb).await {
-        Ok(learnt) => learnt,
+    let mut moments = match run::learn(lane, verb).await {
+        Ok(moments) => moments,
         Err(wrong) => return table.lock().unwrap().fail(verb.name, &wrong),
     };
-    for moment in &learnt.moments {
+    for first in moments.clone() {
+        if let Moment::Command(first) = first
+            && first.writes()
+            && !verb.is_background()
+        {
+            let seconds = run::learn_second(lane, verb, &first, &moments).await;
+            moments.extend(seconds);
+        }
+    }
+    for moment in &moments {
         for harm in Harm::ALL.iter().copied().filter(|harm| harm.fits(moment)) {
             let name = name_of(verb, moment, harm);
             table.lock().unwrap().possible += 1;
             if !choice.takes(&name) {
                 continue;
             }
-            let repeat_first = choice.number(&format!("{name} order")) % 2 == 0;
+            let repeat_first = Choice::number(&format!("{name} order")) % 2 == 0;
             let began = Instant::now();
             let mut report = None;
             for _ in 0..TRIES {
+                let tag = lane.coming_tag();
+                lane.names.insert(tag, name.clone());
                 report = run::run(lane, verb, moment, harm, repeat_first).await;
                 if report.is_some() {
                     break;
@@ -117,24 +144,27 @@ async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<T
 }
 
 async fn run_lane(mongod: &OwnMongod, number: usize, choice: &Choice, left: &Mutex<VecDeque<&Verb>>, table: &Mutex<Table>) {
-    let mut lane = Lane::start(mongod, number).await;
+    let mut lane = Lane::start(mongod, number, "").await;
     loop {
-        let Some(verb) = left.lock().unwrap().pop_front() else { return };
+        let Some(verb) = left.lock().unwrap().pop_front() else { break };
         let began = Instant::now();
         let run = AssertUnwindSafe(run_verb(&mut lane, verb, choice, table)).catch_unwind();
         if run.await.is_err() {
             table.lock().unwrap().fail(verb.name, "the test panicked, see above");
-            lane = Lane::start(mongod, number + 100).await;
+            lane = Lane::start(mongod, number + 100, "").await;
         }
         println!("{} took {:?}", verb.name, began.elapsed());
+    }
+    for (tags, violation) in record::check(&lane).await {
+        let names = tags.iter().filter_map(|tag| lane.names.get(tag).cloned()).collect::<Vec<_>>();
+        table.lock().unwrap().fail(&format!("the checker, {tags:?} {names:?}"), &violation);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
     let choice = Choice::from_env();
-    let parameters = ["enableTestCommands=1", "transactionLifetimeLimitSeconds=5"];
-    let mongod = OwnMongod::with_parameters(&parameters).await;
+    let mongod = OwnMongod::with_parameters(&PARAMETERS).await;
     let is_wanted = |verb: &&Verb| choice.only.is_empty() || choice.only.starts_with(verb.name) || verb.name.contains(&choice.only);
     let left = Mutex::new(VERBS.iter().filter(is_wanted).collect::<VecDeque<_>>());
     let table = Mutex::new(Table::default());
@@ -142,7 +172,7 @@ async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
     let lanes = LANES.min(left.lock().unwrap().len());
     futures::future::join_all((0..lanes).map(|n| run_lane(&mongod, n, &choice, &left, &table))).await;
     let table = table.into_inner().unwrap();
-    println!("every {}th case, seed {}, {:?}", choice.every, choice.seed, began.elapsed());
+    println!("part {} of {}, {:?}", choice.part, choice.every, began.elapsed());
     println!("{}", table.summary());
     if let Ok(path) = std::env::var("TAILBACK_PLACED_TABLE") {
         std::fs::write(path, table.page(choice.every)).unwrap();
@@ -150,4 +180,26 @@ async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
     assert!(table.wrong.is_empty(), "{} violations:\n{}", table.wrong.len(), table.wrong.join("\n\n"));
     assert!(table.missed.len() * 10 <= table.cases, "faults that were never met: {:?}", table.missed);
     assert!(table.cases > 0, "no case was chosen");
+}
+
+/// The mistakes that were made once are made again, and each is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planted_mistakes_are_found() {
+    let mongod = OwnMongod::with_parameters(&PARAMETERS).await;
+    for (n, (bug, verb, moment, harm)) in MISTAKES.into_iter().enumerate() {
+        let mut lane = Lane::start(&mongod, n, bug).await;
+        let verb = VERBS.iter().find(|one| one.name == verb).unwrap();
+        let learnt = run::learn(&mut lane, verb).await.unwrap();
+        let moment = learnt.iter().find(|one| one.to_string() == moment).unwrap();
+        let mut found = None;
+        for tried in 1..=MISTAKE_TRIES {
+            let report = run::run(&mut lane, verb, moment, harm, tried % 2 == 1).await;
+            found = report.and_then(|report| report.wrong.first().cloned());
+            if let Some(wrong) = &found {
+                println!("{bug}: found in case {tried}: {wrong}");
+                break;
+            }
+        }
+        assert!(found.is_some(), "{bug} was not found in {MISTAKE_TRIES} cases");
+    }
 }

@@ -317,7 +317,8 @@ async fn commands(
                 strike.carry_out().await?;
             }
             let mut reply = Reply::default();
-            if let Some(Strike { fault: Fault::Mongod(fail_point), .. }) = strike {
+            if let Some(Strike { fault: Fault::Mongod(fail_point), ref met, .. }) = strike {
+                met.send_modify(|met| *met += 1); // there may be no reply
                 let (came, waits) = oneshot::channel();
                 reply.came = Some(came);
                 let control = state.control.get_or_init(|| control(&state.mongod)).await;

@@ -6,6 +6,8 @@ use futures::future::BoxFuture;
 use mongodb::bson::Document;
 use serde_json::{Value, json};
 
+use crate::checker::client::mark;
+use crate::common::server::Server;
 use crate::lane::{Call, Lane};
 use crate::story::{Delivered, Rules, Story, payload};
 
@@ -205,6 +207,7 @@ impl Prep<'_> {
         if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
             job.extend(more);
         }
+        mark(&mut job);
         job
     }
 
@@ -224,20 +227,29 @@ impl Prep<'_> {
     /// Gives a queue settings, which hold at once at `far`.
     pub async fn settings(&self, queue: &str, settings: Value) {
         let put = Call::new("PUT", format!("/v1/queues/{}", self.name(queue)), settings);
-        let answer = put.send(&self.lane.far.http, &self.lane.far.base).await;
+        let answer = self.lane.at_far(&put).await;
         assert!(matches!(answer, Some((200, _))), "{put:?}: {answer:?}");
     }
 
     /// The first worker takes so many jobs, at `far` or at `near`.
     pub async fn take(&self, queue: &str, count: usize, at_far: bool) -> Vec<Held> {
         let server = if at_far { &self.lane.far } else { &self.lane.near };
-        let lease_ms = self.lease_ms();
+        self.take_at(server, queue, count, self.lease_ms()).await
+    }
+
+    /// Pushes a job and takes it, with this lease.
+    pub async fn take_for(&self, lease_ms: u64, label: &str) -> Held {
+        self.push("q", label, json!({})).await;
+        self.take_at(&self.lane.near, "q", 1, lease_ms).await.remove(0)
+    }
+
+    async fn take_at(&self, server: &Server, queue: &str, count: usize, lease_ms: u64) -> Vec<Held> {
         let body = json!({"count": count, "lease_ms": lease_ms, "worker": self.name("w")});
         let reserve = Call::new("POST", format!("/v1/queues/{}/reserve", self.name(queue)), body);
         let mut held = Vec::new();
         while held.len() < count {
             let asked = self.story.now();
-            let answer = reserve.send(&server.http, &server.base).await;
+            let answer = reserve.send(&self.lane.recorder, &server.http, &server.base).await;
             let Some((200, answer)) = answer else { continue };
             let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
             self.story.deliveries(asked, lease_ms, &jobs);
@@ -261,4 +273,11 @@ impl Prep<'_> {
 pub struct Verb {
     pub name: &'static str,
     pub prepare: for<'a> fn(&'a Prep<'a>) -> BoxFuture<'a, Case>,
+}
+
+impl Verb {
+    /// Whether servers do it by themselves.
+    pub fn is_background(&self) -> bool {
+        self.name.starts_with('(')
+    }
 }

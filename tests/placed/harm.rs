@@ -13,6 +13,8 @@ pub enum Moment {
     Command(Step),
     /// At a pause point of the server.
     Point(String),
+    /// While the server finds out what became of a command whose reply was lost.
+    Second(Step, Box<Moment>),
 }
 
 impl fmt::Display for Moment {
@@ -20,6 +22,7 @@ impl fmt::Display for Moment {
         match self {
             Self::Command(step) => step.fmt(f),
             Self::Point(name) => write!(f, "·{name}"),
+            Self::Second(first, then) => write!(f, "{first}, cut after → {then}"),
         }
     }
 }
@@ -91,6 +94,13 @@ impl Harm {
         match moment {
             Moment::Point(_) => {
                 matches!(self, Self::Stopped | Self::Paused | Self::ClientGone | Self::KilledAfter)
+            }
+            Moment::Second(_, then) => {
+                let is_one = matches!(
+                    self,
+                    Self::CutAfter | Self::LateReply | Self::PartedBefore | Self::Stopped | Self::Paused | Self::KilledAfter
+                );
+                is_one && self.fits(then)
             }
             Moment::Command(_) if self == Self::Paused => false,
             Moment::Command(step) if !step.writes() => matches!(

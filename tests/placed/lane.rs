@@ -1,5 +1,6 @@
 //! Two servers over a database of their own: `far` reaches it through a proxy, and meets the faults; `near` by itself.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use serde_json::{Value, json};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::proxy::Proxy;
 use crate::common::server::{Server, until};
+use crate::checker::{Outcome as Recorded, Recorder};
+use crate::record;
 use crate::story::{Outcome, Story};
 
 /// How long `far` tries a call.
@@ -40,7 +43,18 @@ impl Call {
     }
 
     /// Makes the call. Without an answer the connection broke.
-    pub async fn send(&self, http: &reqwest::Client, base: &str) -> Option<(u16, Value)> {
+    pub async fn send(&self, recorder: &Recorder, http: &reqwest::Client, base: &str) -> Option<(u16, Value)> {
+        let place = record::begin(recorder, base, self);
+        let answer = self.exchange(http, base).await;
+        let outcome = match &answer {
+            Some((status, answer)) => Recorded::of(*status, answer.clone()),
+            None => Recorded::Unknown { why: "no response".to_owned() },
+        };
+        recorder.end(place, &outcome);
+        answer
+    }
+
+    async fn exchange(&self, http: &reqwest::Client, base: &str) -> Option<(u16, Value)> {
         let method = reqwest::Method::from_bytes(self.method.as_bytes()).unwrap();
         let mut request = http.request(method, format!("{base}{}", self.path));
         request = match &self.body {
@@ -66,12 +80,19 @@ pub struct Lane {
     pub near: Server,
     pub database: Database,
     pub cases: usize,
+    /// Which case a tag stands for.
+    pub names: BTreeMap<String, String>,
+    /// Every call of every case.
+    pub recorder: Recorder,
     url: String,
     points: tempfile::TempDir,
+    /// The mistake that the servers make.
+    bug: &'static str,
 }
 
-fn far_environment(points: &std::path::Path) -> Vec<(&'static str, String)> {
+fn far_environment(points: &std::path::Path, bug: &str) -> Vec<(&'static str, String)> {
     vec![
+        ("TAILBACK_BUG", bug.to_owned()),
         ("TAILBACK_MONGODB__DEADLINE_MS", DEADLINE_MS.to_string()),
         ("TAILBACK_REAPER__INTERVAL_MS", "50".to_owned()),
         ("TAILBACK_WAIT__POLL_MS", "100".to_owned()),
@@ -80,14 +101,14 @@ fn far_environment(points: &std::path::Path) -> Vec<(&'static str, String)> {
     ]
 }
 
-async fn start_far(url: &str, points: &std::path::Path) -> Server {
-    let environment = far_environment(points);
+async fn start_far(url: &str, points: &std::path::Path, bug: &str) -> Server {
+    let environment = far_environment(points, bug);
     let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
     Server::start_with(url, &environment).await
 }
 
 impl Lane {
-    pub async fn start(mongod: &OwnMongod, number: usize) -> Self {
+    pub async fn start(mongod: &OwnMongod, number: usize, bug: &'static str) -> Self {
         let url = format!("mongodb://127.0.0.1:{}/lane_{number}?directConnection=true", mongod.port());
         let proxy = Proxy::before(&url).await;
         let points = tempfile::tempdir().unwrap();
@@ -95,22 +116,29 @@ impl Lane {
             ("TAILBACK_MONGODB__DEADLINE_MS", "3000"),
             ("TAILBACK_REAPER__INTERVAL_MS", "50"),
             ("TAILBACK_LOG__FILTER", "error"),
+            ("TAILBACK_BUG", bug),
         ];
         let near = Server::start_with(&url, near).await;
-        let far = start_far(&proxy.url(&url), points.path()).await;
+        let far = start_far(&proxy.url(&url), points.path(), bug).await;
         let client = mongodb::Client::with_uri_str(&url).await.unwrap();
         let database = client.default_database().unwrap();
-        Self { number, proxy, far, near, database, cases: 0, url, points }
+        Self { number, proxy, far, near, database, cases: 0, names: BTreeMap::new(), recorder: Recorder::new(), url, points, bug }
+    }
+
+    /// The tag of the next case.
+    pub fn coming_tag(&self) -> String {
+        format!("l{}c{}x", self.number, self.cases + 1)
     }
 
     pub fn next_tag(&mut self) -> String {
+        let tag = self.coming_tag();
         self.cases += 1;
-        format!("l{}c{}x", self.number, self.cases)
+        tag
     }
 
     /// A new server in the place of the one that was killed.
     pub async fn restart_far(&mut self) {
-        self.far = start_far(&self.proxy.url(&self.url), self.points.path()).await;
+        self.far = start_far(&self.proxy.url(&self.url), self.points.path(), self.bug).await;
     }
 
     /// The file of a pause point.
@@ -143,11 +171,21 @@ impl Lane {
         names
     }
 
+    /// A call at `near`.
+    pub async fn at_near(&self, call: &Call) -> Option<(u16, Value)> {
+        call.send(&self.recorder, &self.near.http, &self.near.base).await
+    }
+
+    /// A call at `far`.
+    pub async fn at_far(&self, call: &Call) -> Option<(u16, Value)> {
+        call.send(&self.recorder, &self.far.http, &self.far.base).await
+    }
+
     /// A call at `near`, until it is answered with something else than 503.
     pub async fn call(&self, call: &Call) -> (u16, Value) {
         let answer = std::sync::Mutex::new(None);
         until("a call is answered", || async {
-            let got = call.send(&self.near.http, &self.near.base).await;
+            let got = self.at_near(call).await;
             let is_over = got.as_ref().is_some_and(|(status, _)| *status != 503);
             *answer.lock().unwrap() = got;
             is_over
@@ -165,10 +203,10 @@ impl Lane {
     }
 
     /// Commits a job and notes how that ended.
-    pub async fn commit(&self, story: &Story, id: &str, token: &str) {
-        let place = story.settling(id, token, true);
+    pub async fn commit(&self, story: &Story, id: &str, token: &str, ends_job: bool) {
+        let place = story.settling(id, token, ends_job);
         let commit = Call::new("POST", format!("/v1/jobs/{id}/commit"), json!({"reservation": token}));
-        let answer = commit.send(&self.near.http, &self.near.base).await;
+        let answer = self.at_near(&commit).await;
         story.settled(place, Outcome::of(answer.as_ref()));
     }
 
@@ -177,14 +215,15 @@ impl Lane {
         let asked = story.now();
         let body = json!({"queues": [format!("{}.*", story.tag)], "count": 20, "lease_ms": WORK_LEASE_MS});
         let reserve = Call::new("POST", "/v1/reserve", body);
-        let Some((200, answer)) = reserve.send(&self.near.http, &self.near.base).await else {
+        let Some((200, answer)) = self.at_near(&reserve).await else {
             return 0;
         };
         let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
         story.deliveries(asked, WORK_LEASE_MS, &jobs);
         for job in &jobs {
             let text = |field: &str| job[field].as_str().unwrap_or_default().to_owned();
-            self.commit(story, &text("id"), &text("reservation")).await;
+            let is_last_stage = job["then"].as_array().is_none_or(Vec::is_empty);
+            self.commit(story, &text("id"), &text("reservation"), is_last_stage).await;
         }
         jobs.len()
     }

@@ -6,11 +6,15 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::case::{Case, Done, Prep};
+use crate::checker::client::mark;
 use crate::lane::Call;
 use crate::story::payload;
 
 /// Within this a server knows the settings that another one has changed.
 const KNOWN: Duration = Duration::from_millis(1000);
+
+/// A lease that is over some time after the worker that has it has timed out.
+const TIMED_OUT_MS: u64 = 4000;
 
 /// A job that lapses soon, whatever the fault.
 async fn lapsing(p: &Prep<'_>, label: &str, more: Value) -> String {
@@ -45,7 +49,7 @@ pub async fn lapse_group(p: &Prep<'_>) -> Case {
 }
 
 pub async fn worker_timeout(p: &Prep<'_>) -> Case {
-    let held = p.taken("q", "a", json!({}), true).await;
+    let held = p.take_for(TIMED_OUT_MS, "a").await;
     let beat = Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({"timeout_ms": 1000}));
     p.lane.call(&beat).await;
     Case::background(|found| (found.state("a") != Some("reserved")).into())
@@ -62,7 +66,9 @@ pub async fn expiry(p: &Prep<'_>) -> Case {
 
 pub async fn fire(p: &Prep<'_>) -> Case {
     let path = format!("/v1/schedules/{}", p.name("s"));
-    let rule = json!({"cron": "* * * * * *", "queue": p.name("q"), "job": {"payload": payload("a")}});
+    let mut job = json!({"payload": payload("a")});
+    mark(&mut job);
+    let rule = json!({"cron": "* * * * * *", "queue": p.name("q"), "job": job});
     p.lane.must("PUT", path.clone(), rule).await;
     p.story.allow("a", 1000);
     Case::background(|found| found.came("a").into()).with(|case| {
@@ -92,7 +98,7 @@ pub async fn prune(p: &Prep<'_>) -> Case {
     let place = p.story.settling(&held.id, &held.token, true);
     let body = json!({"reservation": held.token});
     let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
-    let answer = commit.send(&p.lane.far.http, &p.lane.far.base).await;
+    let answer = p.lane.at_far(&commit).await;
     p.story.settled(place, crate::story::Outcome::of(answer.as_ref()));
     Case::background(|found| found.is_gone("a").into()).about(&[held.id])
 }

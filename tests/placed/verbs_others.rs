@@ -4,6 +4,7 @@ use mongodb::bson::Document;
 use serde_json::{Value, json};
 
 use crate::case::{Case, Done, Found, Prep};
+use crate::checker::client::mark;
 use crate::lane::Call;
 use crate::story::payload;
 use crate::verbs_settle::batch;
@@ -82,7 +83,7 @@ pub async fn replay(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
     let body = json!({"reservation": held.token});
     let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
-    let committed = commit.send(&p.lane.far.http, &p.lane.far.base).await;
+    let committed = p.lane.at_far(&commit).await;
     assert!(matches!(committed, Some((200, _))), "{committed:?}");
     p.story.allow("a", 2);
     let call = Call::new("POST", format!("/v1/queues/{}/replay", p.name("q")), json!({}));
@@ -172,7 +173,9 @@ fn schedule(p: &Prep<'_>, call: &str, method: &'static str, body: Value) -> Call
 }
 
 fn rule(p: &Prep<'_>) -> Value {
-    json!({"cron": "0 0 1 1 *", "queue": p.name("q"), "job": {"payload": payload("a")}})
+    let mut job = json!({"payload": payload("a")});
+    mark(&mut job);
+    json!({"cron": "0 0 1 1 *", "queue": p.name("q"), "job": job})
 }
 
 pub async fn schedule_put(p: &Prep<'_>) -> Case {

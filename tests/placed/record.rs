@@ -1,0 +1,84 @@
+//! The calls as the checker takes them.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::checker::{self, Recorder, Scan, Setup, Verb};
+use crate::lane::{Call, Lane};
+
+/// Which verb a call is, and what it is about.
+fn verb(call: &Call) -> (Verb, String) {
+    let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    let parts: Vec<&str> = path.trim_start_matches("/v1/").split('/').collect();
+    let verb = match (call.method, parts.as_slice()) {
+        ("POST", ["reserve"]) => Verb::Reserve,
+        ("POST", ["settle"]) => Verb::Settle,
+        ("POST", ["batches"]) => Verb::CreateBatch,
+        ("POST", ["queues", _, "jobs"]) => Verb::Push,
+        ("POST", ["queues", _, "jobs", "batch"]) => Verb::PushMany,
+        ("POST", ["queues", _, "reserve"]) => Verb::Reserve,
+        ("POST", ["queues", _, "pop"]) => Verb::Pop,
+        ("POST", ["queues", _, "pause"]) => Verb::Pause,
+        ("POST", ["queues", _, "resume"]) => Verb::Resume,
+        ("POST", ["queues", _, "purge"]) => Verb::Purge,
+        ("POST", ["queues", _, "redrive"]) => Verb::Redrive,
+        ("POST", ["queues", _, "replay"]) => Verb::Replay,
+        ("PUT", ["queues", _]) => Verb::PutSettings,
+        ("DELETE", ["queues", _]) => Verb::DeleteQueue,
+        ("POST", ["jobs", _, "commit"]) => Verb::Commit,
+        ("POST", ["jobs", _, "rollback"]) => Verb::Rollback,
+        ("POST", ["jobs", _, "extend"]) => Verb::Extend,
+        ("POST", ["jobs", _, "move"]) => Verb::Move,
+        ("DELETE", ["jobs", _]) if query.contains("force") => Verb::ForceCancel,
+        ("DELETE", ["jobs", _]) => Verb::Cancel,
+        ("PATCH", ["jobs", _]) => Verb::Edit,
+        ("POST", ["workers", _, "heartbeat"]) => Verb::Heartbeat,
+        ("DELETE", ["workers", _]) => Verb::RemoveWorker,
+        ("PUT", ["semaphores", _]) => Verb::PutSemaphore,
+        ("DELETE", ["semaphores", _]) => Verb::DeleteSemaphore,
+        ("PUT", ["schedules", _]) => Verb::PutSchedule,
+        ("DELETE", ["schedules", _]) => Verb::DeleteSchedule,
+        ("POST", ["schedules", _, "run"]) => Verb::RunSchedule,
+        ("POST", ["batches", _, "jobs"]) => Verb::AddToBatch,
+        ("POST", ["batches", _, "seal"]) => Verb::Seal,
+        ("DELETE", ["batches", _]) => Verb::CancelBatch,
+        unknown => panic!("no verb of the checker: {unknown:?}"),
+    };
+    (verb, parts.get(1).map(|target| (*target).to_owned()).unwrap_or_default())
+}
+
+/// Notes that a call begins; returns its place.
+pub fn begin(recorder: &Recorder, base: &str, call: &Call) -> usize {
+    let (verb, target) = verb(call);
+    recorder.begin(checker::Call {
+        client: "client".to_owned(),
+        server: base.to_owned(),
+        verb,
+        target,
+        key: call.key.clone(),
+        body: call.body.clone().unwrap_or(Value::Null),
+        invoked_us: 0,
+        completed_us: u64::MAX,
+        outcome: checker::Outcome::Unknown { why: "not over".to_owned() },
+    })
+}
+
+/// What the checker finds wrong with everything that happened in a lane, each with the tags of the cases that it is about.
+pub async fn check(lane: &Lane) -> Vec<(BTreeSet<String>, String)> {
+    let history = lane.recorder.history();
+    let scan = Scan::read(&lane.near.base, &history).await;
+    let violations = checker::judge(&history, &scan, &Setup::default());
+    let tags = |about: &str| {
+        let calls = history.calls.iter().map(|call| serde_json::to_string(call).unwrap());
+        calls.filter(|call| call.contains(about)).flat_map(|call| tags_in(&call)).collect()
+    };
+    violations.iter().map(|violation| (tags(&violation.about), violation.to_string())).collect()
+}
+
+/// The names of cases in a text: up to the dot behind each.
+fn tags_in(text: &str) -> Vec<String> {
+    let ends = text.match_indices("x.").map(|(at, _)| &text[..=at]);
+    let begins = ends.map(|text| text.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default());
+    begins.filter(|tag| tag.starts_with('l')).map(str::to_owned).collect()
+}
