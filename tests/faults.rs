@@ -47,6 +47,7 @@ on_one_store! { mongo:
     a_record_that_cannot_be_closed_is_closed_in_the_end
     a_commit_that_never_arrived_is_not_acknowledged
     a_commit_that_arrived_is_acknowledged
+    a_rollback_that_arrived_is_not_refused
     a_cancel_that_never_arrived_is_not_acknowledged
     a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending
     an_opening_that_failed_leaves_nothing_pending

@@ -67,6 +67,26 @@ pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
     assert_eq!(status, 200, "{answer}");
 }
 
+/// A rollback whose answer was lost, and whose job another worker has by now: it is not said not to have happened.
+pub async fn a_rollback_that_arrived_is_not_refused(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    near.push("work", json!({"payload": 1})).await;
+    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
+    let update = proxy.next("update", "jobs", Fault::HoldThenLose);
+    let url = format!("{}/v1/jobs/{}/rollback", far.base, held["id"].as_str().unwrap());
+    let body = json!({"reservation": held["reservation"], "delay_ms": 0, "error": "it failed"});
+    let rollback = tokio::spawn(answer(far.http.post(url).json(&body)));
+    update.met().await;
+    proxy.part();
+    let second = take(&near).await;
+    assert_eq!(second["errors"][0]["message"], "it failed");
+    update.release();
+    proxy.heal();
+    let (status, answer) = rollback.await.unwrap();
+    assert!([200, 503].contains(&status), "a rollback that happened: {status} {answer}");
+    assert_eq!(near.settle(&second, "commit", json!({})).await.0, 200);
+}
+
 /// No reservation protects a job that is cancelled: others may have worked on it, and committed it.
 pub async fn a_cancel_that_never_arrived_is_not_acknowledged(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;

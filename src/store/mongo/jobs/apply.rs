@@ -63,6 +63,27 @@ enum Proof {
     Unknown,
     /// It was not, as far as is known: the change is planned again.
     Nothing,
+    /// Others have written the job since, before it or after it: the change is planned again, and if it is refused then, it
+    /// is unknown whether it had happened.
+    Overtaken,
+}
+
+/// What a plan of the same change, whose outcome is unknown, means for the next one.
+#[derive(Default)]
+struct Earlier {
+    /// Its `rev`, which the next plan gets as well: should it land late, the document proves it.
+    rev: Option<i64>,
+    is_overtaken: bool,
+}
+
+/// The error of a change whose job others have written, or removed, since it was sent.
+fn unknown() -> StoreError {
+    StoreError::unavailable("the job has been changed since by this call or by others")
+}
+
+/// Whether no client waits for its outcome.
+fn is_internal(verb: Verb) -> bool {
+    matches!(verb, Verb::TakeOver | Verb::Release | Verb::Lapse | Verb::Abandon | Verb::Expire)
 }
 
 impl Proof {
@@ -77,7 +98,7 @@ struct Round<'a> {
     rules: &'a Rules,
     end: Instant,
     pending: Vec<(usize, Change)>,
-    /// Plans that were sent and whose outcome is unknown.
+    /// Plans that were sent and whose outcome is unknown, also once the change is planned again: they may land late.
     sent: HashMap<JobId, Plan>,
     answers: &'a mut Vec<Option<Answer>>,
 }
@@ -130,20 +151,14 @@ impl Round<'_> {
         let mut proven = Vec::new();
         for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
-            if let Some(plan) = self.sent.remove(&change.id) {
-                match self.proof(&plan, &change.operation, meta.as_ref()).await? {
-                    Proof::Done(applied) => {
-                        proven.push((n, applied));
-                        continue;
-                    }
-                    Proof::Unknown => {
-                        let unknown = StoreError::unavailable("the job is gone, by this deletion or another");
-                        self.answer(n, Err(unknown.into()));
-                        continue;
-                    }
-                    Proof::Nothing => {}
+            let earlier = match self.look_back(n, &change, meta.as_ref()).await? {
+                Ok(Some(earlier)) => earlier,
+                Ok(None) => continue,
+                Err(applied) => {
+                    proven.push((n, applied));
+                    continue;
                 }
-            }
+            };
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
             let planned = match &meta {
                 Some(meta) => step(meta, &change.operation, around),
@@ -160,13 +175,16 @@ impl Round<'_> {
                     proven.push((n, earlier.map_or(kept, Applied::from)));
                 }
                 (Ok(step), Some(meta)) => {
-                    plans.push((n, Plan::new(meta, step, &change.operation, now)));
+                    let mut plan = Plan::new(meta, step, &change.operation, now);
+                    plan.rev = earlier.rev.unwrap_or(plan.rev);
+                    plans.push((n, plan));
                 }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
                 (Err(refusal), _) => {
                     let lost = matches!(refusal, Refusal::Lost { .. });
                     match if lost { self.receipt_of(&change).await? } else { None } {
                         Some(receipt) => proven.push((n, receipt.into())),
+                        None if earlier.is_overtaken => self.answer(n, Err(unknown().into())),
                         None => self.answer(n, Err(Denied::Refused(refusal))),
                     }
                 }
@@ -179,6 +197,28 @@ impl Round<'_> {
         Ok(plans)
     }
 
+    /// Looks what became of an earlier plan of this change, if its outcome was unknown. `Err`: it was carried out. `None`:
+    /// that will not be known, and the change is answered so.
+    async fn look_back(
+        &mut self,
+        n: usize,
+        change: &Change,
+        meta: Option<&Meta>,
+    ) -> Result<Result<Option<Earlier>, Applied>> {
+        let Some(plan) = self.sent.remove(&change.id) else { return Ok(Ok(Some(Earlier::default()))) };
+        let proof = self.proof(&plan, &change.operation, meta).await?;
+        let earlier = Earlier { rev: Some(plan.rev), is_overtaken: matches!(proof, Proof::Overtaken) };
+        self.sent.insert(change.id.clone(), plan);
+        Ok(match proof {
+            Proof::Done(applied) => Err(applied),
+            Proof::Unknown => {
+                self.answer(n, Err(unknown().into()));
+                Ok(None)
+            }
+            Proof::Nothing | Proof::Overtaken => Ok(Some(earlier)),
+        })
+    }
+
     /// Returns what the document, its absence or a receipt prove of a plan that was sent.
     async fn proof(&self, plan: &Plan, operation: &Operation, found: Option<&Meta>) -> Result<Proof> {
         let deletes = plan.deletes();
@@ -188,6 +228,8 @@ impl Round<'_> {
             }
             _ => None,
         };
+        let has_changed = found.is_none_or(|meta| meta.rev != plan.meta.rev);
+        let is_overtaken = !deletes && has_changed && !is_internal(operation.verb());
         let proof = match (found, &receipt, plan.receipt) {
             // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
             (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
@@ -196,7 +238,10 @@ impl Round<'_> {
             (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
             (Some(meta), ..) if !deletes && meta.rev == plan.rev => Proof::done(plan),
             (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
+            // A forced cancel, this one or another.
+            (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
             (None, None, _) if deletes => self.proof_by_absence(plan, operation)?,
+            _ if is_overtaken => Proof::Overtaken,
             _ => Proof::Nothing,
         };
         if let Proof::Done(_) = proof {
