@@ -215,7 +215,10 @@ impl Proxy {
     pub fn url(&self, url: &str) -> String {
         let hosts = url.strip_prefix("mongodb://").unwrap();
         let database = hosts.split(['/', '?']).nth(1).unwrap();
-        format!("mongodb://127.0.0.1:{}/{database}?directConnection=true&appName={}", self.port, self.state.app)
+        format!(
+            "mongodb://127.0.0.1:{}/{database}?directConnection=true&appName={}",
+            self.port, self.state.app
+        )
     }
 
     /// Strikes the next command of this name, and on this collection where one is given.

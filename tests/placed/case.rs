@@ -16,6 +16,9 @@ pub const SHORT_MS: u64 = 700;
 /// One that does not.
 const LONG_MS: u64 = 30_000;
 
+/// Within this a server knows the settings that another one has changed.
+pub const KNOWN: Duration = Duration::from_millis(1000);
+
 /// What a verb is prepared with.
 pub struct Prep<'a> {
     pub lane: &'a Lane,
@@ -131,6 +134,8 @@ pub struct Case {
     pub cleanup: Vec<Call>,
     /// What happens at `near` once the call waits.
     pub prompt: Option<Call>,
+    /// Documents that belong to the case by this id.
+    pub others: Vec<(&'static str, String)>,
     /// For how long who got jobs keeps them, once the first server is back.
     pub keeps_for: Duration,
 }
@@ -149,6 +154,7 @@ impl Case {
             effect: Box::new(effect),
             cleanup: Vec::new(),
             prompt: None,
+            others: Vec::new(),
             keeps_for: Duration::ZERO,
         }
     }
@@ -235,6 +241,12 @@ impl Prep<'_> {
     pub async fn take(&self, queue: &str, count: usize, at_far: bool) -> Vec<Held> {
         let server = if at_far { &self.lane.far } else { &self.lane.near };
         self.take_at(server, queue, count, self.lease_ms()).await
+    }
+
+    /// Takes a job that is settled before the call: no fault must find its lease over.
+    pub async fn take_long(&self, queue: &str, at_far: bool) -> Held {
+        let server = if at_far { &self.lane.far } else { &self.lane.near };
+        self.take_at(server, queue, 1, LONG_MS).await.remove(0)
     }
 
     /// Pushes a job and takes it, with this lease.

@@ -98,7 +98,12 @@ impl Harm {
             Moment::Second(_, then) => {
                 let is_one = matches!(
                     self,
-                    Self::CutAfter | Self::LateReply | Self::PartedBefore | Self::Stopped | Self::Paused | Self::KilledAfter
+                    Self::CutAfter
+                        | Self::LateReply
+                        | Self::PartedBefore
+                        | Self::Stopped
+                        | Self::Paused
+                        | Self::KilledAfter
                 );
                 is_one && self.fits(then)
             }

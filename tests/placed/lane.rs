@@ -11,10 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::checker::{Outcome as Recorded, Recorder};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::proxy::Proxy;
 use crate::common::server::{Server, until};
-use crate::checker::{Outcome as Recorded, Recorder};
 use crate::record;
 use crate::story::{Outcome, Story};
 
@@ -22,6 +22,9 @@ use crate::story::{Outcome, Story};
 pub const DEADLINE_MS: u64 = 1500;
 /// The lease of what a worker takes while the rest goes on.
 const WORK_LEASE_MS: u64 = 5000;
+
+/// How long a batch that is over is kept: longer than a case takes to look at it, as a rule.
+const RETAIN_BATCH_MS: &str = "5000";
 
 /// A call of a client.
 #[derive(Debug, Clone)]
@@ -43,14 +46,19 @@ impl Call {
     }
 
     /// Makes the call. Without an answer the connection broke.
-    pub async fn send(&self, recorder: &Recorder, http: &reqwest::Client, base: &str) -> Option<(u16, Value)> {
+    pub async fn send(
+        &self,
+        recorder: &Recorder,
+        http: &reqwest::Client,
+        base: &str,
+    ) -> Option<(u16, Value)> {
         let place = record::begin(recorder, base, self);
         let answer = self.exchange(http, base).await;
         let outcome = match &answer {
             Some((status, answer)) => Recorded::of(*status, answer.clone()),
             None => Recorded::Unknown { why: "no response".to_owned() },
         };
-        recorder.end(place, &outcome);
+        place.into_iter().for_each(|place| recorder.end(place, &outcome));
         answer
     }
 
@@ -97,6 +105,7 @@ fn far_environment(points: &std::path::Path, bug: &str) -> Vec<(&'static str, St
         ("TAILBACK_REAPER__INTERVAL_MS", "50".to_owned()),
         ("TAILBACK_WAIT__POLL_MS", "100".to_owned()),
         ("TAILBACK_LOG__FILTER", "error".to_owned()),
+        ("TAILBACK_DEFAULTS__RETAIN_BATCH_MS", RETAIN_BATCH_MS.to_owned()),
         ("TAILBACK_FAULTS", points.display().to_string()),
     ]
 }
@@ -116,13 +125,26 @@ impl Lane {
             ("TAILBACK_MONGODB__DEADLINE_MS", "3000"),
             ("TAILBACK_REAPER__INTERVAL_MS", "50"),
             ("TAILBACK_LOG__FILTER", "error"),
+            ("TAILBACK_DEFAULTS__RETAIN_BATCH_MS", RETAIN_BATCH_MS),
             ("TAILBACK_BUG", bug),
         ];
         let near = Server::start_with(&url, near).await;
         let far = start_far(&proxy.url(&url), points.path(), bug).await;
         let client = mongodb::Client::with_uri_str(&url).await.unwrap();
         let database = client.default_database().unwrap();
-        Self { number, proxy, far, near, database, cases: 0, names: BTreeMap::new(), recorder: Recorder::new(), url, points, bug }
+        Self {
+            number,
+            proxy,
+            far,
+            near,
+            database,
+            cases: 0,
+            names: BTreeMap::new(),
+            recorder: Recorder::new(),
+            url,
+            points,
+            bug,
+        }
     }
 
     /// The tag of the next case.

@@ -148,6 +148,8 @@ pub struct Rules {
     pub in_order: Vec<String>,
     /// Whether only one of its jobs may be held at once.
     pub one_at_a_time: bool,
+    /// Only one of its jobs may be delivered within this time.
+    pub one_in: Option<Duration>,
     /// Labels that need not come: their removal is what the call is for.
     pub may_vanish: Vec<String>,
 }
@@ -180,13 +182,12 @@ pub fn judge(story: &Story, rules: &Rules, kept: &[Document]) -> Vec<String> {
             Some(_) => {}
         }
     }
-    let may_be_over =
-        |end: &&Settled| end.ends_job && matches!(end.outcome, Outcome::Ok | Outcome::Unknown);
-    let ended: BTreeSet<&str> =
-        log.settled.iter().filter(may_be_over).map(|end| end.id.as_str()).collect();
+    let may_be_over = |end: &&Settled| end.ends_job && matches!(end.outcome, Outcome::Ok | Outcome::Unknown);
+    let ended: BTreeSet<&str> = log.settled.iter().filter(may_be_over).map(|end| end.id.as_str()).collect();
     for label in log.pushed.keys().filter(|label| !rules.may_vanish.contains(label)) {
         let is_there = ids.get(label.as_str()).is_some_and(|ids| {
-            let there = |id: &&str| kept.iter().any(|job| job.get("_id") == Some(&Bson::from((*id).to_owned())));
+            let there =
+                |id: &&str| kept.iter().any(|job| job.get("_id") == Some(&Bson::from((*id).to_owned())));
             ids.iter().all(|id| ended.contains(id) || there(id))
         });
         if !is_there {
@@ -196,10 +197,12 @@ pub fn judge(story: &Story, rules: &Rules, kept: &[Document]) -> Vec<String> {
     wrong.extend(after_the_end(&log));
     wrong.extend(dead_tokens(&log, rules));
     wrong.extend(holders(&log, rules));
+    wrong.extend(too_often(&log, rules));
     for pair in rules.in_order.windows(2) {
-        let first_end = log.settled.iter().filter(|end| {
-            ids.get(pair[0].as_str()).is_some_and(|ids| ids.contains(end.id.as_str()))
-        });
+        let first_end = log
+            .settled
+            .iter()
+            .filter(|end| ids.get(pair[0].as_str()).is_some_and(|ids| ids.contains(end.id.as_str())));
         let first_end = first_end.map(|end| end.asked).min().unwrap_or(Duration::MAX);
         let next = log.delivered.iter().filter(|one| one.label == pair[1]).map(|one| one.got).min();
         if next.is_some_and(|next| next < first_end) {
@@ -212,7 +215,8 @@ pub fn judge(story: &Story, rules: &Rules, kept: &[Document]) -> Vec<String> {
 /// Deliveries and effective commits after an acknowledged commit.
 fn after_the_end(log: &Log) -> Vec<String> {
     let mut wrong = Vec::new();
-    let done: Vec<&Settled> = log.settled.iter().filter(|end| end.ends_job && end.outcome == Outcome::Ok).collect();
+    let done: Vec<&Settled> =
+        log.settled.iter().filter(|end| end.ends_job && end.outcome == Outcome::Ok).collect();
     for end in &done {
         for one in log.delivered.iter().filter(|one| one.id == end.id && one.asked > end.got) {
             wrong.push(format!("delivered after its end: {}", one.label));
@@ -248,6 +252,22 @@ fn holders(log: &Log, rules: &Rules) -> Vec<String> {
             let meets = from.max(other_from) < until.min(other_until);
             if meets && one.token != other.token && (is_same || rules.one_at_a_time) {
                 wrong.push(format!("two holders: {} and {}", one.label, other.label));
+            }
+        }
+    }
+    wrong
+}
+
+/// Deliveries that were certainly too close to each other.
+fn too_often(log: &Log, rules: &Rules) -> Vec<String> {
+    let Some(time) = rules.one_in else { return Vec::new() };
+    let mut wrong = Vec::new();
+    for (n, one) in log.delivered.iter().enumerate() {
+        for other in log.delivered[n + 1..].iter().filter(|other| other.token != one.token) {
+            // The claim of each lies between its request and its answer.
+            let apart = other.got.max(one.got).saturating_sub(other.asked.min(one.asked));
+            if apart < time {
+                wrong.push(format!("too often: {} and {}, {apart:?} apart", one.label, other.label));
             }
         }
     }

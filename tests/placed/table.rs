@@ -63,11 +63,14 @@ impl End {
     }
 }
 
+/// What came of the faults at one moment.
+type Line = (Moment, BTreeMap<Harm, End>);
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Table {
-    /// By verb, in the order in which they came, then by moment.
-    rows: BTreeMap<&'static str, Vec<(Moment, BTreeMap<Harm, End>)>>,
+    /// By verb, then in the order in which it passes them.
+    rows: BTreeMap<&'static str, Vec<Line>>,
     counts: BTreeMap<Harm, BTreeMap<End, usize>>,
     /// How many cases there are in all, also those that were not chosen.
     pub possible: usize,
@@ -82,7 +85,7 @@ impl Table {
         let end = End::of(report);
         let name = format!("{verb} / {moment} / {}", harm.name());
         self.slowest.push((took, name.clone()));
-        self.slowest.sort_by(|a, b| b.0.cmp(&a.0));
+        self.slowest.sort_by_key(|(took, _)| std::cmp::Reverse(*took));
         self.slowest.truncate(10);
         match report {
             None => self.missed.push(name),
@@ -136,7 +139,11 @@ impl Table {
     pub fn page(&self, every: u64) -> String {
         let mut text = String::from("# Placed cases\n\n");
         let share = if every == 1 { "All cases".to_owned() } else { format!("One of {every} cases") };
-        writeln!(text, "{share} of `tests/placed.rs` (`just placed` writes this page): each verb × each step that it").unwrap();
+        writeln!(
+            text,
+            "{share} of `tests/placed.rs` (`just placed` writes this page): each verb × each step that it"
+        )
+        .unwrap();
         text.push_str("passes × each fault. What the signs mean:\n\n");
         for (_, sign, name) in End::ALL {
             writeln!(text, "- `{sign}` {name}").unwrap();

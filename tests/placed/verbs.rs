@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
+use crate::case::{Case, Done, Found, KNOWN, Prep, SHORT_MS, Verb};
 use crate::lane::Call;
 use crate::verbs_background as background;
 use crate::verbs_others as others;
@@ -55,6 +56,7 @@ pub const VERBS: &[Verb] = verbs![
     "replay" others::replay,
     "purge" others::purge,
     "settings put" others::settings_put,
+    "settings patch" others::settings_patch,
     "pause" others::pause,
     "resume" others::resume,
     "queue delete" others::queue_delete,
@@ -62,6 +64,7 @@ pub const VERBS: &[Verb] = verbs![
     "semaphore delete" others::semaphore_delete,
     "schedule put" others::schedule_put,
     "schedule run" others::schedule_run,
+    "schedule pause" others::schedule_pause,
     "schedule delete" others::schedule_delete,
     "batch create" others::batch_create,
     "batch add" others::batch_add,
@@ -77,6 +80,8 @@ pub const VERBS: &[Verb] = verbs![
     "(schedule fires)" background::fire,
     "(semaphore unblocks)" background::unblock,
     "(prune of history)" background::prune,
+    "(prune of a batch)" background::prune_batch,
+    "(prune of a key)" background::prune_key,
 ];
 
 fn push_call(p: &Prep<'_>, queue: &str, label: &str, more: Value) -> Call {
@@ -197,14 +202,17 @@ async fn reserve_keyed_waiting(p: &Prep<'_>) -> Case {
 
 async fn reserve_max_reserved(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"max_reserved": 1})).await;
+    sleep(KNOWN).await;
     let ids = two(p, json!({})).await;
-    claimed(claiming(p, json!({}))).about(&ids)
+    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
 }
 
 async fn reserve_rate(p: &Prep<'_>) -> Case {
-    p.settings("q", json!({"rate": {"limit": 2, "per_ms": 200}})).await;
+    p.settings("q", json!({"rate": {"limit": 1, "per_ms": 600}})).await;
+    sleep(KNOWN).await;
     let ids = two(p, json!({})).await;
-    claimed(claiming(p, json!({}))).about(&ids)
+    let rate = Some(Duration::from_millis(600));
+    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_in = rate)
 }
 
 async fn reserve_semaphore(p: &Prep<'_>) -> Case {

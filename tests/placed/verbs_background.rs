@@ -1,17 +1,13 @@
 //! What servers do by themselves. `near` stands still meanwhile, so that `far` is the one that does it.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::case::{Case, Done, Prep};
+use crate::case::{Case, Done, KNOWN, Prep};
 use crate::checker::client::mark;
 use crate::lane::Call;
 use crate::story::payload;
-
-/// Within this a server knows the settings that another one has changed.
-const KNOWN: Duration = Duration::from_millis(1000);
+use crate::verbs_settle::batch;
 
 /// A lease that is over some time after the worker that has it has timed out.
 const TIMED_OUT_MS: u64 = 4000;
@@ -50,7 +46,8 @@ pub async fn lapse_group(p: &Prep<'_>) -> Case {
 
 pub async fn worker_timeout(p: &Prep<'_>) -> Case {
     let held = p.take_for(TIMED_OUT_MS, "a").await;
-    let beat = Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({"timeout_ms": 1000}));
+    let beat =
+        Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({"timeout_ms": 1000}));
     p.lane.call(&beat).await;
     Case::background(|found| (found.state("a") != Some("reserved")).into())
         .about(&[held.id])
@@ -94,11 +91,31 @@ pub async fn unblock(p: &Prep<'_>) -> Case {
 
 pub async fn prune(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"retain_done_ms": 300})).await;
-    let held = p.taken("q", "a", json!({}), true).await;
+    p.push("q", "a", json!({})).await;
+    let held = p.take_long("q", true).await;
     let place = p.story.settling(&held.id, &held.token, true);
     let body = json!({"reservation": held.token});
     let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
     let answer = p.lane.at_far(&commit).await;
     p.story.settled(place, crate::story::Outcome::of(answer.as_ref()));
     Case::background(|found| found.is_gone("a").into()).about(&[held.id])
+}
+
+pub async fn prune_batch(p: &Prep<'_>) -> Case {
+    let id = batch(p, &["a"], true).await;
+    let held = p.take_long("q", false).await;
+    p.lane.commit(p.story, &held.id, &held.token, true).await;
+    p.lane.work(p.story).await; // the callback
+    let (name, label) = (id.clone(), "end");
+    Case::background(move |found| (found.other("batches", &name).is_none() && found.is_gone(label)).into())
+        .about(std::slice::from_ref(&id))
+        .with(|case| case.others.push(("batches", id)))
+}
+
+pub async fn prune_key(p: &Prep<'_>) -> Case {
+    let id = p.push("q", "a", json!({"key": "k", "key_ttl_ms": 200})).await;
+    let held = p.take_long("q", false).await;
+    p.lane.commit(p.story, &held.id, &held.token, true).await;
+    let key = format!("{}/k", p.name("q"));
+    Case::background(move |found| found.other("keys", &key).is_none().into()).about(&[id])
 }

@@ -35,13 +35,9 @@ fn gone_or_taken(found: &Found<'_>, labels: &[&str]) -> Done {
 pub async fn cancel_reserved(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
     let call = Call::new("DELETE", format!("/v1/jobs/{}", held.id), Value::Null);
-    let case = Case::of(call, |found| {
-        match found.job("a") {
-            Some(job) if found.later("a").is_empty() => {
-                job.get_bool("cancel_requested").unwrap_or(false).into()
-            }
-            _ => Done::Unclear,
-        }
+    let case = Case::of(call, |found| match found.job("a") {
+        Some(job) if found.later("a").is_empty() => job.get_bool("cancel_requested").unwrap_or(false).into(),
+        _ => Done::Unclear,
     });
     let case = case.with(|case| case.rules.breaks_holds = true);
     removing(case, &["a"]).holding(&[held]).repeats()
@@ -69,7 +65,8 @@ pub async fn patch(p: &Prep<'_>) -> Case {
 }
 
 pub async fn redrive(p: &Prep<'_>) -> Case {
-    let held = p.taken("q", "a", json!({"max_attempts": 1}), true).await;
+    p.push("q", "a", json!({"max_attempts": 1})).await;
+    let held = p.take_long("q", true).await;
     let body = json!({"reservation": held.token});
     p.story.settling(&held.id, &held.token, false);
     p.lane.must("POST", format!("/v1/jobs/{}/rollback", held.id), body).await;
@@ -80,7 +77,8 @@ pub async fn redrive(p: &Prep<'_>) -> Case {
 
 pub async fn replay(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"retain_done_ms": 600_000})).await;
-    let held = p.taken("q", "a", json!({}), true).await;
+    p.push("q", "a", json!({})).await;
+    let held = p.take_long("q", true).await;
     let body = json!({"reservation": held.token});
     let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
     let committed = p.lane.at_far(&commit).await;
@@ -110,6 +108,12 @@ pub async fn settings_put(p: &Prep<'_>) -> Case {
     setting(p, call, "4321")
 }
 
+pub async fn settings_patch(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"max_attempts": 9})).await;
+    let call = Call::new("PATCH", format!("/v1/queues/{}", p.name("q")), json!({"lease_ms": 4321}));
+    setting(p, call, "4321")
+}
+
 pub async fn pause(p: &Prep<'_>) -> Case {
     p.push("q", "a", json!({})).await;
     let call = Call::new("POST", format!("/v1/queues/{}/pause", p.name("q")), json!({}));
@@ -135,11 +139,9 @@ pub async fn queue_delete(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "b", json!({"priority": 5}), true).await;
     let call = Call::new("DELETE", format!("/v1/queues/{}?force=true", p.name("q")), Value::Null);
     let queue = p.name("q");
-    let case = Case::of(call, move |found| {
-        match gone_or_taken(found, &["a", "b"]) {
-            Done::Yes => found.other("queues", &queue).is_none().into(),
-            other => other,
-        }
+    let case = Case::of(call, move |found| match gone_or_taken(found, &["a", "b"]) {
+        Done::Yes => found.other("queues", &queue).is_none().into(),
+        other => other,
     });
     let case = case.with(|case| case.rules.breaks_holds = true);
     removing(case, &["a", "b"]).about(&[id]).holding(&[held]).settling(false).repeats()
@@ -199,6 +201,16 @@ pub async fn schedule_run(p: &Prep<'_>) -> Case {
     removing(case, &["a"]).repeats()
 }
 
+pub async fn schedule_pause(p: &Prep<'_>) -> Case {
+    p.lane.call(&schedule(p, "", "PUT", rule(p))).await;
+    let name = p.name("s");
+    let case = Case::of(schedule(p, "/pause", "POST", json!({})), move |found| {
+        let rule = found.other("schedules", &name).map(ToString::to_string);
+        rule.is_some_and(|rule| rule.contains("\"paused\":true") || rule.contains("\"paused\": true")).into()
+    });
+    case.repeats().with(|case| case.cleanup.push(schedule(p, "", "DELETE", Value::Null)))
+}
+
 pub async fn schedule_delete(p: &Prep<'_>) -> Case {
     p.lane.call(&schedule(p, "", "PUT", rule(p))).await;
     let name = p.name("s");
@@ -227,7 +239,7 @@ pub async fn batch_add(p: &Prep<'_>) -> Case {
 
 pub async fn batch_seal(p: &Prep<'_>) -> Case {
     let id = batch(p, &["a"], false).await;
-    let held = p.take("q", 1, true).await.remove(0);
+    let held = p.take_long("q", true).await;
     let body = json!({"reservation": held.token});
     p.lane.must("POST", format!("/v1/jobs/{}/commit", held.id), body).await;
     let done = p.story.settling(&held.id, &held.token, true);
@@ -240,11 +252,9 @@ pub async fn batch_seal(p: &Prep<'_>) -> Case {
 pub async fn batch_cancel(p: &Prep<'_>) -> Case {
     let id = batch(p, &["a", "b"], true).await;
     let call = Call::new("DELETE", format!("/v1/batches/{id}"), Value::Null);
-    let case = Case::of(call, |found| {
-        match (gone_or_taken(found, &["a", "b"]), found.came("end")) {
-            (Done::Yes, false) => Done::Part("a batch without its end".into()),
-            (done, _) => done,
-        }
+    let case = Case::of(call, |found| match (gone_or_taken(found, &["a", "b"]), found.came("end")) {
+        (Done::Yes, false) => Done::Part("a batch without its end".into()),
+        (done, _) => done,
     });
     removing(case, &["a", "b"]).about(&[id]).repeats()
 }
@@ -264,8 +274,8 @@ pub async fn worker_removal(p: &Prep<'_>) -> Case {
     let name = p.name("w");
     let token = held.token.clone();
     let case = Case::of(call, move |found| {
-        let is_back = found.later("a").iter().any(|one| one.token != token)
-            || found.state("a") != Some("reserved");
+        let is_back =
+            found.later("a").iter().any(|one| one.token != token) || found.state("a") != Some("reserved");
         (is_back && found.other("workers", &name).is_none()).into()
     });
     let case = case.with(|case| case.rules.breaks_holds = true);

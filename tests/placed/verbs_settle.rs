@@ -13,7 +13,10 @@ fn settle(held: &Held, call: &str, mut body: Value) -> Call {
 
 /// A commit of the job `a`.
 fn committing(held: &Held, body: Value, effect: impl Fn(&Found<'_>) -> Done + Send + Sync + 'static) -> Case {
-    Case::of(settle(held, "commit", body), effect).holding(std::slice::from_ref(held)).settling(true).repeats()
+    Case::of(settle(held, "commit", body), effect)
+        .holding(std::slice::from_ref(held))
+        .settling(true)
+        .repeats()
 }
 
 fn a_is_gone(found: &Found<'_>) -> Done {
@@ -91,10 +94,11 @@ pub async fn batch(p: &Prep<'_>, labels: &[&str], sealed: bool) -> String {
 pub async fn commit_batch(p: &Prep<'_>) -> Case {
     let id = batch(p, &["a"], true).await;
     let held = p.take("q", 1, true).await.remove(0);
-    let case = committing(&held, json!({"result": 1}), |found| match (found.is_gone("a"), found.came("end")) {
-        (true, false) => Done::Part("a batch without its end".into()),
-        (gone, _) => gone.into(),
-    });
+    let case =
+        committing(&held, json!({"result": 1}), |found| match (found.is_gone("a"), found.came("end")) {
+            (true, false) => Done::Part("a batch without its end".into()),
+            (gone, _) => gone.into(),
+        });
     case.about(&[id])
 }
 
