@@ -56,7 +56,7 @@ const LEARNING_TRIES: usize = 5;
 /// How often a case whose fault is not met is tried.
 const TRIES: usize = 3;
 /// Which part of the cases runs if the environment says nothing: one of so many.
-const SHARE: u64 = 16;
+const SHARE: u64 = 24;
 
 /// Fail points, and an early end of the transactions that a killed server leaves open.
 const PARAMETERS: [&str; 2] = ["enableTestCommands=1", "transactionLifetimeLimitSeconds=5"];
