@@ -1,5 +1,7 @@
 //! Errors of SQLite, and what they mean to a caller.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rusqlite::{ErrorCode, ffi};
 
 use crate::store::{Cause, StoreError};
@@ -36,6 +38,24 @@ impl From<Fault> for StoreError {
     }
 }
 
+/// Whether the disk has failed lately.
+#[derive(Debug, Default)]
+pub struct Health(AtomicBool);
+
+impl Health {
+    /// Notes an error if it is the disk's.
+    pub fn note(&self, error: &StoreError) {
+        if matches!(error, StoreError::Full(_) | StoreError::Unavailable(_)) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether one was noted since the last time.
+    pub fn take_failure(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
 /// Returns what this error of SQLite means to a caller.
 pub fn from_sql(error: &rusqlite::Error) -> StoreError {
     // The unix file layer returns FULL for ENOSPC, but the plain write error where a quota is used up, and
@@ -46,8 +66,10 @@ pub fn from_sql(error: &rusqlite::Error) -> StoreError {
             StoreError::Full(Cause(error.to_string().into()))
         }
         Some(code) => match code.code {
-            // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too.
+            // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too. A disk that cannot be
+            // read is reported as a damaged file.
             ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseCorrupt
             | ErrorCode::DatabaseLocked
             | ErrorCode::OperationInterrupted
             | ErrorCode::CannotOpen

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 
 use self::clock::Clock;
-use self::fault::Fault;
+use self::fault::{Fault, Health};
 pub use self::open::OpenError;
 use self::readers::Readers;
 use self::tx::Tx;
@@ -59,7 +59,9 @@ pub struct SqliteStore {
     writer: Writer,
     /// Absent for a database in memory.
     readers: Option<Readers>,
-    migrated: AtomicBool,
+    health: Arc<Health>,
+    /// Whether requests of processes before this one are known to be dead.
+    is_buried: AtomicBool,
 }
 
 impl SqliteStore {
@@ -77,12 +79,14 @@ impl SqliteStore {
             path: path.clone().unwrap_or_else(|| ":memory:".into()),
             cause: format!("the thread that writes does not start: {cause}"),
         };
-        let writer = Writer::start(db, lock, Arc::clone(&clock)).map_err(unusable)?;
+        let health = Arc::new(Health::default());
+        let writer = Writer::start(db, lock, Arc::clone(&clock), Arc::clone(&health)).map_err(unusable)?;
         Ok(Arc::new(Self {
             clock,
             writer,
-            readers: path.map(Readers::new),
-            migrated: AtomicBool::new(false),
+            readers: path.map(|path| Readers::new(path, Arc::clone(&health))),
+            health,
+            is_buried: AtomicBool::new(false),
         }))
     }
 
@@ -110,19 +114,29 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn migrate(&self) -> Result<Vec<String>> {
-        let is_first = !self.migrated.swap(true, Ordering::Relaxed);
+        let is_buried = self.is_buried.load(Ordering::Relaxed);
         let migrate = move |db: &Tx<'_>, _| {
             let made = open::migrate(db)?;
-            if is_first {
+            if !is_buried {
                 requests::bury(db)?; // the file is this process's alone, which runs nothing yet
             }
             Ok(made)
         };
-        self.writer.run(migrate).await
+        let made = self.writer.run(migrate).await?;
+        self.is_buried.store(true, Ordering::Relaxed); // only now: one that failed is retried
+        Ok(made)
     }
 
     async fn ping(&self) -> Result<()> {
-        self.writer.run(|db, _| open::probe(db)).await
+        if !self.health.take_failure() {
+            return self.writer.run(|db, _| open::probe(db)).await;
+        }
+        // What fails once more is noted once more, and the next probe is one like this, too.
+        self.writer.run(|db, _| open::probe_by_writing(db)).await?;
+        match &self.readers {
+            Some(readers) => readers.probe().await,
+            None => Ok(()),
+        }
     }
 
     fn now(&self) -> Result<Timestamp> {

@@ -174,6 +174,12 @@ pub fn migrate(db: &Connection) -> Result<Vec<String>, Fault> {
     Ok(missing.iter().map(|(name, _)| (*name).to_owned()).collect())
 }
 
+/// Whether the file can be written: for a disk that has failed.
+pub fn probe_by_writing(db: &Connection) -> Result<(), Fault> {
+    let version: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(db.pragma_update(None, "user_version", version)?)
+}
+
 /// Whether the file can be read. It writes nothing: an idle server should let the disk sleep.
 pub fn probe(db: &Connection) -> Result<(), Fault> {
     db.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))?;

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::store::StoreError;
 use crate::store::sqlite::DEADLINE;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, Health};
 use crate::store::sqlite::open;
 
 /// How many reads run at once.
@@ -19,12 +19,24 @@ pub struct Readers {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
     turns: Arc<Semaphore>,
+    health: Arc<Health>,
 }
 
 impl Readers {
     /// Readers of this file.
-    pub fn new(path: PathBuf) -> Self {
-        Self { path, idle: Arc::default(), turns: Arc::new(Semaphore::new(READERS as usize)) }
+    pub fn new(path: PathBuf, health: Arc<Health>) -> Self {
+        Self { path, idle: Arc::default(), turns: Arc::new(Semaphore::new(READERS as usize)), health }
+    }
+
+    /// Reads from the disk, by a connection that has nothing in memory yet.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        self.run(move |_| {
+            let db = reader(&path)?;
+            db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
+            Ok(())
+        })
+        .await
     }
 
     /// Runs a read on one snapshot of the database.
@@ -53,6 +65,7 @@ impl Readers {
         result
             .await
             .unwrap_or_else(|_| Err(StoreError::unavailable("the read did not end within its deadline")))
+            .inspect_err(|error| self.health.note(error))
     }
 
     /// Waits for the reads in flight, and closes the connections.

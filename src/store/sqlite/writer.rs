@@ -16,7 +16,7 @@ use crate::job::Timestamp;
 use crate::store::StoreError;
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::clock::Clock;
-use crate::store::sqlite::fault::{self, Fault};
+use crate::store::sqlite::fault::{self, Fault, Health};
 use crate::store::sqlite::tx::Tx;
 
 /// The most pieces of work in one transaction.
@@ -65,18 +65,24 @@ where
 pub struct Writer {
     line: Mutex<Option<mpsc::Sender<Box<dyn Unit>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    health: Arc<Health>,
 }
 
 impl Writer {
     /// Starts the thread. It holds `lock` for as long as it has the database open.
-    pub fn start(db: Connection, lock: Option<File>, clock: Arc<Clock>) -> std::io::Result<Self> {
+    pub fn start(
+        db: Connection,
+        lock: Option<File>,
+        clock: Arc<Clock>,
+        health: Arc<Health>,
+    ) -> std::io::Result<Self> {
         let (line, waiting) = mpsc::channel(WAITING_MAX);
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || {
             serve(&db, waiting, &clock);
             drop(db); // the last connection: SQLite moves the log into the file
             drop(lock);
         })?;
-        Ok(Self { line: Mutex::new(Some(line)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { line: Mutex::new(Some(line)), thread: Mutex::new(Some(thread)), health })
     }
 
     /// Does the work in a transaction of the thread's, and returns once it is durable.
@@ -95,11 +101,12 @@ impl Writer {
             line.send(unit).await.ok()?;
             outcome.await.ok()
         });
-        match result.await {
+        let result = match result.await {
             Ok(Some(result)) => result,
             Ok(None) => Err(StoreError::unavailable("the thread that writes has ended")),
             Err(_) => Err(StoreError::unavailable("the write did not end within its deadline")),
-        }
+        };
+        result.inspect_err(|error| self.health.note(error))
     }
 
     /// Lets the thread finish what is queued, and waits for its end.
