@@ -84,7 +84,7 @@ impl Queues {
                         affected += 1;
                         self.note(verb, &applied, now, &mut notes);
                     }
-                    (Err(Denied::Store(error)), _) => return Err(error.into()),
+                    (Err(Denied::Store(error)), _) => return Err(error.after(affected).into()),
                     _ => {}
                 }
             }
@@ -113,7 +113,7 @@ impl Queues {
             let now = self.now()?;
             let copies = jobs.into_iter().map(|job| self.copy(job, now)).collect();
             for pushed in self.push_jobs(copies).await {
-                pushed?;
+                pushed.map_err(|error| error.after(affected))?;
                 affected += 1;
             }
         }

@@ -169,6 +169,14 @@ impl Error {
         Invalid::new(pointer, detail).into()
     }
 
+    /// Returns the error of a call that has stored so many things already; see [`StoreError::after`].
+    fn after(self, stored: u64) -> Self {
+        match self {
+            Self::Store(error) => Self::Store(error.after(stored)),
+            error => error,
+        }
+    }
+
     fn denied(id: &JobId, denied: Denied) -> Self {
         match denied {
             Denied::Refused(Refusal::Lost { gone }) => Self::ReservationLost { id: id.clone(), gone },

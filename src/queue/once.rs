@@ -116,7 +116,7 @@ impl Claiming {
             Err(error) => {
                 tracing::warn!(error = %store::chain(&error), "a keyed reserve is not remembered yet");
                 tokio::spawn(self.close_later(jobs));
-                Err(error.into())
+                Err(error.after(1).into()) // the jobs are claimed
             }
         }
     }

@@ -197,13 +197,15 @@ impl Queues {
     ) -> Result<()> {
         for _ in 0..TRIES {
             let (_, expected) = self.current(name, precondition).await?;
+            let mut removed = 0;
             if force {
-                self.empty(name).await?;
+                removed = self.empty(name).await?;
             } else if !self.0.store.find(&crate::store::Filter::all(name.clone()), None, 1).await?.is_empty()
             {
                 return Err(Error::QueueNotEmpty(name.clone()));
             }
-            if self.0.store.save_settings(name, None, &expected).await? == Saved::Done {
+            let saved = self.0.store.save_settings(name, None, &expected).await;
+            if saved.map_err(|error| error.after(removed))? == Saved::Done {
                 return self.refresh_settings().await;
             }
         }

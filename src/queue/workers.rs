@@ -79,7 +79,8 @@ impl Queues {
             }
         }
         // Only now: should this server die before, another one finds that the worker has timed out.
-        let was_known = self.0.store.forget_worker(name).await?;
+        let forgotten = self.0.store.forget_worker(name).await;
+        let was_known = forgotten.map_err(|error| error.after(affected))?;
         if affected == 0 && !was_known {
             return Err(Error::UnknownWorker(name.clone()));
         }

@@ -78,6 +78,15 @@ pub enum StoreError {
 pub struct Cause(pub Arc<str>);
 
 impl StoreError {
+    /// Returns the error of a call that has stored so many things already: that there is no room for the rest does not
+    /// mean that nothing was stored.
+    pub fn after(self, stored: u64) -> Self {
+        match self {
+            Self::Full(cause) if stored > 0 => Self::Unavailable(cause),
+            error => error,
+        }
+    }
+
     /// Returns a [`StoreError::Unavailable`] with this cause.
     pub fn unavailable(cause: impl std::fmt::Display) -> Self {
         Self::Unavailable(Cause(cause.to_string().into()))
