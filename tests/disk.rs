@@ -1,0 +1,49 @@
+//! The disk under SQLite, and the machine's clock: every operation on the file is struck once, by a kill, a torn write,
+//! a power cut or an error, for every verb that writes; the disk is full for a while, or fails; the clock is set back
+//! or ahead. The library in `tests/shim` does all that to one server, see `common/shim.rs`.
+//!
+//! Usually one fault of each operation is tried; `TAILBACK_DISK_CASES=all` (`just disk`) tries all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the table of the cases is for people")]
+
+#[path = "disk/cases.rs"]
+mod cases;
+#[path = "disk/clock.rs"]
+mod clock;
+mod common;
+#[path = "disk/full.rs"]
+mod full;
+#[path = "disk/lane.rs"]
+mod lane;
+#[path = "disk/lifecycle.rs"]
+mod lifecycle;
+#[path = "disk/site.rs"]
+mod site;
+#[path = "disk/verbs.rs"]
+mod verbs;
+
+/// A test for each verb.
+macro_rules! each_operation_of {
+    ($($verb:ident)*) => {
+        mod each_operation_of {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $verb() {
+                crate::cases::run(stringify!($verb), crate::verbs::$verb).await;
+            })*
+        }
+    };
+}
+
+each_operation_of! {
+    push push_with_key push_to_a_group push_many
+    reserve reserve_with_key reserve_with_semaphores pop
+    commit commit_into_history commit_with_pushes commit_along_a_route commit_of_a_batch commit_in_a_group
+    rollback rollback_to_dead rollback_to_a_dead_letter_queue extend move_on settle_many
+    edit cancel cancel_a_held_job cancel_by_force
+    redrive redrive_from_a_dead_letter_queue replay purge
+    settings pause delete_a_queue set_a_semaphore delete_a_semaphore
+    heartbeat remove_a_worker set_a_schedule run_a_schedule delete_a_schedule
+    create_a_batch add_to_a_batch seal_a_batch cancel_a_batch
+    lapse lapse_of_the_last_attempt expiry unblocking firing pruning start
+}

@@ -1,0 +1,158 @@
+//! Faults where no call is under way: the first start, which makes the file, the stop, which moves the log into it, and
+//! the checkpoint in the middle of a commit.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::common::shim::DiskFault;
+use crate::lane::Lane;
+use crate::site::Site;
+
+const FAULTS: [DiskFault; 6] = [
+    DiskFault::KillBefore,
+    DiskFault::KillAfter,
+    DiskFault::Torn,
+    DiskFault::PowerCut,
+    DiskFault::PowerCutPartly,
+    DiskFault::ErrorOnce,
+];
+
+/// Returns which operations of so many are struck by what: all by all, or as many as given, each by another one.
+fn chosen(operations: u64, usual: u64) -> Vec<(u64, DiskFault)> {
+    let all = std::env::var("TAILBACK_DISK_CASES").is_ok_and(|which| which == "all");
+    if all && operations <= 200 {
+        return (1..=operations).flat_map(|n| FAULTS.map(|fault| (n, fault))).collect();
+    }
+    let cases = if all { 120 } else { usual };
+    let last = operations - 1;
+    (0..cases).map(|n| (1 + n * last / (cases - 1), FAULTS[n as usize % FAULTS.len()])).collect()
+}
+
+async fn push_is_stored(lane: &mut Lane) {
+    let site = lane.site();
+    site.push(json!({"payload": 1})).await;
+    site.drain(&[]).await;
+    site.clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_start_is_struck() {
+    let lane = Lane::start().await;
+    let operations = lane.shim.count();
+    lane.finish().await;
+    for (n, fault) in chosen(operations, 24) {
+        let mut lane = Lane::without_server().await;
+        lane.shim.arm(fault, n);
+        // A server that listens goes on trying, or is killed soon.
+        let listens = lane.launch();
+        if listens && fault.kills() {
+            lane.until_gone().await;
+        }
+        if listens && !fault.kills() {
+            lane.server().until_ready().await;
+            push_is_stored(&mut lane).await;
+        }
+        assert!(lane.shim.struck() > 0, "operation {n} is not reached: {fault:?}");
+        lane.restart().await;
+        push_is_stored(&mut lane).await;
+        lane.finish().await;
+    }
+    println!("first start: {operations} operations");
+}
+
+/// Pushes some jobs and stops the server by SIGTERM. Returns the operations of the stop.
+async fn stop_with_jobs(lane: &mut Lane, strike: Option<(u64, DiskFault)>) -> (Site, u64) {
+    let site = lane.site();
+    for n in 0..3 {
+        site.push(json!({"payload": n, "key": format!("k{n}")})).await;
+    }
+    let before = lane.shim.count();
+    if let Some((n, fault)) = strike {
+        lane.shim.arm(fault, before + n);
+    }
+    let pid = lane.server().child.id();
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGTERM).unwrap();
+    lane.until_gone().await;
+    (site, lane.shim.count() - before)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stop_is_struck() {
+    let mut lane = Lane::start().await;
+    let (site, operations) = stop_with_jobs(&mut lane, None).await;
+    let name = site.name.clone();
+    drop(site);
+    lane.restart().await;
+    let site = lane.again(&name);
+    let before = site.picture(&[]).await.unwrap();
+    site.drain(&[]).await;
+    site.clear().await;
+    drop(site);
+    for strike in chosen(operations, 24) {
+        let (site, _) = stop_with_jobs(&mut lane, Some(strike)).await;
+        let name = site.name.clone();
+        drop(site);
+        lane.restart().await;
+        let site = lane.again(&name);
+        assert_eq!(site.picture(&[]).await.unwrap(), before, "{strike:?}");
+        site.drain(&[]).await;
+        site.clear().await;
+    }
+    println!("stop: {operations} operations");
+    lane.finish().await;
+}
+
+/// Pushes as much as fills the log but for one large job.
+async fn fill_the_log(site: &Site) {
+    for n in 0..15 {
+        site.push(json!({"payload": [n, "x".repeat(1_040_000)]})).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checkpoint_in_a_commit_is_struck() {
+    let last = json!({"payload": ["last", "x".repeat(1_040_000)], "key": "k"});
+    let learned = {
+        let mut lane = Lane::start().await;
+        let site = lane.site();
+        fill_the_log(&site).await;
+        let before = lane.shim.count();
+        site.push(last.clone()).await;
+        let count = lane.shim.count();
+        let commit = (before + 1..=count).position(|n| lane.shim.operation(n).is_sync()).unwrap() as u64;
+        assert!(count - before > commit + 2000, "there was no checkpoint: {} operations", count - before);
+        site.clear().await;
+        drop(site);
+        lane.finish().await;
+        (commit, count - before)
+    };
+    for (n, fault) in chosen(learned.1 - learned.0 - 1, 10) {
+        let mut lane = Lane::start().await;
+        let site = lane.site();
+        fill_the_log(&site).await;
+        lane.shim.arm(fault, lane.shim.count() + learned.0 + 1 + n);
+        let push = site.post("/queues/@/jobs", last.clone());
+        let answer = site.make(&push.act).await;
+        assert!(lane.shim.struck() > 0, "operation {n} of the checkpoint is not reached");
+        let name = site.name.clone();
+        drop(site);
+        if fault.kills() {
+            lane.restart().await;
+        } else {
+            assert_eq!(answer.unwrap().0, 201, "the commit came before");
+            let site = lane.again(&name);
+            lane.cut_power(site).await;
+        }
+        // The commit was saved before the checkpoint began, whether or not its answer came.
+        let site = lane.again(&name);
+        assert_eq!(site.make(&push.act).await.unwrap().0, 200, "{fault:?} at operation {n}");
+        let seen = site.picture(&[]).await.unwrap();
+        assert_eq!(seen[""].as_array().unwrap().len(), 16, "{fault:?} at operation {n}");
+        site.drain(&[]).await;
+        site.clear().await;
+        drop(site);
+        lane.finish().await;
+    }
+    println!("checkpoint: {} operations", learned.1 - learned.0 - 1);
+}
