@@ -66,10 +66,13 @@ pub fn from_sql(error: &rusqlite::Error) -> StoreError {
             StoreError::Full(Cause(error.to_string().into()))
         }
         Some(code) => match code.code {
-            // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too. A disk that cannot be
-            // read is reported as a damaged file.
+            // A disk that cannot be read is reported as a damaged file.
+            ErrorCode::DatabaseCorrupt => {
+                tracing::error!(%error, "the database cannot be read: its disk fails, or it is damaged");
+                StoreError::unavailable(error)
+            }
+            // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too.
             ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseCorrupt
             | ErrorCode::DatabaseLocked
             | ErrorCode::OperationInterrupted
             | ErrorCode::CannotOpen
