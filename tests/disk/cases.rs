@@ -155,7 +155,7 @@ async fn is_done(site: &Site, call: &Call, is_over: impl Fn(&Value) -> bool) -> 
     let ready =
         Act::Request { method: reqwest::Method::GET, path: "/readyz".to_owned(), body: None, key: None };
     match site.make(&ready).await {
-        Some((200, _)) => site.look(&call).await.is_none_or(|picture| is_over(&picture)),
+        Some((200, _)) => site.look(call).await.is_none_or(|picture| is_over(&picture)),
         Some(_) => false,
         None => true, // it is gone
     }
@@ -223,7 +223,7 @@ async fn judge_request(
     at: &str,
 ) -> Last {
     let first = learned.first.as_ref().unwrap();
-    let seen = site.look(&call).await.unwrap();
+    let seen = site.look(call).await.unwrap();
     let is_done = seen == learned.after;
     let is_partly = !is_done && seen != learned.before;
     assert!(!is_partly || call.is_stepwise, "{at}: half done: {seen:#}, not {:#}", learned.after);
@@ -242,7 +242,7 @@ async fn judge_request(
     };
     let answer = site.make(&call.act).await.unwrap();
     let shown = Some(site.shown(call, &answer));
-    let seen = site.look(&call).await.unwrap();
+    let seen = site.look(call).await.unwrap();
     let is_first = seen == learned.after && shown == learned.first;
     let is_repeat = seen == learned.after_repeat && shown == learned.repeat;
     // A server that goes on remembers what it has answered.
@@ -292,11 +292,11 @@ fn is_completed(learned: &Learned, shown: &Option<Answer>, seen: &Value) -> bool
 /// What was acknowledged after an error survives a power cut; then the site is emptied.
 async fn check_end(lane: &mut Lane, mut site: Site, call: &Call, fault: DiskFault, held: Vec<Value>) {
     if fault == DiskFault::ErrorOnce {
-        let seen = site.look(&call).await;
+        let seen = site.look(call).await;
         let name = site.name.clone();
         lane.cut_power(site).await;
         site = lane.again(&name);
-        assert_eq!(site.look(&call).await, seen, "acknowledged, and not saved");
+        assert_eq!(site.look(call).await, seen, "acknowledged, and not saved");
     }
     site.drain(&held).await;
     site.clear().await;

@@ -152,6 +152,7 @@ async fn the_clock_is_set_ahead_an_hour() {
 }
 
 /// An occurrence of a schedule runs once, however often the clock passes it.
+#[expect(clippy::disallowed_methods, reason = "the machine's clock is the server's but for the shift")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clock_passes_an_occurrence_twice() {
     let mut lane = Lane::start().await;

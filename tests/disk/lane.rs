@@ -14,6 +14,8 @@ const PROMPT: (&str, &str) = ("TAILBACK_REAPER__INTERVAL_MS", "50");
 pub struct Lane {
     place: Place,
     pub shim: Shim,
+    /// The mistake that the server makes, if any: see `src/faults.rs`.
+    pub bug: &'static str,
     server: Option<Arc<Server>>,
     sites: u64,
     shift_ms: i64,
@@ -24,7 +26,7 @@ impl Lane {
     pub async fn without_server() -> Self {
         let place = Place::sqlite().await;
         let shim = Shim::disk(&place.url);
-        Self { place, shim, server: None, sites: 0, shift_ms: 0 }
+        Self { place, shim, bug: "", server: None, sites: 0, shift_ms: 0 }
     }
 
     /// Starts a server over a new file.
@@ -44,7 +46,7 @@ impl Lane {
     /// Starts the server; returns whether it listens.
     pub fn launch(&mut self) -> bool {
         let mut environment = self.shim.environment();
-        environment.push(PROMPT);
+        environment.extend([PROMPT, ("TAILBACK_BUG", self.bug)]);
         let server = Server::try_launch(&self.place.url, &environment);
         self.server = server.ok().map(Arc::new);
         self.server.is_some()
@@ -53,7 +55,7 @@ impl Lane {
     /// Kills the server if it lives still, and waits for its end.
     pub fn stop(&mut self) {
         let server = self.server.take().map(Arc::try_unwrap);
-        assert!(!server.is_some_and(|server| server.is_err()), "the server is used elsewhere");
+        assert!(server.is_none_or(|server| server.is_ok()), "the server is used elsewhere");
     }
 
     /// Kills the server, heals its disk, and starts it again.
@@ -110,8 +112,8 @@ impl Lane {
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(text("PRAGMA integrity_check"), "ok");
         assert_eq!(number("SELECT count(*) FROM jobs"), jobs);
-        let miscounted = "SELECT count(*) FROM (SELECT queue, ready, reserved, blocked, done, dead FROM counters EXCEPT \
-             SELECT queue, sum(state = 'ready'), sum(state = 'reserved'), sum(state = 'blocked'), \
+        let miscounted = "SELECT count(*) FROM \
+             (SELECT queue, ready, reserved, blocked, done, dead FROM counters EXCEPT SELECT queue, sum(state = 'ready'), sum(state = 'reserved'), sum(state = 'blocked'), \
              sum(state = 'done'), sum(state = 'dead') FROM jobs GROUP BY queue)";
         assert_eq!(number(miscounted), 0, "the counts are wrong");
         assert_eq!(

@@ -3,7 +3,8 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use crate::common::shim::DiskFault;
 use crate::lane::Lane;
@@ -59,6 +60,26 @@ async fn the_first_start_is_struck() {
         lane.finish().await;
     }
     println!("first start: {operations} operations");
+}
+
+/// A power cut is what these tests take it for: it finds a server that saves what it has acknowledged only later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_finds_what_is_acknowledged_and_not_saved() {
+    for (bug, expected) in [("", 200), ("save_later", 404)] {
+        let mut lane = Lane::without_server().await;
+        lane.bug = bug;
+        lane.start_again().await;
+        let site = lane.site();
+        let id = site.push(json!({"payload": 1})).await;
+        let name = site.name.clone();
+        lane.cut_power(site).await;
+        let site = lane.again(&name);
+        let look = site.call(Method::GET, &format!("/jobs/{id}"), Value::Null);
+        assert_eq!(site.make(&look.act).await.unwrap().0, expected, "{bug}");
+        site.clear().await;
+        drop(site);
+        lane.finish().await;
+    }
 }
 
 /// Pushes some jobs and stops the server by SIGTERM. Returns the operations of the stop.
@@ -127,7 +148,7 @@ async fn the_checkpoint_in_a_commit_is_struck() {
         lane.finish().await;
         (commit, count - before)
     };
-    for (n, fault) in chosen(learned.1 - learned.0 - 1, 10) {
+    for (n, fault) in chosen(learned.1 - learned.0 - 1, 6) {
         let mut lane = Lane::start().await;
         let site = lane.site();
         fill_the_log(&site).await;

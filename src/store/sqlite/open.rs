@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::faults;
 use crate::store::migrations::migrations;
 use crate::store::sqlite::fault::Fault;
 
@@ -157,7 +158,11 @@ pub fn tune(db: &Connection) -> rusqlite::Result<()> {
         "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384; PRAGMA journal_size_limit = 67108864;
          PRAGMA wal_autocheckpoint = 4000;",
-    )
+    )?;
+    if faults::bug("save_later") {
+        db.pragma_update(None, "synchronous", "NORMAL")?;
+    }
+    Ok(())
 }
 
 /// Makes the migrations that are missing, within the caller's transaction. Returns their names.
