@@ -39,7 +39,8 @@ pub enum DiskFault {
     PowerCut = 4,
     /// The same, but some sectors of what was written since then are kept.
     PowerCutPartly = 5,
-    /// The operation fails with an input/output error.
+    /// The operation fails with an input/output error. What a failed sync was to save, no later one saves: a power
+    /// cut takes it back, unless it was written once more.
     ErrorOnce = 6,
     /// It and all after it fail so.
     ErrorFrom = 7,

@@ -2,8 +2,9 @@
 // layout of the control file, and says what each fault is.
 //
 // TAILBACK_SHIM names the control file, which test and server share. TAILBACK_SHIM_FILE names the database, if its
-// operations are to be counted: writes, truncations, syncs and removals of the file, its log, its journal and its index,
-// and syncs of its directory. The fault strikes at operation `at`; what strikes "from" there lasts until `fault` is 0.
+// operations are to be counted: writes, truncations, syncs and removals of the file, its log, its journal and its
+// index, and syncs of its directory. The fault strikes at operation `at`; what strikes "from" there lasts until `fault`
+// is 0.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +75,7 @@ __attribute__((constructor)) static void attach(void) {
     __atomic_add_fetch(&control->attached, 1, __ATOMIC_SEQ_CST);
 }
 
-// --- the clock ---------------------------------------------------------------------------------------------------------
+// --- the clock ---
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int result = (int)syscall(SYS_clock_gettime, clock, time);
@@ -102,7 +103,7 @@ time_t time(time_t *into) {
     return now.tv_sec;
 }
 
-// --- what a power cut undoes -------------------------------------------------------------------------------------------
+// --- what a power cut undoes ---
 
 enum change { WRITTEN, TRUNCATED, CREATED, REMOVED };
 
@@ -110,6 +111,7 @@ struct record {
     struct record *earlier;
     enum change change;
     uint8_t file;
+    bool lost; // a sync failed: the system takes it for saved, and no later sync saves it
     off_t offset, size_before, size_after;
     size_t old_length, new_length;
     uint8_t *old, *new;
@@ -157,19 +159,41 @@ static off_t size_of(long fd) {
     return fstat((int)fd, &status) ? 0 : status.st_size;
 }
 
+static bool is_saved_by_sync_of(uint8_t file, const struct record *this) {
+    bool is_name = this->change == CREATED || this->change == REMOVED;
+    return file == DIRECTORY ? is_name : !is_name && this->file == file;
+}
+
+static void drop(struct record **next) {
+    struct record *this = *next;
+    *next = this->earlier;
+    free(this->old);
+    free(this->new);
+    free(this);
+}
+
 static void forget(uint8_t file) {
-    struct record **next = &unsynced;
-    while (*next) {
-        struct record *this = *next;
-        bool is_name = this->change == CREATED || this->change == REMOVED;
-        if (file == DIRECTORY ? is_name : !is_name && this->file == file) {
-            *next = this->earlier;
-            free(this->old);
-            free(this->new);
-            free(this);
-        } else {
-            next = &this->earlier;
-        }
+    for (struct record **next = &unsynced; *next;) {
+        if (!(*next)->lost && is_saved_by_sync_of(file, *next)) drop(next);
+        else next = &(*next)->earlier;
+    }
+}
+
+// A sync failed.
+static void lose(uint8_t file) {
+    for (struct record *this = unsynced; this; this = this->earlier) {
+        if (is_saved_by_sync_of(file, this)) this->lost = true;
+    }
+}
+
+// What was lost is written once more.
+static void overwrite(uint8_t file, off_t from, off_t to) {
+    for (struct record **next = &unsynced; *next;) {
+        const struct record *this = *next;
+        off_t end = this->offset + (off_t)this->new_length;
+        bool is_lost = this->lost && this->file == file && this->change == WRITTEN;
+        if (is_lost && from <= this->offset && end <= to) drop(next);
+        else next = &(*next)->earlier;
     }
 }
 
@@ -223,7 +247,7 @@ static void cut_power(bool partly) {
     if (partly) keep_some(unsynced, &state);
 }
 
-// --- operations --------------------------------------------------------------------------------------------------------
+// --- operations ---
 
 static void die(void) {
     for (;;) syscall(SYS_kill, getpid(), SIGKILL);
@@ -278,6 +302,7 @@ static long write_at(int fd, uint8_t file, const void *bytes, size_t length, off
     if (fault == ERROR_ONCE || fault == ERROR_FROM) return fail(EIO);
     if (needs_room(fault, fd, offset + (off_t)length)) return fail(fault == QUOTA_FROM ? EDQUOT : ENOSPC);
     if (file != INDEX) {
+        overwrite(file, offset, offset + (off_t)length);
         struct record *made = record(WRITTEN, file);
         made->offset = offset;
         made->size_before = size_of(fd);
@@ -331,6 +356,7 @@ static int synced(int fd, long call) {
     int fault = begin(SYNC, file);
     long result = -1;
     if (fault == ERROR_ONCE || fault == ERROR_FROM) {
+        lose(file);
         errno = EIO;
     } else {
         if (fault == TORN) die(); // a sync that does not return: what it was to save is in the system's memory
@@ -401,7 +427,7 @@ int unlink(const char *path) {
     return (int)result;
 }
 
-// --- which descriptor is which file ------------------------------------------------------------------------------------
+// --- which descriptor is which file ---
 
 static int opened(const char *path, int flags, mode_t mode) {
     uint8_t file = file_of(path);
