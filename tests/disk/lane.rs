@@ -1,8 +1,9 @@
 //! One file, the server over it, and what breaks the disk under it.
 
+use std::io::{BufRead as _, BufReader};
 use std::sync::Arc;
 
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{Place, Server, client, command, until};
 use crate::common::shim::{DiskFault, Shim};
 
 use super::site::{Call, Site};
@@ -47,8 +48,13 @@ impl Lane {
     pub fn launch(&mut self) -> bool {
         let mut environment = self.shim.environment();
         environment.extend([PROMPT, ("TAILBACK_BUG", self.bug)]);
-        let server = Server::try_launch(&self.place.url, &environment);
-        self.server = server.ok().map(Arc::new);
+        let mut child = command(&self.place.url, &environment).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let base = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
+        // Dropping it waits for the end of a process that does not listen.
+        let server = Server { base, child, http: client() };
+        self.server = (!server.base.is_empty()).then(|| Arc::new(server));
         self.server.is_some()
     }
 
