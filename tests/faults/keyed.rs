@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
 use crate::common::server::Place;
-use crate::world::{LONG_MS, Pair, begin_keyed, is_the_only_holder, keyed, repeat, signal, take};
+use crate::world::{LONG_MS, Pair, begin_until_met, is_the_only_holder, keyed, repeat, signal, take};
 
 fn ask() -> Value {
     json!({"lease_ms": LONG_MS})
@@ -18,8 +18,7 @@ pub async fn a_claim_whose_answer_was_lost_has_one_holder(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
     let id = near.push("work", json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
-    let first = begin_keyed(&far, "k", ask());
-    claim.met().await;
+    let first = begin_until_met(&far, "k", ask(), &claim).await;
     proxy.part();
     assert_eq!(first.await.unwrap().unwrap().0, 503);
     let (held, took) = repeat(&near, "k", ask()).await;
@@ -34,8 +33,7 @@ pub async fn a_claim_whose_server_stood_still_has_one_holder(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
     near.push("work", json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
-    let first = begin_keyed(&far, "k", ask());
-    claim.met().await;
+    let first = begin_until_met(&far, "k", ask(), &claim).await;
     signal(&far, Signal::SIGSTOP);
     claim.release();
     let (held, took) = repeat(&near, "k", ask()).await;
@@ -56,8 +54,7 @@ pub async fn a_claim_that_lands_after_the_takeover_is_given_back(place: &Place) 
     let Pair { proxy, far, near } = Pair::start(place).await;
     let late = near.push("work", json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldBefore);
-    let first = begin_keyed(&far, "k", ask());
-    claim.met().await;
+    let first = begin_until_met(&far, "k", ask(), &claim).await;
     proxy.part();
     let urgent = near.push("work", json!({"payload": 2, "priority": 9})).await;
     let (held, _) = repeat(&near, "k", ask()).await;
@@ -80,8 +77,7 @@ pub async fn a_server_that_was_taken_over_hands_out_no_dead_token(place: &Place)
     let Pair { proxy, far, near } = Pair::start(place).await;
     near.push("work", json!({"payload": 1})).await;
     let close = proxy.next("update", "requests", Fault::HoldBefore);
-    let first = begin_keyed(&far, "k", ask());
-    close.met().await;
+    let first = begin_until_met(&far, "k", ask(), &close).await;
     signal(&far, Signal::SIGSTOP);
     let (held, _) = repeat(&near, "k", ask()).await;
     assert_eq!(held.len(), 1);
@@ -102,8 +98,7 @@ pub async fn a_record_that_cannot_be_closed_is_closed_in_the_end(place: &Place) 
     let Pair { proxy, far, near } = Pair::start(place).await;
     near.push("work", json!({"payload": 1})).await;
     let close = proxy.every("update", "requests", Fault::CutAfter);
-    let first = begin_keyed(&far, "k", ask());
-    close.met().await;
+    let first = begin_until_met(&far, "k", ask(), &close).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(close);
     let first = first.await.unwrap();

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, until};
-use crate::world::{LONG_MS, Pair, SOON, begin_keyed, looked, repeat};
+use crate::world::{LONG_MS, Pair, SOON, begin_keyed, begin_until_met, looked, repeat};
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
 pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
@@ -82,8 +82,7 @@ pub async fn a_claim_of_a_server_that_was_killed_goes_to_the_repeat(place: &Plac
     near.push("work", json!({"payload": 2})).await;
     let ask = json!({"lease_ms": LONG_MS});
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
-    let first = begin_keyed(&far, "k", ask.clone());
-    claim.met().await;
+    let first = begin_until_met(&far, "k", ask.clone(), &claim).await;
     kill_9(&far).await;
     drop(far);
     assert!(first.await.unwrap().is_none());

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::common::proxy::Proxy;
+use crate::common::proxy::{Placed, Proxy};
 use crate::common::server::{Place, Server, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
@@ -58,6 +58,27 @@ async fn keyed_by(http: &reqwest::Client, base: &str, key: &str, body: Value) ->
 pub fn begin_keyed(server: &Server, key: &'static str, body: Value) -> JoinHandle<Option<(u16, Value)>> {
     let (http, base) = (server.http.clone(), server.base.clone());
     tokio::spawn(async move { keyed_by(&http, &base, key, body).await })
+}
+
+/// The same until it has met the fault: a store on a busy machine may refuse the first calls.
+pub async fn begin_until_met(
+    server: &Server,
+    key: &'static str,
+    body: Value,
+    fault: &Placed,
+) -> JoinHandle<Option<(u16, Value)>> {
+    loop {
+        let mut call = begin_keyed(server, key, body.clone());
+        let ended = tokio::select! {
+            biased;
+            () = fault.met() => return call,
+            ended = &mut call => ended.unwrap(),
+        };
+        if fault.times() > 0 {
+            return tokio::spawn(async move { ended });
+        }
+        assert_eq!(ended.as_ref().map(|(status, _)| *status), Some(503), "{ended:?}");
+    }
 }
 
 /// Repeats a keyed reserve until it is answered with 200, and how long that took.
