@@ -68,7 +68,7 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
         // MongoDB may remove the record in between: then it is inserted after all.
         let found = requests.find_one(doc! { "_id": &request.id }).await.map_err(fault)?;
         let Some(found) = found else { continue };
-        let earlier = earlier(mongo, &found).await?;
+        let earlier = earlier(mongo, request, &found).await?;
         let claim = earlier.claim.clone();
         let as_read = if earlier.won.is_some() { run_by(request, &claim) } else { pending(request, &claim) };
         let opened = Opened::decide(request, Some(earlier), mongo.now()?);
@@ -89,14 +89,18 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
 }
 
 /// Reads the record of an earlier call. While it is pending, `until` only says when MongoDB may remove it.
-async fn earlier(mongo: &Mongo, found: &Document) -> Result<Earlier> {
+async fn earlier(mongo: &Mongo, request: &Request, found: &Document) -> Result<Earlier> {
     let row = Row(found);
     let won = won(found);
     let until = row.time("until")?;
     Ok(Earlier {
         digest: digest(found)?,
         claim: Claim::from_stored(found.get_str("claim").map_err(|_| row.fault("claim"))?),
-        pending_until: if won.is_some() { Timestamp::default() } else { runs_until(mongo, found).await? },
+        pending_until: if won.is_some() {
+            Timestamp::default()
+        } else {
+            runs_until(mongo, request, found).await?
+        },
         until: until.filter(|_| won.is_some()),
         won,
     })
@@ -104,16 +108,19 @@ async fn earlier(mongo: &Mongo, found: &Document) -> Result<Earlier> {
 
 /// Returns until when a pending request counts as running: as long as its server is alive, and not for longer than it
 /// may take.
-async fn runs_until(mongo: &Mongo, found: &Document) -> Result<Timestamp> {
+async fn runs_until(mongo: &Mongo, request: &Request, found: &Document) -> Result<Timestamp> {
     let row = Row(found);
     let (Some(last), Some(alive)) = (row.time("pending_until")?, row.time("alive_until")?) else {
         return Ok(row.time("until")?.unwrap_or_default()); // an older server runs it
     };
+    let runner: String = row.text("runner")?;
+    if runner == request.runner {
+        return Ok(last); // this very server, however late its word of being alive is
+    }
     if alive > mongo.now()? {
         return Ok(alive.min(last));
     }
     let requests = mongo.collection(REQUESTS).await?;
-    let runner: String = row.text("runner")?;
     let server = requests.find_one(doc! { "_id": runner_id(&runner) }).await.map_err(fault)?;
     let server = server.as_ref().map(|server| Row(server).time("until")).transpose()?.flatten();
     Ok(server.map_or(alive, |server| server.max(alive)).min(last))
