@@ -54,6 +54,7 @@ model steps="20000":
 # place every fault at every step of every verb over MongoDB, and write the table; about half an hour
 placed:
     TAILBACK_PLACED_EVERY=1 TAILBACK_PLACED_TABLE=docs/placed-cases.md scripts/test --test placed --no-capture
+
 # strike each operation that SQLite makes on its file, for every verb, with every fault
 disk *args:
     TAILBACK_DISK_CASES=all scripts/test --test disk --success-output final {{ args }}
