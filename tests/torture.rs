@@ -1,7 +1,9 @@
 //! Load, faults, and the judge of `tests/checker`: nothing may be lost, doubled or out of order, whatever fails.
 //!
-//! `TAILBACK_TORTURE_S` is how long the random rounds last on each store, in seconds; `TAILBACK_TORTURE_SEED` the seed of the
-//! first round; `TAILBACK_TORTURE_KINDS` names the only kinds of faults (`PrimaryKilled,SteppedDown`); `TAILBACK_OLD_SERVER` an older build that runs beside the new one (`just torture` sets them).
+//! - `TAILBACK_TORTURE_S`: how long the random rounds last on each store, in seconds
+//! - `TAILBACK_TORTURE_SEED`: the seed of the first round
+//! - `TAILBACK_TORTURE_KINDS`: the only kinds of faults (`PrimaryKilled,SteppedDown`)
+//! - `TAILBACK_OLD_SERVER`: an older build that runs beside the new one (`just torture` builds it)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured is shown")]

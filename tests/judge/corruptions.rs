@@ -240,6 +240,16 @@ pub const DOUBTS: &[Doubt] = &[
     ("the first push with a key may have had no response, and its job expired", |story| {
         silent_key(story, json!({"key": "two", "expires_in_ms": 100}));
     }),
+    ("a push may be repeated once another client knows the job", |story| {
+        silent_key(story, json!({"key": "two"}));
+        let mut repeat = story.at(Verb::Push, "silent-key").clone();
+        (repeat.invoked_us, repeat.completed_us) = (LATE, LATE + 1000);
+        repeat.outcome = ok(json!({"id": "silent-key", "queue": "q", "deduplicated": true}));
+        story.history.calls.push(repeat);
+        story.known("silent-key", "q", &Story::spec("silent-key", json!({"key": "two"})));
+        story.wait(LATE / 1000);
+        story.work("q", "silent-key");
+    }),
     ("two jobs of a schedule may be moved at one moment", |story| {
         for id in ["tick-1", "tick-2"] {
             let job = story.job(Verb::Reserve, id);

@@ -150,7 +150,7 @@ pub async fn strike(world: &mut World, kind: Kind, dice: &mut StdRng) {
     }
 }
 
-/// Where there is an older build, the last slot runs it every other time.
+/// Where there is an older build, the second server is one at first, and every other time.
 fn old_or_new(world: &mut World, n: usize, dice: &mut StdRng) {
     world.slots[n].is_old = n == 1 && dice.random_bool(0.5);
 }

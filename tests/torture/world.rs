@@ -94,7 +94,7 @@ impl World {
             let shim =
                 if place.is_some() { Some(Shim::disk(&url)) } else { (n + 1 == servers).then(Shim::clock) };
             let gate = Gate::start(0, &people).await;
-            slots.push(Slot { server: None, gate, name: format!("s{n}"), shim, is_old: false });
+            slots.push(Slot { server: None, gate, name: format!("s{n}"), shim, is_old: n == 1 });
         }
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let mut world = Self { members, slots, url, environment: environment.collect(), people, place };

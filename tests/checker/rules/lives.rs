@@ -122,7 +122,9 @@ struct Version<'a> {
 fn versions<'a>(life: &Life<'a>) -> Vec<Version<'a>> {
     let pushes = life.pushes.iter().filter(|push| push.fate.may_have_happened());
     let known = if life.known_us == 0 { NEVER } else { life.known_us };
-    let first = pushes.map(|push| Version { from: push.from, to: known, payload: &push.spec["payload"] });
+    // A repeat of the push is no later version.
+    let born = life.born_us();
+    let first = pushes.map(|push| Version { from: born, to: known, payload: &push.spec["payload"] });
     let settled = life.settles.iter().filter(|settle| settle.fate.may_have_happened()).filter_map(|settle| {
         let name = if settle.verb == Verb::Move { "payload" } else { "result" };
         // The result of the last commit is kept beside the payload.
