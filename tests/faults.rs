@@ -45,6 +45,7 @@ on_one_store! { mongo:
     a_claim_that_lands_after_the_takeover_is_given_back
     a_server_that_was_taken_over_hands_out_no_dead_token
     a_record_that_cannot_be_closed_is_closed_in_the_end
+    a_server_takes_nothing_over_from_itself
     a_commit_that_never_arrived_is_not_acknowledged
     a_commit_that_arrived_is_acknowledged
     a_rollback_that_arrived_is_not_refused

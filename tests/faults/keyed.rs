@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
+use mongodb::bson::{DateTime, Document, doc};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
-use crate::common::server::Place;
-use crate::world::{LONG_MS, Pair, begin_until_met, is_the_only_holder, keyed, repeat, signal, take};
+use crate::common::server::{Place, Server, metric, until};
+use crate::world::{
+    LONG_MS, PROMPT, Pair, begin_keyed, begin_until_met, is_the_only_holder, keyed, looked, repeat, signal,
+    take,
+};
 
 fn ask() -> Value {
     json!({"lease_ms": LONG_MS})
@@ -109,4 +113,30 @@ pub async fn a_record_that_cannot_be_closed_is_closed_in_the_end(place: &Place) 
     }
     assert_eq!(keyed(&far, "k", ask()).await.unwrap().1["jobs"][0]["reservation"], held[0]["reservation"]);
     is_the_only_holder(&near, &held[0]).await;
+}
+
+/// A server whose word of being alive is late knows all the same what it runs. Here the word is taken out of the database.
+pub async fn a_server_takes_nothing_over_from_itself(place: &Place) {
+    let server = Server::start_with(&place.url, PROMPT).await;
+    let ask = json!({"wait_ms": 40_000});
+    let first = begin_keyed(&server, "k", ask.clone());
+    until("it waits", || async { looked(&server).await }).await;
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let requests = client.default_database().unwrap().collection::<Document>("requests");
+    let run = doc! { "digest": { "$exists": true } };
+    let claim = requests.find_one(run.clone()).await.unwrap().unwrap().get_str("claim").unwrap().to_owned();
+    let repeat = begin_keyed(&server, "k", ask);
+    until("the repeat has asked ten times", || async {
+        let silent = doc! { "$set": { "alive_until": DateTime::from_millis(0) } };
+        requests.update_one(run.clone(), silent).await.unwrap();
+        requests.delete_many(doc! { "digest": { "$exists": false } }).await.unwrap();
+        metric(&server, "tailback_store_call_seconds_count{call=\"open_request\"}").await >= 11.0
+    })
+    .await;
+    assert_eq!(requests.find_one(run).await.unwrap().unwrap().get_str("claim").unwrap(), claim);
+    let id = server.push("work", json!({"payload": 1})).await;
+    for call in [first, repeat] {
+        let (status, answer) = call.await.unwrap().unwrap();
+        assert_eq!((status, &answer["jobs"][0]["id"]), (200, &json!(id)), "{answer}");
+    }
 }
