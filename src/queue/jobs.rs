@@ -61,7 +61,12 @@ impl Queues {
         }
         let Edit { priority, run_at, payload } = edit;
         self.apply_one(id, Operation::Edit { priority, run_at, payload }).await?;
-        self.job(id).await
+        // The job may have ended since: "no such job" would say that nothing was changed.
+        let ended = || StoreError::unavailable("the job was changed, and ended before it was read");
+        self.job(id).await.map_err(|error| match error {
+            Error::UnknownJob(_) => ended().into(),
+            error => error,
+        })
     }
 
     /// Removes a job, or asks its holder to stop; `force` removes it from its holder.
