@@ -9,7 +9,7 @@ use crate::checker::{History, Rule, Scan, Setup, Violation};
 use crate::common::server::{Place, Server};
 use crate::load::{Load, Size};
 use crate::torture::faults::part;
-use crate::torture::recorded::every_change_is_found;
+use crate::torture::recorded::{every_change_is_found, has_plain_job};
 use crate::torture::world::World;
 
 /// A mistake: its name in `src/`, how rarely it is made, and what the judge should say of it.
@@ -29,7 +29,7 @@ const fn bug(name: &'static str, every: u64, rules: &'static [Rule]) -> Bug {
 pub const BUGS: &[Bug] = &[
     bug("drop_push", 20, &[Rule::Lost, Rule::Partial]),
     bug("deliver_twice", 10, &[Rule::TwoHolders, Rule::StaleToken, Rule::GroupShared]),
-    bug("keep_popped", 10, &[Rule::SettledTwice, Rule::DeliveredAfterEnd]),
+    bug("keep_popped", 3, &[Rule::SettledTwice, Rule::DeliveredAfterEnd]),
     bug("ignore_token", 1, &[Rule::StaleToken]),
     bug("lose_on_move", 3, &[Rule::Lost]),
     bug("widen_semaphore", 1, &[Rule::Capacity]),
@@ -48,7 +48,7 @@ pub const BUGS_OF_SQLITE: &[Bug] =
     &[bug("miscount", 50, &[Rule::Counts]), bug("answer_early", 20, &[Rule::Lost, Rule::DeliveredAfterEnd])];
 
 /// Within so many rounds each is found.
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 12;
 const ROUND: Duration = Duration::from_millis(2500);
 /// How many are looked for at once.
 const AT_ONCE: usize = 3;
@@ -108,10 +108,15 @@ pub async fn hunt_all<F: Future<Output = Place>>(store: &str, place: impl Fn() -
 /// Without a mistake nothing is found; and what is then made wrong in the record is.
 pub async fn find_nothing(place: &Place) {
     let bug = bug("none", 1, &[]);
-    let (history, scan, violations) = round(place, &bug, 7).await;
-    assert!(history.calls.len() > 200, "only {} calls", history.calls.len());
-    assert!(violations.is_empty(), "{violations:#?}");
-    every_change_is_found(&history, &scan);
+    for n in 1..=ROUNDS {
+        let (history, scan, violations) = round(place, &bug, n).await;
+        assert!(violations.is_empty(), "{violations:#?}");
+        // A busy machine may get little done in a round.
+        if has_plain_job(&history) {
+            return every_change_is_found(&history, &scan);
+        }
+    }
+    panic!("no job in {ROUNDS} rounds was only pushed, reserved and committed");
 }
 
 /// Servers that ask for no majority lose what an isolated primary has acknowledged.

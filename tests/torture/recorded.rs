@@ -90,6 +90,11 @@ const CHANGES: &[(Rule, Change)] = &[
     (Rule::Counts, |_, scan, _| scan.counts["ready"] = json!(1)),
 ];
 
+/// Whether there is a job that the changes can be made with.
+pub fn has_plain_job(history: &History) -> bool {
+    plain(history).is_some()
+}
+
 /// Fails unless each change is found by its rule.
 pub fn every_change_is_found(history: &History, scan: &Scan) {
     let plain = plain(history).expect("no job of the history is plain enough");
