@@ -1,13 +1,20 @@
-//! Clients that are slow, broken or malicious, byte by byte. The store has no part in this, so that one is
-//! enough.
+//! What comes from outside and means no good: clients that are slow, broken or malicious, values past every bound,
+//! documents that another program spoiled.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 
+mod hostile {
+    pub mod extremes;
+    pub mod names;
+    pub mod spoiled;
+}
+
 use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
+use hostile::{extremes::*, names::*, spoiled::*};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -193,14 +200,32 @@ async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
     still_serves(&server).await;
 }
 
-on_one_store! {
-    sqlite:
-    half_a_head_is_closed
-    a_stalled_body_is_given_up
-    a_body_that_breaks_off_stores_nothing
-    more_connections_than_allowed_wait
-    garbage_is_refused
-    too_much_is_refused_before_it_is_read
-    old_and_hasty_clients_are_served
-    clients_that_leave_at_once_leave_nothing_behind
+on_every_store! {
+    no_extreme_spoils_the_store
+    a_count_that_no_store_holds_is_refused
+}
+
+/// What only one store can hold.
+mod one_store {
+    use super::*;
+
+    on_one_store! { mongo: a_spoiled_document_stops_nothing_else a_name_that_ends_in_a_newline_is_refused }
+    on_one_store! { sqlite: a_spoiled_row_stops_nothing_else }
+}
+
+/// The bytes of a connection: the store has no part in this, so that one is enough.
+mod bytes {
+    use super::*;
+
+    on_one_store! {
+        sqlite:
+        half_a_head_is_closed
+        a_stalled_body_is_given_up
+        a_body_that_breaks_off_stores_nothing
+        more_connections_than_allowed_wait
+        garbage_is_refused
+        too_much_is_refused_before_it_is_read
+        old_and_hasty_clients_are_served
+        clients_that_leave_at_once_leave_nothing_behind
+    }
 }

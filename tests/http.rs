@@ -159,6 +159,7 @@ on_every_store! {
     a_queue_without_settings_has_the_defaults
     settings_are_replaced_and_merged
     a_patch_merges_within_the_backoff
+    a_put_has_a_body_and_a_patch_known_fields
     settings_change_only_as_they_are_known
     of_many_that_change_settings_at_once_one_succeeds
     settings_out_of_range_name_the_field

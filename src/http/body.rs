@@ -14,6 +14,25 @@ use crate::job::{Invalid, Payload};
 /// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
 
+/// A valid request body of a call that replaces something: it is required, since `{}` would reset everything.
+pub struct Whole<T>(pub T);
+
+impl<T, S> FromRequest<S> for Whole<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    Limits: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        match text(request, state).await? {
+            None => Err(Problem::field("", "is required; send {} to reset everything to the defaults")),
+            Some(bytes) => Ok(Self(parse(utf8(&bytes)?)?)),
+        }
+    }
+}
+
 impl<T, S> FromRequest<S> for Body<T>
 where
     T: DeserializeOwned,
@@ -23,19 +42,33 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
-        let bytes = read(request.into_body(), Limits::from_ref(state)).await?;
-        if bytes.is_empty() {
-            return Ok(Self(parse("{}")?));
+        match text(request, state).await? {
+            None => Ok(Self(parse("{}")?)),
+            Some(bytes) => Ok(Self(parse(utf8(&bytes)?)?)),
         }
-        if matches!(declared, Some(Ok(false) | Err(_))) {
-            let detail = "send JSON with the header content-type: application/json (curl: --json)";
-            return Err(Problem::new(Code::UnsupportedMediaType, detail));
-        }
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
-        Ok(Self(parse(text)?))
     }
+}
+
+/// Reads the body, which must be declared as JSON; nothing if it is empty.
+async fn text<S>(request: Request, state: &S) -> Result<Option<Bytes>, Problem>
+where
+    Limits: FromRef<S>,
+{
+    let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
+    let bytes = read(request.into_body(), Limits::from_ref(state)).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if matches!(declared, Some(Ok(false) | Err(_))) {
+        let detail = "send JSON with the header content-type: application/json (curl: --json)";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
+    }
+    Ok(Some(bytes))
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(bytes)
+        .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))
 }
 
 /// Reads a whole body. A body of one chunk, the usual case, is not copied.

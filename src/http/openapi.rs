@@ -122,7 +122,13 @@ const SPECIFIC: &[(&str, &[Code])] = &[
     ("reserve_from_queues", &[Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining]),
     ("replay_queue", &[Code::QueueFull]),
     ("delete_queue", &[Code::Malformed]),
-    ("delete_schedule", &[Code::Malformed]),
+    ("delete_schedule", &[Code::Malformed, Code::Unreadable]),
+    ("get_batch", &[Code::Unreadable]),
+    ("get_schedule", &[Code::Unreadable]),
+    ("set_schedule", &[Code::Unreadable]),
+    ("run_schedule", &[Code::Unreadable]),
+    ("pause_schedule", &[Code::Unreadable]),
+    ("resume_schedule", &[Code::Unreadable]),
     ("readyz", &[Code::Draining]),
 ];
 

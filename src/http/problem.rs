@@ -73,6 +73,8 @@ codes! {
     KeyConflict = CONFLICT, false, "The key is in use by a job with another payload";
     /// The batch is sealed and accepts no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
+    /// What is stored under this name cannot be read, because another program wrote it. Replace or delete it.
+    Unreadable = CONFLICT, false, "What is stored cannot be read";
     /// Unfinished jobs need the semaphore.
     SemaphoreInUse = CONFLICT, false, "The semaphore is in use";
     /// The queue has jobs; deleting it needs `force`.
@@ -251,6 +253,7 @@ impl From<StoreError> for Problem {
         let code = match &error {
             StoreError::Unavailable(_) | StoreError::Unsuitable(_) => Code::StoreUnavailable,
             StoreError::Full(_) => Code::StoreFull,
+            StoreError::Unreadable(_) => Code::Unreadable,
             StoreError::Internal(_) => Code::Internal,
         };
         // The source chain is for the log only.
@@ -259,6 +262,7 @@ impl From<StoreError> for Problem {
             StoreError::Unsuitable(_) => {
                 "the store cannot be used; see the server's log for the reason".to_owned()
             }
+            StoreError::Unreadable(cause) => format!("{error}: {cause}; replace it with PUT, or DELETE it"),
             other => other.to_string(),
         };
         Self::new(code, detail)

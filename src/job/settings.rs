@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Invalid;
 use super::backoff::{Backoff, YEAR_MS};
 use super::names::QueueName;
 
@@ -19,6 +20,9 @@ pub const WORKER_TIMEOUT_MIN_MS: u64 = 1000;
 pub const WORKER_TIMEOUT_MAX_MS: u64 = 86_400_000;
 /// The most attempts that a job or a queue may ask for.
 pub const ATTEMPTS_MAX: u32 = 1_000_000;
+
+/// The largest number of jobs in a setting: both stores keep numbers in 64 bits with a sign.
+pub const COUNT_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// What becomes of a group whose first job dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -86,11 +90,11 @@ pub struct QueueSettings {
     pub retain_dead_ms: Option<u64>,
     /// The most unfinished jobs that the queue takes; further pushes are refused with 429 `queue-full`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     pub max_jobs: Option<u64>,
     /// The most jobs of the queue that are reserved at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     pub max_reserved: Option<u64>,
     /// How often jobs of the queue are delivered at most, pops included, on all servers together.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
@@ -104,6 +108,69 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
+    /// The fields, and those of the fields that are objects.
+    const FIELDS: &[(&str, &[&str])] = &[
+        ("lease_ms", &[]),
+        ("max_attempts", &[]),
+        ("backoff", &["kind", "base_ms", "factor", "max_ms", "jitter"]),
+        ("dead_letter", &[]),
+        ("retain_done_ms", &[]),
+        ("retain_dead_ms", &[]),
+        ("max_jobs", &[]),
+        ("max_reserved", &[]),
+        ("rate", &["limit", "per_ms"]),
+        ("on_group_dead", &[]),
+        ("paused", &[]),
+    ];
+
+    /// Returns what is wrong with a merge patch that has a field that is no setting. A null there would not be
+    /// found by parsing what the patch makes of the settings.
+    pub fn unknown_field(changes: &serde_json::Map<String, serde_json::Value>) -> Option<Invalid> {
+        let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
+        changes.iter().find_map(|(name, change)| {
+            let wrong = |pointer: String, known: &[&str]| {
+                Invalid::new(pointer, format!("is an unknown field; known fields: {}", known.join(", ")))
+            };
+            let Some((_, inner)) = Self::FIELDS.iter().find(|(field, _)| field == name) else {
+                let known: Vec<&str> = Self::FIELDS.iter().map(|(field, _)| *field).collect();
+                return Some(wrong(format!("/{}", escaped(name)), &known));
+            };
+            let unknown = |field: &&String| !inner.is_empty() && !inner.contains(&field.as_str());
+            let field = change.as_object()?.keys().find(unknown)?;
+            Some(wrong(format!("/{name}/{}", escaped(field)), inner))
+        })
+    }
+
+    /// Reads stored settings: what can be read of them, and what is wrong with the rest, if anything is. Each field
+    /// stands for itself, so that a pause holds although another program has spoiled a limit beside it.
+    pub fn stored(value: serde_json::Value) -> (Self, Option<String>) {
+        if let Some(settings) = Self::valid(value.clone()) {
+            return (settings, None);
+        }
+        let serde_json::Value::Object(fields) = value else {
+            return (Self::default(), Some("the settings are not an object".to_owned()));
+        };
+        let (mut whole, mut wrong) = (serde_json::Map::new(), Vec::new());
+        for (name, value) in fields {
+            let alone = serde_json::Map::from_iter([(name.clone(), value)]);
+            match Self::valid(alone.clone().into()) {
+                Some(_) => whole.extend(alone),
+                None => wrong.push(name),
+            }
+        }
+        let why = format!("not valid: {}", wrong.join(", "));
+        (Self::valid(whole.into()).unwrap_or_default(), Some(why))
+    }
+
+    /// Versions before this one took larger counts, which have the same effect.
+    fn valid(value: serde_json::Value) -> Option<Self> {
+        let mut settings: Self = serde_json::from_value(value).ok()?;
+        for count in [&mut settings.max_jobs, &mut settings.max_reserved].into_iter().flatten() {
+            *count = (*count).min(COUNT_MAX);
+        }
+        settings.fault().is_none().then_some(settings)
+    }
+
     /// Returns the field that is out of its range and the rule for it, if any is.
     pub fn fault(&self) -> Option<(String, &'static str)> {
         let plain = |field: &str, what| Some((field.to_owned(), what));
@@ -119,11 +186,12 @@ impl QueueSettings {
         if self.retain_dead_ms.is_some_and(|ms| ms > YEAR_MS) {
             return plain("retain_dead_ms", "must be 0 to 31536000000 (a year)");
         }
-        if self.max_jobs == Some(0) {
-            return plain("max_jobs", "must be at least 1; pause the queue to stop its delivery");
-        }
-        if self.max_reserved == Some(0) {
-            return plain("max_reserved", "must be at least 1; pause the queue to stop its delivery");
+        for (field, count) in [("max_jobs", self.max_jobs), ("max_reserved", self.max_reserved)] {
+            match count {
+                Some(0) => return plain(field, "must be at least 1; pause the queue to stop its delivery"),
+                Some(count) if count > COUNT_MAX => return plain(field, "must be 1 to 9223372036854775807"),
+                _ => {}
+            }
         }
         if let Some((field, what)) = self.rate.as_ref().and_then(Rate::fault) {
             return Some((format!("rate/{field}"), what));
@@ -301,6 +369,38 @@ mod tests {
         assert!(rules.dead_letter_cycle(&name("a"), &name("a")).is_some());
         assert!(rules.dead_letter_cycle(&name("d"), &name("b")).is_none());
         assert!(rules.dead_letter_cycle(&name("d"), &name("x")).is_none());
+    }
+
+    #[test]
+    fn what_can_be_read_of_stored_settings_holds() {
+        let read = |text: &str| QueueSettings::stored(serde_json::from_str(text).unwrap());
+        let (settings, why) =
+            read(r#"{"paused":true,"max_jobs":"x","lease_ms":1,"lease_ms2":1,"retain_done_ms":5}"#);
+        assert_eq!((settings.paused, settings.retain_done_ms), (true, Some(5)));
+        assert_eq!(why.unwrap(), "not valid: max_jobs, lease_ms, lease_ms2");
+        assert_eq!(
+            read("null"),
+            (QueueSettings::default(), Some("the settings are not an object".to_owned()))
+        );
+        let (settings, why) = read(r#"{"max_jobs":18446744073709551615}"#);
+        assert_eq!((settings.max_jobs, why), (Some(COUNT_MAX), None));
+    }
+
+    #[test]
+    fn a_patch_is_checked_for_every_field() {
+        let text = r#"{"lease_ms":100,"max_attempts":1,"backoff":{"kind":"fixed","base_ms":1},"dead_letter":"d",
+            "retain_done_ms":1,"retain_dead_ms":1,"max_jobs":1,"max_reserved":1,"rate":{"limit":1,"per_ms":1},
+            "on_group_dead":"hold","paused":true}"#;
+        let whole: QueueSettings = serde_json::from_str(text).unwrap();
+        let serde_json::Value::Object(mut fields) = serde_json::to_value(&whole).unwrap() else { panic!() };
+        assert_eq!(fields.len(), QueueSettings::FIELDS.len());
+        assert_eq!(
+            QueueSettings::unknown_field(&fields).map(|wrong| wrong.pointer),
+            None,
+            "of what is written, everything is known"
+        );
+        fields["rate"]["a/b"] = serde_json::Value::Null;
+        assert_eq!(QueueSettings::unknown_field(&fields).unwrap().pointer, "/rate/a~1b");
     }
 
     #[test]

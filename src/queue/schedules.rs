@@ -11,20 +11,23 @@ use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
-use crate::store::{Fired, Firing, Saved, StoreError};
+use crate::store::{Fired, Firing, ListedSchedule, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
 
 impl Queues {
-    /// Returns schedules by name.
+    /// Returns schedules by name, and those that cannot be read.
     pub async fn schedules(
         &self,
         after: Option<&ScheduleName>,
         limit: usize,
-    ) -> Result<Page<Schedule, ScheduleName>> {
+    ) -> Result<Page<ListedSchedule, ScheduleName>> {
         let schedules = self.0.store.schedules(after, limit + 1).await?;
-        Ok(Page::cut(schedules, limit, |schedule| schedule.name.clone()))
+        Ok(Page::cut(schedules, limit, |listed| match listed {
+            Ok(schedule) => schedule.name.clone(),
+            Err((name, _)) => name.clone(),
+        }))
     }
 
     /// Returns the schedule.
@@ -43,7 +46,13 @@ impl Queues {
     ) -> Result<Schedule> {
         self.check_job(&rule.job).await?;
         for _ in 0..TRIES {
-            let found = self.0.store.schedule(name).await?;
+            let found = match self.0.store.schedule(name).await {
+                Err(StoreError::Unreadable(_)) if *precondition == Precondition::None => {
+                    self.0.store.discard_unreadable_schedule(name).await?;
+                    continue;
+                }
+                found => found?,
+            };
             if !allows(precondition, found.as_ref()) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
@@ -69,7 +78,12 @@ impl Queues {
     /// Removes a schedule; the jobs that it has pushed stay.
     pub async fn delete_schedule(&self, name: &ScheduleName, precondition: &Precondition) -> Result<()> {
         for _ in 0..TRIES {
-            let found = self.schedule(name).await?;
+            let found = match self.schedule(name).await {
+                Err(Error::Store(StoreError::Unreadable(_))) if *precondition == Precondition::None => {
+                    return Ok(self.0.store.discard_unreadable_schedule(name).await?);
+                }
+                found => found?,
+            };
             if !allows(precondition, Some(&found)) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }

@@ -39,6 +39,8 @@ pub struct QueueView {
     pub version: String,
     /// What holds, set or not.
     pub rules: Rules,
+    /// What of the stored settings cannot be read, if anything.
+    pub unreadable: Option<String>,
 }
 
 impl Queues {
@@ -96,6 +98,7 @@ impl Queues {
             settings: stored.map(|stored| stored.settings.clone()).unwrap_or_default(),
             version: stored.map_or_else(|| NO_VERSION.to_owned(), |stored| stored.version.clone()),
             rules: self.rules(),
+            unreadable: snapshot.unreadable.get(&name).cloned(),
             name,
         }
     }

@@ -16,10 +16,10 @@ use futures::stream::BoxStream;
 
 use super::{
     Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected, Figures,
-    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Opened, Overdue, Pushed, QueueCounts,
-    Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView, Semaphores,
-    Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError, StoredSettings, TimedOut,
-    Transfer, Worker, Workers,
+    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Opened, Overdue,
+    Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
+    SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError,
+    StoredSettings, TimedOut, Transfer, Worker, Workers,
 };
 use crate::job::{
     Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule, ScheduleName,
@@ -80,10 +80,11 @@ fn note(call: &'static str, error: &StoreError) {
         StoreError::Unavailable(_) => "unavailable",
         StoreError::Full(_) => "full",
         StoreError::Unsuitable(_) => "unsuitable",
+        StoreError::Unreadable(_) => "unreadable",
         StoreError::Internal(_) => "internal",
     };
     telemetry::store_error(call, kind);
-    if matches!(error, StoreError::Internal(_)) {
+    if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {
         tracing::error!(call, error = super::chain(error), "a call of the store failed");
     }
 }
@@ -224,8 +225,9 @@ metered! {
         import_batch(batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
     }
     Schedules {
-        schedules(after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>>;
+        schedules(after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>>;
         schedule(name: &ScheduleName) -> Result<Option<Schedule>>;
+        discard_unreadable_schedule(name: &ScheduleName) -> Result<()>;
         save_schedule(name: &ScheduleName, to: Option<&Schedule>, seen: Option<i64>) -> Result<Saved>;
         next_occurrences(limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
         fire(firing: &Firing) -> Result<Fired>;

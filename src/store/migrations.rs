@@ -13,6 +13,7 @@ macro_rules! migrations {
             "0006_batches"
             "0007_groups"
             "0008_semaphores"
+            "0009_anchors"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

@@ -47,7 +47,7 @@ pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, QueueCounts, Reconciled};
 pub use jobs::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue};
 pub use requests::{Opened, Request, Requests};
-pub use schedules::{Fired, Firing, Schedules};
+pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use semaphores::{Called, Holder, Removal, SemaphoreView, Semaphores};
 pub use settings::{Expected, Saved, Settings, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
@@ -67,6 +67,10 @@ pub enum StoreError {
     /// The database is not one that Tailback can run on; says why, and what to do about it.
     #[error("the store cannot be used: {0}")]
     Unsuitable(String),
+    /// What is stored under this name cannot be read: another program wrote it. It concerns nothing else, and writing or
+    /// deleting it mends it.
+    #[error("what is stored cannot be read")]
+    Unreadable(#[source] Cause),
     /// The database returned something that it never should.
     #[error("the store failed in an unexpected way")]
     Internal(#[source] Cause),
@@ -90,6 +94,11 @@ impl StoreError {
     /// Returns a [`StoreError::Unavailable`] with this cause.
     pub fn unavailable(cause: impl std::fmt::Display) -> Self {
         Self::Unavailable(Cause(cause.to_string().into()))
+    }
+
+    /// Returns the error of something that was read by its name, which says that it cannot be read where it cannot.
+    pub(super) fn unreadable(self) -> Self {
+        if let Self::Internal(cause) = self { Self::Unreadable(cause) } else { self }
     }
 
     /// Returns a [`StoreError::Internal`] with this cause.

@@ -40,6 +40,9 @@ impl Firing {
     }
 }
 
+/// A schedule of a list, or one that cannot be read, and why.
+pub type ListedSchedule = Result<Schedule, (ScheduleName, String)>;
+
 /// What became of a [`Firing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
@@ -53,10 +56,13 @@ pub enum Fired {
 #[async_trait]
 pub trait Schedules {
     /// Returns schedules by name, those after `after`.
-    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>>;
+    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>>;
 
-    /// Returns the schedule of this name.
+    /// Returns the schedule of this name. One that cannot be read is [`StoreError::Unreadable`](super::StoreError).
     async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>>;
+
+    /// Removes what is stored under this name if it cannot be read.
+    async fn discard_unreadable_schedule(&self, name: &ScheduleName) -> Result<()>;
 
     /// Creates, replaces or removes a schedule whose `rev` is the one that was read; `None`: there must be
     /// none. Returns [`Saved::Conflict`] where it is another.

@@ -21,8 +21,27 @@ pub struct StoredSettings {
 pub struct SettingsSnapshot {
     /// Grows with each change: a snapshot of another revision is out of date.
     pub revision: i64,
-    /// Each queue that has settings.
+    /// Each queue that has settings: where they cannot be read whole, what can be read of them.
     pub queues: HashMap<QueueName, StoredSettings>,
+    /// The queues whose settings cannot be read whole, and why.
+    pub unreadable: HashMap<QueueName, String>,
+}
+
+/// The version of settings whose version cannot be read.
+pub const NO_VALID_VERSION: &str = "unreadable";
+
+impl SettingsSnapshot {
+    /// Adds the settings of a queue as they are stored. Logs what cannot be read.
+    pub(super) fn add(&mut self, queue: QueueName, value: serde_json::Value, version: Option<String>) {
+        let (settings, wrong) = QueueSettings::stored(value);
+        let wrong = wrong.or_else(|| version.is_none().then(|| "the version is not a text".to_owned()));
+        if let Some(why) = wrong {
+            tracing::error!(%queue, why, "the stored settings of a queue cannot be read whole; a PUT replaces them");
+            self.unreadable.insert(queue.clone(), why);
+        }
+        let version = version.unwrap_or_else(|| NO_VALID_VERSION.to_owned());
+        self.queues.insert(queue, StoredSettings { settings, version });
+    }
 }
 
 /// The version that a queue's settings must have for a change to happen.

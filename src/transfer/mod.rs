@@ -129,8 +129,13 @@ fn conflict_message(original: &Job, there: &Job) -> String {
 }
 
 async fn all_settings(store: &dyn Store) -> anyhow::Result<HashMap<QueueName, StoredSettings>> {
-    let snapshot = with_retries(async || store.settings(None).await).await?;
-    Ok(snapshot.map(|snapshot| snapshot.queues).unwrap_or_default())
+    let snapshot = with_retries(async || store.settings(None).await).await?.unwrap_or_default();
+    if let Some((queue, why)) = snapshot.unreadable.iter().next() {
+        bail!(
+            "the settings of the queue {queue} cannot be read ({why}); replace them with PUT /v1/queues/{queue}"
+        );
+    }
+    Ok(snapshot.queues)
 }
 
 async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {

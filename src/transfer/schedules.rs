@@ -19,7 +19,12 @@ async fn all(store: &dyn Store) -> anyhow::Result<All> {
         if page.is_empty() {
             return Ok(all);
         }
-        all.extend(page.into_iter().map(|schedule| (schedule.name.clone(), schedule)));
+        for listed in page {
+            match listed {
+                Ok(schedule) => drop(all.insert(schedule.name.clone(), schedule)),
+                Err((name, why)) => bail!("the schedule {name} cannot be read ({why}); replace or delete it"),
+            }
+        }
     }
 }
 

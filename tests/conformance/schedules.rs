@@ -107,7 +107,7 @@ pub async fn schedules_are_listed_by_name(store: &dyn Store) {
     }
     let names = async |after: Option<&str>, limit| {
         let page = store.schedules(after.map(name).as_ref(), limit).await.unwrap();
-        page.into_iter().map(|schedule| schedule.name.to_string()).collect::<Vec<_>>()
+        page.into_iter().map(|listed| listed.unwrap().name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(None, 9).await, ["B", "a", "a.1", "b"]);
     assert_eq!(names(Some("B"), 2).await, ["a", "a.1"]);

@@ -56,6 +56,26 @@ pub async fn settings_are_replaced_and_merged(place: &Place) {
     assert_eq!(now["max_attempts"], 2);
 }
 
+pub async fn a_put_has_a_body_and_a_patch_known_fields(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let set = json!({"max_attempts": 7, "rate": {"limit": 5, "per_ms": 10}});
+    let before = send(&server, "PUT", None, set).await.json();
+    let empty = send(&server, "PUT", None, Value::Null).await;
+    assert_eq!((empty.status, &empty.json()["pointer"]), (422, &json!("")), "{}", empty.text);
+    for (change, pointer) in [
+        (json!({"nonsense": null}), "/nonsense"),
+        (json!({"max_attempts": 8, "non/sense": null}), "/non~1sense"),
+        (json!({"rate": {"nonsense": null}}), "/rate/nonsense"),
+        (json!({"backoff": {"nonsense": null}}), "/backoff/nonsense"),
+    ] {
+        let refused = send(&server, "PATCH", None, change).await;
+        assert_eq!((refused.status, &refused.json()["pointer"]), (422, &json!(pointer)), "{}", refused.text);
+        assert!(refused.json()["detail"].as_str().unwrap().contains("known fields"), "{}", refused.text);
+    }
+    assert_eq!(send(&server, "GET", None, Value::Null).await.json(), before, "nothing was changed");
+    assert_eq!(send(&server, "PUT", None, json!({})).await.json()["effective"]["max_attempts"], 5);
+}
+
 pub async fn a_patch_merges_within_the_backoff(place: &Place) {
     let server = Server::start(&place.url).await;
     let backoff = json!({"kind": "fixed", "base_ms": 5, "max_ms": 9, "jitter": 0.5});

@@ -154,7 +154,7 @@ impl World<'_> {
         let schedules = self.store.schedules(None, ALL).await.map_err(fault)?;
         equal(
             "the schedules",
-            &schedules.iter().collect(),
+            &schedules.iter().flatten().collect(),
             &self.model.schedules.values().collect::<Vec<_>>(),
         )?;
         let mut next: Vec<_> = (self.model.schedules.values())

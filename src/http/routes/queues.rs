@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::http::body::{Body, parse};
+use crate::http::body::{Body, Whole, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Timestamp, Visible};
@@ -23,6 +23,10 @@ pub struct QueueResponse {
     settings: QueueSettings,
     /// The effective settings, defaults included.
     effective: EffectiveSettings,
+    /// What of the stored settings cannot be read, because another program wrote them; the rest is in effect. A `PUT`
+    /// replaces them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
 }
 
 /// The effective settings of a queue, defaults included.
@@ -44,7 +48,7 @@ pub struct EffectiveSettings {
 
 impl From<QueueView> for QueueResponse {
     fn from(view: QueueView) -> Self {
-        let QueueView { name, settings, rules, .. } = view;
+        let QueueView { name, settings, rules, unreadable, .. } = view;
         let effective = EffectiveSettings {
             lease_ms: rules.lease_ms(&name),
             max_attempts: rules.max_attempts(&name),
@@ -53,7 +57,7 @@ impl From<QueueView> for QueueResponse {
             retain_dead_ms: rules.retain_dead_ms(&name).unwrap_or(0),
             paused: rules.paused(&name),
         };
-        Self { name, settings, effective }
+        Self { name, settings, effective, unreadable }
     }
 }
 
@@ -102,7 +106,7 @@ pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiRe
 
 /// Set a queue's settings
 ///
-/// Replaces all settings; absent ones fall back to the defaults. Settings apply when they are used, also to jobs
+/// Replaces all settings; absent ones fall back to the defaults, and `{}` resets all. Settings apply when they are used, also to jobs
 /// that were pushed before.
 #[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
@@ -116,7 +120,7 @@ pub async fn put(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
-    Body(settings): Body<QueueSettings>,
+    Whole(settings): Whole<QueueSettings>,
 ) -> ApiResult<Response> {
     tagged(queues.configure(&queue, settings, &precondition).await?)
 }
@@ -146,7 +150,11 @@ fn merged(
     settings: QueueSettings,
     changes: &serde_json::Map<String, serde_json::Value>,
 ) -> Result<QueueSettings, Invalid> {
-    let mut whole = serde_json::to_value(&settings).unwrap_or_default();
+    if let Some(unknown) = QueueSettings::unknown_field(changes) {
+        return Err(unknown);
+    }
+    let unwritable = |error: serde_json::Error| Invalid::new("", error.to_string());
+    let mut whole = serde_json::to_value(&settings).map_err(unwritable)?;
     merge(&mut whole, changes);
     parse(&whole.to_string()).map_err(|error| error.under(""))
 }

@@ -77,11 +77,24 @@ fn tagged(schedule: Schedule) -> ApiResult<Response> {
     Ok(([(header::ETAG, tag)], Json(ScheduleResponse::from(schedule))).into_response())
 }
 
+/// A schedule that cannot be read.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct UnreadableSchedule {
+    /// Its name.
+    #[schema(value_type = String)]
+    name: ScheduleName,
+    /// What is wrong with it.
+    detail: String,
+}
+
 /// Schedules.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct SchedulesPage {
     /// The schedules, by name.
     schedules: Vec<ScheduleResponse>,
+    /// Those that cannot be read, because another program wrote them. They do not run; `PUT` replaces one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<UnreadableSchedule>,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
@@ -95,10 +108,18 @@ pub struct SchedulesPage {
 pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.schedules(query.cursor::<ScheduleName>()?.as_ref(), query.limit()?).await?;
-    Ok(Json(SchedulesPage {
-        schedules: page.items.into_iter().map(ScheduleResponse::from).collect(),
+    let mut response = SchedulesPage {
+        schedules: Vec::new(),
+        unreadable: Vec::new(),
         cursor: page.next.as_ref().map(cursor),
-    }))
+    };
+    for listed in page.items {
+        match listed {
+            Ok(schedule) => response.schedules.push(schedule.into()),
+            Err((name, detail)) => response.unreadable.push(UnreadableSchedule { name, detail }),
+        }
+    }
+    Ok(Json(response))
 }
 
 /// Get a schedule

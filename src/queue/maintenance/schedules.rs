@@ -15,7 +15,7 @@ use super::{Maintenance, Run};
 use crate::faults;
 use crate::job::{ScheduleName, Timestamp};
 use crate::queue::Result;
-use crate::store::Fired;
+use crate::store::{Fired, StoreError};
 
 /// How many schedules one step finds at most.
 const STEP: usize = 128;
@@ -58,22 +58,31 @@ impl Maintenance {
         let next_at = coming.iter().map(|(_, at)| *at).find(|at| *at > now);
         let mut due: Vec<ScheduleName> =
             coming.into_iter().filter(|(_, at)| *at <= now).map(|(name, _)| name).collect();
-        let more = !due.is_empty();
         due.shuffle(&mut rand::rng()); // servers that run at the same moment begin with different ones
         let runs = due.into_iter().map(|name| async move { self.run_due(&name).await });
-        let runs: Vec<Result<u64>> = futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
+        let runs: Vec<Result<Option<u64>>> =
+            futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
         // One that fails keeps none of the others from being run.
-        let done = runs.into_iter().sum::<Result<u64>>()?;
+        let (mut done, mut more) = (0, false);
+        for ran in runs {
+            let ran = ran?;
+            more |= ran.is_some(); // one that cannot be read stays due, and must not be tried again at once
+            done += ran.unwrap_or(0);
+        }
         Ok(Step { done, more, next_at })
     }
 
     /// Runs the occurrence of this schedule that is due, unless another server has done so. Returns how many
-    /// it ran.
-    async fn run_due(&self, name: &ScheduleName) -> Result<u64> {
-        let Some(schedule) = self.queues.0.store.schedule(name).await? else { return Ok(0) };
-        let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(0) };
+    /// it ran; `None` if the schedule cannot be read.
+    async fn run_due(&self, name: &ScheduleName) -> Result<Option<u64>> {
+        let found = match self.queues.0.store.schedule(name).await {
+            Err(StoreError::Unreadable(_)) => return Ok(None), // logged where it is read; a PUT mends it
+            found => found?,
+        };
+        let Some(schedule) = found else { return Ok(Some(0)) };
+        let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(Some(0)) };
         faults::point("schedule.read").await;
         let fired = self.queues.fire(&schedule, turn).await?;
-        Ok(u64::from(matches!(fired, Fired::Done(_))))
+        Ok(Some(u64::from(matches!(fired, Fired::Done(_)))))
     }
 }

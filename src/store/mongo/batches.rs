@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{Endings, Finish};
@@ -16,7 +16,7 @@ use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
-use crate::store::mongo::jobs::document::{Row, date, put_json};
+use crate::store::mongo::jobs::document::{Row, date, put_json, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
@@ -51,7 +51,7 @@ impl Batches for Mongo {
         let find = async {
             let batches = self.collection(BATCHES).await?;
             let found = batches.find_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
-            found.as_ref().map(to_batch).transpose()
+            found.as_ref().map(to_batch).transpose().map_err(StoreError::unreadable)
         };
         self.connection.within(find).await
     }
@@ -75,7 +75,7 @@ impl Batches for Mongo {
         let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked"] } };
         let find = query::all(self, filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit);
         let found = self.connection.within(find).await?;
-        found.iter().map(|document| Row(document).text("_id")).collect()
+        Ok(readable(&found, |document| Row(document).text("_id")))
     }
 
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
@@ -233,7 +233,7 @@ impl Transaction for Change<'_> {
         let callback = settle(what, &mut batch, counts, rules, tx).await?;
         if let Some(callback) = &callback {
             lines.load(push::line(callback).into_iter(), tx).await?;
-            resolved.add(callback, &mut lines, tx.mongo.now()?);
+            resolved.add(callback, &mut lines, tx.mongo.now()?)?;
         }
         lines.write(tx).await?;
         push::write(resolved, tx).await?;
@@ -277,7 +277,7 @@ async fn settle(
             batch.pending = stored;
             let over = batch.is_over();
             let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(from_batch(batch)).session(tx.session()).await?;
+            batches.insert_one(from_batch(batch)?).session(tx.session()).await?;
             Ok(callback)
         }
         What::Add(id) => {
@@ -295,20 +295,29 @@ async fn settle(
     }
 }
 
+/// The results of a batch, by the ids of their jobs.
 async fn results(
     mongo: &Mongo,
     batch: &BatchId,
     after: Option<&JobId>,
     limit: usize,
 ) -> Result<Vec<BatchResult>> {
+    Ok(readable(&result_documents(mongo, batch, after, limit).await?, to_result))
+}
+
+async fn result_documents(
+    mongo: &Mongo,
+    batch: &BatchId,
+    after: Option<&JobId>,
+    limit: usize,
+) -> Result<Vec<Document>> {
     let behind = format!("{batch}/{}", after.map_or("", JobId::as_str));
     // What follows a slash among the characters: no token has either.
     let filter = doc! { "_id": { "$gt": behind, "$lt": format!("{batch}0") } };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let kept = mongo.collection(BATCH_RESULTS).await?;
     let cursor = kept.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-    let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    found.iter().map(to_result).collect()
+    cursor.try_collect().await.map_err(fault)
 }
 
 /// Forgets up to `limit` results and batches whose time has passed. Results go first, so that none is ever left
@@ -321,11 +330,15 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
         let over = batches.find_one(doc! { "purge_at": { "$lte": now } }).sort(doc! { "purge_at": 1 });
         let over = over.projection(doc! { "_id": 1 }).await.map_err(fault)?;
         let Some(batch) = over else { break };
-        let id: BatchId = Row(&batch).text("_id")?;
+        let Ok(id) = Row(&batch).text::<BatchId>("_id") else {
+            batches.delete_one(batch).await.map_err(fault)?; // another program's; nothing belongs to it
+            forgotten += 1;
+            continue;
+        };
         let most = usize::try_from(limit - forgotten).unwrap_or(usize::MAX);
-        let over = results(mongo, &id, None, most).await?;
+        let over = result_documents(mongo, &id, None, most).await?;
         if !over.is_empty() {
-            let ids: Vec<String> = over.iter().map(|result| result_id(&id, &result.id)).collect();
+            let ids: Vec<&Bson> = over.iter().filter_map(|result| result.get("_id")).collect();
             kept.delete_many(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
             forgotten += over.len() as u64;
         }
@@ -339,7 +352,7 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
 
 async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result<bool> {
     let batches = mongo.collection(BATCHES).await?;
-    let met = insert_each(&batches, vec![from_batch(batch)]).await?;
+    let met = insert_each(&batches, vec![from_batch(batch)?]).await?;
     if !results.is_empty() {
         let documents = results.iter().map(|result| from_result(&batch.id, result)).collect();
         let refused = insert_each(&mongo.collection(BATCH_RESULTS).await?, documents).await?;
@@ -361,7 +374,7 @@ fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn from_batch(batch: &Batch) -> Document {
+fn from_batch(batch: &Batch) -> Result<Document> {
     let Endings { done, dead, cancelled } = batch.endings;
     let mut document = doc! {
         "_id": batch.id.as_str(), "sealed": batch.sealed, "pending": number(batch.pending),
@@ -371,10 +384,11 @@ fn from_batch(batch: &Batch) -> Document {
     for (name, at) in [("finished_at", batch.finished_at), ("purge_at", batch.purge_at)] {
         document.extend(at.map(|at| (name.to_owned(), date(at).into())));
     }
-    // As text: the payload in it must come back as it is. None of its parts can fail to be written.
-    let text = batch.on_finished.as_ref().and_then(|on_finished| serde_json::to_string(on_finished).ok());
+    // As text: the payload in it must come back as it is.
+    let text =
+        batch.on_finished.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::internal)?;
     document.extend(text.map(|text| ("on_finished".to_owned(), text.into())));
-    document
+    Ok(document)
 }
 
 fn to_batch(document: &Document) -> Result<Batch> {

@@ -12,22 +12,25 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
-use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{Fired, Firing, Result, Saved, Schedules, Store as _, StoreError};
+use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, Store as _, StoreError, chain};
 
 #[async_trait]
 impl Schedules for Mongo {
-    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>> {
+    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>> {
         let behind = doc! { "_id": { "$gt": after.map_or("", ScheduleName::as_str) } };
         let reading = async {
             let all = self.collection(SCHEDULES).await?;
             let find = all.find(behind).sort(doc! { "_id": 1 }).limit(signed(limit));
             let cursor = find.await.map_err(fault)?;
             let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-            documents.iter().map(parse).collect()
+            Ok(readable(&documents, |document| {
+                let name: ScheduleName = Row(document).text("_id")?;
+                Ok(parse(document).map_err(|error| (name, chain(&error))))
+            }))
         };
         self.connection.within(reading).await
     }
@@ -36,9 +39,22 @@ impl Schedules for Mongo {
         let reading = async {
             let all = self.collection(SCHEDULES).await?;
             let found = all.find_one(doc! { "_id": name.as_str() }).await.map_err(fault)?;
-            found.as_ref().map(parse).transpose()
+            found.as_ref().map(parse).transpose().map_err(StoreError::unreadable)
         };
         self.connection.within(reading).await
+    }
+
+    async fn discard_unreadable_schedule(&self, name: &ScheduleName) -> Result<()> {
+        let discarding = async {
+            let all = self.collection(SCHEDULES).await?;
+            let found = all.find_one(doc! { "_id": name.as_str() }).await.map_err(fault)?;
+            if let Some(document) = found.filter(|document| parse(document).is_err()) {
+                // The whole document is the guard: a valid one that was written meanwhile stays.
+                all.delete_one(document).await.map_err(fault)?;
+            }
+            Ok(())
+        };
+        self.connection.within(discarding).await
     }
 
     async fn save_schedule(
@@ -61,7 +77,7 @@ impl Schedules for Mongo {
                 let row = Row(document);
                 Ok((row.text("_id")?, row.time("next_at")?.ok_or_else(|| row.fault("next_at"))?))
             };
-            documents.iter().map(moment).collect()
+            Ok(readable(&documents, moment))
         };
         self.connection.within(reading).await
     }
@@ -167,7 +183,7 @@ impl Transaction for Fire<'_> {
         if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
             let (mut lines, mut resolved) = (Lines::default(), Resolved::default());
             lines.load(push::line(job).into_iter(), tx).await?;
-            resolved.add(job, &mut lines, tx.mongo.now()?);
+            resolved.add(job, &mut lines, tx.mongo.now()?)?;
             lines.write(tx).await?;
             push::write(resolved, tx).await?;
         }

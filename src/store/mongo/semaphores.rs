@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `_id` | the name |
 //! | `capacity` | how many jobs may hold it at once |
-//! | `rev` | grows with every claim that reads it: two at once conflict, and one retries |
+//! | `rev` | random, replaced by every claim that reads it: two at once conflict, and one retries |
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -45,7 +45,7 @@ impl Semaphores for Mongo {
             let all = self.collection(SEMAPHORES).await?;
             let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
             let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-            found.iter().map(capacity).collect()
+            Ok(readable(&found, capacity))
         };
         self.connection.within(find).await
     }
@@ -60,7 +60,7 @@ impl Semaphores for Mongo {
             let filter = doc! { "semaphores": name.as_str(), "state": "reserved" };
             let projection = doc! { "queue": 1, "worker": 1, "reserved_until": 1 };
             let sort = doc! { "reserved_until": 1, "_id": 1 };
-            query::all(self, filter, sort, projection, limit).await?.iter().map(holder).collect()
+            Ok(readable(&query::all(self, filter, sort, projection, limit).await?, holder))
         };
         self.connection.within(find).await
     }
@@ -77,7 +77,8 @@ impl Semaphores for Mongo {
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
         let save = async {
             let all = self.collection(SEMAPHORES).await?;
-            let update = doc! { "$set": { "capacity": capacity.cast_signed() }, "$inc": { "rev": 1_i64 } };
+            let capacity = i64::try_from(capacity).map_err(StoreError::internal)?;
+            let update = doc! { "$set": { "capacity": capacity, "rev": rand::random::<i64>() } };
             all.update_one(doc! { "_id": name.as_str() }, update).upsert(true).await.map_err(fault)?;
             Ok(())
         };
@@ -114,9 +115,14 @@ fn plain(trouble: TxError) -> StoreError {
     }
 }
 
+/// A capacity that cannot be read is none: the semaphore is shown with 0, has no room, and a `PUT` mends it.
 fn capacity(document: &Document) -> Result<(SemaphoreName, u64)> {
     let row = Row(document);
-    Ok((row.text("_id")?, row.number::<i64>("capacity")?.unsigned_abs()))
+    let capacity = row.number("capacity").unwrap_or_else(|error| {
+        tracing::error!(error = crate::store::chain(&error), "a semaphore has no valid capacity");
+        0
+    });
+    Ok((row.text("_id")?, capacity))
 }
 
 fn holder(document: &Document) -> Result<Holder> {
@@ -162,7 +168,7 @@ impl Reader<'_, '_> {
         }
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let found = self.read(SEMAPHORES, vec![doc! { "$match": { "_id": { "$in": names } } }], None).await?;
-        Ok(found.iter().map(capacity).collect::<Result<_>>()?)
+        Ok(readable(&found, capacity).into_iter().collect())
     }
 
     /// How many jobs in this state, due by then where that is said, need the semaphore: counted in the index.
@@ -219,7 +225,8 @@ pub async fn lock(names: &[&SemaphoreName], tx: &mut Tx<'_>) -> Result<(), TxErr
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = tx.collection(SEMAPHORES);
-    let update = all.update_many(doc! { "_id": { "$in": names } }, doc! { "$inc": { "rev": 1_i64 } });
+    let touch = doc! { "$set": { "rev": rand::random::<i64>() } };
+    let update = all.update_many(doc! { "_id": { "$in": names } }, touch);
     update.session(tx.session()).await?;
     Ok(())
 }
@@ -293,7 +300,7 @@ async fn waited_for(mongo: &Mongo) -> Result<BTreeSet<SemaphoreName>> {
         doc! { "$limit": LOOK },
     ];
     let found = Reader::Plain(mongo).read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
-    found.iter().map(|document| Row(document).text("_id")).collect()
+    Ok(readable(&found, |document| Row(document).text("_id")).into_iter().collect())
 }
 
 /// Unblocks jobs that wait for one semaphore.
@@ -312,8 +319,7 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
     let now = mongo.now()?;
     let admission = admission(&mut reader, &[name], rules, now).await.map_err(plain)?;
     let mut chosen: Vec<Meta> = Vec::new();
-    for queue in &queues {
-        let queue: QueueName = Row(queue).text("_id")?;
+    for queue in readable(&queues, |queue| Row(queue).text::<QueueName>("_id")) {
         let calls = usize::try_from(admission.calls(name, &queue)).unwrap_or(0);
         if calls == 0 {
             continue;

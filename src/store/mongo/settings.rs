@@ -1,19 +1,21 @@
 //! The settings of queues, with a revision by which servers know whether theirs are the newest.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
-use crate::job::{QueueName, QueueSettings};
+use crate::job::QueueName;
 use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
-use crate::store::mongo::jobs::document::Row;
+use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::settings::NO_VALID_VERSION;
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
+
+/// The revision that is reported where the stored one is not a number: the settings are then read each time.
+const UNREADABLE: i64 = -1;
 
 #[async_trait]
 impl Settings for Mongo {
@@ -35,26 +37,24 @@ impl Settings for Mongo {
 pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
     // The revision first: settings that change in between are read again next time.
     let meta = mongo.collection(META).await?.find_one(doc! { "_id": "settings" }).await.map_err(fault)?;
-    let revision = meta.map_or(Ok(0), |meta| Row(&meta).number("revision"))?;
-    if known == Some(revision) {
+    let revision = meta.map_or(Ok(0), |meta| Row(&meta).number("revision")).unwrap_or_else(|error| {
+        tracing::error!(error = crate::store::chain(&error), "the revision of the settings cannot be read");
+        UNREADABLE
+    });
+    if known == Some(revision) && revision != UNREADABLE {
         return Ok(None);
     }
     let cursor = mongo.collection(QUEUES).await?.find(Document::new()).await.map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut queues = HashMap::with_capacity(documents.len());
-    for document in &documents {
-        let (queue, settings) = parse(document)?;
-        queues.insert(queue, settings);
+    let mut snapshot = SettingsSnapshot { revision, ..SettingsSnapshot::default() };
+    // One document that another program spoiled must not make the settings of all queues unknown.
+    for queue in readable(&documents, |document| Ok((Row(document).text("_id")?, document))) {
+        let (queue, document): (QueueName, &Document) = queue;
+        let settings = document.get("settings").cloned().unwrap_or(Bson::Null);
+        let version = document.get_str("version").ok().map(str::to_owned);
+        snapshot.add(queue, settings.into_relaxed_extjson(), version);
     }
-    Ok(Some(SettingsSnapshot { revision, queues }))
-}
-
-fn parse(document: &Document) -> Result<(QueueName, StoredSettings)> {
-    let row = Row(document);
-    let settings = document.get("settings").cloned().ok_or_else(|| row.fault("settings"))?;
-    let settings: QueueSettings =
-        mongodb::bson::deserialize_from_bson(settings).map_err(|_| row.fault("settings"))?;
-    Ok((row.text("_id")?, StoredSettings { settings, version: row.text("version")? }))
+    Ok(Some(snapshot))
 }
 
 /// Replaces or removes a queue's settings if they are of the expected version.
@@ -86,7 +86,8 @@ impl Transaction for Save<'_> {
         let queues = tx.collection(QUEUES);
         let mut filter = doc! { "_id": queue.as_str() };
         if let Expected::Version(version) = expected {
-            filter.insert("version", version);
+            let unreadable = Bson::from(doc! { "$not": { "$type": "string" } });
+            filter.insert("version", if version == NO_VALID_VERSION { unreadable } else { version.into() });
         }
         let document = to.map(|to| {
             let settings = mongodb::bson::serialize_to_bson(&to.settings).map_err(StoreError::internal)?;
@@ -115,7 +116,8 @@ impl Transaction for Save<'_> {
         if matched == 0 {
             return Ok(Verdict::Abort(Saved::Conflict));
         }
-        let next = doc! { "$inc": { "revision": 1_i64 } };
+        let counted = doc! { "$cond": [{ "$isNumber": "$revision" }, { "$toLong": "$revision" }, 0_i64] };
+        let next = vec![doc! { "$set": { "revision": { "$add": [counted, 1_i64] } } }];
         let meta = tx.collection(META);
         meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(tx.session()).await?;
         Ok(Verdict::Commit(Saved::Done))

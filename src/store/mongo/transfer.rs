@@ -62,7 +62,7 @@ pub async fn export(mongo: &Mongo, after: Option<&JobId>, limit: usize) -> Resul
 /// Stores the jobs as they are, unless their ids are there.
 pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
     let now = mongo.now()?;
-    let documents = jobs.iter().map(|job| from_job(job, now)).collect();
+    let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
     let collection = mongo.collection(JOBS).await?;
     let sent = mongo.counters.sending(jobs.iter().map(|job| &job.meta.queue));

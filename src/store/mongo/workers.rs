@@ -164,24 +164,21 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
     let cursor = jobs.aggregate(pipeline).hint(Hint::Name(INDEX.to_owned())).await.map_err(fault)?;
     let counts: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
     let count = |row: &Document| Ok((Row(row).text("_id")?, Row(row).number("reserved")?));
-    let counts: HashMap<WorkerName, u64> = counts.iter().map(count).collect::<Result<_>>()?;
-    documents
-        .iter()
-        .map(|document| {
-            let row = Row(document);
-            let name: WorkerName = row.text("_id")?;
-            Ok(Worker {
-                seen_at: row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?,
-                report: Report {
-                    version: document.get_str("version").ok().and_then(|version| version.parse().ok()),
-                    slots: row.number("slots").ok(),
-                    timeout_ms: row.number("timeout_ms")?,
-                },
-                reserved: counts.get(&name).copied().unwrap_or(0),
-                name,
-            })
+    let counts: HashMap<WorkerName, u64> = readable(&counts, count).into_iter().collect();
+    Ok(readable(&documents, |document| {
+        let row = Row(document);
+        let name: WorkerName = row.text("_id")?;
+        Ok(Worker {
+            seen_at: row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?,
+            report: Report {
+                version: document.get_str("version").ok().and_then(|version| version.parse().ok()),
+                slots: row.number("slots").ok(),
+                timeout_ms: row.number("timeout_ms")?,
+            },
+            reserved: counts.get(&name).copied().unwrap_or(0),
+            name,
         })
-        .collect()
+    }))
 }
 
 async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<TimedOut> {
@@ -245,16 +242,18 @@ async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
         .map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
     let mut suspects = Suspects { suspects: Vec::new(), beats: HashMap::new(), ahead_ms: None };
-    for document in &documents {
+    let read = |document: &Document| {
         let row = Row(document);
-        let in_ms: i64 = row.number("in_ms")?;
+        let suspect = Suspect { name: row.text("_id")?, timeout_ms: row.number("timeout_ms")? };
+        Ok((row.number::<i64>("in_ms")?, row.number("beat")?, suspect))
+    };
+    for (in_ms, beat, suspect) in readable(&documents, read) {
         if in_ms > 0 {
             suspects.ahead_ms = Some(in_ms.unsigned_abs());
             break;
         }
-        let name: WorkerName = row.text("_id")?;
-        suspects.beats.insert(name.clone(), row.number("beat")?);
-        suspects.suspects.push(Suspect { name, timeout_ms: row.number("timeout_ms")? });
+        suspects.beats.insert(suspect.name.clone(), beat);
+        suspects.suspects.push(suspect);
     }
     Ok(suspects)
 }

@@ -9,18 +9,30 @@ use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Fired, Firing, Result, Saved, Schedules};
+use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, StoreError};
 
 #[async_trait]
 impl Schedules for SqliteStore {
-    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>> {
+    async fn schedules(&self, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>> {
         let after = after.cloned();
         self.read(move |db, _| list(db, after.as_ref(), limit)).await
     }
 
     async fn schedule(&self, name: &ScheduleName) -> Result<Option<Schedule>> {
         let name = name.clone();
-        self.read(move |db, _| find(db, &name)).await
+        self.read(move |db, _| find(db, &name)).await.map_err(StoreError::unreadable)
+    }
+
+    async fn discard_unreadable_schedule(&self, name: &ScheduleName) -> Result<()> {
+        let name = name.clone();
+        let discard = move |db: &Tx<'_>| match find(db, &name) {
+            Err(Fault::Stored { .. }) => {
+                db.prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name.as_str()])?;
+                Ok(())
+            }
+            found => found.map(drop),
+        };
+        self.writer.run(move |db, _| discard(db)).await
     }
 
     async fn save_schedule(
@@ -45,7 +57,7 @@ impl Schedules for SqliteStore {
 }
 
 /// Returns schedules by name.
-fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<Schedule>, Fault> {
+fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>, Fault> {
     let mut all = db.prepare_cached(
         "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules \
          WHERE name > ?1 ORDER BY name LIMIT ?2",
@@ -53,7 +65,15 @@ fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<V
     let mut rows = all.query(params![after.map_or("", ScheduleName::as_str), row::signed(limit)])?;
     let mut schedules = Vec::new();
     while let Some(found) = rows.next()? {
-        schedules.push(schedule(found)?);
+        match schedule(found) {
+            Err(error @ Fault::Stored { .. }) => {
+                tracing::error!(%error, "a schedule cannot be read");
+                if let Ok(name) = row::parsed(found, 0, "name of a schedule") {
+                    schedules.push(Err((name, error.to_string())));
+                }
+            }
+            read => schedules.push(Ok(read?)),
+        }
     }
     Ok(schedules)
 }
@@ -69,9 +89,9 @@ fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault>
 fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
     Ok(Schedule {
         name: row::parsed(found, 0, "name of a schedule")?,
-        version: found.get(1)?,
-        rev: found.get(2)?,
-        next_at: row::time(found, 3)?,
+        version: row::own(found, 1, "version of a schedule")?,
+        rev: row::own(found, 2, "rev of a schedule")?,
+        next_at: row::own::<Option<i64>>(found, 3, "next run of a schedule")?.map(Timestamp::from_millis),
         last_job: row::parsed_if_any(found, 4, "job of a schedule")?,
         last_runs: row::json(found, 5, "runs of a schedule")?.unwrap_or_default(),
         rule: row::json(found, 6, "rule of a schedule")?
@@ -130,7 +150,10 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
     let mut rows = next.query([row::signed(limit)])?;
     let mut moments = Vec::new();
     while let Some(found) = rows.next()? {
-        moments.push((row::parsed(found, 0, "name of a schedule")?, Timestamp::from_millis(found.get(1)?)));
+        match row::parsed(found, 0, "name of a schedule") {
+            Ok(name) => moments.push((name, Timestamp::from_millis(found.get(1)?))),
+            Err(error) => tracing::error!(%error, "a schedule cannot be read"),
+        }
     }
     Ok(moments)
 }

@@ -1,11 +1,10 @@
 //! The settings of queues.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::job::{QueueName, QueueSettings};
+use crate::job::QueueName;
+use crate::store::settings::NO_VALID_VERSION;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
@@ -37,13 +36,24 @@ pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSn
     }
     let mut all = db.prepare_cached("SELECT queue, settings, version FROM settings")?;
     let mut rows = all.query([])?;
-    let mut queues = HashMap::new();
+    let mut snapshot = SettingsSnapshot { revision, ..SettingsSnapshot::default() };
+    // One row that another program spoiled must not make the settings of all queues unknown.
     while let Some(found) = rows.next()? {
-        let settings: Option<QueueSettings> = row::json(found, 1, "settings")?;
-        let stored = StoredSettings { settings: settings.unwrap_or_default(), version: found.get(2)? };
-        queues.insert(row::parsed(found, 0, "queue")?, stored);
+        match row::parsed::<QueueName>(found, 0, "queue") {
+            Ok(queue) => snapshot.add(queue, object(found)?, found.get(2).ok()),
+            Err(error) => tracing::error!(%error, "the settings of a queue cannot be read"),
+        }
     }
-    Ok(Some(SettingsSnapshot { revision, queues }))
+    Ok(Some(snapshot))
+}
+
+/// The stored settings as JSON; no settings where there are none, and null where they are not JSON.
+fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
+    match row::json(found, 1, "settings") {
+        Ok(stored) => Ok(stored.unwrap_or_else(|| serde_json::Map::new().into())),
+        Err(Fault::Sql(error)) if error.sqlite_error().is_some() => Err(Fault::Sql(error)),
+        Err(_) => Ok(serde_json::Value::Null),
+    }
 }
 
 /// Replaces a queue's settings, or removes them, if they are of the expected version.
@@ -53,9 +63,10 @@ pub fn save(
     to: Option<&StoredSettings>,
     expected: &Expected,
 ) -> Result<Saved, Fault> {
+    let version = |row: &rusqlite::Row<'_>| Ok(row.get(0).unwrap_or_else(|_| NO_VALID_VERSION.to_owned()));
     let current: Option<String> = db
         .prepare_cached("SELECT version FROM settings WHERE queue = ?1")?
-        .query_row([queue.as_str()], |row| row.get(0))
+        .query_row([queue.as_str()], version)
         .optional()?;
     let as_expected = match expected {
         Expected::Any => true,

@@ -334,8 +334,10 @@ impl Round<'_> {
         }
         let now = self.mongo.now()?;
         let database = self.mongo.connection.database().await?;
-        let update = |(_, plan): &(usize, Plan)| Some(strict(plan.guard(), plan.update(now)?));
-        let updates: Vec<Document> = plans.iter().filter_map(update).collect();
+        let update = |(_, plan): &(usize, Plan)| {
+            plan.update(now).map(|update| Some(strict(plan.guard(), update?))).transpose()
+        };
+        let updates = plans.iter().filter_map(update).collect::<Result<Vec<Document>>>()?;
         let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
         let delete_count = leaving.len() as u64;
         let update = async {

@@ -20,7 +20,7 @@ use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
-use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
+use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _, StoreError};
 
 /// The result of a transaction.
 enum Written {
@@ -180,7 +180,7 @@ impl Transaction for CarryOut<'_> {
         lines.load(callbacks.iter().filter_map(|(_, job)| push::line(job)), tx).await?;
         let now = tx.mongo.now()?;
         for (_, callback) in &callbacks {
-            resolved.add(callback, &mut lines, now);
+            resolved.add(callback, &mut lines, now)?;
         }
         lines.write(tx).await?;
         let receipts = plans.iter().zip(&pushed).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
@@ -215,8 +215,11 @@ async fn write_jobs(
     tx: &mut Tx<'_>,
 ) -> Result<bool, TxError> {
     let now = tx.mongo.now()?;
-    let update = |(_, plan): &(usize, Plan)| Some(doc! { "q": plan.guard(), "u": plan.update(now)? });
-    let updates = plans.iter().filter_map(update).chain(groups::statements(next)).collect();
+    let update = |(_, plan): &(usize, Plan)| {
+        plan.update(now).map(|update| Some(doc! { "q": plan.guard(), "u": update? })).transpose()
+    };
+    let mut updates = plans.iter().filter_map(update).collect::<Result<Vec<_>, StoreError>>()?;
+    updates.extend(groups::statements(next));
     let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
     let deletes = if leaving.is_empty() { Vec::new() } else { vec![deletion(&leaving)] };
     let mut found = 0;

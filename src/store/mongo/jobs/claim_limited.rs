@@ -129,7 +129,7 @@ impl Round<'_> {
         let blocking = verdicts.blocked.into_iter().map(|(_, semaphore)| semaphore);
         let offers = verdicts.offers.into_iter().chain(blocking).collect();
         if let Some(deliveries) = allowance.note(granted.len(), now) {
-            let update = doc! { "$set": { "recent": serialized(deliveries) } };
+            let update = doc! { "$set": { "recent": serialized(deliveries)? } };
             let limits = tx.collection(LIMITS);
             let update = limits.update_one(doc! { "_id": self.queue.as_str() }, update);
             update.session(tx.session()).await?;

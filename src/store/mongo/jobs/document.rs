@@ -57,10 +57,10 @@ pub fn without_contents() -> Document {
 }
 
 /// Returns a job as a document.
-pub fn from_job(job: &Job, now: Timestamp) -> Document {
+pub fn from_job(job: &Job, now: Timestamp) -> Result<Document> {
     let document = doc! { "_id": job.meta.id.as_str(), "v": VERSION };
     let mut fields = Fields { set: document, unset: None };
-    fields.put_meta(&job.meta, now);
+    fields.put_meta(&job.meta, now)?;
     let mut document = fields.set;
     put_json(&mut document, "payload", &job.payload);
     if !job.headers.is_empty() {
@@ -70,7 +70,7 @@ pub fn from_job(job: &Job, now: Timestamp) -> Document {
     if let Some(result) = &job.result {
         put_json(&mut document, "result", result);
     }
-    document
+    Ok(document)
 }
 
 /// Returns the update that replaces a document's metadata and, where given, its payload and its result.
@@ -79,9 +79,9 @@ pub fn update(
     new_payload: Option<&Payload>,
     result: Option<&Payload>,
     now: Timestamp,
-) -> Document {
+) -> Result<Document> {
     let mut fields = Fields { set: Document::new(), unset: Some(Document::new()) };
-    fields.put_meta(meta, now);
+    fields.put_meta(meta, now)?;
     let (mut set, mut unset) = (fields.set, fields.unset.unwrap_or_default());
     for (name, value) in [("payload", new_payload), ("result", result)] {
         if let Some(value) = value {
@@ -95,7 +95,7 @@ pub fn update(
     if !unset.is_empty() {
         update.insert("$unset", unset);
     }
-    update
+    Ok(update)
 }
 
 /// The fields of a document, and for an update those that are removed.
@@ -114,9 +114,9 @@ impl Fields {
     }
 
     /// Puts the metadata.
-    fn put_meta(&mut self, meta: &Meta, now: Timestamp) {
+    fn put_meta(&mut self, meta: &Meta, now: Timestamp) -> Result<()> {
         macro_rules! put {
-            ($($field:ident $name:literal,)*) => { $(self.maybe($name, meta.$field.write());)* };
+            ($($field:ident $name:literal,)*) => { $(self.maybe($name, meta.$field.write()?);)* };
         }
         meta_table!(put);
         self.maybe("due", meta.due(now).map(date));
@@ -126,6 +126,7 @@ impl Fields {
         self.maybe("progress", progress_bson);
         self.maybe("progress_json", progress_text);
         self.maybe("turn", turn(meta));
+        Ok(())
     }
 }
 
@@ -161,11 +162,11 @@ pub fn to_job(document: &Document) -> Result<Job> {
 
 /// Reads those of these documents that are valid. An invalid one, which another program wrote, is logged and skipped: it
 /// must not make the others undeliverable, unreapable or invisible.
-pub fn readable<T>(documents: &[Document], read: impl Fn(&Document) -> Result<T>) -> Vec<T> {
+pub fn readable<'d, T>(documents: &'d [Document], read: impl Fn(&'d Document) -> Result<T>) -> Vec<T> {
     let logged = |document| match read(document) {
         Ok(value) => Some(value),
         Err(error) => {
-            tracing::error!(error = crate::store::chain(&error), "a job cannot be read");
+            tracing::error!(error = crate::store::chain(&error), "a document cannot be read");
             None
         }
     };

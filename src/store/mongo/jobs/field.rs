@@ -18,7 +18,7 @@ pub trait Field: Sized {
     fn read(row: &Row<'_>, name: &str) -> Result<Self>;
 
     /// Returns what is written; nothing for a field that is absent.
-    fn write(&self) -> Option<Bson>;
+    fn write(&self) -> Result<Option<Bson>>;
 }
 
 impl<T: Field> Field for Option<T> {
@@ -26,8 +26,8 @@ impl<T: Field> Field for Option<T> {
         row.some(name, T::read)
     }
 
-    fn write(&self) -> Option<Bson> {
-        self.as_ref()?.write()
+    fn write(&self) -> Result<Option<Bson>> {
+        self.as_ref().map_or(Ok(None), T::write)
     }
 }
 
@@ -39,8 +39,8 @@ macro_rules! texts {
                     row.text(name)
                 }
 
-                fn write(&self) -> Option<Bson> {
-                    Some(self.as_str().into())
+                fn write(&self) -> Result<Option<Bson>> {
+                    Ok(Some(self.as_str().into()))
                 }
             }
         )*
@@ -54,8 +54,8 @@ impl Field for Claim {
         row.0.get_str(name).map(Self::from_stored).map_err(|_| row.fault(name))
     }
 
-    fn write(&self) -> Option<Bson> {
-        Some(self.as_str().into())
+    fn write(&self) -> Result<Option<Bson>> {
+        Ok(Some(self.as_str().into()))
     }
 }
 
@@ -64,23 +64,23 @@ impl Field for State {
         row.0.get_str(name).ok().and_then(Self::from_word).ok_or_else(|| row.fault(name))
     }
 
-    fn write(&self) -> Option<Bson> {
-        Some(self.as_str().into())
+    fn write(&self) -> Result<Option<Bson>> {
+        Ok(Some(self.as_str().into()))
     }
 }
 
 /// Integers, and the type that each is written as; either is read.
 macro_rules! numbers {
-    ($($type:ty, $bson:ty, $cast:expr;)*) => {
+    ($($type:ty, $bson:ty;)*) => {
         $(
             impl Field for $type {
                 fn read(row: &Row<'_>, name: &str) -> Result<Self> {
                     row.number(name)
                 }
 
-                fn write(&self) -> Option<Bson> {
-                    let cast: fn($type) -> $bson = $cast;
-                    Some(cast(*self).into())
+                fn write(&self) -> Result<Option<Bson>> {
+                    let bson = <$bson>::try_from(*self).map_err(StoreError::internal)?;
+                    Ok(Some(bson.into()))
                 }
             }
         )*
@@ -88,10 +88,10 @@ macro_rules! numbers {
 }
 
 numbers! {
-    i32, i32, |number| number;
-    i64, i64, |number| number;
-    u32, i64, i64::from;
-    u64, i64, u64::cast_signed;
+    i32, i32;
+    i64, i64;
+    u32, i64;
+    u64, i64;
 }
 
 /// What is false is absent.
@@ -100,8 +100,8 @@ impl Field for bool {
         Ok(row.0.get_bool(name).unwrap_or(false))
     }
 
-    fn write(&self) -> Option<Bson> {
-        self.then_some(Bson::Boolean(true))
+    fn write(&self) -> Result<Option<Bson>> {
+        Ok(self.then_some(Bson::Boolean(true)))
     }
 }
 
@@ -110,8 +110,8 @@ impl Field for Timestamp {
         row.time(name)?.ok_or_else(|| row.fault(name))
     }
 
-    fn write(&self) -> Option<Bson> {
-        Some(date(*self).into())
+    fn write(&self) -> Result<Option<Bson>> {
+        Ok(Some(date(*self).into()))
     }
 }
 
@@ -123,8 +123,8 @@ macro_rules! parts {
                     row.part(name)?.ok_or_else(|| row.fault(name))
                 }
 
-                fn write(&self) -> Option<Bson> {
-                    Some(serialized(self))
+                fn write(&self) -> Result<Option<Bson>> {
+                    serialized(self).map(Some)
                 }
             }
         )*
@@ -139,8 +139,8 @@ impl<T: Serialize + DeserializeOwned> Field for Vec<T> {
         Ok(row.part(name)?.unwrap_or_default())
     }
 
-    fn write(&self) -> Option<Bson> {
-        (!self.is_empty()).then(|| serialized(self))
+    fn write(&self) -> Result<Option<Bson>> {
+        (!self.is_empty()).then(|| serialized(self)).transpose()
     }
 }
 
@@ -149,9 +149,10 @@ pub fn date(at: Timestamp) -> DateTime {
     DateTime::from_millis(at.millis())
 }
 
-/// Returns a value as BSON through serde. Times in it become text, so no query may sort by them.
-pub fn serialized(value: &impl Serialize) -> Bson {
-    mongodb::bson::serialize_to_bson(value).unwrap_or(Bson::Null)
+/// Returns a value as BSON through serde. Times in it become text, so no query may sort by them. A number past 64 bits
+/// with a sign is an error.
+pub fn serialized(value: &impl Serialize) -> Result<Bson> {
+    mongodb::bson::serialize_to_bson(value).map_err(StoreError::internal)
 }
 
 /// Reads fields of one document. A field that violates the schema is an error that names it.

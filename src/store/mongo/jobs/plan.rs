@@ -12,7 +12,7 @@ use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::jobs::document::update;
-use crate::store::{Applied, CalledBack};
+use crate::store::{Applied, CalledBack, Result};
 
 /// A plan for one job.
 pub struct Plan {
@@ -98,12 +98,12 @@ impl Plan {
     }
 
     /// What this plan changes in the document, if it is to be changed.
-    pub fn update(&self, now: Timestamp) -> Option<Document> {
+    pub fn update(&self, now: Timestamp) -> Result<Option<Document>> {
         let Next::Write { meta, payload, result } = &self.step.next else {
-            return None;
+            return Ok(None);
         };
         let next = Meta { rev: self.rev, ..(**meta).clone() };
-        Some(update(&next, payload.as_ref(), result.as_ref(), now))
+        update(&next, payload.as_ref(), result.as_ref(), now).map(Some)
     }
 
     /// The job as it is once the plan is carried out, if it is still reserved then.

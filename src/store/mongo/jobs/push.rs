@@ -110,7 +110,7 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     let mut arriving = Changes::default();
     jobs.iter().for_each(|job| arriving.came(&job.queue, State::Ready, 1));
     let arriving = mongo.counters.in_flight(arriving);
-    let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect();
+    let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect::<Result<_>>()?;
     let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
     let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
@@ -188,16 +188,16 @@ impl Resolved {
     }
 
     /// Adds a job that is stored whatever keys there are, at the end of its line, which must be loaded.
-    pub fn add(&mut self, job: &NewJob, lines: &mut Lines, now: Timestamp) -> State {
+    pub fn add(&mut self, job: &NewJob, lines: &mut Lines, now: Timestamp) -> Result<State> {
         let mut stored = job.clone().into_job();
         if let Some(line) = line(job) {
             let (turn, is_first) = lines.join(&line);
             delivery::join_line(&mut stored.meta, turn, is_first);
         }
         let (queue, position) = position(job);
-        self.documents.push(from_job(&stored, now));
+        self.documents.push(from_job(&stored, now)?);
         self.arriving.push((queue, stored.meta.state, position));
-        stored.meta.state
+        Ok(stored.meta.state)
     }
 }
 
@@ -222,7 +222,7 @@ pub async fn resolve(
             resolved.pushed.push(pushed);
             continue;
         }
-        let state = resolved.add(job, lines, now);
+        let state = resolved.add(job, lines, now)?;
         if let (Some(id), Some(hold)) = (id, &job.key) {
             resolved.records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
             holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));

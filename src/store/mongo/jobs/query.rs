@@ -43,7 +43,7 @@ pub async fn room(
         let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
         let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
         let leaves = u64::from(leaving == Some(queue));
-        let most = max_jobs.saturating_add(leaves);
+        let most = max_jobs.saturating_add(leaves).min(i64::MAX.unsigned_abs());
         let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
         room.set(queue.clone(), Room::of(max_jobs, there, leaves));
     }
@@ -111,13 +111,10 @@ pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Tim
     let filter = doc! { "due": { "$exists": true }, "$expr": { "$gt": ["$due", "$$NOW"] } };
     let projection = doc! { "_id": 1, "queue": 1, "due": 1 };
     let documents = all(mongo, filter, doc! { "due": 1 }, projection, limit).await?;
-    documents
-        .iter()
-        .map(|document| {
-            let row = Row(document);
-            Ok((row.text("queue")?, row.time("due")?.ok_or_else(|| row.fault("due"))?))
-        })
-        .collect()
+    Ok(readable(&documents, |document| {
+        let row = Row(document);
+        Ok((row.text("queue")?, row.time("due")?.ok_or_else(|| row.fault("due"))?))
+    }))
 }
 
 /// The queues that have jobs: one seek in the index for each, however many jobs it has.
@@ -142,5 +139,5 @@ pub async fn queues(
     let hint = mongodb::options::Hint::Name("head".to_owned());
     let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).hint(hint).await.map_err(fault)?;
     let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    rows.iter().map(|row| Row(row).text("_id")).collect()
+    Ok(readable(&rows, |row| Row(row).text("_id")))
 }

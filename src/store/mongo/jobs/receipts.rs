@@ -22,7 +22,7 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
         return Ok(());
     }
     let until = date(tx.mongo.now()?.plus_ms(receipt::RETAIN_MS));
-    let documents: Vec<Document> = receipts
+    let documents = receipts
         .iter()
         .map(|receipt| {
             let mut document = doc! {
@@ -35,12 +35,12 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
                 document.extend(doc! { "to": queue.as_str(), "run_at": date(run_at), "blocked": blocked });
             }
             if !receipt.pushed.is_empty() {
-                document.insert("pushed", serialized(&receipt.pushed));
+                document.insert("pushed", serialized(&receipt.pushed)?);
             }
             document.extend(receipt.started_at.map(|at| ("started_at".to_owned(), date(at).into())));
-            document
+            Ok(document)
         })
-        .collect();
+        .collect::<Result<Vec<Document>>>()?;
     tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
     Ok(())
 }

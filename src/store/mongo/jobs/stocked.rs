@@ -8,7 +8,7 @@ use crate::job::QueueName;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
-use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::{Result, Store as _};
 
 /// How many queues one command asks for.
@@ -23,16 +23,14 @@ const QUEUES_PER_COMMAND: usize = 1000;
 pub async fn stocked(mongo: &Mongo, queues: &[QueueName]) -> Result<Vec<QueueName>> {
     let now = date(mongo.now()?);
     let jobs = mongo.collection(JOBS).await?;
-    let mut stocked = Vec::new();
+    let mut stocked: Vec<QueueName> = Vec::new();
     for part in queues.chunks(QUEUES_PER_COMMAND) {
         let names: Vec<&str> = part.iter().map(QueueName::as_str).collect();
         let due = doc! { "queue": { "$in": names }, "state": "ready", "run_at": { "$lte": now } };
         let pipeline = [doc! { "$match": due }, doc! { "$group": { "_id": "$queue" } }];
         let cursor = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
         let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-        for row in &rows {
-            stocked.push(Row(row).text("_id")?);
-        }
+        stocked.extend(readable(&rows, |row| Row(row).text("_id")));
     }
     Ok(stocked)
 }

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -306,6 +307,11 @@ pub fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize, what: &'static str) -
     text(row, at)?.map(serde_json::from_str).transpose().map_err(|error| Fault::stored(what, error))
 }
 
+/// A value of SQLite; where the column holds one of another type, an error that names it.
+pub fn own<T: FromSql>(row: &Row<'_>, at: usize, what: &'static str) -> Result<T, Fault> {
+    row.get(at).map_err(|error| Fault::stored(what, error))
+}
+
 /// The text of a column as something that is parsed.
 pub fn parsed<T: FromStr>(row: &Row<'_>, at: usize, what: &'static str) -> Result<T, Fault>
 where
@@ -333,7 +339,7 @@ pub fn payload(row: &Row<'_>, at: usize, what: &'static str) -> Result<Option<Pa
 /// The text of a column; nothing for NULL.
 pub fn text<'a>(row: &'a Row<'_>, at: usize) -> Result<Option<&'a str>, Fault> {
     let value = row.get_ref(at)?.as_str_or_null();
-    value.map_err(|error| Fault::Sql(error.into()))
+    value.map_err(|error| Fault::stored("text", error))
 }
 
 /// A state.

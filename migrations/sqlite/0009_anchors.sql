@@ -1,0 +1,1 @@
+-- On MongoDB the validator of jobs refuses names that end in a newline. Here the types of the server alone write rows.

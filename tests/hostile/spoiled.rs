@@ -1,0 +1,140 @@
+//! Documents and rows that another program spoiled: each concerns itself only. It is shown, stops neither the others
+//! nor a start, and is mended over HTTP.
+
+use mongodb::bson::{Bson, Document, doc};
+use reqwest::Method;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::common::server::{Place, Server, until};
+
+/// The database behind a place, as another program sees it.
+async fn database(place: &Place) -> mongodb::Database {
+    mongodb::Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap()
+}
+
+async fn replace(database: &mongodb::Database, collection: &str, document: Document) {
+    let id = doc! { "_id": document.get("_id").unwrap().clone() };
+    let collection = database.collection::<Document>(collection);
+    collection.replace_one(id, document).upsert(true).await.unwrap();
+}
+
+fn execute(place: &Place, sql: &str) {
+    let file = Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
+    file.busy_timeout(crate::common::server::PATIENCE).unwrap();
+    file.execute_batch(sql).unwrap();
+}
+
+fn rule() -> Value {
+    json!({"cron": "* * * * * *", "queue": "timed", "job": {"payload": 1}})
+}
+
+async fn put(server: &Server, path: &str, body: Value) -> Value {
+    let (status, answer) = server.send(Method::PUT, path, Some(body)).await;
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer
+}
+
+/// Things that are valid, beside those that will be spoiled.
+async fn fill(server: &Server) {
+    put(server, "/v1/queues/good", json!({"max_jobs": 7})).await;
+    put(server, "/v1/queues/bad", json!({"max_jobs": 7, "paused": true})).await;
+    put(server, "/v1/semaphores/good", json!({"capacity": 1})).await;
+    put(server, "/v1/semaphores/bad", json!({"capacity": 1})).await;
+    put(server, "/v1/schedules/bad", rule()).await;
+    put(server, "/v1/schedules/good", rule()).await;
+    for worker in ["bad", "good"] {
+        let path = format!("/v1/workers/{worker}/heartbeat");
+        assert_eq!(server.post(&path, json!({"timeout_ms": 1000})).await.0, 200);
+    }
+}
+
+/// What is spoiled is shown as such, and everything else works as ever.
+async fn only_the_spoiled_is_concerned(server: &Server, capacity: Option<u64>) {
+    let bad = server.get("/v1/queues/bad").await.1;
+    assert!(bad["unreadable"].as_str().unwrap().contains("not"), "{bad}");
+    let queues = server.get("/v1/queues").await.1;
+    assert!(queues["queues"].to_string().contains("unreadable"), "{queues}");
+    assert_eq!(server.get("/v1/queues/good").await.1["max_jobs"], 7);
+    server.push("bad", json!({"payload": 1})).await;
+    server.push("good", json!({"payload": 1, "semaphores": ["good"]})).await;
+    assert_eq!(server.reserve("good", json!({})).await.len(), 1);
+    let (status, semaphores) = server.get("/v1/semaphores").await;
+    assert_eq!((status, semaphores["semaphores"].as_array().unwrap().len()), (200, 2), "{semaphores}");
+    if let Some(capacity) = capacity {
+        assert_eq!(server.get("/v1/semaphores/bad").await.1["capacity"], capacity);
+    }
+    let schedules = server.get("/v1/schedules").await.1;
+    assert_eq!(schedules["schedules"][0]["name"], "good", "{schedules}");
+    assert_eq!(schedules["unreadable"][0]["name"], "bad", "{schedules}");
+    let (status, problem) = server.get("/v1/schedules/bad").await;
+    assert_eq!((status, problem["code"].as_str()), (409, Some("unreadable")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("PUT"), "{problem}");
+    assert_eq!(server.get("/v1/workers").await.0, 200);
+    let runs = async || server.get("/v1/schedules/good").await.1["last_runs"].to_string();
+    let before = runs().await;
+    until("the valid schedule runs", || async { runs().await != before }).await;
+}
+
+async fn writing_mends(server: &Server) {
+    let mended = put(server, "/v1/queues/bad", json!({"max_jobs": 8})).await;
+    assert_eq!((&mended["max_jobs"], &mended["unreadable"]), (&json!(8), &Value::Null));
+    assert_eq!(put(server, "/v1/semaphores/bad", json!({"capacity": 3})).await["capacity"], 3);
+    put(server, "/v1/schedules/bad", rule()).await;
+    assert_eq!(server.get("/v1/schedules/bad").await.0, 200);
+    assert_eq!(server.send(Method::DELETE, "/v1/schedules/bad", None).await.0, 204);
+    assert_eq!(server.post("/v1/workers/bad/heartbeat", json!({})).await.0, 200);
+    assert!(server.get("/v1/workers").await.1["workers"].to_string().contains("\"bad\""));
+}
+
+/// Each way in which documents of MongoDB have been spoiled.
+pub async fn a_spoiled_document_stops_nothing_else(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    fill(&server).await;
+    let database = database(place).await;
+    let many = doc! { "max_jobs": "many", "paused": true };
+    for settings in [Bson::Null, many.into(), Bson::Array(vec![]), doc! { "lease_ms": 1 }.into()] {
+        let bad = doc! { "_id": "bad", "settings": settings, "version": 5 };
+        replace(&database, "queues", bad).await;
+        let nameless = doc! { "_id": "no name\n", "settings": {}, "version": "1" };
+        replace(&database, "queues", nameless).await;
+        replace(&database, "semaphores", doc! { "_id": "bad", "capacity": "1", "rev": Bson::Null }).await;
+        replace(
+            &database,
+            "schedules",
+            doc! { "_id": "bad", "rule": "{}", "next_at": mongodb::bson::DateTime::MIN },
+        )
+        .await;
+        let worker =
+            doc! { "_id": "bad", "silent_at": mongodb::bson::DateTime::MIN, "timeout_ms": 0, "beat": "x" };
+        replace(&database, "workers", worker).await;
+        replace(&database, "meta", doc! { "_id": "settings", "revision": "x" }).await;
+        assert!(server.terminate().await.success());
+        server = Server::start(&place.url).await;
+        only_the_spoiled_is_concerned(&server, Some(0)).await;
+        writing_mends(&server).await;
+        put(&server, "/v1/schedules/bad", rule()).await;
+        assert_eq!(server.send(Method::DELETE, "/v1/queues/good?force=true", None).await.0, 204);
+        put(&server, "/v1/queues/good", json!({"max_jobs": 7})).await;
+    }
+}
+
+/// The same in the file of SQLite.
+pub async fn a_spoiled_row_stops_nothing_else(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    fill(&server).await;
+    assert!(server.terminate().await.success());
+    execute(place, "UPDATE settings SET settings = '{\"max_jobs\":\"x\"}' WHERE queue = 'bad'");
+    execute(place, "UPDATE schedules SET rule = '{}', next_at = 0 WHERE name = 'bad'");
+    let mut server = Server::start(&place.url).await;
+    only_the_spoiled_is_concerned(&server, None).await;
+    writing_mends(&server).await;
+    assert!(server.terminate().await.success());
+    // What versions before took, and MongoDB does not hold.
+    execute(
+        place,
+        "UPDATE settings SET settings = '{\"max_jobs\":18446744073709551615}' WHERE queue = 'bad'",
+    );
+    let server = Server::start(&place.url).await;
+    assert_eq!(server.get("/v1/queues/bad").await.1["max_jobs"], 9_223_372_036_854_775_807_u64);
+}
