@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tailback::config::{self, Config, ConfigError, Flags, StoreUrl};
+use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
 use tailback::{bench, http, server, telemetry};
 
 /// A request makes a few hundred small allocations on several threads, and so does SQLite, which uses this allocator
@@ -94,13 +94,30 @@ impl Options {
 
 /// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration.
 fn main() -> ExitCode {
-    match run(Cli::parse().command.unwrap_or_else(|| Command::Serve(Options::default()))) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match run(cli.command.unwrap_or_else(|| Command::Serve(Options::default()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tailback: {error:#}");
+            eprintln!("tailback: {}", secret::mask(&format!("{error:#}")));
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
         }
     }
+}
+
+/// Prints what the command line should be, without the values that may have passwords: clap quotes what it refuses.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        print!("{}", error.render());
+        return ExitCode::SUCCESS;
+    }
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let text = secret::mask_words(&error.render().to_string(), words.iter().map(String::as_str));
+    eprint!("{text}");
+    ExitCode::from(2)
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -125,7 +142,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::CheckConfig(options) => {
-            println!("{:#?}", options.load()?);
+            println!("{}", secret::mask(&format!("{:#?}", options.load()?)));
             Ok(())
         }
         Command::Bench(options) => bench::run(options),

@@ -1,6 +1,7 @@
 //! The configuration: the raw form ([`raw`]) is parsed strictly and validated into [`Config`].
 
 pub mod raw;
+pub mod secret;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -72,10 +73,7 @@ impl std::fmt::Debug for StoreUrl {
         match self {
             Self::Sqlite(None) => f.write_str("sqlite::memory:"),
             Self::Sqlite(Some(path)) => write!(f, "sqlite:{}", path.display()),
-            Self::Mongo(url) => match (url.find("://"), url.rfind('@')) {
-                (Some(scheme), Some(at)) => write!(f, "{}***{}", &url[..scheme + 3], &url[at..]),
-                _ => f.write_str(url),
-            },
+            Self::Mongo(url) => f.write_str(&secret::mask(url)),
         }
     }
 }
@@ -99,10 +97,32 @@ impl std::str::FromStr for StoreUrl {
         if database.is_empty() {
             return Err("must name a database behind the host: mongodb://HOST/DATABASE".to_owned());
         }
-        mongodb::options::ConnectionString::parse(url)
-            .map_err(|error| format!("is not a MongoDB URL: {error}"))?;
+        // The driver's errors quote parts of the URL, which may be the password.
+        mongodb::options::ConnectionString::parse(url).map_err(|error| wrong_url(url, &error))?;
         Ok(Self::Mongo(url.to_owned()))
     }
+}
+
+/// Returns what is wrong with a URL of MongoDB, without quoting any of it but its scheme and options.
+fn wrong_url(url: &str, error: &mongodb::error::Error) -> String {
+    let quotes = |word: &str| word.len() > 2 && url.contains(word);
+    let text = error.to_string();
+    let words = text.split_inclusive([' ', ':', ',', '"', '\'', '`', '@', '/']);
+    let said: String = words
+        .map(|word| {
+            let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
+            if quotes(bare) && !is_option(bare) { word.replace(bare, "***") } else { word.to_owned() }
+        })
+        .collect();
+    format!("is not a MongoDB URL: {said}")
+}
+
+/// Returns whether a word is one of the names that may be quoted of a URL.
+fn is_option(word: &str) -> bool {
+    matches!(
+        word,
+        "mongodb" | "srv" | "host" | "port" | "database" | "replicaSet" | "directConnection" | "tls"
+    )
 }
 
 /// An error in the configuration: the key, where it was set, and the valid values.
@@ -135,7 +155,7 @@ pub fn load(
             figment = figment.merge(raw::Flag(Serialized::default(key, value)));
         }
     }
-    let raw: Raw = figment.extract().map_err(|error| ConfigError(raw::describe(error)))?;
+    let raw: Raw = figment.extract().map_err(|error| ConfigError(secret::mask(&raw::describe(error))))?;
     validate(raw, &figment)
 }
 
@@ -223,7 +243,7 @@ struct Check<'a>(&'a Figment);
 impl Check<'_> {
     fn fault(&self, key: &str, what: &str) -> ConfigError {
         let source = self.0.find_metadata(key).map(|metadata| raw::source(metadata, key)).unwrap_or_default();
-        ConfigError(format!("{key} {what}{source}"))
+        ConfigError(secret::mask(&format!("{key} {what}{source}")))
     }
 
     fn range(&self, key: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {

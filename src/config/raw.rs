@@ -2,7 +2,7 @@
 
 #![expect(missing_docs, reason = "config.toml documents every option")]
 
-use figment::error::Kind;
+use figment::error::{Actual, Kind};
 use figment::providers::Serialized;
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Error, Metadata, Profile, Provider, Source};
@@ -181,6 +181,16 @@ pub fn source(metadata: &Metadata, key: &str) -> String {
     }
 }
 
+/// Returns an error of the TOML parser without the line that it quotes: that may be the one with the password.
+fn without_quotes(text: &str) -> String {
+    let is_quoted = |line: &&str| {
+        let bar = line.split('|').next().unwrap_or_default();
+        line.contains('|') && bar.trim().chars().all(|c| c.is_ascii_digit())
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| !is_quoted(line)).map(str::trim).collect();
+    lines.join(": ")
+}
+
 /// Translates an error of figment.
 pub fn describe(error: Error) -> String {
     let mut key = error.path.join(".");
@@ -195,7 +205,13 @@ pub fn describe(error: Error) -> String {
             format!("{key} is an unknown option{source}; known options: {}", known.join(", "))
         }
         Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{source}", known.join(", ")),
-        Kind::InvalidType(actual, expected) => format!("{key} must be {expected}, and is {actual}{source}"),
-        _ => format!("{error}{source}"),
+        Kind::InvalidType(actual, expected) => {
+            // A text may be a URL with a password that stands at the wrong key.
+            let actual =
+                if matches!(actual, Actual::Str(_)) { "a text".to_owned() } else { actual.to_string() };
+            format!("{key} must be {expected}, and is {actual}{source}")
+        }
+        Kind::InvalidValue(Actual::Str(_), expected) => format!("{key} must be {expected}{source}"),
+        _ => format!("{}{source}", without_quotes(&error.to_string())),
     }
 }
