@@ -63,17 +63,23 @@ enum Proof {
     Unknown,
     /// It was not, as far as is known: the change is planned again.
     Nothing,
-    /// Others have written the job since, before it or after it: the change is planned again, and if it is refused then, it
-    /// is unknown whether it had happened.
+    /// Others have written the job since, before it or after it: the change is planned again, and if it is refused
+    /// then, it is unknown whether it had happened.
     Overtaken,
 }
 
-/// What a plan of the same change, whose outcome is unknown, means for the next one.
-#[derive(Default)]
-struct Earlier {
-    /// Its `rev`, which the next plan gets as well: should it land late, the document proves it.
-    rev: Option<i64>,
-    is_overtaken: bool,
+/// What an earlier plan of a change means for it.
+enum Earlier {
+    /// The change is planned.
+    Plan {
+        /// See [`Plan::earlier`].
+        revs: Vec<i64>,
+        is_overtaken: bool,
+    },
+    /// It was carried out.
+    Done(Applied),
+    /// That will not be known.
+    Unknown,
 }
 
 /// The error of a change whose job others have written, or removed, since it was sent.
@@ -151,11 +157,14 @@ impl Round<'_> {
         let mut proven = Vec::new();
         for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
-            let earlier = match self.look_back(n, &change, meta.as_ref()).await? {
-                Ok(Some(earlier)) => earlier,
-                Ok(None) => continue,
-                Err(applied) => {
+            let (revs, is_overtaken) = match self.look_back(&change, meta.as_ref()).await? {
+                Earlier::Plan { revs, is_overtaken } => (revs, is_overtaken),
+                Earlier::Done(applied) => {
                     proven.push((n, applied));
+                    continue;
+                }
+                Earlier::Unknown => {
+                    self.answer(n, Err(unknown().into()));
                     continue;
                 }
             };
@@ -176,7 +185,7 @@ impl Round<'_> {
                 }
                 (Ok(step), Some(meta)) => {
                     let mut plan = Plan::new(meta, step, &change.operation, now);
-                    plan.rev = earlier.rev.unwrap_or(plan.rev);
+                    plan.earlier = revs;
                     plans.push((n, plan));
                 }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
@@ -184,7 +193,7 @@ impl Round<'_> {
                     let lost = matches!(refusal, Refusal::Lost { .. });
                     match if lost { self.receipt_of(&change).await? } else { None } {
                         Some(receipt) => proven.push((n, receipt.into())),
-                        None if earlier.is_overtaken => self.answer(n, Err(unknown().into())),
+                        None if is_overtaken => self.answer(n, Err(unknown().into())),
                         None => self.answer(n, Err(Denied::Refused(refusal))),
                     }
                 }
@@ -197,25 +206,19 @@ impl Round<'_> {
         Ok(plans)
     }
 
-    /// Looks what became of an earlier plan of this change, if its outcome was unknown. `Err`: it was carried out. `None`:
-    /// that will not be known, and the change is answered so.
-    async fn look_back(
-        &mut self,
-        n: usize,
-        change: &Change,
-        meta: Option<&Meta>,
-    ) -> Result<Result<Option<Earlier>, Applied>> {
-        let Some(plan) = self.sent.remove(&change.id) else { return Ok(Ok(Some(Earlier::default()))) };
-        let proof = self.proof(&plan, &change.operation, meta).await?;
-        let earlier = Earlier { rev: Some(plan.rev), is_overtaken: matches!(proof, Proof::Overtaken) };
-        self.sent.insert(change.id.clone(), plan);
+    /// Looks what became of an earlier plan of this change, if its outcome was unknown.
+    async fn look_back(&mut self, change: &Change, meta: Option<&Meta>) -> Result<Earlier> {
+        let Some(plan) = self.sent.get(&change.id) else {
+            return Ok(Earlier::Plan { revs: Vec::new(), is_overtaken: false });
+        };
+        let proof = self.proof(plan, &change.operation, meta).await?;
         Ok(match proof {
-            Proof::Done(applied) => Err(applied),
-            Proof::Unknown => {
-                self.answer(n, Err(unknown().into()));
-                Ok(None)
-            }
-            Proof::Nothing | Proof::Overtaken => Ok(Some(earlier)),
+            Proof::Done(applied) => Earlier::Done(applied),
+            Proof::Unknown => Earlier::Unknown,
+            Proof::Nothing | Proof::Overtaken => Earlier::Plan {
+                revs: plan.earlier.iter().copied().chain([plan.rev]).collect(),
+                is_overtaken: matches!(proof, Proof::Overtaken),
+            },
         })
     }
 
@@ -236,7 +239,7 @@ impl Round<'_> {
                 return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
             }
             (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
-            (Some(meta), ..) if !deletes && meta.rev == plan.rev => Proof::done(plan),
+            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => Proof::done(plan),
             (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
             // A forced cancel, this one or another.
             (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,

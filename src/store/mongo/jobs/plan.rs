@@ -30,6 +30,9 @@ pub struct Plan {
     joined: Option<Line>,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
+    /// The `rev`s of earlier plans of the same change whose outcome is unknown: one of them may land late, and then the
+    /// change has happened, too.
+    pub earlier: Vec<i64>,
     /// Whether its command was sent and the response lost; else MongoDB said how many jobs the command deleted.
     pub is_lost: bool,
 }
@@ -49,6 +52,7 @@ impl Plan {
             meta,
             step,
             rev: rand::random(),
+            earlier: Vec::new(),
             is_lost: false,
         }
     }
@@ -90,6 +94,11 @@ impl Plan {
     /// The same plan once the response to its command is lost.
     pub fn lost(self) -> Self {
         Self { is_lost: true, ..self }
+    }
+
+    /// Whether a document with this `rev` was written by this plan, or by an earlier one of the same change.
+    pub fn wrote(&self, rev: i64) -> bool {
+        self.rev == rev || self.earlier.contains(&rev)
     }
 
     /// Finds the job if it is as it was read.
