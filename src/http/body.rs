@@ -26,10 +26,8 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        match text(request, state).await? {
-            None => Err(Problem::field("", "is required; send {} to reset everything to the defaults")),
-            Some(bytes) => Ok(Self(parse(utf8(&bytes)?)?)),
-        }
+        let required = || Problem::field("", "is required; send {} to reset everything to the defaults");
+        parsed(request, state).await?.ok_or_else(required).map(Self)
     }
 }
 
@@ -42,16 +40,14 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        match text(request, state).await? {
-            None => Ok(Self(parse("{}")?)),
-            Some(bytes) => Ok(Self(parse(utf8(&bytes)?)?)),
-        }
+        parsed(request, state).await?.map_or_else(|| Ok(parse("{}")?), Ok).map(Self)
     }
 }
 
 /// Reads the body, which must be declared as JSON; nothing if it is empty.
-async fn text<S>(request: Request, state: &S) -> Result<Option<Bytes>, Problem>
+async fn parsed<T, S>(request: Request, state: &S) -> Result<Option<T>, Problem>
 where
+    T: DeserializeOwned,
     Limits: FromRef<S>,
 {
     let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
@@ -63,12 +59,9 @@ where
         let detail = "send JSON with the header content-type: application/json (curl: --json)";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    Ok(Some(bytes))
-}
-
-fn utf8(bytes: &[u8]) -> Result<&str, Problem> {
-    std::str::from_utf8(bytes)
-        .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
+    Ok(Some(parse(text)?))
 }
 
 /// Reads a whole body. A body of one chunk, the usual case, is not copied.

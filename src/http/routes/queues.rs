@@ -106,8 +106,8 @@ pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiRe
 
 /// Set a queue's settings
 ///
-/// Replaces all settings; absent ones fall back to the defaults, and `{}` resets all. Settings apply when they are used, also to jobs
-/// that were pushed before.
+/// Replaces all settings; absent ones fall back to the defaults, and `{}` resets all. Settings apply when
+/// they are used, also to jobs that were pushed before.
 #[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
