@@ -3,9 +3,10 @@
 //! Only a build with the feature `faults` has them: `scripts/test` builds with it, a release cannot (see below). Even
 //! there nothing happens unless an environment variable says so:
 //!
-//! - `TAILBACK_FAULTS`: a directory. Code that reaches the point `claim.written` looks for a file of that name there, renames it to
-//!   `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists), `stop` (SIGSTOP to this
-//!   process) or `kill` (SIGKILL). A file strikes once. While there is a file `trace`, each point that is reached adds its name to it.
+//! - `TAILBACK_FAULTS`: a directory. Code that reaches the point `claim.written` looks for a file of that name there,
+//!   renames it to `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists), `stop`
+//!   (SIGSTOP to this process) or `kill` (SIGKILL). A file strikes once. While there is a file `trace`, the name of each
+//!   point that is reached is added to it.
 //! - `TAILBACK_BUG`: the name of one planted mistake, `drop_push`, or `drop_push/7` for every seventh opportunity only.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]

@@ -114,7 +114,7 @@ pub enum Decision {
 }
 
 /// Decides about a job: its key comes before its queue's room, so that a duplicate is found in a full queue, too.
-/// `holder` has the job's key; `take_room` takes a index in the queue, if there is one.
+/// `holder` has the job's key; `take_room` takes room for one job in the queue, if there is some.
 pub fn decide<E>(
     id: &JobId,
     payload: &Payload,
@@ -158,7 +158,7 @@ impl Room {
         self.0.insert(queue, room);
     }
 
-    /// Takes one index in the queue; false if there is none left. A queue without a limit always has one.
+    /// Takes room for one job in the queue; false if there is none left. A queue without a limit always has some.
     pub fn take(&mut self, queue: &QueueName) -> bool {
         match self.0.get_mut(queue) {
             Some(0) => false,
