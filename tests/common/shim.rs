@@ -55,6 +55,18 @@ pub enum DiskFault {
 }
 
 impl DiskFault {
+    /// All faults of a single operation.
+    pub const SINGLE: [Self; 6] = [
+        Self::KillBefore,
+        Self::KillAfter,
+        Self::Torn,
+        Self::PowerCut,
+        Self::PowerCutPartly,
+        Self::ErrorOnce,
+    ];
+}
+
+impl DiskFault {
     /// Returns whether the server is gone afterwards.
     pub fn kills(self) -> bool {
         self <= Self::PowerCutPartly

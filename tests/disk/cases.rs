@@ -16,16 +16,6 @@ use super::site::{Act, Answer, Call, Site};
 use crate::common::server::until;
 use crate::common::shim::{DiskFault, Operation};
 
-/// All faults of a single operation.
-const FAULTS: [DiskFault; 6] = [
-    DiskFault::KillBefore,
-    DiskFault::KillAfter,
-    DiskFault::Torn,
-    DiskFault::PowerCut,
-    DiskFault::PowerCutPartly,
-    DiskFault::ErrorOnce,
-];
-
 /// What a call does where nothing disturbs it, and what its repeat does after a restart.
 struct Learned {
     before: Value,
@@ -56,8 +46,10 @@ pub async fn run<F: Future<Output = Call>>(verb: &str, prepare: fn(Site) -> F) {
     let mut table = Table::new();
     let offset = verb.len();
     for (n, operation) in learned.operations.iter().enumerate() {
-        for (f, fault) in FAULTS.into_iter().enumerate() {
-            if all || f == (n + offset) % FAULTS.len() || operation.is_sync() && learned.operations.len() < 60
+        for (f, fault) in DiskFault::SINGLE.into_iter().enumerate() {
+            if all
+                || f == (n + offset) % DiskFault::SINGLE.len()
+                || operation.is_sync() && learned.operations.len() < 60
             {
                 let outcome = case(&mut lane, prepare, &learned, n as u64, fault).await;
                 *table.entry((operation.to_string(), fault)).or_default().entry(outcome).or_default() += 1;

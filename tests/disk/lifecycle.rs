@@ -10,24 +10,17 @@ use crate::common::shim::DiskFault;
 use crate::lane::Lane;
 use crate::site::Site;
 
-const FAULTS: [DiskFault; 6] = [
-    DiskFault::KillBefore,
-    DiskFault::KillAfter,
-    DiskFault::Torn,
-    DiskFault::PowerCut,
-    DiskFault::PowerCutPartly,
-    DiskFault::ErrorOnce,
-];
-
 /// Returns which operations of so many are struck by what: all by all, or as many as given, each by another one.
 fn chosen(operations: u64, usual: u64) -> Vec<(u64, DiskFault)> {
     let all = std::env::var("TAILBACK_DISK_CASES").is_ok_and(|which| which == "all");
     if all && operations <= 200 {
-        return (1..=operations).flat_map(|n| FAULTS.map(|fault| (n, fault))).collect();
+        return (1..=operations).flat_map(|n| DiskFault::SINGLE.map(|fault| (n, fault))).collect();
     }
     let cases = if all { 120 } else { usual };
     let last = operations - 1;
-    (0..cases).map(|n| (1 + n * last / (cases - 1), FAULTS[n as usize % FAULTS.len()])).collect()
+    (0..cases)
+        .map(|n| (1 + n * last / (cases - 1), DiskFault::SINGLE[n as usize % DiskFault::SINGLE.len()]))
+        .collect()
 }
 
 async fn push_is_stored(lane: &mut Lane) {

@@ -103,7 +103,7 @@ pub async fn a_record_that_cannot_be_closed_is_closed_in_the_end(place: &Place) 
     near.push("work", json!({"payload": 1})).await;
     let close = proxy.every("update", "requests", Fault::CutAfter);
     let first = begin_until_met(&far, "k", ask(), &close).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("it has tried again", || async { close.times() > 1 }).await;
     drop(close);
     let first = first.await.unwrap();
     let (held, _) = repeat(&near, "k", ask()).await;
