@@ -37,7 +37,7 @@ pub const BUGS: &[Bug] = &[
     bug("call_back_early", 2, &[Rule::Callback]),
     bug("never_call_back", 2, &[Rule::Callback]),
     bug("ignore_group", 3, &[Rule::GroupOrder, Rule::GroupShared]),
-    bug("ignore_delay", 10, &[Rule::Early]),
+    bug("ignore_delay", 3, &[Rule::Early]),
     bug("half_of_children", 10, &[Rule::Partial]),
     bug("ignore_key", 2, &[Rule::Key]),
     bug("old_payload", 2, &[Rule::Altered]),
