@@ -73,7 +73,8 @@ async fn unfinished(base: &str, more: &[&str]) -> Option<Vec<String>> {
     names.dedup();
     let mut left = Vec::new();
     for name in names {
-        for state in ["ready", "scheduled", "reserved", "blocked"] {
+        // In the order in which a job passes through them by itself: one that moves on meanwhile is seen later.
+        for state in ["reserved", "blocked", "scheduled", "ready"] {
             let page = get(format!("/v1/queues/{name}/jobs?state={state}&limit=1")).await?;
             if !page["jobs"].as_array()?.is_empty() {
                 left.push(name.clone());
