@@ -349,6 +349,7 @@ macro_rules! every_case {
                 imported_jobs_go_on
                 every_key_is_exported_once
                 an_imported_key_is_taken
+                what_ran_out_long_ago_is_overdue_as_soon_as_it_comes
             }
         }
     };

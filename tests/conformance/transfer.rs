@@ -221,3 +221,23 @@ pub async fn an_imported_key_is_taken(store: &dyn Store) {
     let again: Vec<Imported> = again.into_iter().map(Result::unwrap).collect();
     assert_eq!(again, [Imported::Same, Imported::Same, Imported::Different]);
 }
+
+pub async fn what_ran_out_long_ago_is_overdue_as_soon_as_it_comes(store: &dyn Store) {
+    let now = store.now().unwrap();
+    let long_ago = Timestamp::from_millis(now.millis() - 3_600_000);
+    let overdue = async || {
+        let changes = store.overdue(10).await.unwrap().changes;
+        changes.into_iter().map(|change| change.id).collect::<Vec<_>>()
+    };
+    assert_eq!(overdue().await, []);
+    let mut moved = stranger(store, State::Reserved);
+    moved.meta.expires_at = Some(long_ago);
+    let mut lapsed = stranger(store, State::Reserved);
+    lapsed.meta.reserved_until = Some(long_ago.plus_ms(1));
+    assert_eq!(import(store, std::slice::from_ref(&moved)).await, [Imported::New]);
+    assert_eq!(overdue().await, [], "its worker may still settle it");
+    apply(store, move_to(&moved, "next")).await.unwrap();
+    assert_eq!(overdue().await, [moved.meta.id.clone()]);
+    assert_eq!(import(store, std::slice::from_ref(&lapsed)).await, [Imported::New]);
+    assert_eq!(overdue().await, [moved.meta.id, lapsed.meta.id]);
+}

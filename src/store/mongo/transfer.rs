@@ -8,7 +8,7 @@ use mongodb::Collection;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 
 use crate::job::group::Line;
-use crate::job::{Job, JobId, State};
+use crate::job::{Job, JobId, Meta, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
@@ -59,6 +59,15 @@ pub async fn export(mongo: &Mongo, after: Option<&JobId>, limit: usize) -> Resul
     Ok(jobs)
 }
 
+/// When the reaper has something to do with a job.
+fn deadline(meta: &Meta) -> Option<Timestamp> {
+    match meta.state {
+        State::Reserved => meta.reserved_until,
+        State::Ready | State::Blocked => meta.expires_at,
+        State::Done | State::Dead => None,
+    }
+}
+
 /// Stores the jobs as they are, unless their ids are there.
 pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
     let now = mongo.now()?;
@@ -74,6 +83,7 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
     let position = |Job { meta, .. }: &Job| Position { priority: meta.priority, run_at: meta.run_at };
     let ready = jobs.iter().filter(|job| job.meta.state == State::Ready);
     mongo.heads.note_ready(ready.map(|job| (&job.meta.queue, position(job))));
+    mongo.deadlines.note(jobs.iter().filter_map(|job| deadline(&job.meta)));
     for (job, imported) in jobs.iter().zip(&imported) {
         if matches!(imported, Ok(Imported::New)) {
             mongo.counters.came(&job.meta.queue, job.meta.state, 1);

@@ -15,7 +15,7 @@ use crate::faults;
 use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Refusal, Surroundings, missing, step};
-use crate::job::{JobId, Meta, Rules};
+use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{barrier, fault, parts, strict, write, write_strict};
@@ -119,8 +119,10 @@ impl Round<'_> {
                 return Ok(());
             }
             faults::point("apply.planned").await;
+            let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
             let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
+            self.mongo.deadlines.note(deadlines);
             for result in results {
                 // A refused statement leaves the others of its command as they should be: read again.
                 if let Err(error) = result {

@@ -140,6 +140,16 @@ impl Plan {
         }
     }
 
+    /// When the job expires that is not reserved once the plan is carried out.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        match &self.step.next {
+            Next::Write { meta, .. } if matches!(meta.state, State::Ready | State::Blocked) => {
+                meta.expires_at
+            }
+            _ => None,
+        }
+    }
+
     /// The queues whose jobs it changes.
     pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
         let to = match &self.step.next {
