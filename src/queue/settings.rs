@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -41,6 +42,13 @@ pub struct QueueView {
     pub rules: Rules,
     /// What of the stored settings cannot be read, if anything.
     pub unreadable: Option<String>,
+}
+
+/// Waits before another try, with jitter: the change that this one met may still be on its way to a majority.
+async fn back_off(attempt: usize) {
+    if attempt > 0 {
+        tokio::time::sleep(Duration::from_millis(10 * attempt as u64).mul_f64(rand::random())).await;
+    }
 }
 
 impl Queues {
@@ -147,7 +155,8 @@ impl Queues {
         precondition: &Precondition,
         change: impl Fn(QueueSettings) -> Result<QueueSettings>,
     ) -> Result<QueueView> {
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let (view, expected) = self.current(name, precondition).await?;
             let settings = change(view.settings)?;
             self.check(name, &settings)?;
@@ -198,7 +207,8 @@ impl Queues {
         precondition: &Precondition,
         force: bool,
     ) -> Result<()> {
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let (_, expected) = self.current(name, precondition).await?;
             let mut removed = 0;
             if force {
