@@ -9,12 +9,13 @@ mod hostile {
     pub mod extremes;
     pub mod names;
     pub mod spoiled;
+    pub mod wire;
 }
 
 use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
-use hostile::{extremes::*, names::*, spoiled::*};
+use hostile::{extremes::*, names::*, spoiled::*, wire::*};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -52,22 +53,26 @@ async fn still_serves(server: &Server) {
 
 async fn half_a_head_is_closed(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__HEADER_WAIT_MS", "2000")]).await;
-    for bytes in ["", "G", "GET /healthz HTTP/1.1\r\nhost: x\r\n", "GET /healthz HTTP/1.1\r\nhost: x\r\nx: "]
-    {
+    for bytes in [
+        "",
+        "G",
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\n",
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ",
+    ] {
         let since = Instant::now();
         let answer = exchange(&server, bytes.as_bytes()).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
         assert!(since.elapsed() >= Duration::from_millis(1900), "it had its time: {bytes:?}");
     }
     // Nor does a connection stay open that has said something once, and nothing since.
-    let answer = exchange(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let answer = exchange(&server, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     still_serves(&server).await;
 }
 
 async fn a_stalled_body_is_given_up(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_PAUSE_MS", "1500")]).await;
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     for rest in ["content-length: 100\r\n\r\n{\"payl", "transfer-encoding: chunked\r\n\r\n5\r\n{\"pay\r\n"] {
         let answer = exchange(&server, format!("{head}{rest}").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
@@ -84,7 +89,7 @@ async fn a_body_that_breaks_off_stores_nothing(place: &Place) {
         format!("transfer-encoding: chunked\r\n\r\nd\r\n{whole}\r\n"),
     ] {
         let mut stream = connect(&server).await;
-        let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\n";
+        let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\n";
         stream.write_all(format!("{head}{rest}").as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
         let answer = read_to_end(&mut stream).await;
@@ -103,7 +108,7 @@ async fn more_connections_than_allowed_wait(place: &Place) {
     // The client of this test keeps one connection open.
     let first = connect(&server).await;
     let mut second = connect(&server).await;
-    second.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    second.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
     let early = tokio::time::timeout(Duration::from_millis(200), second.read_exact(&mut answer)).await;
     assert!(early.is_err(), "two connections are open already");
@@ -123,7 +128,7 @@ async fn garbage_is_refused(place: &Place) {
     let h2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let many =
         (0..500).fold("GET / HTTP/1.1\r\n".to_owned(), |text, n| text + &format!("h{n}: x\r\n")) + "\r\n";
-    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(1_000_000));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(1_000_000));
     for bytes in [
         random,
         vec![0; 1000],
@@ -135,9 +140,10 @@ async fn garbage_is_refused(place: &Place) {
         b"GET / HTTP/9.9\r\n\r\n".to_vec(),
         b"GET /a b HTTP/1.1\r\n\r\n".to_vec(),
         b"GET / HTTP/1.1\r\nno colon\r\n\r\n".to_vec(),
-        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n".to_vec(),
-        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
-        b"POST /v1/settle HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n".to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}"
+            .to_vec(),
+        b"POST /v1/settle HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec(),
     ] {
         let answer = exchange(&server, &bytes).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
@@ -147,7 +153,7 @@ async fn garbage_is_refused(place: &Place) {
 
 async fn too_much_is_refused_before_it_is_read(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_BYTES", "1024")]).await;
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     let huge = format!("{head}content-length: 1000000000000\r\n\r\n{}", " ".repeat(4096));
     let chunks = format!("{head}transfer-encoding: chunked\r\n\r\n1000\r\n{}\r\n", " ".repeat(4096));
     for bytes in [huge, chunks] {
@@ -166,9 +172,9 @@ async fn old_and_hasty_clients_are_served(place: &Place) {
     // Three requests at once, the second of them wrong: three answers in that order.
     let push = r#"{"payload":1}"#;
     let bytes = format!(
-        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: {0}\r\n\r\n{push}\
-         GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n\
-         POST /v1/queues/mail/pop HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}",
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-length: {0}\r\n\r\n{push}\
+         GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n\
+         POST /v1/queues/mail/pop HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}",
         push.len()
     );
     let answer = exchange(&server, bytes.as_bytes()).await;
@@ -178,7 +184,7 @@ async fn old_and_hasty_clients_are_served(place: &Place) {
 
     // A body in chunks of one byte each is a body.
     let chunks: String = push.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
     let answer = exchange(&server, format!("{head}{chunks}0\r\n\r\n").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     still_serves(&server).await;
@@ -188,7 +194,7 @@ async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
     let server = Server::start(&place.url).await;
     for n in 0..100 {
         let mut stream = connect(&server).await;
-        let bytes = "POST /v1/queues/mail/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{\"wait_ms\":60000}";
+        let bytes = "POST /v1/queues/mail/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-length: 17\r\n\r\n{\"wait_ms\":60000}";
         stream.write_all(&bytes.as_bytes()[..n.min(bytes.len())]).await.unwrap();
     }
     until("their connections are closed", || async {
@@ -227,5 +233,10 @@ mod bytes {
         too_much_is_refused_before_it_is_read
         old_and_hasty_clients_are_served
         clients_that_leave_at_once_leave_nothing_behind
+    what_could_be_read_in_two_ways_is_refused
+    every_refusal_is_a_problem
+    a_body_that_is_too_large_is_refused_before_it_arrives
+    a_repeated_idempotency_key_is_refused
+    every_response_says_what_browsers_must_not_do
     }
 }

@@ -165,6 +165,8 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("limits.body_bytes", raw.limits.body_bytes, 1024, 1 << 30)?;
     check.range("limits.body_pause_ms", raw.limits.body_pause_ms, 100, 3_600_000)?;
     check.range("limits.header_wait_ms", raw.limits.header_wait_ms, 100, 3_600_000)?;
+    check.range("limits.head_bytes", raw.limits.head_bytes, 1024, 1 << 20)?;
+    check.range("limits.write_wait_ms", raw.limits.write_wait_ms, 100, 3_600_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
     check.range("defaults.max_attempts", raw.defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
@@ -227,6 +229,8 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
         connections: http::listen::Options {
             connections: size(limits.connections),
             header_wait: ms(limits.header_wait_ms),
+            write_wait: ms(limits.write_wait_ms),
+            bounds: http::wire::Bounds { head: size(limits.head_bytes), body: limits.body_bytes },
         },
         store,
         mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },

@@ -50,6 +50,8 @@ pub struct Limits {
     pub body_bytes: u64,
     pub body_pause_ms: u64,
     pub header_wait_ms: u64,
+    pub head_bytes: u64,
+    pub write_wait_ms: u64,
     pub connections: u64,
 }
 

@@ -1,5 +1,7 @@
 //! Request bodies: JSON parsed into a request type, or a problem that names the invalid field and the valid values.
 
+use std::sync::Arc;
+
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::header;
@@ -9,6 +11,8 @@ use serde_json::value::RawValue;
 
 use super::Limits;
 use super::problem::{Code, Problem};
+use super::stream::Wire;
+use super::wire::TOO_LARGE;
 use crate::job::{Invalid, Payload};
 
 /// A valid request body. An empty body is read as `{}`.
@@ -50,8 +54,15 @@ where
     T: DeserializeOwned,
     Limits: FromRef<S>,
 {
+    let limits = Limits::from_ref(state);
+    // Refused before it arrives: the client may wait for that (`Expect: 100-continue`).
+    if request.body().size_hint().lower() > limits.body_bytes as u64 {
+        return Err(Problem::new(Code::TooLarge, TOO_LARGE));
+    }
     let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
-    let bytes = read(request.into_body(), Limits::from_ref(state)).await?;
+    let wire = request.extensions().get::<Arc<Wire>>().cloned();
+    let is_too_large = || wire.is_some_and(|wire| wire.is_too_large());
+    let bytes = read(request.into_body(), limits, is_too_large).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -65,7 +76,11 @@ where
 }
 
 /// Reads a whole body. A body of one chunk, the usual case, is not copied.
-async fn read(mut body: axum::body::Body, limits: Limits) -> Result<Bytes, Problem> {
+async fn read(
+    mut body: axum::body::Body,
+    limits: Limits,
+    is_too_large: impl FnOnce() -> bool,
+) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
     while !body.is_end_stream() {
@@ -74,10 +89,15 @@ async fn read(mut body: axum::body::Body, limits: Limits) -> Result<Bytes, Probl
         let Some(frame) = tokio::time::timeout(limits.body_pause, body.frame()).await.map_err(late)? else {
             break;
         };
-        let broken = |_| Problem::new(Code::Malformed, "the connection failed before the body was complete");
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let Ok(frame) = frame else {
+            return Err(match is_too_large() {
+                true => Problem::new(Code::TooLarge, TOO_LARGE),
+                false => Problem::new(Code::Malformed, "the connection failed before the body was complete"),
+            });
+        };
+        let Ok(data) = frame.into_data() else { continue };
         if first.len() + all.len() + data.len() > limits.body_bytes {
-            return Err(Problem::new(Code::TooLarge, "the body is larger than limits.body_bytes"));
+            return Err(Problem::new(Code::TooLarge, TOO_LARGE));
         }
         if first.is_empty() && all.is_empty() {
             first = data;

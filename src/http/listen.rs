@@ -19,6 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use super::stream::{Stream, Wire};
+use super::wire::Bounds;
 use crate::telemetry;
 
 /// The configured limits on connections.
@@ -28,6 +30,10 @@ pub struct Options {
     pub connections: usize,
     /// The timeout for the head of a request, and for an idle connection between two requests.
     pub header_wait: Duration,
+    /// How long a client may not read while a response waits for it.
+    pub write_wait: Duration,
+    /// The limits of what is read.
+    pub bounds: Bounds,
 }
 
 /// Serves until `stop`, then lets in-flight requests finish within `drain_timeout`.
@@ -53,7 +59,13 @@ pub async fn serve<S, B>(
         };
         let Some((stream, permit)) = accepted else { continue };
         let service = service.clone();
-        let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let wire = Arc::new(Wire::default());
+        let stream = Stream::new(stream, options.bounds, options.write_wait, wire.clone());
+        let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            if let Some(refusal) = wire.next_request() {
+                request.extensions_mut().insert(refusal);
+            }
+            request.extensions_mut().insert(wire.clone());
             service.clone().call(request.map(Body::new))
         });
         let connection = http1::Builder::new()

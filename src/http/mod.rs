@@ -7,6 +7,9 @@ pub mod params;
 pub mod problem;
 pub mod request_id;
 pub mod routes;
+pub mod security;
+pub mod stream;
+pub mod wire;
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -16,7 +19,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRef, MatchedPath, Request};
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
@@ -112,7 +115,12 @@ async fn respond(router: Router, request: Request) -> Result<Response, Infallibl
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
     faults::point("http.response").await;
+    if response.status().is_client_error() && !problem::is_problem(&response) {
+        let unknown = Problem::new(Code::NotFound, "there is no such page; see /docs/");
+        response = request_id::scope_sync(id.clone(), || unknown.into_response());
+    }
     request_id::set_header(&id, &mut response);
+    security::add(uri.path(), response.headers_mut());
     let route = response.extensions_mut().remove::<MatchedPath>();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let (status, took) = (response.status().as_u16(), start.elapsed());
@@ -129,6 +137,9 @@ async fn respond(router: Router, request: Request) -> Result<Response, Infallibl
 /// Rejects cross-site requests that change something (CSRF): a page of another site can make the browser post to a
 /// server on the same machine. Browsers mark such requests (Fetch Metadata, W3C); other clients send no such header.
 async fn route(mut router: Router, request: Request) -> Response {
+    if let Some(wire::Refusal { code, detail }) = request.extensions().get() {
+        return ([(header::CONNECTION, "close")], Problem::new(*code, *detail)).into_response();
+    }
     let from = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
     if matches!(from, Some(b"cross-site")) && !request.method().is_safe() {
         return Problem::new(

@@ -210,6 +210,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Option<&'a str>, Problem> {
+    if headers.get_all(name).iter().nth(1).is_some() {
+        return Err(Problem::new(Code::Malformed, format!("the header {name} must not be repeated")));
+    }
     let text = headers.get(name).map(|value| value.to_str());
     text.transpose()
         .map_err(|_| Problem::new(Code::Malformed, format!("the header {name} must be visible ASCII")))

@@ -83,6 +83,10 @@ codes! {
     RequestPending = CONFLICT, true, "The first request with this Idempotency-Key is still in flight";
     /// The version in `If-Match` is not the current one of the settings or of the schedule.
     SettingsChanged = PRECONDITION_FAILED, false, "The settings have changed";
+    /// The path exceeds the size limit.
+    UriTooLong = URI_TOO_LONG, false, "The path is too long";
+    /// The head of the request exceeds the size limit.
+    HeadTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE, false, "The head of the request is too large";
     /// The body exceeds the size limit.
     TooLarge = PAYLOAD_TOO_LARGE, false, "The body is too large";
     /// The content type of the body is not JSON.
@@ -267,6 +271,12 @@ impl From<StoreError> for Problem {
         };
         Self::new(code, detail)
     }
+}
+
+/// Returns whether the response is a problem.
+pub fn is_problem(response: &Response) -> bool {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value == "application/problem+json")
 }
 
 impl IntoResponse for Problem {

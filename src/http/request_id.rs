@@ -27,6 +27,11 @@ pub async fn scope<T>(id: String, work: impl Future<Output = T>) -> T {
     CURRENT.scope(id, work).await
 }
 
+/// Runs `work` with this id as the current one, outside of the handling of a request.
+pub fn scope_sync<T>(id: String, work: impl FnOnce() -> T) -> T {
+    CURRENT.sync_scope(id, work)
+}
+
 /// Sets the id as a header of the response.
 pub fn set_header(id: &str, response: &mut Response) {
     if let Ok(value) = HeaderValue::from_str(id) {

@@ -1,0 +1,26 @@
+//! What every response tells browsers: that it is for the client alone, and that no page may show or run it.
+
+use axum::http::HeaderValue;
+use axum::http::header::{self, HeaderMap, HeaderName};
+
+/// The headers of every response.
+pub const HEADERS: [(HeaderName, &str); 4] = [
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+/// The policy of the interactive page of `/docs`, which has scripts and styles of its own.
+const DOCS: &str =
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+
+/// Adds the headers to a response of this path, but for those that it has.
+pub fn add(path: &str, headers: &mut HeaderMap) {
+    if path.starts_with("/docs") {
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(DOCS));
+    }
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}

@@ -1,0 +1,398 @@
+//! What is judged in the bytes of a connection, before hyper parses them: hyper drops a `Content-Length` beside a
+//! `Transfer-Encoding` and takes requests without `Host`, so that what a proxy in front and this server read could
+//! differ (request smuggling).
+//!
+//! [`Framing`] follows the requests of one connection as they are read: heads, and bodies by their length or in chunks. What
+//! is refused is a request that hyper takes, and its response is a problem (`http/mod.rs`). A head that is too large is cut
+//! off, so that hyper does not take it; the response that hyper then writes is replaced by a problem (`http/stream.rs`).
+
+use std::mem::MaybeUninit;
+
+use super::problem::Code;
+
+/// The most headers of a request; hyper's own limit.
+const HEADERS_MAX: usize = 100;
+
+/// Why a request is refused before it is parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kind of problem.
+    pub code: Code,
+    /// What is wrong, for the client.
+    pub detail: &'static str,
+}
+
+/// The limits of what is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// The most bytes of a head.
+    pub head: usize,
+    /// The most bytes of a body.
+    pub body: u64,
+}
+
+/// What is read next on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Head,
+    /// So many bytes of a body.
+    Body(u64),
+    /// The line with the size of a chunk, as far as it is known, and whether its digits are over.
+    ChunkSize {
+        size: u64,
+        digits_over: bool,
+    },
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// The end of the line behind a chunk.
+    ChunkEnd,
+    /// The lines behind the last chunk, and how many bytes the current one has.
+    Trailers(usize),
+    /// What is left of [`CUT`] takes the place of what is read.
+    Cut(usize),
+    /// Something that hyper refuses by itself, or that has been refused.
+    Over,
+}
+
+/// The end of a head that is no head: hyper parses one only where it sees its end.
+const CUT: [u8; 3] = *b"\0\n\n";
+
+/// The framing of the requests on one connection.
+#[derive(Debug)]
+pub struct Framing {
+    bounds: Bounds,
+    state: State,
+    /// The head so far, where it comes in parts.
+    head: Vec<u8>,
+    /// How many heads there were.
+    heads: usize,
+    /// How many bytes the chunks of this body have announced.
+    announced: u64,
+}
+
+impl Framing {
+    /// Returns the framing of a new connection.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, state: State::Head, head: Vec::new(), heads: 0, announced: 0 }
+    }
+
+    /// Returns how many heads there were, with that of the request that was refused.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Follows what was read.
+    pub fn read(&mut self, bytes: &mut [u8]) -> Option<Refusal> {
+        let mut at = 0;
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            let read = match self.state {
+                State::Over => return None,
+                State::Cut(from) => Ok(self.cut(rest, from)),
+                State::Head => self.read_head(rest),
+                State::Body(left) => Ok(self.skip(left, rest.len(), State::Head, State::Body)),
+                State::Chunk(left) => Ok(self.skip(left, rest.len(), State::ChunkEnd, State::Chunk)),
+                State::ChunkSize { .. } | State::ChunkEnd | State::Trailers(_) => self.read_line(rest),
+            };
+            match read {
+                Ok(read) => at += read,
+                Err(refusal) => {
+                    self.head = Vec::new();
+                    if !matches!(self.state, State::Cut(_)) {
+                        self.state = State::Over;
+                    }
+                    return Some(refusal);
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns whether the client may still be sending what belongs to a request that has its response.
+    pub fn is_within_request(&self) -> bool {
+        self.state != State::Head
+    }
+
+    /// Skips bytes of which `left` are expected.
+    fn skip(&mut self, left: u64, there: usize, after: State, within: fn(u64) -> State) -> usize {
+        let read = usize::try_from(left).unwrap_or(usize::MAX).min(there);
+        let left = left - read as u64;
+        self.state = if left == 0 { after } else { within(left) };
+        read
+    }
+
+    /// Reads a head, or a part of one, and returns how many bytes of it there are.
+    fn read_head(&mut self, bytes: &mut [u8]) -> Result<usize, Refusal> {
+        let before = self.head.len();
+        let parsed = if before == 0 {
+            parse(bytes)
+        } else {
+            let room = self.bounds.head.saturating_add(1).saturating_sub(before);
+            self.head.extend(bytes.iter().take(room));
+            // A line that is not complete changes nothing, and parsing it again for each byte would cost much.
+            if bytes.contains(&b'\n') { parse(&self.head) } else { Ok(None) }
+        };
+        match parsed {
+            Err(Unparsable) => {
+                Err(Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" })
+            }
+            Ok(None) if before.max(self.head.len()).max(bytes.len()) > self.bounds.head => {
+                let is_path = !self.head.contains(&b'\n') && !bytes.contains(&b'\n');
+                self.cut_end(bytes);
+                Err(if is_path { PATH_TOO_LONG } else { HEAD_TOO_LONG })
+            }
+            Ok(None) => {
+                if before == 0 {
+                    self.head.extend_from_slice(bytes);
+                }
+                Ok(bytes.len())
+            }
+            Ok(Some((length, _))) if length > self.bounds.head => {
+                self.heads += 1;
+                Err(HEAD_TOO_LONG)
+            }
+            Ok(Some((length, head))) => {
+                self.heads += 1;
+                (self.state, self.announced) = (head.judge()?, 0);
+                self.head.clear();
+                Ok(length - before)
+            }
+        }
+    }
+
+    /// Replaces the end of these bytes, of a head that is too large.
+    fn cut_end(&mut self, bytes: &mut [u8]) {
+        let end = bytes.len().saturating_sub(CUT.len());
+        self.cut(bytes.get_mut(end..).unwrap_or_default(), 0);
+    }
+
+    fn cut(&mut self, bytes: &mut [u8], from: usize) -> usize {
+        let cut = CUT.get(from..).unwrap_or_default();
+        bytes.iter_mut().zip(cut).for_each(|(byte, cut)| *byte = *cut);
+        self.state = if bytes.len() < cut.len() { State::Cut(from + bytes.len()) } else { State::Over };
+        bytes.len()
+    }
+
+    /// Reads a line of a body in chunks, or a part of one.
+    fn read_line(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
+        for (n, byte) in bytes.iter().enumerate() {
+            self.state = match (self.state, byte) {
+                (State::ChunkSize { size: 0, .. }, b'\n') => State::Trailers(0),
+                (State::ChunkSize { size, .. }, b'\n') => {
+                    self.announced = self.announced.saturating_add(size);
+                    if self.announced > self.bounds.body {
+                        return Err(Refusal { code: Code::TooLarge, detail: TOO_LARGE });
+                    }
+                    State::Chunk(size)
+                }
+                (State::ChunkSize { size, digits_over: false }, byte) => match char::from(*byte).to_digit(16)
+                {
+                    Some(digit) => {
+                        let size = size.saturating_mul(16).saturating_add(digit.into());
+                        State::ChunkSize { size, digits_over: false }
+                    }
+                    None => State::ChunkSize { size, digits_over: true },
+                },
+                (State::ChunkEnd, b'\n') => State::ChunkSize { size: 0, digits_over: false },
+                (State::Trailers(0), b'\n') => State::Head,
+                (State::Trailers(_), b'\n') => State::Trailers(0),
+                (State::Trailers(length), byte) if *byte != b'\r' => State::Trailers(length + 1),
+                (state, _) => state,
+            };
+            if !matches!(self.state, State::ChunkSize { .. } | State::ChunkEnd | State::Trailers(_)) {
+                return Ok(n + 1);
+            }
+        }
+        Ok(bytes.len())
+    }
+}
+
+/// What a body that is larger than the limit gets, however it was announced.
+pub const TOO_LARGE: &str = "the body is larger than limits.body_bytes";
+
+const PATH_TOO_LONG: Refusal =
+    Refusal { code: Code::UriTooLong, detail: "the path is larger than limits.head_bytes" };
+const HEAD_TOO_LONG: Refusal =
+    Refusal { code: Code::HeadTooLarge, detail: "the head of the request is larger than limits.head_bytes" };
+
+/// Bytes that are no head.
+struct Unparsable;
+
+/// What is judged of a head.
+#[derive(Default)]
+struct Head {
+    is_1_1: bool,
+    is_connect: bool,
+    hosts: usize,
+    is_host_invalid: bool,
+    lengths: usize,
+    length: Option<u64>,
+    codings: usize,
+    is_chunked: bool,
+}
+
+/// Parses a head: its length and what is judged of it; `None` if it is not complete.
+fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Unparsable> {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(bytes, &mut headers) {
+        Ok(httparse::Status::Complete(length)) => {
+            let mut head = Head {
+                is_1_1: request.version == Some(1),
+                is_connect: request.method == Some("CONNECT"),
+                ..Head::default()
+            };
+            request.headers.iter().for_each(|header| head.note(header));
+            Ok(Some((length, head)))
+        }
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(_) => Err(Unparsable),
+    }
+}
+
+impl Head {
+    fn note(&mut self, header: &httparse::Header<'_>) {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        match header.name.len() {
+            4 if is("host") => {
+                self.hosts += 1;
+                self.is_host_invalid |= !is_host(header.value);
+            }
+            14 if is("content-length") => {
+                self.lengths += 1;
+                let digits = std::str::from_utf8(header.value).ok().filter(|text| is_digits(text));
+                self.length = digits.and_then(|digits| digits.parse().ok());
+            }
+            17 if is("transfer-encoding") => {
+                self.codings += 1;
+                self.is_chunked = header.value.trim_ascii().eq_ignore_ascii_case(b"chunked");
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns what follows the head, or why the request is refused (RFC 9112, sections 3.2 and 6).
+    fn judge(&self) -> Result<State, Refusal> {
+        let malformed = |detail| Err(Refusal { code: Code::Malformed, detail });
+        if self.hosts == 0 && self.is_1_1 {
+            return malformed("the header Host is missing");
+        }
+        if self.hosts > 1 {
+            return malformed("the header Host must not be repeated");
+        }
+        if self.is_host_invalid {
+            return malformed(
+                "the header Host must be a name or an address, and a port if that is not the usual one",
+            );
+        }
+        if self.codings > 0 {
+            if self.lengths > 0 {
+                return malformed("send Content-Length or Transfer-Encoding, not both");
+            }
+            if self.codings > 1 || !self.is_chunked || !self.is_1_1 {
+                return malformed("the only Transfer-Encoding is chunked, once, in HTTP/1.1");
+            }
+            return Ok(State::ChunkSize { size: 0, digits_over: false });
+        }
+        match (self.lengths, self.length) {
+            (0, _) | (1, Some(0)) if !self.is_connect => Ok(State::Head),
+            (1, Some(length)) if !self.is_connect => Ok(State::Body(length)),
+            (0 | 1, Some(_)) | (0, None) => Ok(State::Over), // CONNECT, which no route supports
+            (1, None) => malformed("the header Content-Length must be a number"),
+            _ => malformed("the header Content-Length must not be repeated"),
+        }
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns whether this is a host and perhaps a port, without user information.
+fn is_host(value: &[u8]) -> bool {
+    let authority = axum::http::uri::Authority::try_from(value);
+    authority.is_ok_and(|authority| {
+        let has_valid_port = authority.as_str() == authority.host() || authority.port_u16().is_some();
+        !authority.host().is_empty() && has_valid_port && !value.contains(&b'@')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { head: 200, body: 100 };
+
+    /// What a connection comes to that gets these bytes in parts of this size.
+    fn outcome(text: &str, part: usize) -> (Option<Refusal>, State, Vec<u8>) {
+        let mut framing = Framing::new(BOUNDS);
+        let (mut bytes, mut refusal) = (text.as_bytes().to_vec(), None);
+        for part in bytes.chunks_mut(part) {
+            refusal = refusal.or(framing.read(part));
+        }
+        (refusal, framing.state, bytes)
+    }
+
+    #[test]
+    fn framing_is_the_same_in_whatever_parts_it_comes() {
+        let push = "POST / HTTP/1.1\r\nHost: [::1]:80\r\n";
+        let whole = [
+            "GET / HTTP/1.0\r\n\r\n".to_owned(),
+            format!("{push}content-length: 3\r\n\r\nabc"),
+            format!("{push}content-length: 0\r\n\r\n"),
+            format!("{push}Transfer-Encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nt: v\r\n\r\n"),
+            format!("{push}transfer-encoding: chunked\n\nA\n0123456789\n0\n\n"),
+        ];
+        for text in whole.iter().chain([&whole.concat()]) {
+            for part in 1..text.len() {
+                let (refusal, state, bytes) = outcome(text, part);
+                assert_eq!((refusal, state), (None, State::Head), "{text:?} in parts of {part}");
+                assert_eq!(bytes, text.as_bytes(), "what is valid is not changed");
+            }
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        let host = "Host: a\r\n";
+        for (headers, code) in [
+            (String::new(), Code::Malformed),
+            (format!("{host}{host}"), Code::Malformed),
+            ("Host: a b\r\n".to_owned(), Code::Malformed),
+            ("Host: a@b\r\n".to_owned(), Code::Malformed),
+            ("Host: \r\n".to_owned(), Code::Malformed),
+            (format!("{host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"), Code::Malformed),
+            (format!("{host}Transfer-Encoding: chunked\r\nContent-Length: 1\r\n"), Code::Malformed),
+            (format!("{host}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), Code::Malformed),
+            (format!("{host}Transfer-Encoding: gzip, chunked\r\n"), Code::Malformed),
+            (format!("{host}Transfer-Encoding: chunked, identity\r\n"), Code::Malformed),
+            (format!("{host}Content-Length: 1\r\nContent-Length: 1\r\n"), Code::Malformed),
+            (format!("{host}Content-Length: +1\r\n"), Code::Malformed),
+            (format!("{host}Content-Length: 1, 1\r\n"), Code::Malformed),
+            (format!("{host}x: {}\r\n", "y".repeat(200)), Code::HeadTooLarge),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\n{headers}\r\n");
+            for part in 1..=text.len() {
+                let (refusal, state, bytes) = outcome(&text, part);
+                assert_eq!(
+                    (refusal.map(|refusal| refusal.code), state),
+                    (Some(code), State::Over),
+                    "{text:?}"
+                );
+                let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+                let parsed = httparse::Request::new(&mut headers).parse(&bytes);
+                assert!(
+                    parsed.is_err() || bytes == text.as_bytes(),
+                    "{text:?}: hyper refuses it or takes it"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_refused_when_its_size_is_read() {
+        let text = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n60\r\n";
+        let text = format!("{text}{}\r\n5\r\n", "x".repeat(0x60));
+        assert_eq!(outcome(&text, 7).0.unwrap().code, Code::TooLarge);
+        assert_eq!(outcome(&text[..text.len() - 1], 7).0, None);
+    }
+}
