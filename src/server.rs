@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{self, Driver};
 use crate::config::{Config, MongoTuning, StoreUrl};
+use crate::http::tls::Tls;
 use crate::http::{self, AppState, ServerInfo, listen};
 use crate::queue::{Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
@@ -33,6 +35,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
 /// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
+/// How many files are open beside connections: the store's, the log, the runtime's.
+const FILES: usize = 64;
 
 /// Returns the configured store, with metrics and closed until it is opened, and the name of its kind.
 pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
@@ -77,13 +81,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         store: kind,
     };
     let state = AppState { queues: queues.clone(), server: Arc::new(server), limits: config.limits };
-    let service = http::service(state);
+    let connections =
+        listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
+    let service = http::service(state, config.hosts.clone());
+    let tls = connections.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let stop = CancellationToken::new();
     let serving =
-        tokio::spawn(listen::serve(listener, service, config.connections, stop.clone(), config.shutdown));
+        tokio::spawn(listen::serve(listener, service, connections, tls, stop.clone(), config.shutdown));
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
-    let listening_line = format!("listening on http://{address}");
+    let listening_line = format!("listening on {scheme}://{address}");
     let outcome =
         run(&listening_line, &store, maintenance, &readiness, &mut driver, &config, &mut signals).await;
 
@@ -98,6 +106,35 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// Raises the soft limit on open files where it is too low for the configured connections, and returns how many connections
+/// there may be.
+fn connections_within_file_limit(config: &Config) -> usize {
+    let wanted = config.connections.connections;
+    let others = FILES + listen::SPARE + config.mongodb.pool_size as usize;
+    let needed = (wanted + others) as u64;
+    let limit = getrlimit(Resource::Nofile);
+    let is_enough = |current: Option<u64>| current.is_none_or(|current| current >= needed);
+    if is_enough(limit.current) {
+        return wanted;
+    }
+    let raised = limit.maximum.map_or(needed, |most| most.min(needed));
+    let raised = match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }) {
+        Ok(()) => raised,
+        Err(_) => limit.current.unwrap_or(raised),
+    };
+    if is_enough(Some(raised)) {
+        return wanted;
+    }
+    let connections = usize::try_from(raised).unwrap_or(usize::MAX).saturating_sub(others).max(1);
+    tracing::warn!(
+        "limit of open files" = raised,
+        "limits.connections" = wanted,
+        connections,
+        "the limit of open files is too low for limits.connections: fewer are served (ulimit -n, LimitNOFILE)"
+    );
+    connections
 }
 
 /// Runs the server until it is signalled to stop or a background task fails. Owns `maintenance`, so that the

@@ -6,8 +6,11 @@
 mod common;
 
 mod hostile {
+    pub mod answers;
     pub mod extremes;
     pub mod names;
+    pub mod pages;
+    pub mod slow;
     pub mod spoiled;
     pub mod wire;
 }
@@ -15,7 +18,7 @@ mod hostile {
 use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
-use hostile::{extremes::*, names::*, spoiled::*, wire::*};
+use hostile::{answers::*, extremes::*, names::*, pages::*, slow::*, spoiled::*, wire::*};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -72,7 +75,7 @@ async fn half_a_head_is_closed(place: &Place) {
 
 async fn a_stalled_body_is_given_up(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_PAUSE_MS", "1500")]).await;
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n";
     for rest in ["content-length: 100\r\n\r\n{\"payl", "transfer-encoding: chunked\r\n\r\n5\r\n{\"pay\r\n"] {
         let answer = exchange(&server, format!("{head}{rest}").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
@@ -96,28 +99,6 @@ async fn a_body_that_breaks_off_stores_nothing(place: &Place) {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
     assert_eq!(server.get("/v1/queues/mail/jobs").await.1["jobs"], json!([]));
-    still_serves(&server).await;
-}
-
-async fn more_connections_than_allowed_wait(place: &Place) {
-    let server = Server::start_with(
-        &place.url,
-        &[("TAILBACK_LIMITS__CONNECTIONS", "2"), ("TAILBACK_LIMITS__HEADER_WAIT_MS", "60000")],
-    )
-    .await;
-    // The client of this test keeps one connection open.
-    let first = connect(&server).await;
-    let mut second = connect(&server).await;
-    second.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = [0; 12];
-    let early = tokio::time::timeout(Duration::from_millis(200), second.read_exact(&mut answer)).await;
-    assert!(early.is_err(), "two connections are open already");
-    assert_eq!(server.get("/healthz").await.0, 200, "those that are in are served");
-    drop(first);
-    let read = tokio::time::timeout(PATIENCE, second.read_exact(&mut answer)).await;
-    read.expect("the place that became free is taken").unwrap();
-    assert_eq!(&answer, b"HTTP/1.1 200");
-    drop(second);
     still_serves(&server).await;
 }
 
@@ -153,7 +134,7 @@ async fn garbage_is_refused(place: &Place) {
 
 async fn too_much_is_refused_before_it_is_read(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__BODY_BYTES", "1024")]).await;
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n";
     let huge = format!("{head}content-length: 1000000000000\r\n\r\n{}", " ".repeat(4096));
     let chunks = format!("{head}transfer-encoding: chunked\r\n\r\n1000\r\n{}\r\n", " ".repeat(4096));
     for bytes in [huge, chunks] {
@@ -172,9 +153,9 @@ async fn old_and_hasty_clients_are_served(place: &Place) {
     // Three requests at once, the second of them wrong: three answers in that order.
     let push = r#"{"payload":1}"#;
     let bytes = format!(
-        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-length: {0}\r\n\r\n{push}\
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {0}\r\n\r\n{push}\
          GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n\
-         POST /v1/queues/mail/pop HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}",
+         POST /v1/queues/mail/pop HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}",
         push.len()
     );
     let answer = exchange(&server, bytes.as_bytes()).await;
@@ -184,7 +165,7 @@ async fn old_and_hasty_clients_are_served(place: &Place) {
 
     // A body in chunks of one byte each is a body.
     let chunks: String = push.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
     let answer = exchange(&server, format!("{head}{chunks}0\r\n\r\n").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     still_serves(&server).await;
@@ -209,6 +190,10 @@ async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
 on_every_store! {
     no_extreme_spoils_the_store
     a_count_that_no_store_holds_is_refused
+    a_response_carries_what_it_may_and_at_least_one_job
+    every_list_ends_where_the_response_is_full
+    a_page_of_large_jobs_comes_in_time
+    a_client_that_does_not_read_is_closed
 }
 
 /// What only one store can hold.
@@ -228,15 +213,20 @@ mod bytes {
         half_a_head_is_closed
         a_stalled_body_is_given_up
         a_body_that_breaks_off_stores_nothing
-        more_connections_than_allowed_wait
+        a_trickled_body_is_given_up
+        health_is_served_when_all_connections_are_in_use
+        a_peer_has_its_share_of_the_connections
+        clients_behind_a_trusted_proxy_have_a_share_each
         garbage_is_refused
         too_much_is_refused_before_it_is_read
         old_and_hasty_clients_are_served
         clients_that_leave_at_once_leave_nothing_behind
-    what_could_be_read_in_two_ways_is_refused
-    every_refusal_is_a_problem
-    a_body_that_is_too_large_is_refused_before_it_arrives
-    a_repeated_idempotency_key_is_refused
-    every_response_says_what_browsers_must_not_do
+        what_could_be_read_in_two_ways_is_refused
+        every_refusal_is_a_problem
+        a_body_that_is_too_large_is_refused_before_it_arrives
+        a_repeated_idempotency_key_is_refused
+        every_response_says_what_browsers_must_not_do
+        a_foreign_page_changes_nothing
+        a_name_that_is_not_listed_reaches_nothing
     }
 }

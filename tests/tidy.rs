@@ -373,7 +373,7 @@ const MONGO: [(&str, &[&str]); 34] = [
         &["client", "jobs::transitions", "jobs::document", "jobs::head", "semaphores", "transaction"],
     ),
     ("jobs::claim", &["client", "jobs::claim_limited", "jobs::transitions", "jobs::document", "jobs::head"]),
-    ("schedules", &["client", "jobs::document", "jobs::groups", "jobs::push", "transaction"]),
+    ("schedules", &["client", "jobs::document", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
     ("settings", &["client", "jobs::document", "transaction"]),
     ("prune", &["batches", "client", "jobs::document"]),
     ("requests", &["client", "jobs::document"]),

@@ -41,6 +41,8 @@ pub struct Config {
     pub queue: queue::Options,
     /// See [`background::Options`].
     pub background: background::Options,
+    /// See [`http::origin::Hosts`].
+    pub hosts: http::origin::Hosts,
     /// See [`http::Limits`].
     pub limits: http::Limits,
     /// See [`http::listen::Options`].
@@ -163,11 +165,15 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("shutdown_ms", raw.shutdown_ms, 0, 3_600_000)?;
     check.range("limits.payload_bytes", raw.limits.payload_bytes, 1, 8 << 20)?;
     check.range("limits.body_bytes", raw.limits.body_bytes, 1024, 1 << 30)?;
+    check.range("limits.answer_bytes", raw.limits.answer_bytes, 1024, 1 << 30)?;
     check.range("limits.body_pause_ms", raw.limits.body_pause_ms, 100, 3_600_000)?;
     check.range("limits.header_wait_ms", raw.limits.header_wait_ms, 100, 3_600_000)?;
     check.range("limits.head_bytes", raw.limits.head_bytes, 1024, 1 << 20)?;
     check.range("limits.write_wait_ms", raw.limits.write_wait_ms, 100, 3_600_000)?;
+    check.range("limits.connections_per_peer", raw.limits.connections_per_peer, 1, 1_000_000)?;
+    check.range("limits.request_ms", raw.limits.request_ms, 100, 3_600_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
+    check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
     check.range("defaults.max_attempts", raw.defaults.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
     check.range("defaults.key_ttl_ms", raw.defaults.key_ttl_ms, 0, YEAR_MS)?;
@@ -191,7 +197,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
 fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let check = Check(figment);
     check_ranges(&raw, &check)?;
-    let Raw { listen, store, shutdown_ms, log, limits, defaults, wait, reaper, mongodb } = raw;
+    let Raw { listen, store, shutdown_ms, log, http, tls, limits, defaults, wait, reaper, mongodb } = raw;
     let ms = Duration::from_millis;
     let store: StoreUrl = store.parse().map_err(|what: String| check.fault("store", &what))?;
     Ok(Config {
@@ -214,6 +220,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
                 worker_timeout_ms: defaults.worker_timeout_ms,
             }),
             payload_bytes: size(limits.payload_bytes),
+            answer_bytes: size(limits.answer_bytes),
             poll: ms(wait.poll_ms),
             patience: match store {
                 // Longer than a call's own deadline, whose error says more.
@@ -225,11 +232,19 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             reaper_interval: ms(reaper.interval_ms),
             reaper_batch: size(reaper.batch),
         },
-        limits: http::Limits { body_bytes: size(limits.body_bytes), body_pause: ms(limits.body_pause_ms) },
+        hosts: http::origin::Hosts::new(http.hosts),
+        limits: http::Limits {
+            body_bytes: size(limits.body_bytes),
+            body_pause: ms(limits.body_pause_ms),
+            request: ms(limits.request_ms),
+        },
         connections: http::listen::Options {
             connections: size(limits.connections),
+            connections_per_peer: size(limits.connections_per_peer),
+            trusted_proxies: check.networks("http.trusted_proxies", &http.trusted_proxies)?,
             header_wait: ms(limits.header_wait_ms),
             write_wait: ms(limits.write_wait_ms),
+            tls: check.tls(tls)?,
             bounds: http::wire::Bounds { head: size(limits.head_bytes), body: limits.body_bytes },
         },
         store,
@@ -255,6 +270,30 @@ impl Check<'_> {
             return Ok(());
         }
         Err(self.fault(key, &format!("must be {min} to {max}, and is {value}")))
+    }
+
+    fn tls(&self, tls: raw::Tls) -> Result<Option<http::tls::Options>, ConfigError> {
+        let raw::Tls { certificate, key, client_ca, handshake_wait_ms } = tls;
+        let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty());
+        let client_ca = set(client_ca);
+        match (set(certificate), set(key)) {
+            (None, None) if client_ca.is_none() => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some(http::tls::Options {
+                files: http::tls::Files { certificate, key, client_ca },
+                handshake_wait: Duration::from_millis(handshake_wait_ms),
+            })),
+            (None, _) => Err(self.fault("tls.certificate", "must be set with tls.key and tls.client_ca")),
+            (_, None) => Err(self.fault("tls.key", "must be set with tls.certificate")),
+        }
+    }
+
+    fn networks(&self, key: &str, texts: &[String]) -> Result<Vec<ipnet::IpNet>, ConfigError> {
+        let wrong = || self.fault(key, "must be addresses or networks, such as 10.0.0.1 or 10.0.0.0/8");
+        let parse = |text: &String| {
+            let address = || text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from);
+            text.parse().or_else(|_| address()).map_err(|_| wrong())
+        };
+        texts.iter().map(parse).collect()
     }
 
     fn filter(&self, filter: String) -> Result<String, ConfigError> {

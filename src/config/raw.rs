@@ -2,6 +2,8 @@
 
 #![expect(missing_docs, reason = "config.toml documents every option")]
 
+use std::path::PathBuf;
+
 use figment::error::{Actual, Kind};
 use figment::providers::Serialized;
 use figment::value::{Dict, Map, Tag, Value};
@@ -18,6 +20,8 @@ pub struct Raw {
     pub store: String,
     pub shutdown_ms: u64,
     pub log: Log,
+    pub http: Http,
+    pub tls: Tls,
     pub limits: Limits,
     pub defaults: Defaults,
     pub wait: Wait,
@@ -45,14 +49,35 @@ pub enum LogForm {
 /// See `config.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Http {
+    pub hosts: Vec<String>,
+    pub trusted_proxies: Vec<String>,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: PathBuf,
+    pub handshake_wait_ms: u64,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     pub payload_bytes: u64,
     pub body_bytes: u64,
+    pub answer_bytes: u64,
     pub body_pause_ms: u64,
     pub header_wait_ms: u64,
     pub head_bytes: u64,
     pub write_wait_ms: u64,
     pub connections: u64,
+    pub connections_per_peer: u64,
+    pub request_ms: u64,
 }
 
 /// See `config.toml`.

@@ -1,6 +1,7 @@
 //! Request bodies: JSON parsed into a request type, or a problem that names the invalid field and the valid values.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRef, FromRequest, Request};
@@ -8,6 +9,7 @@ use axum::http::header;
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::Limits;
 use super::problem::{Code, Problem};
@@ -66,7 +68,8 @@ where
     if bytes.is_empty() {
         return Ok(None);
     }
-    if matches!(declared, Some(Ok(false) | Err(_))) {
+    // Without a type, a foreign page could make a browser send it without asking.
+    if !matches!(declared, Some(Ok(true))) {
         let detail = "send JSON with the header content-type: application/json (curl: --json)";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
@@ -83,10 +86,10 @@ async fn read(
 ) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
+    let mut pace = Pace::new(limits);
     while !body.is_end_stream() {
-        let late =
-            |_| Problem::new(Code::RequestTimeout, "the client paused too long while sending the body");
-        let Some(frame) = tokio::time::timeout(limits.body_pause, body.frame()).await.map_err(late)? else {
+        let late = |_| Problem::new(Code::RequestTimeout, TOO_SLOW);
+        let Some(frame) = tokio::time::timeout_at(pace.deadline(), body.frame()).await.map_err(late)? else {
             break;
         };
         let Ok(frame) = frame else {
@@ -96,6 +99,7 @@ async fn read(
             });
         };
         let Ok(data) = frame.into_data() else { continue };
+        pace.came(data.len());
         if first.len() + all.len() + data.len() > limits.body_bytes {
             return Err(Problem::new(Code::TooLarge, TOO_LARGE));
         }
@@ -107,6 +111,41 @@ async fn read(
         }
     }
     Ok(if all.is_empty() { first } else { all.into() })
+}
+
+const TOO_SLOW: &str = "the body comes too slowly: 1 KiB a second at least, without long pauses (limits.body_pause_ms), \
+     and the whole request in time (limits.request_ms)";
+
+/// How fast a body must come, over any [`Pace::WINDOW`], so that a client cannot hold a connection with a byte now and then.
+struct Pace {
+    limits: Limits,
+    end: Instant,
+    last: Instant,
+    /// Since when how many bytes have come.
+    window: (Instant, usize),
+}
+
+impl Pace {
+    const WINDOW: Duration = Duration::from_secs(10);
+    const BYTES: usize = 10 << 10;
+
+    fn new(limits: Limits) -> Self {
+        let now = Instant::now();
+        Self { limits, end: now + limits.request, last: now, window: (now, 0) }
+    }
+
+    /// Returns until when more must come.
+    fn deadline(&self) -> Instant {
+        self.end.min(self.last + self.limits.body_pause).min(self.window.0 + Self::WINDOW)
+    }
+
+    fn came(&mut self, bytes: usize) {
+        self.last = Instant::now();
+        self.window.1 += bytes;
+        if self.window.1 >= Self::BYTES {
+            self.window = (self.last, 0);
+        }
+    }
 }
 
 fn is_json(content_type: &str) -> bool {

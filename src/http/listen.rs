@@ -13,27 +13,77 @@ use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::stream::{Stream, Wire};
-use super::wire::Bounds;
+use super::peers::{Peers, Share};
+use super::problem::Code;
+use super::stream::{self, Stream, Wire};
+use super::tls::{self, Encrypted, Tls};
+use super::wire::{Bounds, Refusal};
 use crate::telemetry;
 
 /// The configured limits on connections.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
-    /// The maximum number of open connections; further ones wait to be accepted.
+    /// The maximum number of open connections; a few further ones get health and metrics only.
     pub connections: usize,
+    /// The maximum number of one peer.
+    pub connections_per_peer: usize,
+    /// The proxies that say which client a request is from.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The timeout for the head of a request, and for an idle connection between two requests.
     pub header_wait: Duration,
     /// How long a client may not read while a response waits for it.
     pub write_wait: Duration,
     /// The limits of what is read.
     pub bounds: Bounds,
+    /// How connections are encrypted, if they are.
+    pub tls: Option<tls::Options>,
+}
+
+/// How many connections are served beyond `connections`, for what operators look at: health, readiness, metrics.
+pub const SPARE: usize = 16;
+/// The timeout for the head of a request on such a connection, which is closed after its response.
+const SPARE_WAIT: Duration = Duration::from_secs(2);
+/// How long the refusal of a connection may take.
+const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Marks the requests of a connection beyond `connections`.
+#[derive(Debug, Clone, Copy)]
+pub struct Spare;
+
+/// The places for connections.
+#[derive(Clone)]
+struct Places {
+    all: Arc<Semaphore>,
+    spare: Arc<Semaphore>,
+}
+
+impl Places {
+    /// Waits for a place; one of the spare ones where all others are taken.
+    async fn take(&self) -> Option<(OwnedSemaphorePermit, bool)> {
+        tokio::select! {
+            biased;
+            permit = self.all.clone().acquire_owned() => Some((permit.ok()?, false)),
+            permit = self.spare.clone().acquire_owned() => Some((permit.ok()?, true)),
+        }
+    }
+}
+
+/// What holds for one connection.
+struct Admitted {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+    is_spare: bool,
+    /// What it counts for its peer.
+    _share: Option<Share>,
+    /// The peers, where the connection is that of a trusted proxy.
+    behind_proxy: Option<Arc<Peers>>,
 }
 
 /// Serves until `stop`, then lets in-flight requests finish within `drain_timeout`.
@@ -41,70 +91,175 @@ pub async fn serve<S, B>(
     listener: TcpListener,
     service: S,
     options: Options,
+    tls: Option<Arc<Tls>>,
     stop: CancellationToken,
     drain_timeout: Duration,
 ) where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
-        + Clone
-        + Send
-        + 'static,
+    S: Handler<B>,
     B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(options.connections));
+    let (all, spare) = (Semaphore::new(options.connections), Semaphore::new(SPARE));
+    let places = Places { all: Arc::new(all), spare: Arc::new(spare) };
+    let peers = Arc::new(Peers::new(options.connections_per_peer, options.trusted_proxies.clone()));
+    let options = Arc::new(options);
+    let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener, &places, &peers, tls.is_some()) => accepted,
         };
-        let Some((stream, permit)) = accepted else { continue };
-        let service = service.clone();
-        let wire = Arc::new(Wire::default());
-        let stream = Stream::new(stream, options.bounds, options.write_wait, wire.clone());
-        let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-            if let Some(refusal) = wire.next_request() {
-                request.extensions_mut().insert(refusal);
-            }
-            request.extensions_mut().insert(wire.clone());
-            service.clone().call(request.map(Body::new))
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(options.header_wait)
-            .serve_connection(TokioIo::new(stream), handler);
-        let connection = graceful.watch(connection);
+        let Some(admitted) = accepted else { continue };
+        let connection = Connection { service: service.clone(), options: options.clone() };
+        let (tls, watcher) = (tls.clone(), graceful.watcher());
         tokio::spawn(async move {
             telemetry::connections(1.0);
-            // A client that disconnects or sends no valid HTTP is no error of the server.
-            if let Err(error) = connection.await {
-                tracing::trace!(%error, "connection ended early");
-            }
+            connection.run(admitted, tls, watcher).await;
             telemetry::connections(-1.0);
-            drop(permit);
         });
     }
     drop(listener); // no new connections from here on
+    follow.inspect(|follow| follow.abort());
     if tokio::time::timeout(drain_timeout, graceful.shutdown()).await.is_err() {
         tracing::warn!("aborted requests that were still in flight after shutdown_ms");
     }
 }
 
+/// What handles the requests.
+pub trait Handler<B>:
+    Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
+{
+}
+
+impl<B, S> Handler<B> for S where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
+/// A connection that is served.
+struct Connection<S> {
+    service: S,
+    options: Arc<Options>,
+}
+
+impl<S> Connection<S> {
+    /// Serves the requests of the connection, after its handshake.
+    async fn run<B>(self, admitted: Admitted, tls: Option<Arc<Tls>>, watcher: Watcher)
+    where
+        S: Handler<B>,
+        B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        let Admitted { stream, _place, is_spare, _share, behind_proxy } = admitted;
+        let marks = Marks { is_spare, is_encrypted: tls.is_some(), behind_proxy };
+        match tls {
+            None => self.requests(stream, marks, watcher).await,
+            Some(tls) => {
+                if let Some(stream) = tls.accept(stream).await {
+                    self.requests(stream, marks, watcher).await;
+                }
+            }
+        }
+    }
+
+    async fn requests<B, I>(self, stream: I, marks: Marks, watcher: Watcher)
+    where
+        S: Handler<B>,
+        B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { service, options } = self;
+        let (wire, is_spare) = (Arc::new(Wire::default()), marks.is_spare);
+        let stream = Stream::new(stream, options.bounds, options.write_wait, wire.clone());
+        let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            let share = marks.set(&mut request, &wire);
+            let response = service.clone().call(request.map(Body::new));
+            async move {
+                let response = response.await;
+                drop(share);
+                response
+            }
+        });
+        let header_wait = if is_spare { options.header_wait.min(SPARE_WAIT) } else { options.header_wait };
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_wait)
+            .keep_alive(!is_spare)
+            .serve_connection(TokioIo::new(stream), handler);
+        // A client that disconnects or sends no valid HTTP is no error of the server.
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::trace!(%error, "connection ended early");
+        }
+    }
+}
+
+/// What the handlers are to know of the connection of a request.
+struct Marks {
+    is_spare: bool,
+    is_encrypted: bool,
+    behind_proxy: Option<Arc<Peers>>,
+}
+
+impl Marks {
+    /// Marks a request. Returns what it counts for the client that a proxy names: behind one, requests are counted in
+    /// place of connections.
+    fn set(&self, request: &mut Request<Incoming>, wire: &Arc<Wire>) -> Option<Option<Share>> {
+        let client =
+            self.behind_proxy.as_ref().and_then(|peers| Some((peers, peers.client(request.headers())?)));
+        let share = client.map(|(peers, address)| peers.enter(address));
+        let extensions = request.extensions_mut();
+        if let Some(refusal) = wire.next_request() {
+            extensions.insert(refusal);
+        }
+        if self.is_spare {
+            extensions.insert(Spare);
+        }
+        if self.is_encrypted {
+            extensions.insert(Encrypted);
+        }
+        if matches!(share, Some(None)) {
+            extensions.insert(TOO_MANY);
+        }
+        extensions.insert(wire.clone());
+        share
+    }
+}
+
+/// What a peer gets that has as much open as it may have.
+const TOO_MANY: Refusal =
+    Refusal { code: Code::Overloaded, detail: "this peer has too much open (limits.connections_per_peer)" };
+
 async fn accept(
     listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = permits.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => {
-            // Responses are small and written at once: waiting to fill a packet (Nagle) only adds latency.
-            let _ = stream.set_nodelay(true);
-            Some((stream, permit))
-        }
+    places: &Places,
+    peers: &Arc<Peers>,
+    is_encrypted: bool,
+) -> Option<Admitted> {
+    let (place, is_spare) = places.take().await?;
+    let (stream, address) = match listener.accept().await {
+        Ok(accepted) => accepted,
         Err(error) => {
             // Most likely out of file descriptors: wait until some are closed.
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(100)).await;
-            None
+            return None;
         }
+    };
+    // Responses are small and written at once: waiting to fill a packet (Nagle) only adds latency.
+    let _ = stream.set_nodelay(true);
+    let behind_proxy = peers.trusts(address.ip()).then(|| peers.clone());
+    let share = if behind_proxy.is_none() { peers.enter(address.ip()) } else { None };
+    if behind_proxy.is_none() && share.is_none() {
+        if is_encrypted {
+            return None; // without a handshake the client could not read why
+        }
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(REFUSAL_WAIT, stream::refuse(stream, TOO_MANY)).await;
+            drop(place);
+        });
+        return None;
     }
+    Some(Admitted { stream, _place: place, is_spare, _share: share, behind_proxy })
 }

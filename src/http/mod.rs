@@ -1,14 +1,18 @@
 //! The HTTP layer: extract, call one method of [`crate::queue::Queues`], respond. Does not depend on a store.
 
+pub mod answer;
 pub mod body;
 pub mod listen;
 pub mod openapi;
+pub mod origin;
 pub mod params;
+pub mod peers;
 pub mod problem;
 pub mod request_id;
 pub mod routes;
 pub mod security;
 pub mod stream;
+pub mod tls;
 pub mod wire;
 
 use std::convert::Infallible;
@@ -19,7 +23,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRef, MatchedPath, Request};
-use axum::http::{HeaderValue, header};
+use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
@@ -28,6 +32,8 @@ use tower::{Layer as _, Service};
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, SizeAbove};
 use tower_http::compression::{CompressionBody, CompressionLayer};
 
+use self::listen::Spare;
+use self::origin::Hosts;
 use self::problem::{Code, Problem};
 use crate::background::driver::Statuses;
 use crate::faults;
@@ -78,6 +84,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// The longest pause allowed while a client sends a body.
     pub body_pause: Duration,
+    /// The timeout for receiving a whole body.
+    pub request: Duration,
 }
 
 /// A response, compressed if it is large enough.
@@ -87,7 +95,9 @@ pub type Compressed = axum::http::Response<CompressionBody<Body>>;
 /// route: axum would clone every layer of a route for every request.
 pub fn service(
     state: AppState,
+    hosts: Hosts,
 ) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
+    let hosts = Arc::new(hosts);
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
     let router: Router = router
@@ -101,23 +111,23 @@ pub fn service(
         })
         .layer(middleware::from_fn(record_route))
         .with_state(state);
-    let respond = move |request| respond(router.clone(), request);
+    let respond = move |request| respond(router.clone(), hosts.clone(), request);
     CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(respond))
 }
 
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
-async fn respond(router: Router, request: Request) -> Result<Response, Infallible> {
+async fn respond(router: Router, hosts: Arc<Hosts>, request: Request) -> Result<Response, Infallible> {
     let start = Instant::now();
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
-    let guarded = AssertUnwindSafe(route(router, request)).catch_unwind();
+    let guarded = AssertUnwindSafe(route(router, &hosts, request)).catch_unwind();
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
     faults::point("http.response").await;
     if response.status().is_client_error() && !problem::is_problem(&response) {
-        let unknown = Problem::new(Code::NotFound, "there is no such page; see /docs/");
-        response = request_id::scope_sync(id.clone(), || unknown.into_response());
+        let unknown = || Problem::new(Code::NotFound, "there is no such page; see /docs/").into_response();
+        response = request_id::scope_sync(id.clone(), unknown);
     }
     request_id::set_header(&id, &mut response);
     security::add(uri.path(), response.headers_mut());
@@ -134,24 +144,30 @@ async fn respond(router: Router, request: Request) -> Result<Response, Infallibl
     Ok(response)
 }
 
-/// Rejects cross-site requests that change something (CSRF): a page of another site can make the browser post to a
-/// server on the same machine. Browsers mark such requests (Fetch Metadata, W3C); other clients send no such header.
-async fn route(mut router: Router, request: Request) -> Response {
+/// Rejects what no route is to see.
+async fn route(mut router: Router, hosts: &Hosts, request: Request) -> Response {
     if let Some(wire::Refusal { code, detail }) = request.extensions().get() {
         return ([(header::CONNECTION, "close")], Problem::new(*code, *detail)).into_response();
     }
-    let from = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
-    if matches!(from, Some(b"cross-site")) && !request.method().is_safe() {
-        return Problem::new(
-            Code::CrossSite,
-            "cross-site requests of a browser may not change anything here",
-        )
-        .into_response();
+    if request.extensions().get::<Spare>().is_some() && !is_operational(request.uri().path()) {
+        let busy = Problem::new(
+            Code::Overloaded,
+            "all connections are in use (limits.connections); nothing was done",
+        );
+        return ([(header::CONNECTION, "close")], busy).into_response();
+    }
+    if let Err(problem) = origin::check(&request, hosts) {
+        return problem.into_response();
     }
     match router.call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }
+}
+
+/// Returns whether this is what operators look at: served when all other connections are in use.
+fn is_operational(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/metrics")
 }
 
 /// Records the matched route in the response: only the router knows it.

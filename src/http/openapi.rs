@@ -108,6 +108,11 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
             if path.starts_with("/v1/") {
                 add(operation, &[Code::InvalidField, Code::StoreFull, Code::Overloaded]);
             }
+            // What a connection may meet before any call.
+            add(operation, &[Code::UriTooLong, Code::HeadTooLarge]);
+            if path != "/healthz" && path != "/readyz" {
+                add(operation, &[Code::HostNotAllowed]);
+            }
             if path != "/healthz" && path != "/metrics" {
                 add(operation, &[Code::Internal, Code::StoreUnavailable]);
             }

@@ -48,6 +48,8 @@ codes! {
     Malformed = BAD_REQUEST, false, "The request is malformed";
     /// A browser sent this on behalf of a page of another site.
     CrossSite = FORBIDDEN, false, "Cross-site requests are forbidden";
+    /// The server is not meant to be reached under this name (`http.hosts`).
+    HostNotAllowed = MISDIRECTED_REQUEST, false, "The host is not allowed";
     /// No route matches this path.
     NotFound = NOT_FOUND, false, "No route matches this path";
     /// There is no such job.

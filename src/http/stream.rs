@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
@@ -50,8 +50,8 @@ impl Wire {
 }
 
 /// The stream of a connection. See the module's documentation.
-pub struct Stream {
-    tcp: TcpStream,
+pub struct Stream<S> {
+    inner: S,
     framing: Framing,
     wire: Arc<Wire>,
     refusal: Option<Refusal>,
@@ -65,11 +65,20 @@ pub struct Stream {
     lingering: Option<[Pin<Box<Sleep>>; 2]>,
 }
 
-impl Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
     /// Returns the stream of a new connection.
-    pub fn new(tcp: TcpStream, bounds: Bounds, write_wait: Duration, wire: Arc<Wire>) -> Self {
+    pub fn new(inner: S, bounds: Bounds, write_wait: Duration, wire: Arc<Wire>) -> Self {
         let framing = Framing::new(bounds);
-        Self { tcp, framing, wire, refusal: None, problem: None, write_wait, stalled: None, lingering: None }
+        Self {
+            inner,
+            framing,
+            wire,
+            refusal: None,
+            problem: None,
+            write_wait,
+            stalled: None,
+            lingering: None,
+        }
     }
 
     /// Reads what a client still sends of a request that was refused, for a while.
@@ -82,7 +91,7 @@ impl Stream {
                 return Poll::Ready(());
             }
             let mut buf = ReadBuf::new(&mut bytes);
-            match Pin::new(&mut self.tcp).poll_read(cx, &mut buf) {
+            match Pin::new(&mut self.inner).poll_read(cx, &mut buf) {
                 Poll::Pending => return pause.as_mut().poll(cx),
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
                     pause.as_mut().reset(tokio::time::Instant::now() + LINGER_PAUSE);
@@ -110,7 +119,7 @@ impl Stream {
     fn poll_problem(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some((bytes, written)) = &mut self.problem {
             let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) else { break };
-            let wrote = Pin::new(&mut self.tcp).poll_write(cx, rest);
+            let wrote = Pin::new(&mut self.inner).poll_write(cx, rest);
             *written += ready!(stall(&mut self.stalled, self.write_wait, wrote, cx))?;
         }
         Poll::Ready(Ok(()))
@@ -118,6 +127,16 @@ impl Stream {
 }
 
 const REQUEST_ID: &[u8] = b"x-request-id:";
+
+/// Writes a problem to a connection that is not served, and ends it.
+pub async fn refuse(mut tcp: TcpStream, refusal: Refusal) -> io::Result<()> {
+    tcp.write_all(&refused(refusal, None)).await?;
+    tcp.shutdown().await?;
+    // Until the client has seen it: what it has sent, unread, would discard the response.
+    let mut bytes = [0; 1024];
+    while tcp.read(&mut bytes).await? > 0 {}
+    Ok(())
+}
 
 /// Returns the whole response to a request that was refused before it was parsed.
 fn refused(Refusal { code, detail }: Refusal, status: Option<StatusCode>) -> Vec<u8> {
@@ -160,7 +179,7 @@ fn stall<T>(
     Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
 }
 
-impl AsyncRead for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let too_large = this.refusal.filter(|refusal| refusal.code == Code::TooLarge);
@@ -169,7 +188,7 @@ impl AsyncRead for Stream {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal.detail)));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.tcp).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
         let Some(read) = buf.filled_mut().get_mut(before..) else { return Poll::Ready(Ok(())) };
         if let Some(refusal) = this.framing.read(read) {
             this.refusal = Some(refusal);
@@ -183,7 +202,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.is_hypers_own(bytes) {
@@ -191,7 +210,7 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Ok(bytes.len()));
         }
         ready!(this.poll_problem(cx))?;
-        let wrote = Pin::new(&mut this.tcp).poll_write(cx, bytes);
+        let wrote = Pin::new(&mut this.inner).poll_write(cx, bytes);
         stall(&mut this.stalled, this.write_wait, wrote, cx)
     }
 
@@ -206,24 +225,24 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
         }
         ready!(this.poll_problem(cx))?;
-        let wrote = Pin::new(&mut this.tcp).poll_write_vectored(cx, parts);
+        let wrote = Pin::new(&mut this.inner).poll_write_vectored(cx, parts);
         stall(&mut this.stalled, this.write_wait, wrote, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.inner.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_problem(cx))?;
-        Pin::new(&mut this.tcp).poll_flush(cx)
+        Pin::new(&mut this.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_problem(cx))?;
-        ready!(Pin::new(&mut this.tcp).poll_shutdown(cx))?;
+        ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
         if this.framing.is_within_request() {
             ready!(this.poll_linger(cx));
         }

@@ -136,9 +136,9 @@ impl Framing {
                 Err(Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" })
             }
             Ok(None) if before.max(self.head.len()).max(bytes.len()) > self.bounds.head => {
-                let is_path = !self.head.contains(&b'\n') && !bytes.contains(&b'\n');
+                let refusal = self.too_long(bytes);
                 self.cut_end(bytes);
-                Err(if is_path { PATH_TOO_LONG } else { HEAD_TOO_LONG })
+                Err(refusal)
             }
             Ok(None) => {
                 if before == 0 {
@@ -148,7 +148,7 @@ impl Framing {
             }
             Ok(Some((length, _))) if length > self.bounds.head => {
                 self.heads += 1;
-                Err(HEAD_TOO_LONG)
+                Err(self.too_long(bytes))
             }
             Ok(Some((length, head))) => {
                 self.heads += 1;
@@ -157,6 +157,13 @@ impl Framing {
                 Ok(length - before)
             }
         }
+    }
+
+    /// Returns why a head is refused of which these bytes are the first, or the next.
+    fn too_long(&self, bytes: &[u8]) -> Refusal {
+        let first = if self.head.is_empty() { bytes } else { &self.head };
+        let is_path = !first.iter().take(self.bounds.head).any(|byte| *byte == b'\n');
+        if is_path { PATH_TOO_LONG } else { HEAD_TOO_LONG }
     }
 
     /// Replaces the end of these bytes, of a head that is too large.

@@ -1,9 +1,10 @@
 //! Batches: jobs that belong together, and a job at their end.
 
-use super::jobs::Page;
+use futures::FutureExt as _;
+
 use super::meter::{Event, Notes};
 use super::push::NewPush;
-use super::{Error, Queues, Result};
+use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_year;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
@@ -81,8 +82,11 @@ impl Queues {
         limit: usize,
     ) -> Result<Page<BatchResult, JobId>> {
         self.batch(id).await?;
-        let results = self.0.store.batch_results(id, after, limit + 1).await?;
-        Ok(Page::cut(results, limit, |result| result.id.clone()))
+        let store = &self.0.store;
+        let read = |after: Option<JobId>, limit| {
+            async move { store.batch_results(id, after.as_ref(), limit).await }.boxed()
+        };
+        self.page(after, limit, |result: &BatchResult| result.id.clone(), read).await
     }
 
     /// Seals a batch and removes those of its jobs that are not reserved. Returns how many.

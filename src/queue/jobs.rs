@@ -1,6 +1,8 @@
 //! Reading jobs, changing them, cancelling them, browsing a queue.
 
-use super::{Error, Queues, Result};
+use futures::FutureExt as _;
+
+use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_size;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
@@ -25,26 +27,6 @@ pub enum Cancelled {
     Removed,
     /// A worker holds the job and is asked to stop; rolled back or expired, the job leaves.
     Requested,
-}
-
-/// Some elements of a list, and where the next ones begin.
-#[derive(Debug, Clone)]
-pub struct Page<T, C> {
-    /// The elements.
-    pub items: Vec<T>,
-    /// The cursor of the last element, if there may be more behind it.
-    pub next: Option<C>,
-}
-
-impl<T, C> Page<T, C> {
-    /// Returns a page of at most `limit` elements out of those that were read, which are one more if there
-    /// are more.
-    pub(super) fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Self {
-        let more = items.len() > limit;
-        items.truncate(limit);
-        let next = if more { items.last().map(cursor) } else { None };
-        Self { items, next }
-    }
 }
 
 impl Queues {
@@ -96,7 +78,10 @@ impl Queues {
         after: Option<&JobId>,
         limit: usize,
     ) -> Result<Page<Job, JobId>> {
-        let jobs = self.0.store.find(filter, after, limit + 1).await?;
-        Ok(Page::cut(jobs, limit, |job| job.meta.id.clone()))
+        let store = &self.0.store;
+        let read = |after: Option<JobId>, limit| {
+            async move { store.find(filter, after.as_ref(), limit).await }.boxed()
+        };
+        self.page(after, limit, |job: &Job| job.meta.id.clone(), read).await
     }
 }

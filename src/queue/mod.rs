@@ -29,6 +29,7 @@ mod maintenance;
 pub mod meter;
 mod once;
 mod outcomes;
+mod pages;
 mod peers;
 mod push;
 mod readiness;
@@ -51,12 +52,13 @@ use tokio_util::sync::CancellationToken;
 use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
-pub use self::jobs::{Cancelled, Edit, Page};
+pub use self::jobs::{Cancelled, Edit};
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
 pub use self::once::IdempotencyKey;
 use self::once::Runs;
 use self::outcomes::Outcomes;
+pub use self::pages::Page;
 use self::push::PushRounds;
 pub use self::push::{NewPush, PushAnswer, When};
 pub use self::readiness::Readiness;
@@ -209,6 +211,8 @@ pub struct Options {
     pub defaults: Arc<Defaults>,
     /// The largest payload, in bytes of its JSON text.
     pub payload_bytes: usize,
+    /// How many bytes of payloads and results one response has at most, but at least one job.
+    pub answer_bytes: usize,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
     pub poll: Duration,
     /// How long a caller waits for the store, the rounds before its own included.

@@ -11,13 +11,14 @@ use tokio::time::Instant;
 
 use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
+use super::pages::fitting;
 use super::rounds::{Item, Limits, RoundError, Rounds};
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
-use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
+use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError, Weight as _};
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
@@ -130,6 +131,20 @@ impl Delivery {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the response has as many bytes as it may have.
+    fn is_full(&self) -> bool {
+        self.won.iter().map(Job::weight).sum::<usize>() >= self.queues.options().answer_bytes
+    }
+
+    /// Gives back what does not fit into the response.
+    fn cut(&mut self) {
+        let fitting = fitting(&self.won, self.queues.options().answer_bytes);
+        if fitting < self.won.len() {
+            let surplus = self.won.split_off(fitting);
+            tokio::spawn(self.queues.clone().give_back(surplus));
+        }
     }
 
     /// The client gets the jobs.
@@ -275,7 +290,7 @@ impl Queues {
         let rules = self.rules();
         let mut delivery = Delivery { queues: self.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
-            if delivery.won.len() >= ask.count {
+            if delivery.won.len() >= ask.count || delivery.is_full() {
                 break;
             }
             if rules.paused(&queue) {
@@ -290,6 +305,7 @@ impl Queues {
                 Err(_) => break, // what other queues gave is not lost to an error of this one
             }
         }
+        delivery.cut();
         Ok(delivery)
     }
 

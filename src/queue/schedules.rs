@@ -6,6 +6,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use futures::FutureExt as _;
+
 use super::meter::Event;
 use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
@@ -23,11 +25,15 @@ impl Queues {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Page<ListedSchedule, ScheduleName>> {
-        let schedules = self.0.store.schedules(after, limit + 1).await?;
-        Ok(Page::cut(schedules, limit, |listed| match listed {
+        let name = |listed: &ListedSchedule| match listed {
             Ok(schedule) => schedule.name.clone(),
             Err((name, _)) => name.clone(),
-        }))
+        };
+        let store = &self.0.store;
+        let read = |after: Option<ScheduleName>, limit| {
+            async move { store.schedules(after.as_ref(), limit).await }.boxed()
+        };
+        self.page(after, limit, name, read).await
     }
 
     /// Returns the schedule.

@@ -163,7 +163,8 @@ pub trait Jobs: Send + Sync {
     /// Returns jobs by their ids.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>>;
 
-    /// Returns the jobs that match the filter, by id, those after `after`.
+    /// Returns the jobs that match the filter, by id, those after `after`: up to `limit`, fewer where they have
+    /// [`PAGE_BYTES`](super::PAGE_BYTES), and else only where there are no more.
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
 
     /// Returns the queues that have jobs and whose name begins with `prefix`, by name, those after `after`.

@@ -5,9 +5,6 @@ use async_trait::async_trait;
 use super::Result;
 use crate::job::{Job, JobId, JobKey, Meta, QueueName, Timestamp};
 
-/// How many bytes of payloads and results end a page of exported jobs, so that long jobs fill no memory.
-pub const PAGE_BYTES: usize = 8 << 20;
-
 /// What became of something that was imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
@@ -63,9 +60,4 @@ pub fn same(one: &Job, other: &Job) -> bool {
         && one.payload == other.payload
         && one.headers == other.headers
         && one.result == other.result
-}
-
-/// Returns how much a job adds to a page.
-pub(super) fn weight(job: &Job) -> usize {
-    job.payload.as_str().len() + job.result.as_ref().map_or(0, |result| result.as_str().len())
 }

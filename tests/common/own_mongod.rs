@@ -21,6 +21,10 @@ pub struct OwnMongod {
     child: Option<Child>,
     /// `--setParameter`s.
     parameters: Vec<&'static str>,
+    /// Other arguments of the command line.
+    pub arguments: Vec<String>,
+    /// What the URL of each client ends with: `&tls=true…`.
+    pub options: String,
 }
 
 impl OwnMongod {
@@ -29,7 +33,9 @@ impl OwnMongod {
         // Not one of those that the system gives to connections: it must be free again after a restart.
         let ports = std::iter::repeat_with(|| rand::random_range(15_000..32_000));
         let port = ports.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
-        Self { port, directory: tempfile::tempdir().unwrap(), child: None, parameters: Vec::new() }
+        let directory = tempfile::tempdir().unwrap();
+        let (parameters, arguments, options) = Default::default();
+        Self { port, directory, child: None, parameters, arguments, options }
     }
 
     /// A running replica set of one member.
@@ -62,7 +68,7 @@ impl OwnMongod {
 
     /// The URL of a database on it.
     pub fn url(&self) -> String {
-        format!("mongodb://127.0.0.1:{}/tailback?replicaSet={SET}", self.port)
+        format!("mongodb://127.0.0.1:{}/tailback?replicaSet={SET}{}", self.port, self.options)
     }
 
     /// Starts it, again or for the first time, and waits until it takes writes.
@@ -137,6 +143,7 @@ impl OwnMongod {
         command.arg("--logpath").arg(self.directory.path().join("mongod.log")).arg("--logappend");
         command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]);
         command.args(["--port", &self.port.to_string()]).args(more);
+        command.args(&self.arguments);
         command.args(self.parameters.iter().flat_map(|parameter| ["--setParameter", parameter]));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
@@ -148,7 +155,7 @@ impl OwnMongod {
 
     /// One command on a connection of its own, past all that a driver does to find a primary.
     pub async fn command(&self, command: Document) -> Option<Document> {
-        let url = format!("mongodb://127.0.0.1:{}/?directConnection=true", self.port);
+        let url = format!("mongodb://127.0.0.1:{}/?directConnection=true{}", self.port, self.options);
         let mut options = ClientOptions::parse(url).await.unwrap();
         options.server_selection_timeout = Some(Duration::from_millis(500));
         let client = Client::with_options(options).unwrap();

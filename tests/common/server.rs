@@ -175,7 +175,7 @@ fn command_of(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -
     let mut command = Command::new(binary.unwrap_or(env!("CARGO_BIN_EXE_tailback")));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", store]);
     // So that no call is answered 503 because the machine is busy.
-    command.env("TAILBACK_MONGODB__DEADLINE_MS", "10000");
+    command.env("TAILBACK_MONGODB__DEADLINE_MS", "30000");
     command.env("TAILBACK_LOG__FILTER", "warn").envs(environment.iter().copied());
     command.stdout(Stdio::piped());
     command

@@ -40,14 +40,14 @@ pub async fn a_call_that_runs_is_finished(place: &Place) {
     let body = r#"{"payload":"late"}"#;
     // With this header the server asks for the body: then the call is surely under way.
     let head = format!(
-        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     slow.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 1024];
     let read = slow.read(&mut answer).await.unwrap();
     assert!(answer[..read].starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&answer[..read]));
-    late.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    late.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
     server.get("/healthz").await;
 
     let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
@@ -81,8 +81,7 @@ pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
     let config = file.path().to_str().unwrap();
     let mut server = Server::start_with(&place.url, &[("TAILBACK_CONFIG", config)]).await;
     let mut stuck = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
-    let head =
-        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
     stuck.write_all(head.as_bytes()).await.unwrap();
     assert!(stuck.read(&mut [0; 64]).await.unwrap() > 0, "the call is under way, and its body never comes");
     let since = Instant::now();

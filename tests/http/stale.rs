@@ -157,7 +157,7 @@ pub async fn a_commit_whose_client_left_can_be_repeated(place: &Place) {
     for _ in 0..20 {
         let taken = push_and_take(&server, "mail").await;
         let body = json!({"reservation": taken["reservation"]}).to_string();
-        let head = format!("POST /v1/jobs/{}/commit HTTP/1.1\r\nhost: x\r\n", id(&taken));
+        let head = format!("POST /v1/jobs/{}/commit HTTP/1.1\r\nhost: localhost\r\n", id(&taken));
         let mut leaves = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
         let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         leaves.write_all(request.as_bytes()).await.unwrap();

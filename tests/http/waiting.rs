@@ -190,7 +190,7 @@ pub async fn a_client_that_leaves_gets_nothing(place: &Place) {
     let body = json!({"wait_ms": LONG_MS}).to_string();
     let mut leaves = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
     let head = format!(
-        "POST /v1/queues/mail/reserve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST /v1/queues/mail/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     );

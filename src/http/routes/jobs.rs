@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::push::PushRequest;
 use super::view::JobView;
 use super::{align, parse_each};
+use crate::http::answer;
 use crate::http::body::{Body, optional_payload, present};
 use crate::http::params::{InQueue, OfJob, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
@@ -261,7 +262,7 @@ pub async fn browse(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     query: Query,
-) -> ApiResult<Json<JobsPage>> {
+) -> ApiResult<Response> {
     let query = query.only(&["state", "group", "key", "limit", "cursor"])?;
     let filter = Filter {
         state: query.word("state", STATES)?,
@@ -271,8 +272,6 @@ pub async fn browse(
     };
     let page = queues.browse(&filter, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
     let (rules, now) = (queues.rules(), queues.now()?);
-    Ok(Json(JobsPage {
-        jobs: page.items.into_iter().map(|job| JobView::new(job, &rules, now)).collect(),
-        cursor: page.next.as_ref().map(cursor),
-    }))
+    let jobs = page.items.into_iter().map(|job| JobView::new(job, &rules, now)).collect();
+    Ok(answer::jobs(jobs, page.next.as_ref().map(cursor)))
 }

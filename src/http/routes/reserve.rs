@@ -1,10 +1,11 @@
 //! Delivery: reserve and pop.
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::view::{JobView, ReservedJob};
+use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
@@ -65,14 +66,14 @@ pub struct ReserveResponse {
     jobs: Vec<ReservedJob>,
 }
 
-async fn respond(queues: &Queues, ask: ReserveAsk) -> ApiResult<Json<ReserveResponse>> {
+async fn respond(queues: &Queues, ask: ReserveAsk) -> ApiResult<Response> {
     let jobs = queues.reserve(ask).await?;
     let (rules, now) = (queues.rules(), queues.now()?);
     let reserved = |job: Job| {
         let reservation = job.meta.claim.as_ref()?.reservation(&job.meta.id);
         Some(ReservedJob { reservation, job: JobView::new(job, &rules, now) })
     };
-    Ok(Json(ReserveResponse { jobs: jobs.into_iter().filter_map(reserved).collect() }))
+    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), None))
 }
 
 /// Reserve jobs
@@ -90,7 +91,7 @@ pub async fn reserve(
     InQueue(queue): InQueue,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveRequest>,
-) -> ApiResult<Json<ReserveResponse>> {
+) -> ApiResult<Response> {
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
     respond(&queues, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key }).await
@@ -109,7 +110,7 @@ pub async fn reserve_many(
     State(queues): State<Queues>,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveManyRequest>,
-) -> ApiResult<Json<ReserveResponse>> {
+) -> ApiResult<Response> {
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
     let idempotency_key: Option<IdempotencyKey> = idempotency_key;
     respond(&queues, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key }).await
@@ -148,9 +149,9 @@ pub async fn pop(
     State(queues): State<Queues>,
     InQueue(queue): InQueue,
     Body(request): Body<PopRequest>,
-) -> ApiResult<Json<PopResponse>> {
+) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
     let jobs = queues.pop(PopAsk { queue, count, wait_ms }).await?;
     let (rules, now) = (queues.rules(), queues.now()?);
-    Ok(Json(PopResponse { jobs: jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect() }))
+    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), None))
 }

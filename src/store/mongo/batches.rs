@@ -302,22 +302,14 @@ async fn results(
     after: Option<&JobId>,
     limit: usize,
 ) -> Result<Vec<BatchResult>> {
-    Ok(readable(&result_documents(mongo, batch, after, limit).await?, to_result))
+    let kept = mongo.collection(BATCH_RESULTS).await?;
+    query::page(kept.find(results_after(batch, after)), limit, to_result).await
 }
 
-async fn result_documents(
-    mongo: &Mongo,
-    batch: &BatchId,
-    after: Option<&JobId>,
-    limit: usize,
-) -> Result<Vec<Document>> {
+fn results_after(batch: &BatchId, after: Option<&JobId>) -> Document {
     let behind = format!("{batch}/{}", after.map_or("", JobId::as_str));
     // What follows a slash among the characters: no token has either.
-    let filter = doc! { "_id": { "$gt": behind, "$lt": format!("{batch}0") } };
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let kept = mongo.collection(BATCH_RESULTS).await?;
-    let cursor = kept.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-    cursor.try_collect().await.map_err(fault)
+    doc! { "_id": { "$gt": behind, "$lt": format!("{batch}0") } }
 }
 
 /// Forgets up to `limit` results and batches whose time has passed. Results go first, so that none is ever left
@@ -336,7 +328,9 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
             continue;
         };
         let most = usize::try_from(limit - forgotten).unwrap_or(usize::MAX);
-        let over = result_documents(mongo, &id, None, most).await?;
+        let find = kept.find(results_after(&id, None)).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
+        let find = find.limit(i64::try_from(most).unwrap_or(i64::MAX));
+        let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
         if !over.is_empty() {
             let ids: Vec<&Bson> = over.iter().filter_map(|result| result.get("_id")).collect();
             kept.delete_many(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;

@@ -163,9 +163,9 @@ fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> O
 }
 
 /// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting
-/// down, interrupted, out of time, a write conflict.
-const PASSING: [i32; 20] =
-    [6, 7, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 9001, 10107, 11600, 11602, 13435];
+/// down, interrupted, out of time, a write conflict; and a right that is missing, which an operator may give.
+const PASSING: [i32; 21] =
+    [6, 7, 13, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 9001, 10107, 11600, 11602, 13435];
 /// MongoDB's `OutOfDiskSpace`.
 const NO_SPACE: i32 = 14031;
 /// MongoDB's `DuplicateKey`.

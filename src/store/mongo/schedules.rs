@@ -15,6 +15,7 @@ use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, Store as _, StoreError, chain};
 
@@ -24,13 +25,11 @@ impl Schedules for Mongo {
         let behind = doc! { "_id": { "$gt": after.map_or("", ScheduleName::as_str) } };
         let reading = async {
             let all = self.collection(SCHEDULES).await?;
-            let find = all.find(behind).sort(doc! { "_id": 1 }).limit(signed(limit));
-            let cursor = find.await.map_err(fault)?;
-            let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-            Ok(readable(&documents, |document| {
+            let read = |document: &Document| {
                 let name: ScheduleName = Row(document).text("_id")?;
                 Ok(parse(document).map_err(|error| (name, chain(&error))))
-            }))
+            };
+            query::page(all.find(behind), limit, read).await
         };
         self.connection.within(reading).await
     }

@@ -16,8 +16,8 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
 use crate::store::mongo::jobs::groups;
-use crate::store::transfer::{PAGE_BYTES, same, weight};
-use crate::store::{HeldKey, Imported, Result, Store as _, StoreError, Transfer};
+use crate::store::transfer::same;
+use crate::store::{HeldKey, Imported, PageBuilder, Result, Store as _, StoreError, Transfer};
 
 #[async_trait]
 impl Transfer for Mongo {
@@ -45,18 +45,16 @@ impl Transfer for Mongo {
 /// Jobs of every queue, by id. A page ends early where the jobs are long.
 pub async fn export(mongo: &Mongo, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
     let behind = doc! { "_id": { "$gt": after.map_or("", JobId::as_str) } };
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let most = i64::try_from(limit).unwrap_or(i64::MAX);
     let all = mongo.collection(JOBS).await?;
-    let mut cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-    let (mut jobs, mut bytes) = (Vec::new(), 0);
-    while bytes < PAGE_BYTES
+    let mut cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(most).await.map_err(fault)?;
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
         && let Some(document) = cursor.try_next().await.map_err(fault)?
     {
-        let job = to_job(&document)?;
-        bytes += weight(&job);
-        jobs.push(job);
+        page.push(to_job(&document)?);
     }
-    Ok(jobs)
+    Ok(page.into_items())
 }
 
 /// When the reaper has something to do with a job.

@@ -11,7 +11,7 @@ use crate::store::sqlite::jobs::children::{self, Fate};
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result};
+use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result};
 
 #[async_trait]
 impl Batches for SqliteStore {
@@ -250,8 +250,10 @@ fn results(
     )?;
     let after = after.map_or("", JobId::as_str);
     let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
-    let mut results = Vec::new();
-    while let Some(found) = rows.next()? {
+    let mut results = PageBuilder::new(limit);
+    while !results.is_full()
+        && let Some(found) = rows.next()?
+    {
         results.push(BatchResult {
             id: row::parsed(found, 0, "job of a result")?,
             queue: row::parsed(found, 1, "queue of a result")?,
@@ -260,7 +262,7 @@ fn results(
             result: row::payload(found, 4, "result")?,
         });
     }
-    Ok(results)
+    Ok(results.into_items())
 }
 
 fn waiting(

@@ -9,7 +9,7 @@ use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, StoreError};
+use crate::store::{Fired, Firing, ListedSchedule, PageBuilder, Result, Saved, Schedules, StoreError};
 
 #[async_trait]
 impl Schedules for SqliteStore {
@@ -63,8 +63,10 @@ fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<V
          WHERE name > ?1 ORDER BY name LIMIT ?2",
     )?;
     let mut rows = all.query(params![after.map_or("", ScheduleName::as_str), row::signed(limit)])?;
-    let mut schedules = Vec::new();
-    while let Some(found) = rows.next()? {
+    let mut schedules = PageBuilder::new(limit);
+    while !schedules.is_full()
+        && let Some(found) = rows.next()?
+    {
         match schedule(found) {
             Err(error @ Fault::Stored { .. }) => {
                 tracing::error!(%error, "a schedule cannot be read");
@@ -75,7 +77,7 @@ fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<V
             read => schedules.push(Ok(read?)),
         }
     }
-    Ok(schedules)
+    Ok(schedules.into_items())
 }
 
 fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault> {

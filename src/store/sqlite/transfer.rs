@@ -8,8 +8,8 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
-use crate::store::transfer::{PAGE_BYTES, same, weight};
-use crate::store::{HeldKey, Imported, Result, Transfer};
+use crate::store::transfer::same;
+use crate::store::{HeldKey, Imported, PageBuilder, Result, Transfer};
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -49,15 +49,13 @@ pub fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Result<Ve
         " FROM jobs WHERE id > ?1 ORDER BY id LIMIT ?2"
     ))?;
     let mut rows = all.query(params![after.map_or("", JobId::as_str), row::signed(limit)])?;
-    let (mut jobs, mut bytes) = (Vec::new(), 0);
-    while bytes < PAGE_BYTES
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
         && let Some(found) = rows.next()?
     {
-        let job = row::job(found)?;
-        bytes += weight(&job);
-        jobs.push(job);
+        page.push(row::job(found)?);
     }
-    Ok(jobs)
+    Ok(page.into_items())
 }
 
 /// Stores the jobs as they are, unless their ids are there.

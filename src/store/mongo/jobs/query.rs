@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use futures::TryStreamExt;
+use mongodb::action::Find;
 use mongodb::bson::{Document, doc};
 
 use crate::job::push::Room;
@@ -11,7 +12,10 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
-use crate::store::{Filter, Result};
+use crate::store::{Filter, PageBuilder, Result, Weight};
+
+/// How many documents one reply brings, up to 16 MB of them.
+const READ_AT_ONCE: usize = 1000;
 
 /// The documents that a filter means, in order.
 pub async fn all(
@@ -63,8 +67,26 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
 
 /// The jobs that the filter means, by id.
 pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
-    let documents = all(mongo, condition(filter, after), doc! { "_id": 1 }, Document::new(), limit).await?;
-    Ok(readable(&documents, to_job))
+    let jobs = mongo.collection(JOBS).await?;
+    page(jobs.find(condition(filter, after)), limit, to_job).await
+}
+
+/// Reads what a query finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it.
+pub async fn page<T: Weight>(
+    find: Find<'_, Document>,
+    limit: usize,
+    read: impl Fn(&Document) -> Result<T>,
+) -> Result<Vec<T>> {
+    let at_once = u32::try_from(limit.clamp(1, READ_AT_ONCE)).unwrap_or(1);
+    let mut cursor = find.sort(doc! { "_id": 1 }).batch_size(at_once).await.map_err(fault)?;
+    let mut page = PageBuilder::new(limit);
+    // No limit in the query: a document that cannot be read must not look like the end.
+    while !page.is_full()
+        && let Some(document) = cursor.try_next().await.map_err(fault)?
+    {
+        readable(std::slice::from_ref(&document), &read).into_iter().for_each(|item| page.push(item));
+    }
+    Ok(page.into_items())
 }
 
 /// A filter as a condition that the indexes `browse`, `key`, `group` or `dead_lettered` serve.

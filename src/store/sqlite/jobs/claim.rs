@@ -27,7 +27,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
             continue; // served with the earlier one
         }
         let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
-        let heads = heads(tx, &first.queue, wanted, first.pop, now)?;
+        let (heads, is_cut) = heads(tx, &first.queue, wanted, first.pop, now)?;
         let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
         if admission::is_limited(&first.queue, heads.iter().map(|found| &found.job.meta), rules) {
             let (asks, won): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
@@ -39,7 +39,12 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
         }
         let mut heads = heads.into_iter();
         for (ask, won) in sharing {
-            for mut found in heads.by_ref().take(ask.count) {
+            let mut own: Vec<Found<Job>> = heads.by_ref().take(ask.count).collect();
+            if own.is_empty() && is_cut {
+                // What was read at once went to others: there are more.
+                own = self::heads(tx, &first.queue, ask.count, first.pop, now)?.0;
+            }
+            for mut found in own {
                 reserve(&mut found.job, ask, now)?;
                 row::reserve(tx, &found)?;
                 won.push(found.job);
@@ -50,24 +55,26 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
     Ok(claims)
 }
 
-/// Returns the first jobs of a queue in the order of delivery. A pop passes over those that need semaphores.
+/// Returns the first jobs of a queue in the order of delivery, and whether they are fewer than there are because they are
+/// long. A pop passes over those that need semaphores.
 pub fn heads(
     db: &Connection,
     queue: &QueueName,
     wanted: usize,
     pop: bool,
     now: Timestamp,
-) -> Result<Vec<Found<Job>>, Fault> {
-    let mut heads = Vec::new();
+) -> Result<(Vec<Found<Job>>, bool), Fault> {
+    let (mut heads, mut bytes) = (Vec::new(), 0);
     let mut above = i64::MAX;
     while heads.len() < wanted
+        && bytes < row::HEAD_BYTES
         && let Some(priority) = next_priority(db, queue, above)?
     {
         let sql = if pop { DUE_FOR_POP } else { DUE };
-        heads.extend(due(db, sql, queue, priority, wanted - heads.len(), now)?);
+        heads.extend(due(db, sql, (queue, priority), wanted - heads.len(), now, &mut bytes)?);
         above = priority;
     }
-    Ok(heads)
+    Ok((heads, bytes >= row::HEAD_BYTES))
 }
 
 /// Makes the job the request's.
@@ -96,13 +103,13 @@ pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head 
 fn due(
     db: &Connection,
     sql: &str,
-    queue: &QueueName,
-    priority: i64,
+    (queue, priority): (&QueueName, i64),
     limit: usize,
     now: Timestamp,
+    bytes: &mut usize,
 ) -> Result<Vec<Found<Job>>, Fault> {
     let mut due = db.prepare_cached(sql)?;
-    row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)])
+    row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)], bytes)
 }
 
 pub const DUE: &str = concat!(

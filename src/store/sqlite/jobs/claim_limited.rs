@@ -50,17 +50,19 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
     let (mut granted, mut blocked) = (0, 0);
     while granted < most {
         let chunk = (most - granted).max(CHUNK);
-        let found = heads(tx, &first.queue, chunk, first.pop, now)?;
+        let (found, is_cut) = heads(tx, &first.queue, chunk, first.pop, now)?;
         let read = found.len();
         let names = found.iter().flat_map(|found| &found.job.meta.semaphores);
         let mut admission = semaphores::admission(tx, names, rules, now)?;
         let mut wants = admission::wants(asks, &given.won);
         wants.truncate(most - granted);
         let verdicts = admission::judge(found, &wants, &mut admission, |found| &found.job.meta);
+        let is_stuck = verdicts.granted.is_empty() && verdicts.blocked.is_empty();
         granted += verdicts.granted.len();
         blocked += verdicts.blocked.len();
         write(tx, verdicts, asks, &mut given, now)?;
-        if read < chunk {
+        let all_have_some = given.won.iter().all(|won| !won.is_empty());
+        if (read < chunk && !is_cut) || (is_cut && (all_have_some || is_stuck)) {
             break;
         }
         if blocked >= BLOCKED_MAX {

@@ -4,9 +4,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
 use crate::job::{Job, JobId, QueueName, State, Timestamp, Visible};
-use crate::store::Filter;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
+use crate::store::{Filter, PageBuilder};
 
 /// Returns the jobs with these ids, each at its place.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<Job>>, Fault> {
@@ -41,11 +41,14 @@ pub fn find(
         }
     };
     ids.truncate(limit);
-    let mut jobs = Vec::with_capacity(ids.len());
+    let mut page = PageBuilder::new(limit);
     for id in &ids {
-        jobs.extend(row::job_of(db, id)?);
+        if page.is_full() {
+            break;
+        }
+        row::job_of(db, id)?.into_iter().for_each(|job| page.push(job));
     }
-    Ok(jobs)
+    Ok(page.into_items())
 }
 
 /// Returns the first ids that an index has for the filter, with `state` as an equality in that index.

@@ -9,10 +9,14 @@ use serde::de::DeserializeOwned;
 
 use crate::job::transition::delivery::RESERVE;
 use crate::job::{Job, JobId, Meta, Payload, State, Timestamp};
+use crate::store::Weight as _;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::tx::Tx;
+
+/// The most bytes that are read of a head, give or take one job: large payloads come in smaller batches.
+pub const HEAD_BYTES: usize = 16 << 20;
 
 /// Every field of the metadata and its column, handed to the macro `$then`: its list, its reading and its writing
 /// are made from this table. A new field stands here once, in the group that says when its column is written, and in a
@@ -177,11 +181,16 @@ pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Res
 pub fn found_jobs(
     statement: &mut Statement<'_>,
     params: impl rusqlite::Params,
+    bytes: &mut usize,
 ) -> Result<Vec<Found<Job>>, Fault> {
     let mut rows = statement.query(params)?;
     let mut jobs = Vec::new();
-    while let Some(row) = rows.next()? {
-        jobs.push(Found::read(row, job_in)?);
+    while *bytes < HEAD_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let found = Found::read(row, job_in)?;
+        *bytes += found.job.weight();
+        jobs.push(found);
     }
     Ok(jobs)
 }

@@ -1,0 +1,93 @@
+//! Responses that list jobs. One that is large is written job by job while the client reads it, and is never in memory as a
+//! whole beside the jobs.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+/// About how many bytes are written at once.
+const PIECE: usize = 64 << 10;
+
+/// The pieces of `{"jobs":[…],"cursor":…}`.
+struct Pieces<T> {
+    jobs: std::vec::IntoIter<T>,
+    cursor: Option<String>,
+    begun: bool,
+    ended: bool,
+}
+
+impl<T: Serialize> Pieces<T> {
+    fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
+        let mut piece = Vec::with_capacity(1024);
+        let mut separator: &[u8] = if self.begun { b"," } else { b"{\"jobs\":[" };
+        while piece.len() < PIECE {
+            let Some(job) = self.jobs.next() else {
+                if !self.begun {
+                    piece.extend_from_slice(separator);
+                }
+                piece.push(b']');
+                if let Some(cursor) = self.cursor.take() {
+                    piece.extend_from_slice(b",\"cursor\":");
+                    serde_json::to_writer(&mut piece, &cursor)?;
+                }
+                piece.push(b'}');
+                self.ended = true;
+                break;
+            };
+            piece.extend_from_slice(separator);
+            serde_json::to_writer(&mut piece, &job)?;
+            (separator, self.begun) = (b",", true);
+        }
+        Ok(piece)
+    }
+}
+
+impl<T: Serialize> Iterator for Pieces<T> {
+    type Item = serde_json::Result<Bytes>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let piece = self.piece();
+        self.ended |= piece.is_err(); // the connection ends in the middle of the response
+        Some(piece.map(Bytes::from))
+    }
+}
+
+/// Returns the response that lists these jobs.
+pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, cursor: Option<String>) -> Response {
+    let mut pieces = Pieces { jobs: jobs.into_iter(), cursor, begun: false, ended: false };
+    let body = match pieces.next() {
+        Some(Ok(whole)) if pieces.ended => Body::from(whole),
+        first => Body::from_stream(futures::stream::iter(first.into_iter().chain(pieces))),
+    };
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_one_object() {
+        for count in [0, 1, 2, 5000] {
+            for cursor in [None, Some("c\"".to_owned())] {
+                let jobs: Vec<String> = (0..count).map(|n| format!("job {n} {}", "x".repeat(50))).collect();
+                let pieces = Pieces {
+                    jobs: jobs.clone().into_iter(),
+                    cursor: cursor.clone(),
+                    begun: false,
+                    ended: false,
+                };
+                let text: Vec<u8> = pieces.flat_map(|piece| piece.unwrap().to_vec()).collect();
+                let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                assert_eq!(
+                    (&value["jobs"], value["cursor"].as_str()),
+                    (&serde_json::json!(jobs), cursor.as_deref())
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Requests that a browser sends on behalf of a foreign page, and names under which this server is not meant to be reached.
+//!
+//! A page of another site can make a browser post to any address that the browser reaches. Browsers say so: with
+//! `Sec-Fetch-Site`, which they send to https and to loopback only, and with `Origin`. A page can also have its own name
+//! resolved to this server (DNS rebinding); then all is of one origin, and the name is all that is wrong.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::header::{self, HeaderMap};
+use axum::http::uri::Authority;
+
+use super::problem::{Code, Problem};
+
+/// The names under which the server is reached.
+#[derive(Debug, Clone)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// Returns the allow-list of these names; `*.NAME` allows every name below one, `*` all.
+    pub fn new(names: Vec<String>) -> Self {
+        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Returns whether a request for this host is meant for this server. An address cannot be rebound.
+    fn allows(&self, host: &str) -> bool {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        if bare.parse::<IpAddr>().is_ok() {
+            return true;
+        }
+        let host = host.trim_end_matches('.');
+        self.0.iter().any(|name| match name.strip_prefix('*') {
+            Some("") => true,
+            // With the dot, so that it is a name below this one.
+            Some(suffix) => {
+                let start = host.len().checked_sub(suffix.len()).filter(|start| *start > 0);
+                start.and_then(|start| host.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+            }
+            None => host.eq_ignore_ascii_case(name),
+        })
+    }
+}
+
+/// Refuses a request that is not meant for this server, or that a foreign page sends.
+pub fn check(request: &Request, hosts: &Hosts) -> Result<(), Problem> {
+    let headers = request.headers();
+    let named = headers.get(header::HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let authority = request.uri().authority().or(named.as_ref());
+    // Whether the server is alive is no secret, and probes have names of their own for it.
+    let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
+    if let Some(authority) = authority.filter(|authority| !is_probe && !hosts.allows(authority.host())) {
+        let detail = format!(
+            "{} is not in http.hosts, the names under which this server is reached",
+            authority.host()
+        );
+        return Err(Problem::new(Code::HostNotAllowed, detail));
+    }
+    if !request.method().is_safe() && is_foreign(headers, authority) {
+        let detail = "cross-site requests of a browser may not change anything here";
+        return Err(Problem::new(Code::CrossSite, detail));
+    }
+    Ok(())
+}
+
+/// Returns whether a browser says that a page of another origin sends this.
+fn is_foreign(headers: &HeaderMap, authority: Option<&Authority>) -> bool {
+    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
+        Some(b"same-origin" | b"none") => false,
+        Some(b"cross-site") => true,
+        _ => headers.get_all(header::ORIGIN).iter().any(|origin| {
+            let origin = origin.to_str().unwrap_or_default();
+            !authority.is_some_and(|authority| is_origin_of(origin, authority))
+        }),
+    }
+}
+
+/// Returns whether this is the origin of pages of this authority. A proxy may have ended TLS, so that the scheme is not
+/// compared.
+fn is_origin_of(origin: &str, authority: &Authority) -> bool {
+    let Some((scheme, rest)) = origin.split_once("://") else { return false };
+    let Ok(from) = Authority::try_from(rest) else { return false };
+    let usual = if scheme == "https" { 443 } else { 80 };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(usual);
+    from.host().eq_ignore_ascii_case(authority.host()) && port(&from) == port(authority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_listed_names_are_allowed() {
+        let hosts = Hosts::new(vec!["LocalHost".to_owned(), "*.queue.internal".to_owned()]);
+        for host in [
+            "127.0.0.1",
+            "[::1]",
+            "10.1.2.3",
+            "localhost",
+            "LOCALHOST.",
+            "a.queue.internal",
+            "b.a.queue.internal",
+        ] {
+            assert!(hosts.allows(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "queue.internal",
+            "xqueue.internal",
+            "localhost.evil.example",
+            "",
+            "127.0.0.1.evil",
+        ] {
+            assert!(!hosts.allows(host), "{host}");
+        }
+        assert!(Hosts::new(vec!["*".to_owned()]).allows("evil.example"));
+    }
+
+    #[test]
+    fn an_origin_is_compared_with_its_port() {
+        let is = |origin, host: &str| is_origin_of(origin, &host.parse().unwrap());
+        assert!(
+            is("http://a:8321", "A:8321")
+                && is("https://a", "a:443")
+                && is("http://a", "a")
+                && is("http://[::1]:1", "[::1]:1")
+        );
+        for (origin, host) in
+            [("http://a:1", "a:2"), ("http://b", "a"), ("null", "a"), ("http://a", "a:8321"), ("", "a")]
+        {
+            assert!(!is(origin, host), "{origin} {host}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Clients that hold connections: with bodies that come a byte now and then, or with as many connections as there are.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::common::server::{Place, Server, until};
+use crate::{connect, exchange, read_to_end, still_serves};
+
+const PUSH: &str =
+    "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+
+/// Sends a head, and then a part of the body again and again, until the server closes the connection. Returns its response.
+async fn trickle(server: &Server, head: &str, part: &'static str, pause: Duration) -> String {
+    let (mut reader, mut writer) = connect(server).await.into_split();
+    writer.write_all(head.as_bytes()).await.unwrap();
+    let writing = tokio::spawn(async move {
+        while writer.write_all(part.as_bytes()).await.is_ok() {
+            tokio::time::sleep(pause).await;
+        }
+    });
+    let mut answer = String::new();
+    let reading = tokio::io::AsyncReadExt::read_to_string(&mut reader, &mut answer);
+    let ended = tokio::time::timeout(crate::common::server::PATIENCE, reading).await;
+    writing.abort();
+    assert!(ended.is_ok(), "the connection was held for ever");
+    answer
+}
+
+pub async fn a_trickled_body_is_given_up(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let slow = Duration::from_millis(500);
+    for (rest, part) in
+        [("content-length: 100000\r\n\r\n", " "), ("transfer-encoding: chunked\r\n\r\n", "1\r\n \r\n")]
+    {
+        let answer = trickle(&server, &format!("{PUSH}{rest}"), part, slow).await;
+        assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request-timeout"), "{answer}");
+    }
+    // Fast enough for that, but not in time.
+    drop(server);
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__REQUEST_MS", "1500")]).await;
+    let part = "                                                                                                    ";
+    let head = format!("{PUSH}content-length: 1000000\r\n\r\n");
+    let answer = trickle(&server, &head, part, Duration::from_millis(20)).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    still_serves(&server).await;
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+}
+
+pub async fn health_is_served_when_all_connections_are_in_use(place: &Place) {
+    let limits = &[("TAILBACK_LIMITS__CONNECTIONS", "2"), ("TAILBACK_LIMITS__HEADER_WAIT_MS", "60000")];
+    let server = Server::start_with(&place.url, limits).await;
+    // The client of this test keeps one connection open.
+    let held = connect(&server).await;
+    until("all are in use", || async {
+        exchange(&server, get("/v1/queues").as_bytes()).await.starts_with("HTTP/1.1 503")
+    })
+    .await;
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let answer = exchange(&server, get(path).as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    let answer = exchange(&server, get("/v1/queues").as_bytes()).await;
+    assert!(answer.contains("\"code\":\"overloaded\"") && answer.contains("limits.connections"), "{answer}");
+    // Those that hold the spare ones do not for long.
+    let spare: Vec<TcpStream> = futures::future::join_all((0..16).map(|_| connect(&server))).await;
+    assert!(exchange(&server, get("/healthz").as_bytes()).await.starts_with("HTTP/1.1 200"));
+    drop(spare);
+    drop(held);
+    until("the place that became free is taken", || async {
+        exchange(&server, get("/v1/queues").as_bytes()).await.starts_with("HTTP/1.1 200")
+    })
+    .await;
+}
+
+pub async fn a_peer_has_its_share_of_the_connections(place: &Place) {
+    let limits =
+        &[("TAILBACK_LIMITS__CONNECTIONS_PER_PEER", "3"), ("TAILBACK_LIMITS__HEADER_WAIT_MS", "60000")];
+    let server = Server::start_with(&place.url, limits).await;
+    let held = [connect(&server).await, connect(&server).await];
+    until("this peer has as many as it may have", || async {
+        let answer = exchange(&server, get("/v1/queues").as_bytes()).await;
+        answer.starts_with("HTTP/1.1 503") && answer.contains("limits.connections_per_peer")
+    })
+    .await;
+    // What it says about itself changes nothing.
+    let request = get("/v1/queues")
+        .replace("connection", "x-forwarded-for: 192.0.2.7\r\nforwarded: for=192.0.2.8\r\nconnection");
+    assert!(exchange(&server, request.as_bytes()).await.starts_with("HTTP/1.1 503"));
+    drop(held);
+    until("it is served again", || async {
+        exchange(&server, get("/v1/queues").as_bytes()).await.starts_with("HTTP/1.1 200")
+    })
+    .await;
+}
+
+pub async fn clients_behind_a_trusted_proxy_have_a_share_each(place: &Place) {
+    let limits = &[
+        ("TAILBACK_LIMITS__CONNECTIONS_PER_PEER", "2"),
+        ("TAILBACK_HTTP__TRUSTED_PROXIES", "[127.0.0.0/8]"),
+    ];
+    let server = Server::start_with(&place.url, limits).await;
+    let wait = |client: &str| {
+        let body = "{\"wait_ms\":60000}";
+        format!(
+            "POST /v1/queues/none/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             x-forwarded-for: 203.0.113.9, {client}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = connect(&server).await;
+        stream.write_all(wait("192.0.2.1").as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    let request = |client: &str| {
+        get("/v1/queues").replace("connection", &format!("x-forwarded-for: {client}\r\nconnection"))
+    };
+    until("this client has as many as it may have", || async {
+        exchange(&server, request("192.0.2.1").as_bytes()).await.starts_with("HTTP/1.1 503")
+    })
+    .await;
+    let answer = exchange(&server, request("192.0.2.2").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.push("none", json!({"payload": 1})).await;
+    let answer = read_to_end(&mut held[0]).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
