@@ -39,6 +39,11 @@ readme:
     cargo build
     scripts/readme-check
 
+# whether a foreign web page can change or read anything; needs Chromium
+browser:
+    cargo build
+    scripts/with-server --set 'TAILBACK_HTTP__HOSTS=[queue.internal]' -- scripts/browser-check '{url}'
+
 # kill -9 a hundred times under load on each store, and look whether anything acknowledged is missing
 kills rounds="100":
     TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
