@@ -215,6 +215,7 @@ mod bytes {
         a_body_that_breaks_off_stores_nothing
         a_trickled_body_is_given_up
         health_is_served_when_all_connections_are_in_use
+        waiting_calls_leave_room_for_others
         a_peer_has_its_share_of_the_connections
         clients_behind_a_trusted_proxy_have_a_share_each
         garbage_is_refused

@@ -77,6 +77,7 @@ pub struct Limits {
     pub write_wait_ms: u64,
     pub connections: u64,
     pub connections_per_peer: u64,
+    pub waiting: u64,
     pub request_ms: u64,
 }
 

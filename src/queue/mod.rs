@@ -46,7 +46,7 @@ mod workers;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::alarm::{Alarm, PollAlarm};
@@ -151,6 +151,9 @@ pub enum Error {
     /// Too much was waiting for the store already; nothing happened.
     #[error("too many requests are waiting for the store; nothing happened")]
     Overloaded,
+    /// As many calls wait for jobs as may; there is no job now.
+    #[error("there is no job now, and too many calls wait for one (limits.waiting)")]
+    TooManyWaiting,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -213,6 +216,8 @@ pub struct Options {
     pub payload_bytes: usize,
     /// How many bytes of payloads and results one response has at most, but at least one job.
     pub answer_bytes: usize,
+    /// How many calls may wait for jobs at once.
+    pub waiting: usize,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
     pub poll: Duration,
     /// How long a caller waits for the store, the rounds before its own included.
@@ -232,6 +237,8 @@ pub struct Shared {
     claims: ClaimRounds,
     settles: SettleRounds,
     waiters: Waiters,
+    /// The places of calls that wait for jobs.
+    waiting: Semaphore,
     outcomes: Outcomes,
     meter: Meter,
     stats: StatsCache,
@@ -254,6 +261,7 @@ impl Queues {
         let rules = Rules::new(options.defaults.clone(), Default::default());
         Self(Arc::new_cyclic(|shared| Shared {
             store,
+            waiting: Semaphore::new(options.waiting),
             options,
             ids: IdSource::default(),
             pushes: push::rounds(shared),

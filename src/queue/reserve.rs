@@ -222,7 +222,9 @@ impl Queues {
     /// Claims jobs until there are some or the time is over.
     async fn take(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
-        let ticket = (ask.wait_ms > 0).then(|| self.0.waiters.register(&ask.queues));
+        // Waiting calls have places of their own, so that they leave connections for those that bring or end work.
+        let place = if ask.wait_ms > 0 { self.0.waiting.try_acquire().ok() } else { None };
+        let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues));
         loop {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop
@@ -231,7 +233,13 @@ impl Queues {
                 ticket.begin_query();
             }
             let jobs = self.claim(ask, purpose.clone()).await?;
-            let Some(ticket) = &ticket else { return Ok(jobs) };
+            let Some(ticket) = &ticket else {
+                return if jobs.is_empty() && ask.wait_ms > 0 {
+                    Err(Error::TooManyWaiting)
+                } else {
+                    Ok(jobs)
+                };
+            };
             ticket.end_query(jobs.iter().map(|job| &job.meta.queue));
             if !jobs.is_empty() || Instant::now() >= deadline {
                 return Ok(jobs);

@@ -113,12 +113,23 @@ pub async fn clients_behind_a_trusted_proxy_have_a_share_each(place: &Place) {
             body.len()
         )
     };
-    let mut held = Vec::new();
-    for _ in 0..2 {
-        let mut stream = connect(&server).await;
-        stream.write_all(wait("192.0.2.1").as_bytes()).await.unwrap();
-        held.push(stream);
-    }
+    let hold = || {
+        tokio::spawn({
+            let (base, call) = (server.base.trim_start_matches("http://").to_owned(), wait("192.0.2.1"));
+            async move {
+                // The calls of the test below may have its place.
+                loop {
+                    let mut stream = TcpStream::connect(&base).await.unwrap();
+                    stream.write_all(call.as_bytes()).await.unwrap();
+                    let answer = read_to_end(&mut stream).await;
+                    if !answer.starts_with("HTTP/1.1 503") {
+                        return answer;
+                    }
+                }
+            }
+        })
+    };
+    let held = [hold(), hold()];
     let request = |client: &str| {
         get("/v1/queues").replace("connection", &format!("x-forwarded-for: {client}\r\nconnection"))
     };
@@ -129,6 +140,48 @@ pub async fn clients_behind_a_trusted_proxy_have_a_share_each(place: &Place) {
     let answer = exchange(&server, request("192.0.2.2").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     server.push("none", json!({"payload": 1})).await;
-    let answer = read_to_end(&mut held[0]).await;
+    let answer = futures::future::select_all(held).await.0.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+pub async fn waiting_calls_leave_room_for_others(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__WAITING", "3")]).await;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let request = server.http.post(format!("{}/v1/queues/mail/reserve", server.base));
+            let request = request.json(&json!({"wait_ms": 60_000}));
+            Box::pin(async move {
+                // The calls of the test below may have its place.
+                loop {
+                    let answer = request.try_clone().unwrap().send().await.unwrap();
+                    if answer.status() != 503 {
+                        return answer;
+                    }
+                }
+            })
+        })
+        .map(tokio::spawn)
+        .collect();
+    let ask = json!({"wait_ms": 1});
+    until("as many wait as may", || async {
+        server.post("/v1/queues/mail/reserve", ask.clone()).await.0 == 503
+    })
+    .await;
+    for path in ["/v1/queues/mail/reserve", "/v1/queues/mail/pop"] {
+        let (status, problem) = server.post(path, ask.clone()).await;
+        assert_eq!((status, &problem["code"]), (503, &json!("overloaded")));
+        assert!(problem["detail"].as_str().unwrap().contains("limits.waiting"), "{problem}");
+    }
+    // All else is served, and so is a call that need not wait.
+    assert_eq!(server.post("/v1/queues/mail/reserve", json!({})).await.1["jobs"], json!([]));
+    server.push("other", json!({"payload": 1})).await;
+    let jobs = server.reserve("other", json!({"wait_ms": 60_000})).await;
+    assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+    server.push("mail", json!({"payload": 1})).await;
+    let answers = futures::future::select_all(waiting).await;
+    assert_eq!(answers.0.unwrap().status(), 200);
+    until("the place that became free is taken", || async {
+        server.post("/v1/queues/mail/reserve", ask.clone()).await.0 == 200
+    })
+    .await;
 }
