@@ -24,6 +24,11 @@ pub const SEMAPHORES: [(&str, u64); 2] = [("db", 2), ("gpu", 1)];
 /// More than any job uses up.
 pub const ENDLESS: u64 = 100_000;
 
+/// A backoff that ends before those who empty the queues give up, also after many attempts.
+pub fn backoff() -> Value {
+    json!({"kind": "exponential", "base_ms": 1000, "max_ms": 4000})
+}
+
 /// Whether an older server runs beside the new ones, one that knows nothing of semaphores.
 pub fn old_server() -> Option<String> {
     std::env::var("TAILBACK_OLD_SERVER").ok().filter(|path| !path.is_empty())
@@ -192,8 +197,7 @@ async fn prepare(shared: &Arc<Shared>, seed: u64) {
         let body = json!({ "capacity": capacity });
         assert!(actor.insist(Verb::PutSemaphore, name, &body, 50).await.answer().is_some());
     }
-    let rule =
-        json!({"cron": "* * * * * *", "queue": "ticks", "job": {"payload": "tick", "max_attempts": ENDLESS}});
+    let rule = json!({"cron": "* * * * * *", "queue": "ticks", "job": {"payload": "tick", "max_attempts": ENDLESS, "backoff": backoff()}});
     assert!(actor.insist(Verb::PutSchedule, "tick", &rule, 50).await.answer().is_some());
     let settings = json!({"max_attempts": 2, "dead_letter": "graves"});
     assert!(actor.insist(Verb::PutSettings, "mortal", &settings, 50).await.answer().is_some());

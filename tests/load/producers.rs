@@ -6,7 +6,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use super::{Actor, ENDLESS};
+use super::{Actor, ENDLESS, backoff};
 use crate::checker::client::mark;
 use crate::checker::{History, Outcome, Verb};
 
@@ -23,7 +23,7 @@ fn payload(dice: &mut StdRng) -> Value {
 
 /// A job for any queue.
 fn job(dice: &mut StdRng) -> Value {
-    let mut job = json!({"payload": payload(dice), "max_attempts": ENDLESS});
+    let mut job = json!({"payload": payload(dice), "max_attempts": ENDLESS, "backoff": backoff()});
     match dice.random_range(0..10) {
         // On a busy machine the shorter ones are over before a worker asks.
         0 if dice.random() => job["delay_ms"] = json!(5000),
@@ -85,7 +85,7 @@ pub async fn group(mut actor: Actor, number: usize, pause_ms: u64) {
     let mut n = 0;
     while !actor.shared.is_over() {
         let payload = json!({"group": number, "n": n});
-        let mut body = json!({"payload": payload, "group": format!("g{number}"), "max_attempts": ENDLESS});
+        let mut body = json!({"payload": payload, "group": format!("g{number}"), "max_attempts": ENDLESS, "backoff": backoff()});
         if n % 6 == 5 && actor.shared.has_semaphores {
             body["semaphores"] = json!(["db"]);
         }
@@ -103,13 +103,13 @@ pub async fn group(mut actor: Actor, number: usize, pause_ms: u64) {
 pub async fn batches(mut actor: Actor, pause_ms: u64) {
     while !actor.shared.is_over() {
         let member = |dice: &mut StdRng| {
-            let mut job = json!({"queue": "batch", "payload": payload(dice), "max_attempts": ENDLESS});
+            let mut job = json!({"queue": "batch", "payload": payload(dice), "max_attempts": ENDLESS, "backoff": backoff()});
             mark(&mut job);
             job
         };
         let jobs: Vec<Value> = (0..actor.dice.random_range(1..5)).map(|_| member(&mut actor.dice)).collect();
         let is_open = actor.chance(40);
-        let callback = json!({"queue": "after", "payload": {"batch": true}, "max_attempts": ENDLESS});
+        let callback = json!({"queue": "after", "payload": {"batch": true}, "max_attempts": ENDLESS, "backoff": backoff()});
         let body = json!({"jobs": jobs, "sealed": !is_open, "on_finished": callback});
         let created = actor.insist(Verb::CreateBatch, "", &body, 1).await;
         let id = created.answer().and_then(|answer| answer["id"].as_str()).map(str::to_owned);

@@ -6,7 +6,7 @@ use rand::Rng as _;
 use rand::seq::SliceRandom as _;
 use serde_json::{Value, json};
 
-use super::{Actor, ENDLESS, WORKED};
+use super::{Actor, ENDLESS, WORKED, backoff};
 use crate::checker::client::mark;
 use crate::checker::{Outcome, Verb, jobs};
 
@@ -74,7 +74,7 @@ fn commit(actor: &mut Actor, job: &Value) -> Value {
         "in" => {
             let child = |n| {
                 let payload = json!({"of": job["payload"], "n": n});
-                let mut child = json!({"queue": "out", "payload": payload, "max_attempts": ENDLESS});
+                let mut child = json!({"queue": "out", "payload": payload, "max_attempts": ENDLESS, "backoff": backoff()});
                 mark(&mut child);
                 child
             };
