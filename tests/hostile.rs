@@ -7,6 +7,7 @@ mod common;
 
 mod hostile {
     pub mod answers;
+    pub mod edge;
     pub mod extremes;
     pub mod names;
     pub mod pages;
@@ -18,7 +19,7 @@ mod hostile {
 use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
-use hostile::{answers::*, extremes::*, names::*, pages::*, slow::*, spoiled::*, wire::*};
+use hostile::{answers::*, edge::*, extremes::*, names::*, pages::*, slow::*, spoiled::*, wire::*};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -192,6 +193,7 @@ on_every_store! {
     a_count_that_no_store_holds_is_refused
     a_response_carries_what_it_may_and_at_least_one_job
     every_list_ends_where_the_response_is_full
+    everything_of_a_job_counts_in_a_response
     a_page_of_large_jobs_comes_in_time
     a_client_that_does_not_read_is_closed
 }
@@ -216,6 +218,10 @@ mod bytes {
         a_trickled_body_is_given_up
         health_is_served_when_all_connections_are_in_use
         waiting_calls_leave_room_for_others
+        no_request_hides_behind_another
+        each_request_has_one_response
+        a_peer_that_goes_on_takes_no_place_from_others
+        a_place_that_is_free_is_given
         a_peer_has_its_share_of_the_connections
         clients_behind_a_trusted_proxy_have_a_share_each
         garbage_is_refused

@@ -247,3 +247,21 @@ async fn mongodb_is_reached_over_tls_with_credentials_or_a_certificate() {
     assert!(!works_over(&format!("mongodb://tailback:wrong@{host}&authSource=admin")).await);
     assert!(!works_over(&format!("mongodb://{host}")).await, "without credentials");
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed() {
+    let authority = Authority::new("ours");
+    let files = Files::new(authority.sign("server"));
+    let server = launch(&files, &[("TAILBACK_LIMITS__WRITE_WAIT_MS", "1000")]);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(rustls::pki_types::pem::PemObject::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let tcp = TcpStream::connect(server.base.trim_start_matches("https://")).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
+    // It sends until the server reads no more, and reads nothing.
+    let (_unread, mut writer) = tokio::io::split(stream);
+    let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(1000);
+    let sending = async { while writer.write_all(request.as_bytes()).await.is_ok() {} };
+    assert!(tokio::time::timeout(PATIENCE, sending).await.is_ok(), "the connection is held for ever");
+}

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Limits;
 use super::problem::{Code, Problem};
 use super::stream::Wire;
-use super::wire::TOO_LARGE;
+use super::wire::{Refusal, TOO_LARGE};
 use crate::job::{Invalid, Payload};
 
 /// A valid request body. An empty body is read as `{}`.
@@ -63,8 +63,8 @@ where
     }
     let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
     let wire = request.extensions().get::<Arc<Wire>>().cloned();
-    let is_too_large = || wire.is_some_and(|wire| wire.is_too_large());
-    let bytes = read(request.into_body(), limits, is_too_large).await?;
+    let refused = || wire.and_then(|wire| wire.body_refused());
+    let bytes = read(request.into_body(), limits, refused).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -82,7 +82,7 @@ where
 async fn read(
     mut body: axum::body::Body,
     limits: Limits,
-    is_too_large: impl FnOnce() -> bool,
+    refused: impl FnOnce() -> Option<Refusal>,
 ) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
@@ -93,10 +93,10 @@ async fn read(
             break;
         };
         let Ok(frame) = frame else {
-            return Err(match is_too_large() {
-                true => Problem::new(Code::TooLarge, TOO_LARGE),
-                false => Problem::new(Code::Malformed, "the connection failed before the body was complete"),
-            });
+            const BROKEN_OFF: &str = "the connection failed before the body was complete";
+            let Refusal { code, detail } =
+                refused().unwrap_or(Refusal { code: Code::Malformed, detail: BROKEN_OFF });
+            return Err(Problem::new(code, detail));
         };
         let Ok(data) = frame.into_data() else { continue };
         pace.came(data.len());

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,11 @@ pub const SPARE: usize = 16;
 const SPARE_WAIT: Duration = Duration::from_secs(2);
 /// How long the refusal of a connection may take.
 const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+/// How many connections are refused at once with a response; more are closed without one.
+const REFUSALS: usize = 64;
+/// The size of the kernel's buffer for what a client has not read yet, in bytes; Linux doubles it. The default grows to megabytes
+/// for each client, and takes a slow one for one that does not read.
+const SEND_BUFFER: usize = 256 << 10;
 
 /// Marks the requests of a connection beyond `connections`.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +68,7 @@ pub struct Spare;
 struct Places {
     all: Arc<Semaphore>,
     spare: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
 }
 
 impl Places {
@@ -73,6 +80,14 @@ impl Places {
             permit = self.spare.clone().acquire_owned() => Some((permit.ok()?, true)),
         }
     }
+
+    /// Exchanges a spare place for another one that has become free since.
+    fn exchange(&self, (place, is_spare): (OwnedSemaphorePermit, bool)) -> (OwnedSemaphorePermit, bool) {
+        match self.all.clone().try_acquire_owned() {
+            Ok(better) if is_spare => (better, false),
+            _ => (place, is_spare),
+        }
+    }
 }
 
 /// What holds for one connection.
@@ -82,8 +97,14 @@ struct Admitted {
     is_spare: bool,
     /// What it counts for its peer.
     _share: Option<Share>,
-    /// The peers, where the connection is that of a trusted proxy.
-    behind_proxy: Option<Arc<Peers>>,
+    /// Where the connection is that of a trusted proxy.
+    behind_proxy: Option<Proxy>,
+}
+
+/// A trusted proxy.
+struct Proxy {
+    address: IpAddr,
+    peers: Arc<Peers>,
 }
 
 /// Serves until `stop`, then lets in-flight requests finish within `drain_timeout`.
@@ -100,7 +121,11 @@ pub async fn serve<S, B>(
 {
     let graceful = GracefulShutdown::new();
     let (all, spare) = (Semaphore::new(options.connections), Semaphore::new(SPARE));
-    let places = Places { all: Arc::new(all), spare: Arc::new(spare) };
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let places = Places { all: Arc::new(all), spare: Arc::new(spare), refusals };
+    if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER) {
+        tracing::warn!(%error, "cannot limit the buffers of connections");
+    }
     let peers = Arc::new(Peers::new(options.connections_per_peer, options.trusted_proxies.clone()));
     let options = Arc::new(options);
     let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
@@ -157,7 +182,9 @@ impl<S> Connection<S> {
         match tls {
             None => self.requests(stream, marks, watcher).await,
             Some(tls) => {
-                if let Some(stream) = tls.accept(stream).await {
+                // Silent clients must not hold the spare places.
+                let wait = if is_spare { SPARE_WAIT } else { Duration::MAX };
+                if let Some(stream) = tls.accept(stream, wait).await {
                     self.requests(stream, marks, watcher).await;
                 }
             }
@@ -172,7 +199,9 @@ impl<S> Connection<S> {
     {
         let Self { service, options } = self;
         let (wire, is_spare) = (Arc::new(Wire::default()), marks.is_spare);
-        let stream = Stream::new(stream, options.bounds, options.write_wait, wire.clone());
+        let within = |wait: Duration| if is_spare { wait.min(SPARE_WAIT) } else { wait };
+        let (header_wait, write_wait) = (within(options.header_wait), within(options.write_wait));
+        let stream = Stream::new(stream, options.bounds, write_wait, wire.clone());
         let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let share = marks.set(&mut request, &wire);
             let response = service.clone().call(request.map(Body::new));
@@ -182,7 +211,6 @@ impl<S> Connection<S> {
                 response
             }
         });
-        let header_wait = if is_spare { options.header_wait.min(SPARE_WAIT) } else { options.header_wait };
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(header_wait)
@@ -199,16 +227,18 @@ impl<S> Connection<S> {
 struct Marks {
     is_spare: bool,
     is_encrypted: bool,
-    behind_proxy: Option<Arc<Peers>>,
+    behind_proxy: Option<Proxy>,
 }
 
 impl Marks {
     /// Marks a request. Returns what it counts for the client that a proxy names: behind one, requests are counted in
     /// place of connections.
     fn set(&self, request: &mut Request<Incoming>, wire: &Arc<Wire>) -> Option<Option<Share>> {
-        let client =
-            self.behind_proxy.as_ref().and_then(|peers| Some((peers, peers.client(request.headers())?)));
-        let share = client.map(|(peers, address)| peers.enter(address));
+        // A client that the proxy does not name counts as the proxy itself.
+        let share = self
+            .behind_proxy
+            .as_ref()
+            .map(|Proxy { address, peers }| peers.enter(peers.client(request.headers()).unwrap_or(*address)));
         let extensions = request.extensions_mut();
         if let Some(refusal) = wire.next_request() {
             extensions.insert(refusal);
@@ -237,7 +267,7 @@ async fn accept(
     peers: &Arc<Peers>,
     is_encrypted: bool,
 ) -> Option<Admitted> {
-    let (place, is_spare) = places.take().await?;
+    let place = places.take().await?;
     let (stream, address) = match listener.accept().await {
         Ok(accepted) => accepted,
         Err(error) => {
@@ -249,16 +279,18 @@ async fn accept(
     };
     // Responses are small and written at once: waiting to fill a packet (Nagle) only adds latency.
     let _ = stream.set_nodelay(true);
-    let behind_proxy = peers.trusts(address.ip()).then(|| peers.clone());
-    let share = if behind_proxy.is_none() { peers.enter(address.ip()) } else { None };
+    let (place, is_spare) = places.exchange(place);
+    let address = address.ip();
+    let behind_proxy = peers.trusts(address).then(|| Proxy { address, peers: peers.clone() });
+    let share = if behind_proxy.is_none() { peers.enter(address) } else { None };
     if behind_proxy.is_none() && share.is_none() {
-        if is_encrypted {
-            return None; // without a handshake the client could not read why
+        // A peer that goes on and on takes no place from others. Without a handshake it could not read why.
+        if let (Ok(refusal), false) = (places.refusals.clone().try_acquire_owned(), is_encrypted) {
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(REFUSAL_WAIT, stream::refuse(stream, TOO_MANY)).await;
+                drop(refusal);
+            });
         }
-        tokio::spawn(async move {
-            let _ = tokio::time::timeout(REFUSAL_WAIT, stream::refuse(stream, TOO_MANY)).await;
-            drop(place);
-        });
         return None;
     }
     Some(Admitted { stream, _place: place, is_spare, _share: share, behind_proxy })

@@ -55,6 +55,11 @@ pub fn check(request: &Request, hosts: &Hosts) -> Result<(), Problem> {
         );
         return Err(Problem::new(Code::HostNotAllowed, detail));
     }
+    let differs = |url: &Authority, host: &Authority| !url.as_str().eq_ignore_ascii_case(host.as_str());
+    if request.uri().authority().zip(named.as_ref()).is_some_and(|(url, host)| differs(url, host)) {
+        let detail = "the header Host must be the host of the URL (RFC 9112, section 3.2.2)";
+        return Err(Problem::new(Code::Malformed, detail));
+    }
     if !request.method().is_safe() && is_foreign(headers, authority) {
         let detail = "cross-site requests of a browser may not change anything here";
         return Err(Problem::new(Code::CrossSite, detail));
@@ -79,7 +84,14 @@ fn is_foreign(headers: &HeaderMap, authority: Option<&Authority>) -> bool {
 fn is_origin_of(origin: &str, authority: &Authority) -> bool {
     let Some((scheme, rest)) = origin.split_once("://") else { return false };
     let Ok(from) = Authority::try_from(rest) else { return false };
-    let usual = if scheme == "https" { 443 } else { 80 };
+    let usual = match scheme {
+        "https" => 443,
+        "http" => 80,
+        _ => return false,
+    };
+    if rest.contains('@') {
+        return false;
+    }
     let port = |authority: &Authority| authority.port_u16().unwrap_or(usual);
     from.host().eq_ignore_ascii_case(authority.host()) && port(&from) == port(authority)
 }
@@ -124,9 +136,16 @@ mod tests {
                 && is("http://a", "a")
                 && is("http://[::1]:1", "[::1]:1")
         );
-        for (origin, host) in
-            [("http://a:1", "a:2"), ("http://b", "a"), ("null", "a"), ("http://a", "a:8321"), ("", "a")]
-        {
+        for (origin, host) in [
+            ("http://a:1", "a:2"),
+            ("http://b", "a"),
+            ("null", "a"),
+            ("http://a", "a:8321"),
+            ("", "a"),
+            ("://a", "a"),
+            ("file://a", "a"),
+            ("http://u@a", "a"),
+        ] {
             assert!(!is(origin, host), "{origin} {host}");
         }
     }

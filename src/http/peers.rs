@@ -41,7 +41,7 @@ impl Peers {
 
     /// Counts one more of this peer, unless it has as many as it may have.
     pub fn enter(self: &Arc<Self>, of: IpAddr) -> Option<Share> {
-        let of = of.to_canonical();
+        let of = peer(of);
         let mut open = self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let count = open.entry(of).or_default();
         if *count >= self.most {
@@ -51,16 +51,40 @@ impl Peers {
         Some(Share { peers: self.clone(), of })
     }
 
-    /// Returns the client that a trusted proxy names: the last address that is not of a trusted proxy itself.
+    /// Returns the client that a trusted proxy names: the last address that is not of a trusted proxy itself. `None` if what is
+    /// there cannot be read, or the two headers disagree: a client may have written the one that the proxy does not write.
     pub fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        let forwarded = headers.get_all(FORWARDED).iter().filter_map(|value| value.to_str().ok());
-        let mut named: Vec<IpAddr> =
-            forwarded.flat_map(|value| value.split(',')).filter_map(of_forwarded).collect();
-        if named.is_empty() {
-            let listed = headers.get_all(X_FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
-            named = listed.flat_map(|value| value.split(',')).filter_map(address).collect();
+        let forwarded = headers.contains_key(FORWARDED).then(|| self.last(headers, FORWARDED, of_forwarded));
+        let listed =
+            headers.contains_key(X_FORWARDED_FOR).then(|| self.last(headers, X_FORWARDED_FOR, address));
+        match (forwarded, listed) {
+            (Some(one), Some(other)) => one.filter(|one| Some(*one) == other),
+            (one, other) => one.or(other)?,
         }
-        named.iter().rev().find(|address| !self.trusts(**address)).or(named.first()).copied()
+    }
+
+    /// Returns the last element that is no trusted proxy. What stands before it may be the client's own words, so that nothing
+    /// is skipped.
+    fn last(
+        &self,
+        headers: &HeaderMap,
+        name: HeaderName,
+        read: fn(&str) -> Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        let values = headers.get_all(name);
+        let elements = values.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        let elements: Vec<&[u8]> = elements.collect();
+        let read = |element: &[u8]| std::str::from_utf8(element).ok().and_then(read);
+        let mut named = elements.into_iter().rev().map(read);
+        named.find(|named| named.is_none_or(|address| !self.trusts(address))).flatten()
+    }
+}
+
+/// Returns what stands for the peer of an address: of IPv6, the network of 64 bits that one subscriber has.
+fn peer(of: IpAddr) -> IpAddr {
+    match of.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
+        address => address,
     }
 }
 
@@ -109,6 +133,11 @@ mod tests {
         assert!(peers.enter("192.0.2.2".parse().unwrap()).is_some());
         drop(first);
         assert!(peers.enter(one).is_some());
+        let (near, nearer): (IpAddr, IpAddr) =
+            ("2001:db8::1".parse().unwrap(), "2001:db8::ffff".parse().unwrap());
+        let both = [peers.enter(near), peers.enter(nearer)];
+        assert!(both.iter().all(Option::is_some) && peers.enter("2001:db8::2".parse().unwrap()).is_none());
+        drop(both);
         drop(second);
         assert!(peers.open.lock().unwrap().is_empty());
     }
@@ -130,7 +159,24 @@ mod tests {
             client("forwarded", &["for=\"[2001:db8::1]:4711\";proto=http, For=10.2.3.4"]),
             found("2001:db8::1")
         );
-        assert_eq!(client("forwarded", &["for=unknown, for=_hidden"]), None);
+        for (name, value) in [
+            ("forwarded", "for=192.0.2.1, for=_hidden"),
+            ("forwarded", "for=unknown"),
+            ("x-forwarded-for", "192.0.2.1, unknown"),
+            ("x-forwarded-for", "192.0.2.1, fe80::1%eth0"),
+            ("x-forwarded-for", "10.1.1.1"),
+        ] {
+            assert_eq!(client(name, &[value]), None, "{name}: {value}");
+        }
+        let both = |forwarded: &'static str, listed: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(FORWARDED, forwarded.parse().unwrap());
+            headers.insert(X_FORWARDED_FOR, axum::http::HeaderValue::from_bytes(listed).unwrap());
+            peers.client(&headers).map(|address| address.to_string())
+        };
+        assert_eq!(both("for=192.0.2.9", b"192.0.2.1"), None, "one of them is the client's own");
+        assert_eq!(both("for=192.0.2.1", b"192.0.2.1"), found("192.0.2.1"));
+        assert_eq!(both("for=192.0.2.1", b"\xe9, 192.0.2.1"), found("192.0.2.1"), "only the end counts");
         assert_eq!(client("via", &["x"]), None);
     }
 }

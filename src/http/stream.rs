@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::problem::{Code, Problem};
-use super::wire::{Bounds, Framing, Refusal};
+use super::wire::{Bounds, Framing, NOT_HTTP, Refusal, Refused};
 use super::{request_id, security};
 use crate::telemetry;
 
@@ -28,8 +28,8 @@ const LINGER_PAUSE: Duration = Duration::from_secs(2);
 /// What the stream tells the handlers of its requests.
 #[derive(Debug, Default)]
 pub struct Wire {
-    /// A chunk was announced that makes the body too large.
-    is_too_large: AtomicBool,
+    /// Why a body was not read to its end.
+    body: OnceLock<Refusal>,
     /// Which request is refused, counted from 1, and why.
     refused: OnceLock<(usize, Refusal)>,
     /// How many requests there were.
@@ -43,9 +43,10 @@ impl Wire {
         self.refused.get().filter(|(refused, _)| *refused == request).map(|(_, refusal)| *refusal)
     }
 
-    /// Returns whether the body ended because a chunk was announced that makes it too large.
-    pub fn is_too_large(&self) -> bool {
-        self.is_too_large.load(Ordering::Acquire)
+    /// Returns why the body was not read to its end, if that is not the client's or the network's doing: it is too large,
+    /// or could be read in two ways.
+    pub fn body_refused(&self) -> Option<Refusal> {
+        self.body.get().copied()
     }
 }
 
@@ -105,7 +106,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
     fn is_hypers_own(&self, bytes: &[u8]) -> bool {
         self.problem.is_none()
             && self.refusal.is_some()
+            && self.wire.body_refused().is_none() // the handler of the request responds
             && bytes.starts_with(b"HTTP/1.")
+            && bytes.get(9) != Some(&b'1') // `100 Continue`
             && !bytes.windows(REQUEST_ID.len()).any(|window| window.eq_ignore_ascii_case(REQUEST_ID))
     }
 
@@ -141,6 +144,7 @@ pub async fn refuse(mut tcp: TcpStream, refusal: Refusal) -> io::Result<()> {
 /// Returns the whole response to a request that was refused before it was parsed.
 fn refused(Refusal { code, detail }: Refusal, status: Option<StatusCode>) -> Vec<u8> {
     // hyper knows what is wrong with what only hyper refuses.
+    let status = status.filter(|_| detail == NOT_HTTP.detail);
     let (code, detail) = match status {
         Some(StatusCode::URI_TOO_LONG) => (Code::UriTooLong, "the path is too long"),
         Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => {
@@ -182,20 +186,25 @@ fn stall<T>(
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let too_large = this.refusal.filter(|refusal| refusal.code == Code::TooLarge);
-        if let Some(refusal) = too_large {
+        if let Some(refusal) = this.wire.body_refused() {
             // What came before has been handed on, and the handler of the request finds the reason in `wire`.
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal.detail)));
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
         let Some(read) = buf.filled_mut().get_mut(before..) else { return Poll::Ready(Ok(())) };
-        if let Some(refusal) = this.framing.read(read) {
+        if let Some(Refused { refusal, within_body }) = this.framing.read(read) {
             this.refusal = Some(refusal);
-            if refusal.code == Code::TooLarge {
-                this.wire.is_too_large.store(true, Ordering::Release);
-            } else {
-                let _ = this.wire.refused.set((this.framing.heads(), refusal)); // there is one at most
+            // There is one at most.
+            match within_body {
+                Some(good) => {
+                    let _ = this.wire.body.set(refusal);
+                    buf.set_filled(before + good);
+                    if good == 0 {
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal.detail)));
+                    }
+                }
+                None => drop(this.wire.refused.set((this.framing.heads(), refusal))),
             }
         }
         Poll::Ready(Ok(()))
@@ -236,13 +245,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_problem(cx))?;
-        Pin::new(&mut this.inner).poll_flush(cx)
+        // TLS keeps what it could not write, and hyper waits for it here.
+        let flushed = Pin::new(&mut this.inner).poll_flush(cx);
+        stall(&mut this.stalled, this.write_wait, flushed, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_problem(cx))?;
-        ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
+        let shut = Pin::new(&mut this.inner).poll_shutdown(cx);
+        ready!(stall(&mut this.stalled, this.write_wait, shut, cx))?;
         if this.framing.is_within_request() {
             ready!(this.poll_linger(cx));
         }

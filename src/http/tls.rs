@@ -53,11 +53,11 @@ impl Tls {
         Ok(Self { options, current })
     }
 
-    /// Does the handshake of a new connection; `None` if the client does not do its part in time.
-    pub async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    /// Does the handshake of a new connection, within `wait` at most; `None` if the client does not do its part in time.
+    pub async fn accept(&self, stream: TcpStream, wait: Duration) -> Option<TlsStream<TcpStream>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         let handshake = TlsAcceptor::from(current).accept(stream);
-        match tokio::time::timeout(self.options.handshake_wait, handshake).await {
+        match tokio::time::timeout(self.options.handshake_wait.min(wait), handshake).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
                 // What a client does wrong is no error of the server.

@@ -68,12 +68,24 @@ pub struct Framing {
     heads: usize,
     /// How many bytes the chunks of this body have announced.
     announced: u64,
+    /// Whether the last byte of a line of a body in chunks was a CR.
+    after_cr: bool,
+}
+
+/// A refusal, and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// How many of the bytes that were read come before it, if it is within a body: what comes behind them must not be
+    /// parsed as anything. A head that is refused is parsed, so that it gets its response.
+    pub within_body: Option<usize>,
 }
 
 impl Framing {
     /// Returns the framing of a new connection.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, state: State::Head, head: Vec::new(), heads: 0, announced: 0 }
+        Self { bounds, state: State::Head, head: Vec::new(), heads: 0, announced: 0, after_cr: false }
     }
 
     /// Returns how many heads there were, with that of the request that was refused.
@@ -82,7 +94,7 @@ impl Framing {
     }
 
     /// Follows what was read.
-    pub fn read(&mut self, bytes: &mut [u8]) -> Option<Refusal> {
+    pub fn read(&mut self, bytes: &mut [u8]) -> Option<Refused> {
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
             let read = match self.state {
@@ -97,10 +109,12 @@ impl Framing {
                 Ok(read) => at += read,
                 Err(refusal) => {
                     self.head = Vec::new();
+                    let is_of_line =
+                        matches!(self.state, State::ChunkSize { .. } | State::ChunkEnd | State::Trailers(_));
                     if !matches!(self.state, State::Cut(_)) {
                         self.state = State::Over;
                     }
-                    return Some(refusal);
+                    return Some(Refused { refusal, within_body: is_of_line.then_some(at) });
                 }
             }
         }
@@ -133,11 +147,15 @@ impl Framing {
         };
         match parsed {
             Err(Unparsable) => {
-                Err(Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" })
+                // hyper would wait for the end of the head, and keep all of it.
+                self.cut_end(bytes);
+                self.heads += 1;
+                Err(NOT_HTTP)
             }
             Ok(None) if before.max(self.head.len()).max(bytes.len()) > self.bounds.head => {
                 let refusal = self.too_long(bytes);
                 self.cut_end(bytes);
+                self.heads += 1;
                 Err(refusal)
             }
             Ok(None) => {
@@ -152,7 +170,7 @@ impl Framing {
             }
             Ok(Some((length, head))) => {
                 self.heads += 1;
-                (self.state, self.announced) = (head.judge()?, 0);
+                (self.state, self.announced, self.after_cr) = (head.judge()?, 0, false);
                 self.head.clear();
                 Ok(length - before)
             }
@@ -182,6 +200,12 @@ impl Framing {
     /// Reads a line of a body in chunks, or a part of one.
     fn read_line(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
         for (n, byte) in bytes.iter().enumerate() {
+            // A lone CR or LF ends a line for some and not for others.
+            if self.after_cr != (*byte == b'\n') {
+                let detail = "the lines of a body in chunks must end in CR LF";
+                return Err(Refusal { code: Code::Malformed, detail });
+            }
+            self.after_cr = *byte == b'\r';
             self.state = match (self.state, byte) {
                 (State::ChunkSize { size: 0, .. }, b'\n') => State::Trailers(0),
                 (State::ChunkSize { size, .. }, b'\n') => {
@@ -216,6 +240,8 @@ impl Framing {
 /// What a body that is larger than the limit gets, however it was announced.
 pub const TOO_LARGE: &str = "the body is larger than limits.body_bytes";
 
+/// What hyper does not take, and nothing else is known of.
+pub const NOT_HTTP: Refusal = Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" };
 const PATH_TOO_LONG: Refusal =
     Refusal { code: Code::UriTooLong, detail: "the path is larger than limits.head_bytes" };
 const HEAD_TOO_LONG: Refusal =
@@ -229,6 +255,7 @@ struct Unparsable;
 struct Head {
     is_1_1: bool,
     is_connect: bool,
+    is_target_invalid: bool,
     hosts: usize,
     is_host_invalid: bool,
     lengths: usize,
@@ -246,6 +273,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Unparsable> {
             let mut head = Head {
                 is_1_1: request.version == Some(1),
                 is_connect: request.method == Some("CONNECT"),
+                is_target_invalid: request.path.is_some_and(|target| !is_target(target)),
                 ..Head::default()
             };
             request.headers.iter().for_each(|header| head.note(header));
@@ -280,6 +308,13 @@ impl Head {
     /// Returns what follows the head, or why the request is refused (RFC 9112, sections 3.2 and 6).
     fn judge(&self) -> Result<State, Refusal> {
         let malformed = |detail| Err(Refusal { code: Code::Malformed, detail });
+        if self.is_connect {
+            // hyper would take what follows for another request, and this for the bytes of a tunnel.
+            return Err(Refusal { code: Code::MethodNotAllowed, detail: "CONNECT is not supported" });
+        }
+        if self.is_target_invalid {
+            return malformed("the target of the request is neither a path nor a URL");
+        }
         if self.hosts == 0 && self.is_1_1 {
             return malformed("the header Host is missing");
         }
@@ -301,13 +336,20 @@ impl Head {
             return Ok(State::ChunkSize { size: 0, digits_over: false });
         }
         match (self.lengths, self.length) {
-            (0, _) | (1, Some(0)) if !self.is_connect => Ok(State::Head),
-            (1, Some(length)) if !self.is_connect => Ok(State::Body(length)),
-            (0 | 1, Some(_)) | (0, None) => Ok(State::Over), // CONNECT, which no route supports
-            (1, None) => malformed("the header Content-Length must be a number"),
+            (0, _) | (1, Some(0)) => Ok(State::Head),
+            (1, Some(length)) if length < LENGTH_MAX => Ok(State::Body(length)),
+            (1, _) => malformed("the header Content-Length must be a number"),
             _ => malformed("the header Content-Length must not be repeated"),
         }
     }
+}
+
+/// From this on hyper takes no `Content-Length` for a number.
+const LENGTH_MAX: u64 = u64::MAX - 2;
+
+/// Returns whether hyper takes this for the target of a request.
+fn is_target(target: &str) -> bool {
+    target.starts_with('/') || target.parse::<axum::http::Uri>().is_ok()
 }
 
 fn is_digits(text: &str) -> bool {
@@ -334,7 +376,7 @@ mod tests {
         let mut framing = Framing::new(BOUNDS);
         let (mut bytes, mut refusal) = (text.as_bytes().to_vec(), None);
         for part in bytes.chunks_mut(part) {
-            refusal = refusal.or(framing.read(part));
+            refusal = refusal.or(framing.read(part).map(|refused| refused.refusal));
         }
         (refusal, framing.state, bytes)
     }
@@ -347,7 +389,7 @@ mod tests {
             format!("{push}content-length: 3\r\n\r\nabc"),
             format!("{push}content-length: 0\r\n\r\n"),
             format!("{push}Transfer-Encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nt: v\r\n\r\n"),
-            format!("{push}transfer-encoding: chunked\n\nA\n0123456789\n0\n\n"),
+            format!("{push}transfer-encoding: chunked\n\nA\r\n0123456789\r\n0\r\n\r\n"),
         ];
         for text in whole.iter().chain([&whole.concat()]) {
             for part in 1..text.len() {

@@ -3,6 +3,7 @@
 //! A claim goes on without the client that asked for it; what it wins for a client that has left, or does not
 //! wait any more, is given back at once, the attempt not counted.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub const WAIT_MAX_MS: u64 = 60_000;
 pub const QUEUES_MAX: usize = 100;
 /// The most queues that a prefix stands for in one query.
 const PREFIX_QUEUES_MAX: usize = 1000;
+/// The most queues that all patterns of a reserve stand for in one query.
+const EXPANDED_MAX: usize = 1000;
 /// How long a pop holds jobs until it has taken them away, in milliseconds.
 const POP_LEASE_MS: u64 = 30_000;
 /// Why a wait ends while the store stays away.
@@ -319,14 +322,14 @@ impl Queues {
 
     /// Returns the queues that match the patterns now, each once, in the order of the patterns.
     pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
-        let mut queues: Vec<QueueName> = Vec::new();
+        let (mut queues, mut seen) = (Vec::new(), HashSet::new());
         for pattern in patterns {
             let meant = match pattern {
                 QueuePattern::One(queue) => vec![queue.clone()],
                 QueuePattern::Prefix(prefix) => self.queues_of(prefix).await?,
             };
             for queue in meant {
-                if !queues.contains(&queue) {
+                if queues.len() < EXPANDED_MAX && seen.insert(queue.clone()) {
                     queues.push(queue);
                 }
             }

@@ -1,21 +1,46 @@
 //! Pages that end by their bytes: long payloads and results must fill neither the memory nor a response.
 
 use super::ListedSchedule;
-use crate::job::{BatchResult, Job};
+use crate::job::{BatchResult, Job, Meta, Payload};
 
-/// How many bytes of payloads and results end a page: the element that reaches it is the last one.
+/// How many bytes end a page: the element that reaches it is the last one.
 pub const PAGE_BYTES: usize = 8 << 20;
+
+/// About how many bytes of JSON a job has beside its texts, and a failure, a former queue or a stage within it.
+const FIELDS: usize = 256;
 
 /// What a page has of an element.
 pub trait Weight {
-    /// Returns how many bytes its payload and its result have.
+    /// Returns about how many bytes of JSON it is.
     fn weight(&self) -> usize;
 }
 
 impl Weight for Job {
     fn weight(&self) -> usize {
-        self.payload.as_str().len() + self.result.as_ref().map_or(0, |result| result.as_str().len())
+        let json = |value: Option<&Payload>| value.map_or(0, |value| value.as_str().len());
+        let Meta { progress, errors, trail, origin, route, .. } = &self.meta;
+        let headers = self.headers.iter().map(|(name, value)| text(name) + text(value)).sum::<usize>();
+        let errors = errors.iter().map(|failure| FIELDS + text(&failure.message)).sum::<usize>();
+        let origin = origin.as_ref().and_then(|origin| origin.error.as_deref()).map_or(0, text);
+        let fields = FIELDS * (2 + trail.len() + route.len());
+        json(Some(&self.payload))
+            + json(self.result.as_ref())
+            + json(progress.as_ref())
+            + headers
+            + errors
+            + origin
+            + fields
     }
+}
+
+/// Returns how many bytes a text is as JSON: control characters are six each.
+fn text(text: &str) -> usize {
+    let escaped = |byte: u8| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    };
+    text.bytes().map(escaped).sum()
 }
 
 impl Weight for BatchResult {
