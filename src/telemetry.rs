@@ -27,6 +27,8 @@ names! {
     QUEUE_SECONDS = "tailback_job_queue_seconds";
     /// Seconds from a job's delivery to its commit or move.
     RUN_SECONDS = "tailback_job_run_seconds";
+    /// Number of queues that have jobs.
+    QUEUES = "tailback_queues";
     /// Number of jobs, by `queue` and `state`.
     JOBS = "tailback_jobs";
     /// Age of the oldest ready job, by `queue`.

@@ -258,6 +258,7 @@ macro_rules! every_case {
                 a_queue_without_jobs_has_no_figures
                 the_oldest_ready_job_is_known
                 the_figures_equal_a_count_after_a_random_mix
+                the_figures_of_many_queues_are_added_up
                 the_figures_follow_a_job_that_comes_due
             }
             stocked {

@@ -181,8 +181,8 @@ async fn counting(bench: &Bench) {
     assert!(steps > JOBS / STEP);
     let scheduled = JOBS * 6 / 20;
     for _ in 0..2 {
-        let (figures, entries) = bench.watch(bench.store.counts()).await;
-        let figures = figures.unwrap();
+        let (figures, entries) = bench.watch(bench.store.summary(usize::MAX)).await;
+        let figures = figures.unwrap().queues;
         assert_eq!(figures.len() as i64, QUEUES);
         assert_eq!(figures.values().map(|queue| queue.counts.scheduled).sum::<u64>() as i64, scheduled);
         assert!(figures.values().all(|queue| queue.counts.done == 100 && queue.oldest_ready.is_some()));
@@ -193,6 +193,16 @@ async fn counting(bench: &Bench) {
             let most = if counts_scheduled { scheduled } else { QUEUES * 10 * 2 };
             assert!(docs == 0 && keys <= most + SLACK, "{keys} keys, {docs} documents: {entry}");
         }
+    }
+    // One queue's own figures look at its own scheduled jobs, and at the first job of each of its priorities.
+    let (own, entries) = bench.watch(bench.store.counts(&queue(7))).await;
+    let own = own.unwrap();
+    assert_eq!((own.counts.scheduled as i64, own.counts.done), (scheduled / QUEUES, 100));
+    assert!(own.oldest_ready.is_some() && !own.split_is_approximate);
+    assert_eq!(entries.len(), 2, "the scheduled jobs and the oldest one: {entries:?}");
+    for entry in &entries {
+        let (keys, docs) = (number(entry, "keysExamined"), number(entry, "docsExamined"));
+        assert!(docs == 0 && keys <= scheduled / QUEUES + SLACK, "{keys} keys, {docs} documents: {entry}");
     }
 }
 

@@ -91,8 +91,7 @@ async fn what_a_heartbeat_answers_holds(place: &Place) {
         format!("{judged} of {n} rounds judged, {kept} without a loss, {partial} in the middle of one");
     println!("{seen}");
     assert!(judged > 0 && kept > 0 && taken > 0, "nothing was tried: {seen}");
-    let counts = one.counts().await.unwrap();
-    let counts = counts.values().next().unwrap().counts;
+    let counts = one.summary(0).await.unwrap().total.counts;
     assert_eq!(counts.ready + counts.reserved, JOBS as u64, "none is lost");
     one.close().await;
     other.close().await;

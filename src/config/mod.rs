@@ -173,6 +173,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("limits.connections_per_peer", raw.limits.connections_per_peer, 1, 1_000_000)?;
     check.range("limits.waiting", raw.limits.waiting, 1, 1_000_000)?;
     check.range("limits.request_ms", raw.limits.request_ms, 100, 3_600_000)?;
+    check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
@@ -223,6 +224,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             payload_bytes: size(limits.payload_bytes),
             answer_bytes: size(limits.answer_bytes),
             waiting: size(limits.waiting),
+            metrics_queues: size(limits.metrics_queues),
             poll: ms(wait.poll_ms),
             patience: match store {
                 // Longer than a call's own deadline, whose error says more.

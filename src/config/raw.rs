@@ -79,6 +79,7 @@ pub struct Limits {
     pub connections_per_peer: u64,
     pub waiting: u64,
     pub request_ms: u64,
+    pub metrics_queues: u64,
 }
 
 /// See `config.toml`.

@@ -218,6 +218,8 @@ pub struct Options {
     pub answer_bytes: usize,
     /// How many calls may wait for jobs at once.
     pub waiting: usize,
+    /// The most queues whose figures are listed one by one.
+    pub metrics_queues: usize,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
     pub poll: Duration,
     /// How long a caller waits for the store, the rounds before its own included.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::meter::Flow;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
-use crate::store::{Counts, QueueCounts, StoreError};
+use crate::store::{Counts, QueueCounts, StoreError, Summary};
 
 /// How old the counts may be.
 const AGE_MAX: Duration = Duration::from_millis(900);
@@ -17,18 +17,34 @@ const REFRESHED_AT: Duration = Duration::from_millis(600);
 /// Without a request for so long, the cache is not refreshed any more.
 const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 
+/// Where there are more queues than are listed, the counts may be as old as this many times what reading them took, and are
+/// read again some time before.
+const RESTS: u32 = 10;
+const RESTS_BEFORE: u32 = 6;
+/// Of so many queues their own figures are remembered.
+const OWN_MAX: usize = 1000;
+
 /// A cache of the last counts that were read.
 #[derive(Default)]
 pub(super) struct StatsCache {
     seen: Mutex<Seen>,
     /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
+    own: Mutex<HashMap<QueueName, Arc<tokio::sync::Mutex<Option<Own>>>>>,
+}
+
+/// The figures of one queue, and when reading them began.
+#[derive(Clone)]
+struct Own {
+    began: Instant,
+    at: Timestamp,
+    counts: QueueCounts,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// The counts, and when reading them began.
-    last: Option<(Instant, Arc<Stats>)>,
+    /// The counts, when reading them began, and how long it took.
+    last: Option<(Instant, Duration, Arc<Stats>)>,
     wanted: Option<Instant>,
     is_refreshed: bool,
 }
@@ -38,10 +54,12 @@ impl StatsCache {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the last counts, if they are younger than this.
-    fn younger_than(&self, age: Duration) -> Option<Arc<Stats>> {
+    /// Returns the last counts, if they are younger than this; where not all queues are listed, than so many times what
+    /// reading them took.
+    fn younger_than(&self, age: Duration, rests: u32) -> Option<Arc<Stats>> {
         let seen = self.seen();
-        let (at, stats) = seen.last.as_ref()?;
+        let (at, took, stats) = seen.last.as_ref()?;
+        let age = if stats.others.is_some() { age.max(*took * rests) } else { age };
         (at.elapsed() < age).then(|| stats.clone())
     }
 
@@ -59,15 +77,28 @@ impl StatsCache {
         seen.is_refreshed = seen.wanted.is_some_and(|wanted| wanted.elapsed() < REFRESHED_FOR);
         seen.is_refreshed
     }
+
+    /// Returns where the figures of one queue are kept.
+    fn own(&self, queue: &QueueName) -> Arc<tokio::sync::Mutex<Option<Own>>> {
+        let mut own = self.own.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if own.len() >= OWN_MAX && !own.contains_key(queue) {
+            own.clear();
+        }
+        own.entry(queue.clone()).or_default().clone()
+    }
 }
 
-/// The counts of every queue, and the moment they are of.
+/// The counts of all queues, and the moment they are of.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// When they were counted, by the store's clock.
     pub at: Timestamp,
-    /// Each queue that has jobs.
+    /// How many queues have jobs.
+    pub count: u64,
+    /// Those with the most unfinished jobs: all, unless there are more than `limits.metrics_queues`.
     pub queues: HashMap<QueueName, QueueCounts>,
+    /// All others together, if there are any.
+    pub others: Option<Counts>,
     /// All of them together.
     total: QueueCounts,
 }
@@ -85,67 +116,66 @@ pub struct Figures {
     pub flow: Flow,
 }
 
-impl Stats {
-    fn new(at: Timestamp, queues: HashMap<QueueName, QueueCounts>) -> Self {
-        let mut all = QueueCounts::default();
-        let total = &mut all.counts;
-        for QueueCounts { counts, .. } in queues.values() {
-            total.ready += counts.ready;
-            total.scheduled += counts.scheduled;
-            total.reserved += counts.reserved;
-            total.blocked += counts.blocked;
-            total.dead += counts.dead;
-            total.done += counts.done;
-        }
-        all.oldest_ready = queues.values().filter_map(|counts| counts.oldest_ready).min();
-        all.split_is_approximate = queues.values().any(|counts| counts.split_is_approximate);
-        Self { at, queues, total: all }
-    }
-
-    fn age_ms(&self, counts: &QueueCounts) -> Option<u64> {
-        counts.oldest_ready.map(|oldest| self.at.ms_since(oldest))
-    }
-
-    /// Returns the counts of a queue, and the age of its oldest ready job.
-    pub fn of(&self, queue: &QueueName) -> (Counts, Option<u64>) {
-        self.queues.get(queue).map(|counts| (counts.counts, self.age_ms(counts))).unwrap_or_default()
-    }
-
-    fn figures(&self, counts: &QueueCounts, flow: Flow) -> Figures {
-        Figures {
+impl Figures {
+    fn new(at: Timestamp, counts: &QueueCounts, flow: Flow) -> Self {
+        Self {
             counts: counts.counts,
             split_is_approximate: counts.split_is_approximate,
-            oldest_ready_age_ms: self.age_ms(counts),
+            oldest_ready_age_ms: counts.oldest_ready.map(|oldest| at.ms_since(oldest)),
             flow,
         }
     }
 }
 
+impl Stats {
+    fn new(at: Timestamp, Summary { total, count, queues }: Summary) -> Self {
+        let are_all = count <= queues.len() as u64;
+        let rest = |mut rest: Counts, QueueCounts { counts, .. }: &QueueCounts| {
+            rest.ready = rest.ready.saturating_sub(counts.ready);
+            rest.scheduled = rest.scheduled.saturating_sub(counts.scheduled);
+            rest.reserved = rest.reserved.saturating_sub(counts.reserved);
+            rest.blocked = rest.blocked.saturating_sub(counts.blocked);
+            rest.dead = rest.dead.saturating_sub(counts.dead);
+            rest.done = rest.done.saturating_sub(counts.done);
+            rest
+        };
+        let others = (!are_all).then(|| queues.values().fold(total.counts, rest));
+        Self { at, count, queues, others, total }
+    }
+
+    /// Returns for how long the oldest ready job of a listed queue has been so, in milliseconds.
+    pub fn age_ms(&self, counts: &QueueCounts) -> Option<u64> {
+        counts.oldest_ready.map(|oldest| self.at.ms_since(oldest))
+    }
+}
+
 impl Queues {
-    /// Returns the counts of every queue, at most a second old.
+    /// Returns the counts of all queues, at most a second old; where there are more queues than are listed, at most some times
+    /// as old as it takes to read them.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
         if self.0.stats.want() {
             tokio::spawn(self.clone().refresh_stats());
         }
-        if let Some(stats) = self.0.stats.younger_than(AGE_MAX) {
+        if let Some(stats) = self.0.stats.younger_than(AGE_MAX, RESTS) {
             return Ok(stats);
         }
         // In a task of its own: a read that takes longer than the caller waits serves the next request.
         let this = self.clone();
-        let reading = tokio::spawn(async move { this.read_stats(AGE_MAX).await });
+        let reading = tokio::spawn(async move { this.read_stats(AGE_MAX, RESTS).await });
         self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
     /// Reads the counts, unless there are some that are younger than this.
-    async fn read_stats(&self, age: Duration) -> Result<Arc<Stats>> {
+    async fn read_stats(&self, age: Duration, rests: u32) -> Result<Arc<Stats>> {
         let _reading = self.0.stats.reading.lock().await;
-        if let Some(stats) = self.0.stats.younger_than(age) {
+        if let Some(stats) = self.0.stats.younger_than(age, rests) {
             return Ok(stats);
         }
         // The age counts from before the query: the counts are about then.
         let began = Instant::now();
-        let stats = Arc::new(Stats::new(self.now()?, self.0.store.counts().await?));
-        self.0.stats.seen().last = Some((began, stats.clone()));
+        let summary = self.0.store.summary(self.options().metrics_queues).await?;
+        let stats = Arc::new(Stats::new(self.now()?, summary));
+        self.0.stats.seen().last = Some((began, began.elapsed(), stats.clone()));
         Ok(stats)
     }
 
@@ -153,23 +183,40 @@ impl Queues {
     async fn refresh_stats(self) {
         while self.0.stats.is_wanted() && !self.is_draining() {
             // A request returns the error itself; here the next round retries.
-            let read = self.read_stats(REFRESHED_AT).await;
-            let age = self.0.stats.seen().last.as_ref().map(|(at, _)| at.elapsed());
-            let rest = REFRESHED_AT.saturating_sub(age.filter(|_| read.is_ok()).unwrap_or_default());
-            tokio::time::sleep(rest).await;
+            let read = self.read_stats(REFRESHED_AT, RESTS_BEFORE).await;
+            let rest = self.0.stats.seen().last.as_ref().filter(|_| read.is_ok()).map(|(at, took, stats)| {
+                let age = if stats.others.is_some() { *took * RESTS_BEFORE } else { Duration::ZERO };
+                REFRESHED_AT.max(age).saturating_sub(at.elapsed())
+            });
+            tokio::time::sleep(rest.unwrap_or(REFRESHED_AT)).await;
         }
     }
 
-    /// Returns the figures of a queue.
+    /// Returns the figures of a queue, at most a second old. Others cost it nothing.
     pub async fn figures(&self, queue: &QueueName) -> Result<Figures> {
-        let stats = self.stats().await?;
-        let counts = stats.queues.get(queue).cloned().unwrap_or_default();
-        Ok(stats.figures(&counts, self.meter().flow(Some(queue))))
+        let flow = self.meter().flow(Some(queue));
+        let (this, own) = (self.clone(), self.0.stats.own(queue));
+        let queue = queue.clone();
+        let reading = tokio::spawn(async move {
+            let mut own = own.lock().await;
+            if let Some(own) = own.as_ref().filter(|own| own.began.elapsed() < AGE_MAX) {
+                return Ok(own.clone());
+            }
+            let began = Instant::now();
+            let counts = this.0.store.counts(&queue).await?;
+            let read = Own { began, at: this.now()?, counts };
+            *own = Some(read.clone());
+            Ok(read)
+        });
+        let read: Result<Own> =
+            self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()));
+        let Own { at, counts, .. } = read?;
+        Ok(Figures::new(at, &counts, flow))
     }
 
     /// Returns the figures of all queues together, and how many queues have jobs.
-    pub async fn total_figures(&self) -> Result<(Figures, usize)> {
+    pub async fn total_figures(&self) -> Result<(Figures, u64)> {
         let stats = self.stats().await?;
-        Ok((stats.figures(&stats.total, self.meter().flow(None)), stats.queues.len()))
+        Ok((Figures::new(stats.at, &stats.total, self.meter().flow(None)), stats.count))
     }
 }

@@ -37,6 +37,17 @@ pub struct QueueCounts {
     pub split_is_approximate: bool,
 }
 
+/// The figures of all queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// All queues together; `oldest_ready` is that of the queues in `queues`.
+    pub total: QueueCounts,
+    /// How many queues have jobs.
+    pub count: u64,
+    /// The queues with the most unfinished jobs.
+    pub queues: HashMap<QueueName, QueueCounts>,
+}
+
 /// What a store has done for its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Reconciled {
@@ -51,11 +62,15 @@ pub struct Reconciled {
 /// How many jobs there are. Counts are kept with every write, never taken by walking over the jobs.
 #[async_trait]
 pub trait Figures: Send + Sync {
-    /// Returns the figures of every queue that has jobs, without counting jobs: what this instance has done
-    /// is in them at once, what others have done within a second. Writes that could not be counted (of a
-    /// server that was killed, of unknown outcome, by other programs) are in them after
-    /// [`Figures::reconcile`].
-    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>>;
+    /// Returns the figures of all queues that have jobs, and of each of the `most` with the most unfinished jobs, without
+    /// counting jobs: what this instance has done is in them at once, what others have done within a second. Writes
+    /// that could not be counted (of a server that was killed, of unknown outcome, by other programs) are in them
+    /// after [`Figures::reconcile`].
+    async fn summary(&self, most: usize) -> Result<Summary>;
+
+    /// Returns the figures of one queue, as [`Figures::summary`] does, at a cost that does not depend on how many others
+    /// there are.
+    async fn counts(&self, queue: &QueueName) -> Result<QueueCounts>;
 
     /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly
     /// wrong. Cheap if called no sooner than it asks for.

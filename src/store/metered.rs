@@ -5,7 +5,6 @@
 //! `metered!` is the table of all methods that are measured alike. Those that open the store, stay usable
 //! while it is closed, or return no `Result` are written out below it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -19,7 +18,7 @@ use super::{
     Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Opened, Overdue,
     Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
     SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError,
-    StoredSettings, TimedOut, Transfer, Worker, Workers,
+    StoredSettings, Summary, TimedOut, Transfer, Worker, Workers,
 };
 use crate::job::{
     Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule, ScheduleName,
@@ -203,7 +202,8 @@ metered! {
         stocked(queues: &[QueueName]) -> Result<Vec<QueueName>>;
     }
     Figures {
-        counts() -> Result<HashMap<QueueName, QueueCounts>>;
+        summary(most: usize) -> Result<Summary>;
+        counts(queue: &QueueName) -> Result<QueueCounts>;
         reconcile() -> Result<Reconciled>;
     }
     Requests {

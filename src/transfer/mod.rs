@@ -84,9 +84,8 @@ async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
 }
 
 async fn total(store: &dyn Store) -> anyhow::Result<u64> {
-    let figures = with_retries(async || store.counts().await).await?;
-    let counts = figures.values().map(|figures| figures.counts);
-    Ok(counts.map(|c| c.ready + c.scheduled + c.reserved + c.blocked + c.dead + c.done).sum())
+    let c = with_retries(async || store.summary(0).await).await?.total.counts;
+    Ok(c.ready + c.scheduled + c.reserved + c.blocked + c.dead + c.done)
 }
 
 /// Fails if a job of the target is not in the source or differs from it.

@@ -1,6 +1,6 @@
 //! Looking at jobs, queues and figures.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tailback::job::{JobId, QueueName, QueueSettings, Rules, Visible};
 use tailback::store::{Counts, Filter, Store};
@@ -156,15 +156,21 @@ pub async fn queues_are_listed_by_name(store: &dyn Store) {
 }
 
 pub async fn a_queue_without_jobs_has_no_figures(store: &dyn Store) {
-    assert!(store.counts().await.unwrap().is_empty());
+    let count = async || store.summary(10).await.unwrap().count;
+    assert_eq!(count().await, 0);
     let taken = push_and_take(store, job("q")).await;
-    assert_eq!(store.counts().await.unwrap().len(), 1);
+    assert_eq!(count().await, 1);
     apply(store, commit(&taken)).await.unwrap();
     assert_eq!(counts_of(store, "q").await, Counts::default());
 }
 
 pub async fn the_oldest_ready_job_is_known(store: &dyn Store) {
-    let oldest = async || store.counts().await.unwrap()[&queue("q")].oldest_ready;
+    let oldest = async || {
+        let own = store.counts(&queue("q")).await.unwrap().oldest_ready;
+        let all = store.summary(1).await.unwrap();
+        assert_eq!((all.total.oldest_ready, all.queues[&queue("q")].oldest_ready), (own, own));
+        own
+    };
     push_one(store, job("q").priority(9).delay(600_000)).await;
     assert_eq!(oldest().await, None);
     push_one(store, job("q").priority(5)).await;
@@ -216,10 +222,35 @@ pub async fn the_figures_equal_a_count_after_a_random_mix(store: &dyn Store) {
         }
     }
     store.prune(1000).await.unwrap();
-    let figures = store.counts().await.unwrap();
+    let figures = store.summary(names.len()).await.unwrap();
+    let mut sum = 0;
     for name in names {
-        assert_eq!(figures[&queue(name)].counts, counted(store, name).await, "{name}");
+        let own = store.counts(&queue(name)).await.unwrap();
+        assert_eq!(own, figures.queues[&queue(name)]);
+        assert_eq!(own.counts, counted(store, name).await, "{name}");
+        sum += own.counts.ready;
     }
+    assert_eq!(figures.total.counts.ready, sum);
+}
+
+pub async fn the_figures_of_many_queues_are_added_up(store: &dyn Store) {
+    for (name, ready, ahead) in [("a", 1, 3), ("b", 3, 0), ("c", 2, 1), ("d", 1, 0), ("e", 0, 1)] {
+        let drafts = (0..ready + ahead).map(|n| job(name).delay(if n < ready { 0 } else { 600_000 }));
+        push_all(store, drafts.collect()).await;
+    }
+    let taken = take(store, "d").await;
+    apply(store, commit(&taken)).await.unwrap();
+    let all = Counts { ready: 6, scheduled: 5, ..Counts::default() };
+    for most in [0, 2, 4, 10] {
+        let summary = store.summary(most).await.unwrap();
+        assert_eq!((summary.count, summary.total.counts), (4, all), "{most}");
+        let busiest = ["a", "b", "c", "e"].into_iter().take(most);
+        assert_eq!(summary.queues.keys().cloned().collect::<HashSet<_>>(), busiest.map(queue).collect());
+        for (name, figures) in &summary.queues {
+            assert_eq!(*figures, store.counts(name).await.unwrap(), "{name}");
+        }
+    }
+    assert_eq!(store.counts(&queue("d")).await.unwrap(), Default::default());
 }
 
 async fn counted(store: &dyn Store, name: &str) -> Counts {

@@ -301,8 +301,11 @@ pub async fn state_of(store: &dyn Store, id: &JobId) -> Option<State> {
 }
 
 pub async fn counts_of(store: &dyn Store, name: &str) -> Counts {
-    let all = store.counts().await.unwrap();
-    all.get(&queue(name)).map(|figures| figures.counts).unwrap_or_default()
+    let own = store.counts(&queue(name)).await.unwrap();
+    let all = store.summary(usize::MAX).await.unwrap();
+    let listed = all.queues.get(&queue(name)).cloned().unwrap_or_default();
+    assert_eq!(own.counts, listed.counts, "{name}");
+    own.counts
 }
 
 /// Asks again and again until there is an answer.

@@ -63,7 +63,8 @@ pub struct FiguresView {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     split_is_approximate: bool,
     /// The age of the oldest ready job, in milliseconds. With many busy queues it may be that of a job that was
-    /// reserved a few seconds ago.
+    /// reserved a few seconds ago; of all queues together, it is the oldest of those with the most unfinished jobs
+    /// (`limits.metrics_queues`).
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
     /// Events on this server per second, over about the last minute: `pushed`, `reserved`,
@@ -129,7 +130,7 @@ pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats
         version: env!("CARGO_PKG_VERSION"),
         store: state.server.store,
         uptime_ms: u64::try_from(state.server.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        queues: queues as u64,
+        queues,
         figures: figures.into(),
         tasks: state.server.tasks.list(),
     }))

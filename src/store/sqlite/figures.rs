@@ -4,18 +4,29 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Counts, Figures, QueueCounts, Reconciled, Result};
+use crate::store::{Counts, Figures, QueueCounts, Reconciled, Result, Summary};
+
+/// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
+/// since are counted instead: few, but among those of all queues.
+const SCHEDULED_COUNTED: u64 = 50_000;
+/// How many priorities of a queue are looked at.
+const PRIORITIES_LOOKED_AT: usize = 32;
 
 #[async_trait]
 impl Figures for SqliteStore {
-    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
-        self.read(counts).await
+    async fn summary(&self, most: usize) -> Result<Summary> {
+        self.read(move |db, now| summary(db, most, now)).await
+    }
+
+    async fn counts(&self, queue: &QueueName) -> Result<QueueCounts> {
+        let queue = queue.clone();
+        self.read(move |db, now| counts(db, &queue, now)).await
     }
 
     /// The transaction of every change counts: there is nothing to compare.
@@ -24,36 +35,63 @@ impl Figures for SqliteStore {
     }
 }
 
-/// Returns the figures of every queue that has jobs.
-pub fn counts(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, QueueCounts>, Fault> {
+const TOTAL: &str = "SELECT coalesce(sum(ready), 0), coalesce(sum(marked), 0), coalesce(sum(reserved), 0), \
+         coalesce(sum(blocked), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0), count(*) FROM counters";
+
+const BUSIEST: &str = "SELECT ready, marked, reserved, blocked, done, dead, queue FROM counters \
+         ORDER BY ready + reserved + blocked DESC, dead + done DESC, queue LIMIT ?1";
+
+pub const OF_QUEUE: &str =
+    "SELECT ready, marked, reserved, blocked, done, dead FROM counters WHERE queue = ?1";
+
+/// Returns the figures of all queues, and of each of the busiest.
+fn summary(db: &Connection, most: usize, now: Timestamp) -> Result<Summary, Fault> {
     let came_due = came_due(db, now)?;
-    let mut all =
-        db.prepare_cached("SELECT queue, ready, marked, reserved, blocked, done, dead FROM counters")?;
-    let mut rows = all.query([])?;
-    let mut figures = HashMap::new();
+    let (row, count) =
+        db.prepare_cached(TOTAL)?.query_row([], |row| Ok((by_state(row), row.get::<_, i64>(6)?)))?;
+    let counts = split(row?, |marked| marked.saturating_sub(came_due.values().sum()));
+    let mut total = QueueCounts { counts, ..QueueCounts::default() };
+    let mut queues = HashMap::new();
+    let mut busiest = db.prepare_cached(BUSIEST)?;
+    let mut rows = busiest.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
     while let Some(found) = rows.next()? {
-        let queue: QueueName = row::parsed(found, 0, "queue")?;
-        let count = |at: usize| Ok::<u64, Fault>(u64::try_from(found.get::<_, i64>(at)?).unwrap_or(0));
-        let (ready, marked) = (count(1)?, count(2)?);
-        let scheduled = marked.saturating_sub(came_due.get(&queue).copied().unwrap_or(0));
-        let counts = Counts {
-            ready: ready.saturating_sub(scheduled),
-            scheduled,
-            reserved: count(3)?,
-            blocked: count(4)?,
-            done: count(5)?,
-            dead: count(6)?,
-        };
-        let oldest_ready = match counts.ready {
-            0 => None,
-            _ => oldest_ready(db, &queue, now)?,
-        };
-        figures.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
+        let queue: QueueName = row::parsed(found, 6, "queue")?;
+        let due = came_due.get(&queue).copied().unwrap_or(0);
+        let counts = split(by_state(found)?, |marked| marked.saturating_sub(due));
+        let oldest_ready = oldest_if_any(db, &queue, &counts, now)?;
+        total.oldest_ready = [total.oldest_ready, oldest_ready].into_iter().flatten().min();
+        queues.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
     }
-    Ok(figures)
+    Ok(Summary { total, count: count.unsigned_abs(), queues })
 }
 
-pub const CAME_DUE: &str =
+/// Returns the figures of one queue.
+fn counts(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<QueueCounts, Fault> {
+    let mut of_queue = db.prepare_cached(OF_QUEUE)?;
+    let found = of_queue.query_row([queue.as_str()], |row| Ok(by_state(row))).optional()?;
+    let Some(row) = found.transpose()? else { return Ok(QueueCounts::default()) };
+    let scheduled = match row {
+        [_, 0, ..] => 0,
+        [_, marked, ..] => scheduled(db, queue, marked.unsigned_abs(), now)?,
+    };
+    let counts = split(row, |_| scheduled);
+    let oldest_ready = oldest_if_any(db, queue, &counts, now)?;
+    Ok(QueueCounts { counts, oldest_ready, split_is_approximate: false })
+}
+
+/// Returns the columns of `counters` in the order of its statements.
+fn by_state(row: &Row<'_>) -> Result<[i64; 6], Fault> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?])
+}
+
+/// Returns the counts of a row of `counters`; `scheduled` returns how many of the marked jobs lie ahead.
+fn split(row: [i64; 6], scheduled: impl FnOnce(u64) -> u64) -> Counts {
+    let [ready, marked, reserved, blocked, done, dead] = row.map(|count| u64::try_from(count).unwrap_or(0));
+    let scheduled = scheduled(marked).min(ready);
+    Counts { ready: ready - scheduled, scheduled, reserved, blocked, dead, done }
+}
+
+const CAME_DUE: &str =
     "SELECT queue, count(*) FROM jobs INDEXED BY jobs_due WHERE due <= ?1 GROUP BY queue";
 
 /// Returns how many jobs of each queue have a due mark that has passed: few, since claims and `prune` clear them.
@@ -68,11 +106,39 @@ fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, 
     Ok(counts)
 }
 
-/// How many priorities the search for the oldest ready job reads.
-const PRIORITIES_LOOKED_AT: usize = 32;
-
 pub const OLDEST_READY: &str = "SELECT priority, run_at FROM jobs INDEXED BY jobs_head \
          WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC, run_at LIMIT 1";
+
+pub const SCHEDULED: &str = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_head \
+         WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at > ?3 LIMIT ?4)";
+
+/// Returns how many jobs of a queue, of which so many have a due mark, wait for their `run_at`.
+fn scheduled(db: &Connection, queue: &QueueName, marked: u64, now: Timestamp) -> Result<u64, Fault> {
+    let (mut of_priority, mut first) = (db.prepare_cached(SCHEDULED)?, db.prepare_cached(OLDEST_READY)?);
+    let (mut above, mut count) = (i64::MAX, 0_u64);
+    for _ in 0..PRIORITIES_LOOKED_AT {
+        let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
+        let Some(priority) = found else { return Ok(count) };
+        above = priority;
+        let left = (SCHEDULED_COUNTED + 1).saturating_sub(count).cast_signed();
+        let ahead = of_priority
+            .query_row(params![queue.as_str(), priority, now.millis(), left], |row| row.get::<_, i64>(0))?;
+        count += ahead.unsigned_abs();
+        if count > SCHEDULED_COUNTED {
+            break;
+        }
+    }
+    Ok(marked.saturating_sub(came_due(db, now)?.get(queue).copied().unwrap_or(0)))
+}
+
+fn oldest_if_any(
+    db: &Connection,
+    queue: &QueueName,
+    counts: &Counts,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Fault> {
+    if counts.ready == 0 { Ok(None) } else { oldest_ready(db, queue, now) }
+}
 
 /// Returns the earliest `run_at` of a due job: the first of each priority, as the head index has them.
 fn oldest_ready(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {

@@ -61,7 +61,7 @@ async fn jobs_and_reservations_survive_a_restart() {
     let taken = store.claim(&[ask(1)], &Rules::default()).await.won.remove(0).unwrap().remove(0);
     store.close().await;
     assert!(matches!(push_one(&store, keyed.clone()).await, Err(StoreError::Unavailable(_))));
-    assert!(matches!(store.counts().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.summary(1).await, Err(StoreError::Unavailable(_))));
 
     let store = opened(&path).await;
     let again = store.get(std::slice::from_ref(&keyed.id)).await.unwrap().remove(0);
@@ -157,8 +157,7 @@ async fn a_full_disk_refuses_writes_only_and_only_for_as_long_as_it_is_full() {
     limit(1_000_000).await.unwrap();
     push_one(&store, job(&store, &ids, &long)).await.unwrap();
     store.ping().await.unwrap();
-    let counts = store.counts().await.unwrap();
-    assert_eq!(counts.values().next().unwrap().counts.ready, 2);
+    assert_eq!(store.summary(0).await.unwrap().total.counts.ready, 2);
     store.close().await;
 }
 
@@ -269,6 +268,35 @@ async fn waiting_jobs_cost_a_claim_nothing() {
     }
     store.push(waiting, &Rules::default()).await;
     assert!(cost().await <= before + 40, "{} steps became {}", before, cost().await);
+}
+
+#[tokio::test]
+async fn other_queues_cost_a_queues_figures_nothing() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let ids = IdSource::default();
+    let push = async |name: &str| {
+        let jobs = (0..4).map(|n| {
+            let mut job = job(&store, &ids, "0");
+            (job.queue, job.run_at) = (name.parse().unwrap(), job.run_at.plus_ms(n % 2 * 600_000));
+            job
+        });
+        store.push(jobs.collect(), &Rules::default()).await;
+    };
+    let cost = async || {
+        let work = store.writer.run(|db, now: Timestamp| {
+            let own = steps(db, figures::OF_QUEUE, params!["q"]) + steps(db, figures::OLDEST_READY, params!["q", 1]);
+            Ok(own + steps(db, figures::SCHEDULED, params!["q", 0, now.millis(), 10]))
+        });
+        work.await.unwrap()
+    };
+    push("q").await;
+    let before = (cost().await, store.counts(&"q".parse().unwrap()).await.unwrap());
+    assert_eq!((before.1.counts.ready, before.1.counts.scheduled), (2, 2));
+    for n in 0..1000 {
+        push(&format!("{}{n}", if n % 2 == 0 { "p" } else { "q" })).await;
+    }
+    assert_eq!((cost().await, store.counts(&"q".parse().unwrap()).await.unwrap()), before);
 }
 
 #[tokio::test]

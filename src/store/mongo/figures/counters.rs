@@ -205,8 +205,17 @@ impl Counters {
 
     /// Returns when everything that was counted before is in the database.
     pub async fn flush(&self) -> Result<()> {
+        self.send(|pending| std::mem::take(&mut pending.deltas)).await
+    }
+
+    /// Returns when everything that was counted of this queue before is in the database.
+    pub async fn flush_queue(&self, queue: &QueueName) -> Result<()> {
+        self.send(|pending| pending.deltas.remove_entry(queue).into_iter().collect()).await
+    }
+
+    async fn send(&self, take: impl FnOnce(&mut Pending) -> HashMap<QueueName, Delta>) -> Result<()> {
         let _sending = self.0.sending.lock().await;
-        let deltas = std::mem::take(&mut self.pending().deltas);
+        let deltas = take(&mut self.pending());
         if deltas.is_empty() {
             return Ok(());
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::Cursor;
 use mongodb::options::Hint;
 
 use crate::job::{QueueName, State, Timestamp};
@@ -17,13 +18,13 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, count, fault};
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::jobs::document::{Row as Fields, date};
-use crate::store::{Counts, QueueCounts, Result, Store as _, chain};
+use crate::store::{Counts, Result, Store as _, chain};
 
 /// How long it may take to count the jobs of one very large queue, in the background.
 pub const BACKGROUND_DEADLINE: Duration = Duration::from_secs(120);
 /// Up to so many scheduled jobs are counted, in the index `due`, with each request. Where there are more,
 /// the split of ready and scheduled jobs is of a moment ago.
-const SCHEDULED_COUNTED: u64 = 50_000;
+pub const SCHEDULED_COUNTED: u64 = 50_000;
 /// A count that took longer than this is cached, for so many times as long as it took.
 const QUICK: Duration = Duration::from_millis(10);
 const RESTS: u32 = 20;
@@ -58,6 +59,13 @@ pub struct Row {
     pub fixes: Option<i64>,
 }
 
+impl Row {
+    /// Changes with every change of the queue that was counted.
+    pub fn version(&self) -> (i64, Option<i64>) {
+        (self.changes, self.fixes)
+    }
+}
+
 fn integer(raw: &RawDocument, field: &str) -> Option<i64> {
     match raw.get(field) {
         Ok(Some(RawBsonRef::Int64(number))) => Some(number),
@@ -66,7 +74,7 @@ fn integer(raw: &RawDocument, field: &str) -> Option<i64> {
     }
 }
 
-/// The counters of the queues that the filter means, in the order that it asks for.
+/// Returns the counters of the queues that the filter means, in the order that it asks for.
 pub async fn rows(
     mongo: &Mongo,
     filter: Document,
@@ -74,7 +82,11 @@ pub async fn rows(
     limit: i64,
 ) -> Result<Vec<(QueueName, Row)>> {
     let counters = mongo.connection.database().await?.collection::<RawDocumentBuf>(COUNTERS);
-    let mut cursor = counters.find(filter).sort(sort).limit(limit).await.map_err(fault)?;
+    read(counters.find(filter).sort(sort).limit(limit).await.map_err(fault)?).await
+}
+
+/// Reads documents of `counters`.
+pub async fn read(mut cursor: Cursor<RawDocumentBuf>) -> Result<Vec<(QueueName, Row)>> {
     let mut rows = Vec::new();
     while cursor.advance().await.map_err(fault)? {
         let raw = cursor.current();
@@ -86,43 +98,15 @@ pub async fn rows(
     Ok(rows)
 }
 
-/// The figures of every queue that has jobs.
-pub async fn counts(mongo: &Mongo) -> Result<HashMap<QueueName, QueueCounts>> {
-    // What this server has done is included at once.
-    mongo.counters.flush().await?;
-    let (rows, scheduled) = tokio::try_join!(
-        rows(mongo, Document::new(), Document::new(), 0),
-        mongo.connection.within(mongo.figures.scheduled(mongo))
-    )?;
-    let mut figures = HashMap::with_capacity(rows.len());
-    let mut ready = Vec::new();
-    for (queue, row) in rows {
-        let counts = split(&row, scheduled.of(&queue));
-        if counts == Counts::default() {
-            continue;
-        }
-        if counts.ready > 0 {
-            ready.push((queue.clone(), (row.changes, row.fixes)));
-        }
-        let split_is_approximate = !scheduled.is_exact() && counts.ready + counts.scheduled > 0;
-        figures.insert(queue, QueueCounts { counts, oldest_ready: None, split_is_approximate });
-    }
-    for (queue, oldest) in mongo.figures.oldest(mongo, ready).await? {
-        if let Some(figures) = figures.get_mut(&queue) {
-            figures.oldest_ready = Some(oldest);
-        }
-    }
-    Ok(figures)
-}
-
-fn split(row: &Row, scheduled: u64) -> Counts {
+/// Returns the counts of a row; so many of the ready jobs are scheduled, if there are so many.
+pub fn split(row: &Row, scheduled: u64) -> Counts {
     let [ready, reserved, blocked, done, dead] = row.by_state.map(|count| u64::try_from(count).unwrap_or(0));
     let scheduled = scheduled.min(ready);
     Counts { ready: ready - scheduled, scheduled, reserved, blocked, dead, done }
 }
 
 /// How many jobs of each queue wait for their `run_at`.
-struct Scheduled {
+pub struct Scheduled {
     by_queue: HashMap<QueueName, u64>,
     total: u64,
     asked: Instant,
@@ -130,7 +114,13 @@ struct Scheduled {
 }
 
 impl Scheduled {
-    fn of(&self, queue: &QueueName) -> u64 {
+    /// Returns how many there are in all queues.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns how many there are in this queue.
+    pub fn of(&self, queue: &QueueName) -> u64 {
         self.by_queue.get(queue).copied().unwrap_or(0)
     }
 
@@ -138,7 +128,8 @@ impl Scheduled {
         self.total > SCHEDULED_COUNTED
     }
 
-    fn is_exact(&self) -> bool {
+    /// Returns whether they were all counted just now.
+    pub fn is_exact(&self) -> bool {
         !self.are_many() && self.asked.elapsed() < AGE_MAX
     }
 
@@ -188,7 +179,8 @@ impl Figures {
         scheduled
     }
 
-    async fn scheduled(&self, mongo: &Mongo) -> Result<Arc<Scheduled>> {
+    /// Returns how many there are, counted now or, where they are very many, a moment ago.
+    pub async fn scheduled(&self, mongo: &Mongo) -> Result<Arc<Scheduled>> {
         let last = self.0.scheduled.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         if let Some(last) = last {
             if last.holds() {
@@ -227,9 +219,9 @@ impl Figures {
         Ok(())
     }
 
-    /// The `run_at` of the oldest due job of each queue: looked up again where something has changed, in the
+    /// Returns the `run_at` of the oldest due job of each queue: looked up again where something has changed, in the
     /// queues first where that was longest ago.
-    async fn oldest(
+    pub async fn oldest(
         &self,
         mongo: &Mongo,
         ready: Vec<(QueueName, (i64, Option<i64>))>,
@@ -266,8 +258,8 @@ impl Figures {
     }
 }
 
-/// The earliest `run_at` of the due jobs of each queue: one seek in the index `head` for each priority in use.
-async fn look_up<T>(mongo: &Mongo, queues: &[(QueueName, T)]) -> Result<HashMap<QueueName, Timestamp>> {
+/// Returns the earliest `run_at` of the due jobs of each queue: one seek in the index `head` for each priority in use.
+pub async fn look_up<T>(mongo: &Mongo, queues: &[(QueueName, T)]) -> Result<HashMap<QueueName, Timestamp>> {
     let now = date(mongo.now()?);
     let due = doc! { "$cond": [{ "$lte": ["$first", now] }, "$first", Bson::Null] };
     let mut pipeline: Vec<Document> = Vec::new();

@@ -3,30 +3,34 @@
 //! | file | what it does |
 //! |---|---|
 //! | `counters` | counts what this server writes |
-//! | `counts` | reads the figures |
+//! | `counts` | reads the counters, the scheduled jobs and the oldest ones |
+//! | `summary` | puts the figures of all queues, or of one, together |
 //! | `reconcile` | compares them with the index and corrects them |
 
 pub mod counters;
 pub mod counts;
 pub mod reconcile;
-
-use std::collections::HashMap;
+pub mod summary;
 
 use async_trait::async_trait;
 
 use crate::job::QueueName;
 use crate::store::mongo::Mongo;
-use crate::store::{Figures, QueueCounts, Reconciled, Result, StoreError};
+use crate::store::{Figures, QueueCounts, Reconciled, Result, StoreError, Summary};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
 
 #[async_trait]
 impl Figures for Mongo {
-    async fn counts(&self) -> Result<HashMap<QueueName, QueueCounts>> {
+    async fn summary(&self, most: usize) -> Result<Summary> {
         let deadline = self.connection.deadline() * COUNT_DEADLINES;
         let late = |_| StoreError::unavailable(format_args!("no counts within {} ms", deadline.as_millis()));
-        tokio::time::timeout(deadline, counts::counts(self)).await.map_err(late)?
+        tokio::time::timeout(deadline, summary::of_all(self, most)).await.map_err(late)?
+    }
+
+    async fn counts(&self, queue: &QueueName) -> Result<QueueCounts> {
+        self.connection.within(summary::of_queue(self, queue)).await
     }
 
     async fn reconcile(&self) -> Result<Reconciled> {
