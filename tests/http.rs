@@ -68,6 +68,8 @@ on_every_store! {
     an_expired_job_leaves
     a_reserved_job_expires_once_it_is_given_back
     payloads_and_bodies_have_limits
+    there_are_only_so_many_queues
+    there_are_only_so_many_names
 
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused
@@ -198,6 +200,7 @@ on_every_store! {
     a_server_that_was_away_listens_first
 
     stats_count_what_is_there
+    metrics_list_so_many_queues
     stats_list_the_background_tasks
     a_paused_queue_says_so
     a_server_tells_how_it_is

@@ -173,6 +173,15 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("limits.connections_per_peer", raw.limits.connections_per_peer, 1, 1_000_000)?;
     check.range("limits.waiting", raw.limits.waiting, 1, 1_000_000)?;
     check.range("limits.request_ms", raw.limits.request_ms, 100, 3_600_000)?;
+    for (key, value) in [
+        ("limits.queues", raw.limits.queues),
+        ("limits.workers", raw.limits.workers),
+        ("limits.schedules", raw.limits.schedules),
+        ("limits.semaphores", raw.limits.semaphores),
+        ("limits.idempotency_keys", raw.limits.idempotency_keys),
+    ] {
+        check.range(key, value, 1, 1_000_000_000)?;
+    }
     check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
@@ -225,6 +234,13 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             answer_bytes: size(limits.answer_bytes),
             waiting: size(limits.waiting),
             metrics_queues: size(limits.metrics_queues),
+            quotas: queue::Quotas {
+                queues: limits.queues,
+                workers: limits.workers,
+                schedules: limits.schedules,
+                semaphores: limits.semaphores,
+                keys: limits.idempotency_keys,
+            },
             poll: ms(wait.poll_ms),
             patience: match store {
                 // Longer than a call's own deadline, whose error says more.

@@ -80,6 +80,11 @@ pub struct Limits {
     pub waiting: u64,
     pub request_ms: u64,
     pub metrics_queues: u64,
+    pub queues: u64,
+    pub workers: u64,
+    pub schedules: u64,
+    pub semaphores: u64,
+    pub idempotency_keys: u64,
 }
 
 /// See `config.toml`.

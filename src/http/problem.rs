@@ -99,6 +99,9 @@ codes! {
     IdempotencyKeyReused = UNPROCESSABLE_ENTITY, false, "The Idempotency-Key was used for a different request";
     /// The queue has as many unfinished jobs as its `max_jobs` allows.
     QueueFull = TOO_MANY_REQUESTS, true, "The queue is full";
+    /// There are as many queues, workers, schedules, semaphores or idempotency keys as the configuration allows; `detail` names
+    /// the option. What exists keeps working.
+    LimitReached = TOO_MANY_REQUESTS, true, "A limit of the configuration is reached";
     /// An unexpected error; the server's log has the details under the `request_id`.
     Internal = INTERNAL_SERVER_ERROR, false, "Internal server error";
     /// The store is unavailable. The outcome of the call is unknown.
@@ -238,6 +241,7 @@ impl From<Error> for Problem {
             }
             Error::KeyConflict(id) => Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) },
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
+            Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
             Error::QueueNotEmpty(_) => {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))
             }

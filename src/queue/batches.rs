@@ -120,6 +120,9 @@ impl Queues {
     async fn check_on_finished(&self, on_finished: &OnFinished) -> Result<()> {
         let spec = JobSpec::from(on_finished.clone());
         self.check_semaphores(&spec).await?;
+        let stages = spec.then.iter().map(|stage| &stage.queue);
+        let new = self.new_queues(stages.chain(std::iter::once(&on_finished.queue)));
+        self.admit_queues(new).await?;
         spec.check(self.options().payload_bytes)?;
         Ok(check_year(on_finished.delay_ms, "/delay_ms")?)
     }
@@ -129,6 +132,9 @@ impl Queues {
             return Err(Error::invalid("/jobs", "must be at most 1000 jobs"));
         }
         let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| &push.spec)).await?;
+        let named = jobs.iter().flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue)));
+        let new = self.new_queues(named);
+        self.admit_queues(new).await?;
         let (now, options) = (self.now()?, self.options());
         let job = |(n, (queue, push)): (usize, (QueueName, NewPush))| {
             let checked = push.check(options.payload_bytes, &unknown);

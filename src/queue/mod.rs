@@ -15,6 +15,7 @@
 //! | `bulk` | purge, redrive, replay |
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats`, `meter` | the figures |
+//! | `quotas` | how many queues, workers and so on there may be |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
@@ -32,6 +33,7 @@ mod outcomes;
 mod pages;
 mod peers;
 mod push;
+mod quotas;
 mod readiness;
 mod reserve;
 mod rounds;
@@ -61,6 +63,8 @@ use self::outcomes::Outcomes;
 pub use self::pages::Page;
 use self::push::PushRounds;
 pub use self::push::{NewPush, PushAnswer, When};
+use self::quotas::Admission;
+pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
 pub use self::reserve::{PopAsk, ReserveAsk};
@@ -79,7 +83,7 @@ use crate::job::{
     BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp, Visible,
     WorkerName,
 };
-use crate::store::{Denied, PushRefused, SettingsSnapshot, Store, StoreError};
+use crate::store::{Denied, Named, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. `http/problem.rs` says what it means for a client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -121,6 +125,14 @@ pub enum Error {
     /// The queue has as many unfinished jobs as it takes.
     #[error("queue {0} has as many unfinished jobs as its max_jobs allows")]
     QueueFull(QueueName),
+    /// There are as many of these as there may be, and this is none of them.
+    #[error("there are as many {} as limits.{} allows ({limit})", kind.as_str(), kind.option())]
+    LimitReached {
+        /// What there are too many of.
+        kind: Named,
+        /// How many there may be.
+        limit: u64,
+    },
     /// The queue cannot be deleted while it has jobs.
     #[error("queue {0} still has jobs")]
     QueueNotEmpty(QueueName),
@@ -220,6 +232,8 @@ pub struct Options {
     pub waiting: usize,
     /// The most queues whose figures are listed one by one.
     pub metrics_queues: usize,
+    /// How many queues, workers and so on there may be.
+    pub quotas: Quotas,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
     pub poll: Duration,
     /// How long a caller waits for the store, the rounds before its own included.
@@ -244,6 +258,7 @@ pub struct Shared {
     outcomes: Outcomes,
     meter: Meter,
     stats: StatsCache,
+    admission: Admission,
     settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
     refreshing: tokio::sync::Mutex<()>,
     due: Alarm,
@@ -273,6 +288,7 @@ impl Queues {
             outcomes: Outcomes::default(),
             meter: Meter::default(),
             stats: StatsCache::default(),
+            admission: Admission::default(),
             settings: RwLock::new((Arc::default(), rules)),
             refreshing: tokio::sync::Mutex::default(),
             due: Alarm::default(),

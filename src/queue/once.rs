@@ -227,6 +227,7 @@ async fn beat(queues: Queues) {
 impl Queues {
     /// Runs the request, or returns what it won when it ran before.
     pub(super) async fn reserve_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
+        self.admit_request(&self.request(ask, key)?.id).await?;
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);
         loop {

@@ -71,6 +71,11 @@ impl NewPush {
         check_known(&self.spec, unknown)
     }
 
+    /// Returns the queues that the job goes on to.
+    pub(super) fn stages(&self) -> impl Iterator<Item = &QueueName> {
+        self.spec.then.iter().map(|stage| &stage.queue)
+    }
+
     /// Returns the job that is stored, pushed at this moment.
     pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
         let until = now.plus_ms(self.key_ttl_ms.unwrap_or(key_ttl_ms));
@@ -122,17 +127,24 @@ impl Queues {
             Ok(unknown) => unknown,
             Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
         };
+        let named = pushes.iter().flat_map(NewPush::stages).chain(std::iter::once(queue));
+        let refused = match self.refused_queues(self.new_queues(named)).await {
+            Ok(refused) => refused,
+            Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
+        };
         let options = self.options();
         let mut answers: Vec<Option<Error>> = Vec::with_capacity(pushes.len());
         let mut jobs = Vec::with_capacity(pushes.len());
         for push in pushes {
-            match push.check(options.payload_bytes, &unknown) {
+            let named = std::iter::once(queue).chain(push.stages());
+            let checked = push.check(options.payload_bytes, &unknown).map_err(Error::from);
+            match checked.and_then(|()| self.check_queues(&refused, named)) {
                 Ok(()) => {
                     let id = self.0.ids.next(now);
                     jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));
                     answers.push(None);
                 }
-                Err(invalid) => answers.push(Some(invalid.into())),
+                Err(error) => answers.push(Some(error)),
             }
         }
         let mut stored = self.push_jobs(jobs).await.into_iter();

@@ -51,6 +51,9 @@ impl Queues {
         precondition: &Precondition,
     ) -> Result<Schedule> {
         self.check_job(&rule.job).await?;
+        let stages = rule.job.then.iter().map(|stage| &stage.queue);
+        let new = self.new_queues(stages.chain(std::iter::once(&rule.queue)));
+        self.admit_queues(new).await?;
         for _ in 0..TRIES {
             let found = match self.0.store.schedule(name).await {
                 Err(StoreError::Unreadable(_)) if *precondition == Precondition::None => {
@@ -61,6 +64,9 @@ impl Queues {
             };
             if !allows(precondition, found.as_ref()) {
                 return Err(Error::ScheduleChanged(name.clone()));
+            }
+            if found.is_none() {
+                self.admit_new_schedule().await?;
             }
             if let Some(schedule) = self.replace(name, found, rule.clone()).await? {
                 return Ok(schedule);

@@ -85,6 +85,7 @@ impl Queues {
         if !(1..=CAPACITY_MAX).contains(&capacity) {
             return Err(Error::invalid("/capacity", "must be 1 to 1000000"));
         }
+        self.admit_semaphore(name).await?;
         self.0.store.save_semaphore(name, capacity).await?;
         self.offer([name.clone()]);
         self.semaphore(name).await

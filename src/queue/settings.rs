@@ -116,9 +116,14 @@ impl Queues {
         self.refresh_settings().await?;
         let with_jobs = self.0.store.queues("", after, limit + 1).await?;
         let snapshot = self.snapshot();
-        let configured =
-            snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).cloned();
-        let names: BTreeSet<QueueName> = with_jobs.into_iter().chain(configured).collect();
+        let mut configured: Vec<&QueueName> =
+            snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).collect();
+        if configured.len() > limit + 1 {
+            configured.select_nth_unstable(limit); // the first of them, without sorting all
+            configured.truncate(limit + 1);
+        }
+        let names: BTreeSet<QueueName> =
+            with_jobs.into_iter().chain(configured.into_iter().cloned()).collect();
         let names: Vec<QueueName> = names.into_iter().take(limit + 1).collect();
         let page = Page::cut(names, limit, QueueName::clone);
         Ok(Page { items: page.items.into_iter().map(|name| self.view(name)).collect(), next: page.next })
@@ -160,6 +165,10 @@ impl Queues {
             let (view, expected) = self.current(name, precondition).await?;
             let settings = change(view.settings)?;
             self.check(name, &settings)?;
+            self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?;
+            if expected == Expected::Absent {
+                self.admit_settings(name).await?;
+            }
             let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
             let stored = StoredSettings { settings, version };
             if self.0.store.save_settings(name, Some(&stored), &expected).await? == Saved::Done {

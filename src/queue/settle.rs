@@ -67,6 +67,16 @@ impl Settle {
         }
     }
 
+    /// Returns the queues that it names.
+    fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        let target = match &self.action {
+            Action::Move { queue, .. } => Some(queue),
+            _ => None,
+        };
+        let pushed = self.pushed().iter();
+        pushed.flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue))).chain(target)
+    }
+
     fn check(&self, payload_bytes: usize, unknown: &HashSet<SemaphoreName>) -> Result<()> {
         let (payload, field) = match &self.action {
             Action::Commit { result, .. } => (result, "/result"),
@@ -164,10 +174,16 @@ impl Queues {
             Ok(unknown) => unknown,
             Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
         };
+        let new = self.new_queues(settles.iter().flat_map(Settle::queues));
+        let refused = match self.refused_queues(new).await {
+            Ok(refused) => refused,
+            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
+        };
         let mut answers: Vec<Option<Result<Settled>>> = Vec::with_capacity(settles.len());
         let mut changes = Vec::new();
         for settle in settles {
-            if let Err(error) = settle.check(self.options().payload_bytes, &unknown) {
+            let checked = settle.check(self.options().payload_bytes, &unknown);
+            if let Err(error) = checked.and_then(|()| self.check_queues(&refused, settle.queues())) {
                 answers.push(Some(Err(error)));
                 continue;
             }

@@ -43,6 +43,7 @@ impl Queues {
     /// timeout that holds for it from now on, in milliseconds.
     pub async fn heartbeat(&self, worker: &WorkerName, heartbeat: Heartbeat) -> Result<(Holdings, u64)> {
         let report = heartbeat.report(self.options().defaults.worker_timeout_ms)?;
+        self.admit_worker(worker).await?;
         let holdings = self.0.store.heartbeat(worker, &report).await?;
         Ok((holdings, report.timeout_ms))
     }

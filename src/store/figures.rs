@@ -48,6 +48,29 @@ pub struct Summary {
     pub queues: HashMap<QueueName, QueueCounts>,
 }
 
+/// What there may be a limited number of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// Queues that have jobs.
+    Queues,
+    /// Queues that have settings.
+    Settings,
+    /// Workers that have sent a heartbeat, until they are forgotten.
+    Workers,
+    /// Schedules.
+    Schedules,
+    /// Semaphores.
+    Semaphores,
+    /// Reserves with an `Idempotency-Key`, until they are forgotten.
+    Requests,
+}
+
+impl Named {
+    /// Every kind.
+    pub const ALL: [Self; 6] =
+        [Self::Queues, Self::Settings, Self::Workers, Self::Schedules, Self::Semaphores, Self::Requests];
+}
+
 /// What a store has done for its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Reconciled {
@@ -71,6 +94,9 @@ pub trait Figures: Send + Sync {
     /// Returns the figures of one queue, as [`Figures::summary`] does, at a cost that does not depend on how many others
     /// there are.
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts>;
+
+    /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.
+    async fn how_many(&self, of: Named, limit: u64) -> Result<u64>;
 
     /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly
     /// wrong. Cheap if called no sooner than it asks for.

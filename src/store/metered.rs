@@ -15,7 +15,7 @@ use futures::stream::BoxStream;
 
 use super::{
     Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected, Figures,
-    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Opened, Overdue,
+    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Named, Opened, Overdue,
     Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
     SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError,
     StoredSettings, Summary, TimedOut, Transfer, Worker, Workers,
@@ -204,6 +204,7 @@ metered! {
     Figures {
         summary(most: usize) -> Result<Summary>;
         counts(queue: &QueueName) -> Result<QueueCounts>;
+        how_many(of: Named, limit: u64) -> Result<u64>;
         reconcile() -> Result<Reconciled>;
     }
     Requests {
@@ -211,6 +212,7 @@ metered! {
         close_request(request: &Request, won: &[JobId], keep_until: Timestamp) -> Result<bool>;
         keep_alive(runner: &str, until: Timestamp) -> Result<()>;
         forget_request(request: &Request) -> Result<()>;
+        knows_request(id: &str) -> Result<bool>;
     }
     Batches {
         create_batch(batch: Batch, jobs: Vec<NewJob>, rules: &Rules)

@@ -45,7 +45,7 @@ pub mod workers;
 
 pub use crate::job::push::{PushRefused, Pushed};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
-pub use figures::{Counts, Figures, QueueCounts, Reconciled, Summary};
+pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
 pub use jobs::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};

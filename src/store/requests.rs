@@ -98,4 +98,7 @@ pub trait Requests: Send + Sync {
     /// Forgets a request that won nothing. Idempotent; it changes nothing once the request is closed, or another
     /// runner's.
     async fn forget_request(&self, request: &Request) -> Result<()>;
+
+    /// Returns whether there is a record of a request with this id.
+    async fn knows_request(&self, id: &str) -> Result<bool>;
 }

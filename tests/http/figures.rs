@@ -22,6 +22,24 @@ async fn mix(server: &Server) -> Value {
     json!({"ready": 5, "scheduled": 4, "reserved": 2, "blocked": 0, "dead": 1, "done": 3})
 }
 
+pub async fn metrics_list_so_many_queues(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__METRICS_QUEUES", "2")]).await;
+    for (queue, jobs) in [("a", 1), ("b", 3), ("c", 2), ("d", 1)] {
+        for n in 0..jobs {
+            server.push(queue, json!({"payload": n})).await;
+        }
+    }
+    let series = |queue: &str| format!(r#"tailback_jobs{{queue="{queue}",state="ready"}}"#);
+    until("all are counted", || async { metric(&server, "tailback_queues").await == 4.0 }).await;
+    until("the others are one series", || async { metric(&server, &series("(others)")).await == 2.0 }).await;
+    let text = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("tailback_jobs{")).count(), 3 * 6, "{text}");
+    assert!(text.contains(&format!("{} 3\n", series("b"))) && text.contains(&format!("{} 2\n", series("c"))));
+    assert_eq!(text.lines().filter(|line| line.starts_with("tailback_oldest_ready_seconds{")).count(), 2);
+    let (_, all) = server.get("/stats").await;
+    assert_eq!((&all["queues"], &all["counts"]["ready"]), (&json!(4), &json!(7)));
+}
+
 pub async fn stats_count_what_is_there(place: &Place) {
     let server = Server::start(&place.url).await;
     let expected = mix(&server).await;

@@ -21,6 +21,84 @@ pub async fn a_full_queue_refuses_until_a_job_ends(place: &Place) {
     server.push("mail", json!({"payload": 4})).await;
 }
 
+const FEW: &[(&str, &str)] = &[
+    ("TAILBACK_LIMITS__QUEUES", "2"),
+    ("TAILBACK_LIMITS__WORKERS", "1"),
+    ("TAILBACK_LIMITS__SCHEDULES", "1"),
+    ("TAILBACK_LIMITS__SEMAPHORES", "1"),
+    ("TAILBACK_LIMITS__IDEMPOTENCY_KEYS", "1"),
+];
+
+pub async fn there_are_only_so_many_queues(place: &Place) {
+    let mut server = Server::start_with(&place.url, FEW).await;
+    let (one, full) = (json!({"payload": 1}), "limit-reached");
+    for queue in ["a", "b", "a"] {
+        server.push(queue, one.clone()).await;
+    }
+    let taken = take(&server, "a").await;
+    server.terminate().await;
+    // A server that has just started knows no names.
+    let server = Server::start_with(&place.url, FEW).await;
+    let push = async |queue: &str, job| server.post(&format!("/v1/queues/{queue}/jobs"), job).await;
+    let answer = push("c", one.clone()).await;
+    assert!(answer.1["detail"].as_str().unwrap().contains("limits.queues"), "{answer:?}");
+    refused(&answer, 429, full);
+    for queue in ["a", "b", "a"] {
+        assert_eq!(push(queue, one.clone()).await.0, 201, "what there is keeps working");
+    }
+    refused(&push("a", json!({"payload": 1, "then": [{"queue": "c"}]})).await, 429, full);
+    refused(&server.settle(&taken, "move", json!({"queue": "c"})).await, 429, full);
+    let pushing = json!({"push": [{"queue": "c", "payload": 1}]});
+    refused(&server.settle(&taken, "commit", pushing).await, 429, full);
+    let batch = json!({"jobs": [{"queue": "c", "payload": 1}]});
+    refused(&server.post("/v1/batches", batch).await, 429, full);
+    let dead_letter = json!({"dead_letter": "c"});
+    let put = async |queue: &str, settings| {
+        server.send(reqwest::Method::PUT, &format!("/v1/queues/{queue}"), Some(settings)).await
+    };
+    refused(&put("a", dead_letter).await, 429, full);
+    assert_eq!(server.settle(&taken, "move", json!({"queue": "b"})).await.0, 200);
+    // Queues with settings are counted for themselves.
+    for queue in ["c", "d", "a", "c"] {
+        assert_eq!(put(queue, json!({"max_attempts": 3})).await.0, 200, "{queue}");
+    }
+    refused(&put("e", json!({})).await, 429, full);
+    assert_eq!(push("c", one.clone()).await.0, 201);
+    for queue in ["a", "b", "c", "d"] {
+        server.send(reqwest::Method::DELETE, &format!("/v1/queues/{queue}?force=true"), None).await;
+    }
+    until("there is room again", || async { push("f", one.clone()).await.0 == 201 }).await;
+}
+
+pub async fn there_are_only_so_many_names(place: &Place) {
+    let server = Server::start_with(&place.url, FEW).await;
+    let schedule = json!({"cron": "0 0 1 1 *", "queue": "q", "job": {"payload": 1}});
+    let put = reqwest::Method::PUT;
+    for (method, path, body) in [
+        (reqwest::Method::POST, "/v1/workers/NAME/heartbeat", json!({})),
+        (put.clone(), "/v1/semaphores/NAME", json!({"capacity": 1})),
+        (put, "/v1/schedules/NAME", schedule),
+    ] {
+        let send = async |name| {
+            server.send(method.clone(), &path.replace("NAME", name), Some(body.clone())).await
+        };
+        assert_eq!(send("one").await.0, 200, "{path}");
+        refused(&send("two").await, 429, "limit-reached");
+        assert_eq!(send("one").await.0, 200, "{path}");
+        refused(&send("two").await, 429, "limit-reached");
+    }
+    let (first, _) = (server.push("q", json!({"payload": 1})).await, server.push("q", json!({"payload": 1})).await);
+    let reserve = async |key: &str| {
+        let headers = [("idempotency-key", key)];
+        raw(&server, "POST", "/v1/queues/q/reserve", &headers, r#"{"count":1}"#).await.answer()
+    };
+    for (key, status) in [("one", 200), ("two", 429), ("one", 200)] {
+        let (got, answer) = reserve(key).await;
+        assert_eq!(got, status, "{key}: {answer}");
+        assert!(status != 200 || answer["jobs"][0]["id"] == first.as_str(), "{answer}");
+    }
+}
+
 pub async fn a_full_queue_refuses_a_move(place: &Place) {
     let server = Server::start(&place.url).await;
     configure(&server, "next", json!({"max_jobs": 1})).await;

@@ -28,6 +28,14 @@ impl Requests for Mongo {
     async fn forget_request(&self, request: &Request) -> Result<()> {
         self.connection.within(forget(self, request)).await
     }
+
+    async fn knows_request(&self, id: &str) -> Result<bool> {
+        let known = async {
+            let requests = self.collection(REQUESTS).await?;
+            Ok(requests.find_one(doc! { "_id": id }).projection(doc! { "_id": 1 }).await.map_err(fault)?.is_some())
+        };
+        self.connection.within(known).await
+    }
 }
 
 fn record(request: &Request) -> Document {

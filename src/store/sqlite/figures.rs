@@ -10,7 +10,7 @@ use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Counts, Figures, QueueCounts, Reconciled, Result, Summary};
+use crate::store::{Counts, Figures, Named, QueueCounts, Reconciled, Result, Summary};
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
 /// since are counted instead: few, but among those of all queues.
@@ -27,6 +27,10 @@ impl Figures for SqliteStore {
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts> {
         let queue = queue.clone();
         self.read(move |db, now| counts(db, &queue, now)).await
+    }
+
+    async fn how_many(&self, of: Named, _: u64) -> Result<u64> {
+        self.read(move |db, _| how_many(db, of)).await
     }
 
     /// The transaction of every change counts: there is nothing to compare.
@@ -77,6 +81,19 @@ fn counts(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<QueueCou
     let counts = split(row, |_| scheduled);
     let oldest_ready = oldest_if_any(db, queue, &counts, now)?;
     Ok(QueueCounts { counts, oldest_ready, split_is_approximate: false })
+}
+
+fn how_many(db: &Connection, of: Named) -> Result<u64, Fault> {
+    let sql = match of {
+        Named::Queues => "SELECT count(*) FROM counters",
+        Named::Settings => "SELECT count(*) FROM queues",
+        Named::Workers => "SELECT count(*) FROM workers",
+        Named::Schedules => "SELECT count(*) FROM schedules",
+        Named::Semaphores => "SELECT count(*) FROM semaphores",
+        Named::Requests => "SELECT count(*) FROM requests",
+    };
+    let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(count.unsigned_abs())
 }
 
 /// Returns the columns of `counters` in the order of its statements.

@@ -33,6 +33,15 @@ impl Requests for SqliteStore {
         let request = request.clone();
         self.writer.run(move |db: &Tx<'_>, _| forget(db, &request)).await
     }
+
+    async fn knows_request(&self, id: &str) -> Result<bool> {
+        let id = id.to_owned();
+        self.read(move |db, _| {
+            let mut by_id = db.prepare_cached("SELECT 1 FROM requests WHERE id = ?1")?;
+            Ok(by_id.exists([&id])?)
+        })
+        .await
+    }
 }
 
 /// Announces a request, or returns what is known of it.

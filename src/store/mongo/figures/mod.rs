@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::job::QueueName;
 use crate::store::mongo::Mongo;
-use crate::store::{Figures, QueueCounts, Reconciled, Result, StoreError, Summary};
+use crate::store::{Figures, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
@@ -31,6 +31,10 @@ impl Figures for Mongo {
 
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts> {
         self.connection.within(summary::of_queue(self, queue)).await
+    }
+
+    async fn how_many(&self, of: Named, limit: u64) -> Result<u64> {
+        self.connection.within(summary::how_many(self, of, limit)).await
     }
 
     async fn reconcile(&self) -> Result<Reconciled> {

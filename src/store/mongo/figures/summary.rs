@@ -8,16 +8,15 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Hint;
 
 use crate::job::{QueueName, State};
-use crate::store::mongo::COUNTERS;
-use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::{COUNTERS, JOBS, QUEUES, REQUESTS, SCHEDULES, SEMAPHORES, WORKERS};
 use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::figures::counts::{
     Row, SCHEDULED_COUNTED, Scheduled, look_up, read, rows, split,
 };
 use crate::store::mongo::jobs::document::date;
-use crate::store::{Counts, QueueCounts, Result, Store as _, Summary};
+use crate::store::{Counts, Named, QueueCounts, Result, Store as _, Summary};
 
 /// Returns the figures of all queues, and of each of the busiest.
 pub async fn of_all(mongo: &Mongo, most: usize) -> Result<Summary> {
@@ -109,6 +108,29 @@ async fn busiest(mongo: &Mongo, most: usize) -> Result<Vec<(QueueName, Row)>> {
     let mut rows = read(found).await?;
     rows.retain(|(_, row)| row.by_state.iter().any(|count| *count > 0));
     Ok(rows)
+}
+
+/// Returns how many there are: as many as the collection has documents by its metadata, unless those are so many.
+pub async fn how_many(mongo: &Mongo, of: Named, limit: u64) -> Result<u64> {
+    let name = match of {
+        Named::Queues => COUNTERS,
+        Named::Settings => QUEUES,
+        Named::Workers => WORKERS,
+        Named::Schedules => SCHEDULES,
+        Named::Semaphores => SEMAPHORES,
+        Named::Requests => REQUESTS,
+    };
+    if of == Named::Queues {
+        mongo.counters.flush().await?;
+    }
+    let documents = mongo.collection(name).await?;
+    let estimate = documents.estimated_document_count().await.map_err(fault)?;
+    match of {
+        _ if estimate < limit => Ok(estimate),
+        // Queues that have become empty have counters for a while.
+        Named::Queues => Ok(added_up(mongo).await?.1),
+        _ => documents.count_documents(Document::new()).await.map_err(fault),
+    }
 }
 
 /// Returns the figures of one queue.
