@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{self, Driver};
 use crate::config::{Config, MongoTuning, StoreUrl};
+use crate::http::budget::Budget;
 use crate::http::tls::Tls;
 use crate::http::{self, AppState, ServerInfo, listen};
 use crate::queue::{Maintenance, Queues, Readiness};
@@ -80,7 +81,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         started: Instant::now(),
         store: kind,
     };
-    let state = AppState { queues: queues.clone(), server: Arc::new(server), limits: config.limits };
+    let state = AppState {
+        queues: queues.clone(),
+        server: Arc::new(server),
+        limits: config.limits,
+        budget: Budget::new(config.memory),
+    };
     let connections =
         listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
     let service = http::service(state, config.hosts.clone());

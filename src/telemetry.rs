@@ -21,6 +21,8 @@ names! {
     HTTP_SECONDS = "tailback_http_request_seconds";
     /// Open connections.
     HTTP_CONNECTIONS = "tailback_http_connections";
+    /// Bytes that requests and responses take.
+    HTTP_MEMORY = "tailback_http_memory_bytes";
     /// Events of jobs, by `event`.
     JOB_EVENTS = "tailback_job_events_total";
     /// Seconds from when a job was due to its delivery.
@@ -74,6 +76,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_counter!(HTTP_REQUESTS, "HTTP requests, by method, route and status");
     describe_histogram!(HTTP_SECONDS, Unit::Seconds, "Time from a request's arrival to its response");
     describe_gauge!(HTTP_CONNECTIONS, "Open connections");
+    describe_gauge!(HTTP_MEMORY, Unit::Bytes, "Memory that requests and responses take");
     describe_counter!(JOB_EVENTS, "Events of jobs on this server, by event");
     describe_histogram!(QUEUE_SECONDS, Unit::Seconds, "Time from when a job was due to its delivery");
     describe_histogram!(RUN_SECONDS, Unit::Seconds, "Time from a job's delivery to its commit or move");
@@ -117,6 +120,11 @@ pub fn http_request(method: &'static str, route: &str, status: u16, took: Durati
 /// Adds `change` to the number of open connections.
 pub fn connections(change: f64) {
     gauge!(HTTP_CONNECTIONS).increment(change);
+}
+
+/// Sets how many bytes requests and responses take.
+pub fn memory(bytes: usize) {
+    gauge!(HTTP_MEMORY).set(bytes as f64);
 }
 
 /// Records the duration and the batch size of a store call.

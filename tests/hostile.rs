@@ -2,6 +2,7 @@
 //! documents that another program spoiled.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the cases print their figures")]
 
 mod common;
 
@@ -9,6 +10,7 @@ mod hostile {
     pub mod answers;
     pub mod edge;
     pub mod extremes;
+    pub mod memory;
     pub mod names;
     pub mod pages;
     pub mod slow;
@@ -19,7 +21,9 @@ mod hostile {
 use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
-use hostile::{answers::*, edge::*, extremes::*, names::*, pages::*, slow::*, spoiled::*, wire::*};
+use hostile::{
+    answers::*, edge::*, extremes::*, memory::*, names::*, pages::*, slow::*, spoiled::*, wire::*,
+};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -196,6 +200,7 @@ on_every_store! {
     everything_of_a_job_counts_in_a_response
     a_page_of_large_jobs_comes_in_time
     a_client_that_does_not_read_is_closed
+    large_batches_let_others_pass
 }
 
 /// What only one store can hold.
@@ -228,6 +233,9 @@ mod bytes {
         too_much_is_refused_before_it_is_read
         old_and_hasty_clients_are_served
         clients_that_leave_at_once_leave_nothing_behind
+        unfinished_bodies_share_the_memory
+        half_heads_take_little_memory
+        unread_responses_share_the_memory
         what_could_be_read_in_two_ways_is_refused
         every_refusal_is_a_problem
         a_body_that_is_too_large_is_refused_before_it_arrives

@@ -1,5 +1,6 @@
 //! The configuration: the raw form ([`raw`]) is parsed strictly and validated into [`Config`].
 
+mod memory;
 pub mod raw;
 pub mod secret;
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub hosts: http::origin::Hosts,
     /// See [`http::Limits`].
     pub limits: http::Limits,
+    /// The memory for requests and responses, in bytes.
+    pub memory: usize,
     /// See [`http::listen::Options`].
     pub connections: http::listen::Options,
     /// See [`MongoTuning`].
@@ -208,6 +211,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
 fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let check = Check(figment);
     check_ranges(&raw, &check)?;
+    let memory = memory_bytes(&raw.limits, &check)?;
     let Raw { listen, store, shutdown_ms, log, http, tls, limits, defaults, wait, reaper, mongodb } = raw;
     let ms = Duration::from_millis;
     let store: StoreUrl = store.parse().map_err(|what: String| check.fault("store", &what))?;
@@ -234,13 +238,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             answer_bytes: size(limits.answer_bytes),
             waiting: size(limits.waiting),
             metrics_queues: size(limits.metrics_queues),
-            quotas: queue::Quotas {
-                queues: limits.queues,
-                workers: limits.workers,
-                schedules: limits.schedules,
-                semaphores: limits.semaphores,
-                keys: limits.idempotency_keys,
-            },
+            quotas: quotas(&limits),
             poll: ms(wait.poll_ms),
             patience: match store {
                 // Longer than a call's own deadline, whose error says more.
@@ -258,6 +256,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             body_pause: ms(limits.body_pause_ms),
             request: ms(limits.request_ms),
         },
+        memory,
         connections: http::listen::Options {
             connections: size(limits.connections),
             connections_per_peer: size(limits.connections_per_peer),
@@ -270,6 +269,38 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
         store,
         mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },
     })
+}
+
+fn quotas(limits: &raw::Limits) -> queue::Quotas {
+    queue::Quotas {
+        queues: limits.queues,
+        workers: limits.workers,
+        schedules: limits.schedules,
+        semaphores: limits.semaphores,
+        keys: limits.idempotency_keys,
+    }
+}
+
+/// How many times the largest body must fit into the memory for requests and responses: half of it for bodies that arrive, and
+/// the other half for those that are worked on.
+const BODIES_IN_MEMORY: u64 = (http::budget::TURNS * (http::budget::FACTOR - 1) * 2) as u64;
+/// The memory for requests and responses, unless it is set: a quarter of what there is, and at most this.
+const MEMORY_MAX: u64 = 256 << 20;
+
+fn memory_bytes(limits: &raw::Limits, check: &Check<'_>) -> Result<usize, ConfigError> {
+    let least = limits.body_bytes * BODIES_IN_MEMORY;
+    match limits.memory_bytes {
+        0 => {
+            let share = memory::available().map_or(MEMORY_MAX, |bytes| bytes / 4);
+            Ok(size(share.min(MEMORY_MAX).max(least)))
+        }
+        set if set < least => {
+            let what =
+                format!("must be 0, or {BODIES_IN_MEMORY} times limits.body_bytes at least, and is {set}");
+            Err(check.fault("limits.memory_bytes", &what))
+        }
+        set => Ok(size(set)),
+    }
 }
 
 fn size(value: u64) -> usize {
@@ -400,6 +431,11 @@ mod tests {
             ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
             ("TAILBACK__SHUTDOWN_MS", "x", "shutdown_ms"),
             ("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "999", "worker_timeout_ms must be 1000 to 86400000"),
+            (
+                "TAILBACK_LIMITS__MEMORY_BYTES",
+                "1000000",
+                "memory_bytes must be 0, or 8 times limits.body_bytes",
+            ),
             ("TAILBACK_DEFAULTS__BACKOFF__JITTER", "2", "defaults.backoff.jitter must be 0 to 1"),
         ] {
             let error = with(&[(key, value)], &flags).unwrap_err();

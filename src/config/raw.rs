@@ -71,6 +71,7 @@ pub struct Limits {
     pub payload_bytes: u64,
     pub body_bytes: u64,
     pub answer_bytes: u64,
+    pub memory_bytes: u64,
     pub body_pause_ms: u64,
     pub header_wait_ms: u64,
     pub head_bytes: u64,

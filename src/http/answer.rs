@@ -6,11 +6,15 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
+use super::budget::Held;
+
 /// About how many bytes are written at once.
 const PIECE: usize = 64 << 10;
 
 /// The pieces of `{"jobs":[…],"cursor":…}`.
 struct Pieces<T> {
+    /// What the jobs take of the budget.
+    _held: Option<Held>,
     jobs: std::vec::IntoIter<T>,
     cursor: Option<String>,
     begun: bool,
@@ -56,9 +60,9 @@ impl<T: Serialize> Iterator for Pieces<T> {
     }
 }
 
-/// Returns the response that lists these jobs.
-pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, cursor: Option<String>) -> Response {
-    let mut pieces = Pieces { jobs: jobs.into_iter(), cursor, begun: false, ended: false };
+/// Returns the response that lists these jobs, which count until the client has read them.
+pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, cursor: Option<String>, held: Held) -> Response {
+    let mut pieces = Pieces { _held: Some(held), jobs: jobs.into_iter(), cursor, begun: false, ended: false };
     let body = match pieces.next() {
         Some(Ok(whole)) if pieces.ended => Body::from(whole),
         first => Body::from_stream(futures::stream::iter(first.into_iter().chain(pieces))),
@@ -76,6 +80,7 @@ mod tests {
             for cursor in [None, Some("c\"".to_owned())] {
                 let jobs: Vec<String> = (0..count).map(|n| format!("job {n} {}", "x".repeat(50))).collect();
                 let pieces = Pieces {
+                    _held: None,
                     jobs: jobs.clone().into_iter(),
                     cursor: cursor.clone(),
                     begun: false,

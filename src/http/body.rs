@@ -9,9 +9,11 @@ use axum::http::header;
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use super::Limits;
+use super::budget::{Account, LARGE};
 use super::problem::{Code, Problem};
 use super::stream::Wire;
 use super::wire::{Refusal, TOO_LARGE};
@@ -64,8 +66,9 @@ where
     let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
     let wire = request.extensions().get::<Arc<Wire>>().cloned();
     let refused = || wire.and_then(|wire| wire.body_refused());
-    let bytes = read(request.into_body(), limits, refused).await?;
-    if bytes.is_empty() {
+    let account = request.extensions().get::<Arc<Account>>().cloned();
+    let read = read(request.into_body(), limits, refused, account.as_deref()).await?;
+    if read.bytes == 0 {
         return Ok(None);
     }
     // Without a type, a foreign page could make a browser send it without asking.
@@ -73,19 +76,75 @@ where
         let detail = "send JSON with the header content-type: application/json (curl: --json)";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    let text = std::str::from_utf8(&bytes)
-        .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
-    Ok(Some(parse(text)?))
+    if let Some(account) = account {
+        account.work(read.bytes).await?;
+    }
+    off_worker(read.bytes, || {
+        let bytes = read.whole();
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
+        Ok(Some(parse(text)?))
+    })
 }
 
-/// Reads a whole body. A body of one chunk, the usual case, is not copied.
+/// Does work on so many bytes; where that takes long, other tasks go on meanwhile.
+pub fn off_worker<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) if bytes >= LARGE => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+/// A body as it came. Parts of one size are used again for other bodies at once; a text of each size would not be.
+#[derive(Default)]
+struct Parts {
+    /// The first chunk; the only one in the usual case, which is not copied.
+    first: Bytes,
+    more: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Parts {
+    const SIZE: usize = 64 << 10;
+
+    fn add(&mut self, data: Bytes) {
+        self.bytes += data.len();
+        if self.bytes == data.len() {
+            self.first = data;
+            return;
+        }
+        let mut left = &*data;
+        while !left.is_empty() {
+            let room = self.more.last().map_or(0, |part| Self::SIZE - part.len());
+            let (now, later) = left.split_at(room.min(left.len()));
+            match self.more.last_mut() {
+                Some(part) if room > 0 => part.extend_from_slice(now),
+                _ => self.more.push(Vec::with_capacity(Self::SIZE)),
+            }
+            left = later;
+        }
+    }
+
+    fn whole(self) -> Bytes {
+        if self.more.is_empty() {
+            return self.first;
+        }
+        let mut whole = Vec::with_capacity(self.bytes);
+        whole.extend_from_slice(&self.first);
+        self.more.into_iter().for_each(|part| whole.extend_from_slice(&part));
+        whole.into()
+    }
+}
+
+/// Reads a whole body.
 async fn read(
     mut body: axum::body::Body,
     limits: Limits,
     refused: impl FnOnce() -> Option<Refusal>,
-) -> Result<Bytes, Problem> {
-    let mut first = Bytes::new();
-    let mut all = Vec::new();
+    account: Option<&Account>,
+) -> Result<Parts, Problem> {
+    let mut read = Parts::default();
     let mut pace = Pace::new(limits);
     while !body.is_end_stream() {
         let late = |_| Problem::new(Code::RequestTimeout, TOO_SLOW);
@@ -100,17 +159,15 @@ async fn read(
         };
         let Ok(data) = frame.into_data() else { continue };
         pace.came(data.len());
-        if first.len() + all.len() + data.len() > limits.body_bytes {
+        if read.bytes + data.len() > limits.body_bytes {
             return Err(Problem::new(Code::TooLarge, TOO_LARGE));
         }
-        if first.is_empty() && all.is_empty() {
-            first = data;
-        } else {
-            all.extend_from_slice(&std::mem::take(&mut first));
-            all.extend_from_slice(&data);
+        if let Some(account) = account {
+            account.came(data.len())?;
         }
+        read.add(data);
     }
-    Ok(if all.is_empty() { first } else { all.into() })
+    Ok(read)
 }
 
 const TOO_SLOW: &str = "the body comes too slowly: 1 KiB a second at least, without long pauses (limits.body_pause_ms), \
@@ -321,6 +378,16 @@ mod tests {
         let problem = serde_json::to_value(Problem::from(parse::<Sample>(text).unwrap_err())).unwrap();
         let pointer = problem["pointer"].as_str().map(str::to_owned);
         (problem["status"].as_u64().unwrap() as u16, pointer, problem["detail"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_body_is_whole_whatever_chunks_it_came_in() {
+        let text: Vec<u8> = (0..300_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        for size in [1, 7, 1000, Parts::SIZE - 1, Parts::SIZE, Parts::SIZE + 1, text.len()] {
+            let mut parts = Parts::default();
+            text.chunks(size).for_each(|chunk| parts.add(Bytes::copy_from_slice(chunk)));
+            assert!(parts.bytes == text.len() && parts.whole() == text, "{size}");
+        }
     }
 
     #[test]

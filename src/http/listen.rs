@@ -59,6 +59,11 @@ const REFUSALS: usize = 64;
 /// for each client, and takes a slow one for one that does not read.
 const SEND_BUFFER: usize = 256 << 10;
 
+/// The most bytes that are buffered of one connection.
+const BUFFER: usize = 64 << 10;
+/// The same for heads: as many as one may have, and some.
+const HEADS: usize = 8 << 10;
+
 /// Marks the requests of a connection beyond `connections`.
 #[derive(Debug, Clone, Copy)]
 pub struct Spare;
@@ -214,6 +219,7 @@ impl<S> Connection<S> {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(header_wait)
+            .max_buf_size(BUFFER.max(options.bounds.head + HEADS))
             .keep_alive(!is_spare)
             .serve_connection(TokioIo::new(stream), handler);
         // A client that disconnects or sends no valid HTTP is no error of the server.

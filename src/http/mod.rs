@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod budget;
 pub mod listen;
 pub mod openapi;
 pub mod origin;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRef, MatchedPath, Request};
 use axum::http::header;
 use axum::middleware::{self, Next};
@@ -32,6 +33,7 @@ use tower::{Layer as _, Service};
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, SizeAbove};
 use tower_http::compression::{CompressionBody, CompressionLayer};
 
+use self::budget::Budget;
 use self::listen::Spare;
 use self::origin::Hosts;
 use self::problem::{Code, Problem};
@@ -49,6 +51,8 @@ pub struct AppState {
     pub server: Arc<ServerInfo>,
     /// The limits on request bodies.
     pub limits: Limits,
+    /// The memory for requests and responses.
+    pub budget: Budget,
 }
 
 /// What the operations routes report about the server itself.
@@ -68,6 +72,12 @@ pub struct ServerInfo {
 impl FromRef<AppState> for Queues {
     fn from_ref(state: &AppState) -> Self {
         state.queues.clone()
+    }
+}
+
+impl FromRef<AppState> for Budget {
+    fn from_ref(state: &AppState) -> Self {
+        state.budget.clone()
     }
 }
 
@@ -97,7 +107,7 @@ pub fn service(
     state: AppState,
     hosts: Hosts,
 ) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
-    let hosts = Arc::new(hosts);
+    let (hosts, budget) = (Arc::new(hosts), state.budget.clone());
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
     let router: Router = router
@@ -111,13 +121,20 @@ pub fn service(
         })
         .layer(middleware::from_fn(record_route))
         .with_state(state);
-    let respond = move |request| respond(router.clone(), hosts.clone(), request);
+    let respond = move |request| respond(router.clone(), hosts.clone(), budget.clone(), request);
     CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(respond))
 }
 
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
-async fn respond(router: Router, hosts: Arc<Hosts>, request: Request) -> Result<Response, Infallible> {
+async fn respond(
+    router: Router,
+    hosts: Arc<Hosts>,
+    budget: Budget,
+    mut request: Request,
+) -> Result<Response, Infallible> {
     let start = Instant::now();
+    let account = (!request.body().is_end_stream()).then(|| budget.account());
+    account.iter().for_each(|account| drop(request.extensions_mut().insert(account.clone())));
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let guarded = AssertUnwindSafe(route(router, &hosts, request)).catch_unwind();
@@ -129,6 +146,9 @@ async fn respond(router: Router, hosts: Arc<Hosts>, request: Request) -> Result<
         let unknown = || Problem::new(Code::NotFound, "there is no such page; see /docs/").into_response();
         response = request_id::scope_sync(id.clone(), unknown);
     }
+    drop(account);
+    let is_to_be_lost = method == "GET" && !is_operational(uri.path());
+    response = request_id::scope(id.clone(), budget.count(response, is_to_be_lost)).await;
     request_id::set_header(&id, &mut response);
     security::add(uri.path(), response.headers_mut());
     let route = response.extensions_mut().remove::<MatchedPath>();

@@ -124,7 +124,10 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
 /// Problems of single operations, by id, in addition to those in the handlers' annotations.
 const SPECIFIC: &[(&str, &[Code])] = &[
     ("reserve_jobs", &[Code::LimitReached, Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining]),
-    ("reserve_from_queues", &[Code::LimitReached, Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining]),
+    (
+        "reserve_from_queues",
+        &[Code::LimitReached, Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining],
+    ),
     ("replay_queue", &[Code::QueueFull]),
     ("push_job", &[Code::LimitReached]),
     ("push_jobs", &[Code::LimitReached]),

@@ -94,7 +94,10 @@ impl NewPush {
     }
 }
 
-/// Pushes in flight: the jobs of one call stay together.
+/// How many bytes of payloads one call stores in one round.
+const PART_BYTES: usize = 2 << 20;
+
+/// Pushes in flight: the jobs of one call stay together, unless they are very large.
 pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>>>;
 
 impl Item for Vec<NewJob> {
@@ -114,6 +117,23 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> PushRounds {
             }
         })
     })
+}
+
+/// Splits jobs that are much to store, so that others are stored in between.
+fn parts(jobs: Vec<NewJob>) -> Vec<Vec<NewJob>> {
+    let mut parts: Vec<Vec<NewJob>> = Vec::new();
+    let mut bytes = PART_BYTES;
+    for job in jobs {
+        bytes += job.spec.payload.as_str().len();
+        match parts.last_mut() {
+            Some(part) if bytes <= PART_BYTES => part.push(job),
+            _ => {
+                bytes = job.spec.payload.as_str().len();
+                parts.push(vec![job]);
+            }
+        }
+    }
+    parts
 }
 
 impl Queues {
@@ -164,11 +184,18 @@ impl Queues {
             return Vec::new();
         }
         let count = jobs.len();
-        match self.in_time(self.0.pushes.travel((), jobs)).await {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(error)) => vec![Err(error.into()); count],
-            Err(late) => vec![Err(late); count],
+        let mut answers: Vec<Result<PushAnswer>> = Vec::with_capacity(count);
+        for part in parts(jobs) {
+            let stored = self.in_time(self.0.pushes.travel((), part)).await;
+            match stored.and_then(|stored| stored.map_err(Error::from)) {
+                Ok(some) => answers.extend(some),
+                Err(error) => {
+                    answers.resize(count, Err(error)); // the parts behind it are not tried
+                    break;
+                }
+            }
         }
+        answers
     }
 
     /// Runs one round of pushes: stores them all, and wakes waiters for them.

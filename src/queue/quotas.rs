@@ -177,7 +177,8 @@ impl Queues {
         name: &str,
         exists: impl Future<Output = Result<bool>> + Send,
     ) -> Result<()> {
-        if self.names(kind).seen().is_known(name, Instant::now()) || self.has_room(kind, Some(name)).await {
+        let is_known = self.names(kind).seen().is_known(name, Instant::now());
+        if is_known || self.has_room(kind, Some(name)).await {
             return Ok(());
         }
         if exists.await? {

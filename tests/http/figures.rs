@@ -32,7 +32,8 @@ pub async fn metrics_list_so_many_queues(place: &Place) {
     let series = |queue: &str| format!(r#"tailback_jobs{{queue="{queue}",state="ready"}}"#);
     until("all are counted", || async { metric(&server, "tailback_queues").await == 4.0 }).await;
     until("the others are one series", || async { metric(&server, &series("(others)")).await == 2.0 }).await;
-    let text = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
+    let text =
+        server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
     assert_eq!(text.lines().filter(|line| line.starts_with("tailback_jobs{")).count(), 3 * 6, "{text}");
     assert!(text.contains(&format!("{} 3\n", series("b"))) && text.contains(&format!("{} 2\n", series("c"))));
     assert_eq!(text.lines().filter(|line| line.starts_with("tailback_oldest_ready_seconds{")).count(), 2);

@@ -79,15 +79,15 @@ pub async fn there_are_only_so_many_names(place: &Place) {
         (put.clone(), "/v1/semaphores/NAME", json!({"capacity": 1})),
         (put, "/v1/schedules/NAME", schedule),
     ] {
-        let send = async |name| {
-            server.send(method.clone(), &path.replace("NAME", name), Some(body.clone())).await
-        };
+        let send =
+            async |name| server.send(method.clone(), &path.replace("NAME", name), Some(body.clone())).await;
         assert_eq!(send("one").await.0, 200, "{path}");
         refused(&send("two").await, 429, "limit-reached");
         assert_eq!(send("one").await.0, 200, "{path}");
         refused(&send("two").await, 429, "limit-reached");
     }
-    let (first, _) = (server.push("q", json!({"payload": 1})).await, server.push("q", json!({"payload": 1})).await);
+    let (first, _) =
+        (server.push("q", json!({"payload": 1})).await, server.push("q", json!({"payload": 1})).await);
     let reserve = async |key: &str| {
         let headers = [("idempotency-key", key)];
         raw(&server, "POST", "/v1/queues/q/reserve", &headers, r#"{"count":1}"#).await.answer()

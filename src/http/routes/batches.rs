@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
 use crate::http::body::Body;
+use crate::http::budget::Budget;
 use crate::http::params::{OfBatch, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
@@ -235,10 +236,12 @@ pub struct BatchResultsPage {
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
 pub async fn results(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     OfBatch(id): OfBatch,
     query: Query,
 ) -> ApiResult<Json<BatchResultsPage>> {
     let query = query.only(&["limit", "cursor"])?;
+    let _turn = budget.page().await?;
     let page = queues.batch_results(&id, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
     Ok(Json(BatchResultsPage {
         results: page.items.into_iter().map(BatchResultView::from).collect(),

@@ -12,12 +12,13 @@ use super::view::JobView;
 use super::{align, parse_each};
 use crate::http::answer;
 use crate::http::body::{Body, optional_payload, present};
+use crate::http::budget::Budget;
 use crate::http::params::{InQueue, OfJob, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::{JobId, QueueName, Timestamp, Visible};
 use crate::queue::{Cancelled, Edit, PushAnswer, Queues};
-use crate::store::Filter;
+use crate::store::{Filter, Weight as _};
 
 /// The maximum number of jobs in one push.
 const BATCH_MAX: usize = 1000;
@@ -260,6 +261,7 @@ pub struct JobsPage {
     responses((status = 200, description = "Jobs, oldest first", body = JobsPage)))]
 pub async fn browse(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     InQueue(queue): InQueue,
     query: Query,
 ) -> ApiResult<Response> {
@@ -270,8 +272,12 @@ pub async fn browse(
         key: query.get("key", KEY_RULE)?,
         ..Filter::all(queue)
     };
-    let page = queues.browse(&filter, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
+    let (cursor_of, limit) = (query.cursor::<JobId>()?, query.limit()?);
+    let turn = budget.page().await?;
+    let page = queues.browse(&filter, cursor_of.as_ref(), limit).await?;
+    let held = budget.take(page.items.iter().map(|job| job.weight()).sum())?;
+    drop(turn);
     let (rules, now) = (queues.rules(), queues.now()?);
     let jobs = page.items.into_iter().map(|job| JobView::new(job, &rules, now)).collect();
-    Ok(answer::jobs(jobs, page.next.as_ref().map(cursor)))
+    Ok(answer::jobs(jobs, page.next.as_ref().map(cursor), held))
 }

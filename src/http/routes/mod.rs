@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use utoipa_swagger_ui::SwaggerUi;
 
 use super::AppState;
-use super::body::parse;
+use super::body::{off_worker, parse};
 use super::problem::{Code, Problem};
 
 /// Returns the routes of `/openapi.json` and of its interactive page.
@@ -40,7 +40,8 @@ fn parse_each<T: serde::de::DeserializeOwned, U, E: Into<Problem>>(
         valid.push(convert(parse(raw.get())?).map_err(Into::into)?);
         Ok(())
     };
-    (raw.iter().map(|raw| &**raw).map(read).collect(), valid)
+    let bytes = raw.iter().map(|raw| raw.get().len()).sum();
+    (off_worker(bytes, || raw.iter().map(|raw| &**raw).map(read).collect()), valid)
 }
 
 /// Merges the results of the valid elements with the problems of the invalid ones, in the order of the request.

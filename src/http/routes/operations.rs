@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::http::AppState;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::queue::Stats;
+use crate::telemetry;
 use crate::telemetry::{JOBS, OLDEST_READY_SECONDS, QUEUES};
 
 /// The status of the server.
@@ -54,6 +55,7 @@ pub async fn readyz(State(state): State<AppState>) -> ApiResult<Json<HealthRespo
 pub async fn metrics(State(state): State<AppState>) -> Response {
     let mut text = match &state.server.metrics {
         Some(metrics) => {
+            telemetry::memory(state.budget.used());
             metrics.run_upkeep();
             metrics.render()
         }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::http::body::parse;
+use crate::http::body::{off_worker, parse};
 use crate::job::spec::flat_spec;
 use crate::job::{Invalid, JobKey, OnFinished, QueueName, Timestamp};
 use crate::queue::{NewPush, When};
@@ -97,5 +97,6 @@ pub fn parse_queued(raw: &[Box<RawValue>], under: &str) -> Result<Vec<(QueueName
         let push: QueuedPush = parse(raw.get()).map_err(|error| error.under(&pointer))?;
         Ok((push.queue.clone(), push.into_push().map_err(|invalid| invalid.under(&pointer))?))
     };
-    raw.iter().map(|raw| &**raw).enumerate().map(read).collect()
+    let bytes = raw.iter().map(|raw| raw.get().len()).sum();
+    off_worker(bytes, || raw.iter().map(|raw| &**raw).enumerate().map(read).collect())
 }

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::view::{JobView, ReservedJob};
 use crate::http::answer;
 use crate::http::body::Body;
+use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
 use crate::job::{Job, QueuePattern, WorkerName};
 use crate::queue::{IdempotencyKey, PopAsk, Queues, ReserveAsk};
+use crate::store::Weight as _;
 
 fn one() -> usize {
     1
@@ -66,14 +68,16 @@ pub struct ReserveResponse {
     jobs: Vec<ReservedJob>,
 }
 
-async fn respond(queues: &Queues, ask: ReserveAsk) -> ApiResult<Response> {
+async fn respond(queues: &Queues, budget: &Budget, ask: ReserveAsk) -> ApiResult<Response> {
+    budget.check()?;
     let jobs = queues.reserve(ask).await?;
+    let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     let reserved = |job: Job| {
         let reservation = job.meta.claim.as_ref()?.reservation(&job.meta.id);
         Some(ReservedJob { reservation, job: JobView::new(job, &rules, now) })
     };
-    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), None))
+    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), None, held))
 }
 
 /// Reserve jobs
@@ -88,13 +92,15 @@ async fn respond(queues: &Queues, ask: ReserveAsk) -> ApiResult<Response> {
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = ReserveResponse)))]
 pub async fn reserve(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     InQueue(queue): InQueue,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveRequest>,
 ) -> ApiResult<Response> {
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
-    respond(&queues, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key }).await
+    respond(&queues, &budget, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key })
+        .await
 }
 
 /// Reserve jobs of several queues
@@ -108,12 +114,14 @@ pub async fn reserve(
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = ReserveResponse)))]
 pub async fn reserve_many(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveManyRequest>,
 ) -> ApiResult<Response> {
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
     let idempotency_key: Option<IdempotencyKey> = idempotency_key;
-    respond(&queues, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key }).await
+    respond(&queues, &budget, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key })
+        .await
 }
 
 /// A request to pop jobs.
@@ -147,11 +155,14 @@ pub struct PopResponse {
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = PopResponse)))]
 pub async fn pop(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     InQueue(queue): InQueue,
     Body(request): Body<PopRequest>,
 ) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
+    budget.check()?;
     let jobs = queues.pop(PopAsk { queue, count, wait_ms }).await?;
+    let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
-    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), None))
+    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), None, held))
 }

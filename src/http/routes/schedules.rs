@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::queues::Nothing;
 use crate::http::body::Body;
+use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
@@ -105,8 +106,13 @@ pub struct SchedulesPage {
     params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The schedules", body = SchedulesPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<SchedulesPage>> {
+pub async fn list(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    query: Query,
+) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
+    let _turn = budget.page().await?;
     let page = queues.schedules(query.cursor::<ScheduleName>()?.as_ref(), query.limit()?).await?;
     let mut response = SchedulesPage {
         schedules: Vec::new(),

@@ -49,6 +49,7 @@ use self::figures::counts::Figures;
 use self::cache::{DeadlineCache, DeliveredCache, HeadCache};
 use self::figures::reconcile::Reconciler;
 use self::jobs::document::date;
+use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use super::{Result, Store, StoreError};
@@ -84,6 +85,7 @@ pub struct Mongo {
     heads: HeadCache,
     deadlines: DeadlineCache,
     counters: Counters,
+    many_queues: ManyQueues,
     figures: Figures,
     reconciler: Reconciler,
     signals: Arc<Signals>,
@@ -99,6 +101,7 @@ impl Mongo {
             counters: Counters::new(connection.clone()),
             connection,
             clock: Clock::new(),
+            many_queues: ManyQueues::default(),
             queue_mutex: KeyedMutex::default(),
             group_mutex: KeyedMutex::default(),
             delivered: DeliveredCache::default(),

@@ -32,7 +32,12 @@ impl Requests for Mongo {
     async fn knows_request(&self, id: &str) -> Result<bool> {
         let known = async {
             let requests = self.collection(REQUESTS).await?;
-            Ok(requests.find_one(doc! { "_id": id }).projection(doc! { "_id": 1 }).await.map_err(fault)?.is_some())
+            Ok(requests
+                .find_one(doc! { "_id": id })
+                .projection(doc! { "_id": 1 })
+                .await
+                .map_err(fault)?
+                .is_some())
         };
         self.connection.within(known).await
     }

@@ -86,7 +86,7 @@ fn counts(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<QueueCou
 fn how_many(db: &Connection, of: Named) -> Result<u64, Fault> {
     let sql = match of {
         Named::Queues => "SELECT count(*) FROM counters",
-        Named::Settings => "SELECT count(*) FROM queues",
+        Named::Settings => "SELECT count(*) FROM settings",
         Named::Workers => "SELECT count(*) FROM workers",
         Named::Schedules => "SELECT count(*) FROM schedules",
         Named::Semaphores => "SELECT count(*) FROM semaphores",
@@ -108,8 +108,7 @@ fn split(row: [i64; 6], scheduled: impl FnOnce(u64) -> u64) -> Counts {
     Counts { ready: ready - scheduled, scheduled, reserved, blocked, dead, done }
 }
 
-const CAME_DUE: &str =
-    "SELECT queue, count(*) FROM jobs INDEXED BY jobs_due WHERE due <= ?1 GROUP BY queue";
+const CAME_DUE: &str = "SELECT queue, count(*) FROM jobs INDEXED BY jobs_due WHERE due <= ?1 GROUP BY queue";
 
 /// Returns how many jobs of each queue have a due mark that has passed: few, since claims and `prune` clear them.
 fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, Fault> {

@@ -8,13 +8,17 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Hint;
 
 use crate::job::{QueueName, State};
+use crate::store::mongo::COUNTERS;
+use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::{COUNTERS, JOBS, QUEUES, REQUESTS, SCHEDULES, SEMAPHORES, WORKERS};
+use crate::store::mongo::QUEUES;
+use crate::store::mongo::REQUESTS;
+use crate::store::mongo::SCHEDULES;
+use crate::store::mongo::SEMAPHORES;
+use crate::store::mongo::WORKERS;
 use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::figures::counters::ByState;
-use crate::store::mongo::figures::counts::{
-    Row, SCHEDULED_COUNTED, Scheduled, look_up, read, rows, split,
-};
+use crate::store::mongo::figures::counts::{Row, SCHEDULED_COUNTED, Scheduled, look_up, read, rows, split};
 use crate::store::mongo::jobs::document::date;
 use crate::store::{Counts, Named, QueueCounts, Result, Store as _, Summary};
 

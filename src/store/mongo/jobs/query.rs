@@ -1,6 +1,8 @@
 //! Reading: jobs by id and by filter, what is overdue, and what comes next.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 use mongodb::action::Find;
@@ -8,6 +10,7 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::push::Room;
 use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
+use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
@@ -139,18 +142,69 @@ pub async fn upcoming(mongo: &Mongo, limit: usize) -> Result<Vec<(QueueName, Tim
     }))
 }
 
-/// The queues that have jobs: one seek in the index for each, however many jobs it has.
+/// How long it is remembered that there were more queues than were asked for.
+const MANY_FOR: Duration = Duration::from_secs(60);
+
+/// Whether there were lately more queues than were asked for.
+#[derive(Default)]
+pub struct ManyQueues(Mutex<Option<Instant>>);
+
+impl ManyQueues {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Instant::now());
+    }
+
+    fn are_likely(&self) -> bool {
+        let last = *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        last.is_some_and(|at| at.elapsed() < MANY_FOR)
+    }
+}
+
+/// Returns the queues that have jobs: one seek in the index for each, however many jobs it has. MongoDB seeks all of them
+/// before the first is returned: where there are likely more than are asked for, the scan ends at as many as have counters, and
+/// goes on from there if some of those have no jobs.
 pub async fn queues(
     mongo: &Mongo,
     prefix: &str,
     after: Option<&QueueName>,
     limit: usize,
 ) -> Result<Vec<QueueName>> {
-    // DEL sorts behind every character of a name.
-    let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
-    if let Some(after) = after {
-        range.insert("$gt", after.as_str());
+    let (mut found, mut behind) = (Vec::new(), after.map(|after| after.as_str().to_owned()));
+    loop {
+        // DEL sorts behind every character of a name.
+        let mut range = doc! { "$gte": prefix, "$lt": format!("{prefix}\u{7f}") };
+        if let Some(behind) = &behind {
+            range.insert("$gt", behind);
+        }
+        let wanted = limit - found.len();
+        let end = match mongo.many_queues.are_likely() {
+            true => counted(mongo, range.clone(), wanted).await?,
+            false => None,
+        };
+        if let Some(end) = &end {
+            range.insert("$lte", end);
+        }
+        found.extend(distinct(mongo, range, wanted).await?);
+        if found.len() >= limit {
+            mongo.many_queues.note();
+            return Ok(found);
+        }
+        if end.is_none() {
+            return Ok(found);
+        }
+        behind = end;
     }
+}
+
+/// Returns the last of so many queues in this range that have counters, if there are so many.
+async fn counted(mongo: &Mongo, range: Document, count: usize) -> Result<Option<String>> {
+    let counters = mongo.collection(COUNTERS).await?;
+    let find = counters.find_one(doc! { "_id": range }).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
+    let last = find.skip(count.saturating_sub(1) as u64).await.map_err(fault)?;
+    Ok(last.and_then(|row| row.get_str("_id").ok().map(str::to_owned)))
+}
+
+async fn distinct(mongo: &Mongo, range: Document, limit: usize) -> Result<Vec<QueueName>> {
     let pipeline = [
         doc! { "$match": { "queue": range } },
         doc! { "$sort": { "queue": 1 } },

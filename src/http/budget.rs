@@ -1,0 +1,251 @@
+//! The memory that requests and responses take together: bodies while they arrive and are worked on, and responses until
+//! their clients have read them. What would exceed `limits.memory_bytes` is refused at once. Large ones may take half of it, so
+//! that small ones have room. Large bodies are worked on two at a time; what that takes beside is not refused, and is for the other
+//! half.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::response::{IntoResponse as _, Response};
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+use super::problem::{Code, Problem};
+
+/// Up to this a body, or a response, is small.
+pub const SMALL: usize = 64 << 10;
+/// From this on a body is worked on in its turn.
+pub const LARGE: usize = 1 << 20;
+/// How many large bodies are worked on at once.
+pub const TURNS: usize = 2;
+/// How long a large body waits for its turn.
+const TURN_WAIT: Duration = Duration::from_secs(10);
+/// How many times its size a body takes while it is worked on: as it came, parsed into parts, and as jobs.
+pub const FACTOR: usize = 3;
+/// How many pages of jobs are read at once: what they take is known only then.
+const PAGES: usize = 4;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub struct Budget(Arc<Shared>);
+
+struct Shared {
+    limit: usize,
+    used: AtomicUsize,
+    /// The part of that which working on large bodies takes beside the bodies.
+    working: AtomicUsize,
+    turns: Arc<Semaphore>,
+    pages: Semaphore,
+}
+
+/// A part of the budget, given back when it is dropped.
+pub struct Held {
+    shared: Arc<Shared>,
+    bytes: usize,
+    working: usize,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.working.fetch_sub(self.working, Ordering::AcqRel);
+        self.shared.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Held {
+    /// Takes more, if there is room for it.
+    fn grow(&mut self, more: usize) -> Result<(), Problem> {
+        let limit = match self.bytes + more > SMALL {
+            true => self.shared.limit / 2 + self.shared.working.load(Ordering::Acquire),
+            false => self.shared.limit,
+        };
+        let grown = |used: usize| used.checked_add(more).filter(|used| *used <= limit);
+        self.shared
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
+            .map_err(|_| Problem::new(Code::Overloaded, NO_ROOM))?;
+        self.bytes += more;
+        Ok(())
+    }
+
+    /// Takes more, whether or not there is room for it.
+    fn grow_anyway(&mut self, more: usize) {
+        self.shared.used.fetch_add(more, Ordering::AcqRel);
+        self.bytes += more;
+    }
+}
+
+const NO_ROOM: &str = "requests and responses take as much memory as they may (limits.memory_bytes)";
+
+impl Budget {
+    /// Returns a budget of so many bytes.
+    pub fn new(limit: usize) -> Self {
+        let (used, working) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (turns, pages) = (Arc::new(Semaphore::new(TURNS)), Semaphore::new(PAGES));
+        Self(Arc::new(Shared { limit, used, working, turns, pages }))
+    }
+
+    /// Returns how many bytes are in use.
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::Acquire)
+    }
+
+    fn nothing(&self) -> Held {
+        Held { shared: self.0.clone(), bytes: 0, working: 0, _turn: None }
+    }
+
+    /// Takes so many bytes, if there is room for them.
+    pub fn take(&self, bytes: usize) -> Result<Held, Problem> {
+        let mut held = self.nothing();
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    /// Takes so many bytes that are in use already, and are not to be lost.
+    pub fn take_anyway(&self, bytes: usize) -> Held {
+        let mut held = self.nothing();
+        held.grow_anyway(bytes);
+        held
+    }
+
+    /// Refuses work whose response may be large while there is no room at all.
+    pub fn check(&self) -> Result<(), Problem> {
+        if self.used() < self.0.limit { Ok(()) } else { Err(Problem::new(Code::Overloaded, NO_ROOM)) }
+    }
+
+    /// Waits for the turn to read a page of jobs.
+    pub async fn page(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.check()?;
+        self.0.pages.acquire().await.map_err(|_| Problem::new(Code::Draining, "the server is shutting down"))
+    }
+
+    /// Returns an account for the body of a request.
+    pub fn account(&self) -> Arc<Account> {
+        Arc::new(Account(Mutex::new(self.nothing())))
+    }
+
+    /// Makes a large response count until its client has read it. One that is not to be lost counts although there is no
+    /// room for it.
+    pub async fn count(&self, response: Response, is_to_be_lost: bool) -> Response {
+        let size = response.body().size_hint().exact().unwrap_or(0);
+        let Some(size) = usize::try_from(size).ok().filter(|size| *size > SMALL) else { return response };
+        let held = match is_to_be_lost {
+            true => self.take(size),
+            false => Ok(self.take_anyway(size)),
+        };
+        let held = match held {
+            Ok(held) => held,
+            Err(problem) => return problem.into_response(),
+        };
+        let (head, body) = response.into_parts();
+        // A body of known size is in memory, so that this does not wait.
+        let body = match body.collect().await {
+            Ok(whole) => Body::from(Bytes::from_owner(Counted { bytes: whole.to_bytes(), _held: held })),
+            Err(error) => Body::from_stream(futures::stream::once(async { Err::<Bytes, _>(error) })),
+        };
+        Response::from_parts(head, body)
+    }
+}
+
+/// Bytes that count for as long as they are in memory.
+struct Counted {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// What one request takes, until its response is known.
+pub struct Account(Mutex<Held>);
+
+impl Account {
+    fn grow(&self, more: usize) -> Result<(), Problem> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).grow(more)
+    }
+
+    /// Takes what has come of the body.
+    pub fn came(&self, bytes: usize) -> Result<(), Problem> {
+        self.grow(bytes)
+    }
+
+    /// Takes what working on a body of this size needs; for a large one, waits for its turn.
+    pub async fn work(&self, bytes: usize) -> Result<(), Problem> {
+        if bytes < LARGE {
+            return self.grow(bytes * (FACTOR - 1));
+        }
+        let turns = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).shared.turns.clone();
+        let late = || Problem::new(Code::Overloaded, "too many large requests are waiting; nothing was done");
+        let turn = tokio::time::timeout(TURN_WAIT, turns.acquire_owned()).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or_else(late)?;
+        let mut held = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        held._turn = Some(turn);
+        held.working = bytes * (FACTOR - 1);
+        held.shared.working.fetch_add(held.working, Ordering::AcqRel);
+        let more = held.working;
+        held.grow_anyway(more);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn large_ones_leave_room_for_small_ones() {
+        let budget = Budget::new(400 << 10);
+        let large = budget.take(200 << 10).unwrap();
+        assert!(budget.take(SMALL + 1).is_err(), "a half is for small ones");
+        let small = budget.take(SMALL).unwrap();
+        drop(large);
+        assert_eq!(budget.used(), SMALL);
+        drop(small);
+        let over = budget.take_anyway(500 << 10);
+        assert!(budget.check().is_err() && budget.take(1).is_err());
+        drop(over);
+        assert_eq!((budget.used(), budget.check().is_ok()), (0, true));
+    }
+
+    #[tokio::test]
+    async fn a_body_counts_as_it_comes_and_more_while_it_is_worked_on() {
+        let budget = Budget::new(100 << 20);
+        let account = budget.account();
+        for _ in 0..4 {
+            account.came(1 << 20).unwrap();
+        }
+        assert_eq!(budget.used(), 4 << 20);
+        account.work(4 << 20).await.unwrap();
+        assert_eq!(budget.used(), (4 << 20) * FACTOR);
+        let (second, third) = (budget.account(), budget.account());
+        second.work(LARGE).await.unwrap();
+        third.work(LARGE - 1).await.unwrap();
+        let fourth = budget.account();
+        let mut waits = Box::pin(fourth.work(LARGE));
+        assert!(futures::poll!(&mut waits).is_pending(), "two are worked on");
+        drop(account);
+        waits.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_large_response_counts_until_it_is_dropped() {
+        let budget = Budget::new(1 << 20);
+        let response = |size: usize| Response::new(Body::from(vec![0_u8; size]));
+        let counted = budget.count(response(SMALL + 1), true).await;
+        let bytes = counted.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!((bytes.len(), budget.used()), (SMALL + 1, SMALL + 1));
+        drop(bytes);
+        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.count(response(2 << 20), true).await.status(), 503);
+        let kept = budget.count(response(2 << 20), false).await;
+        assert_eq!((kept.status().as_u16(), budget.used()), (200, 2 << 20));
+        budget.count(response(SMALL), true).await;
+        assert_eq!(budget.used(), 2 << 20, "a small one does not count");
+    }
+}

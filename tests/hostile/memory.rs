@@ -1,0 +1,207 @@
+//! Requests and responses share a budget of memory, and leave room for others. With `TAILBACK_TEST_MEMORY=full` the cases run at
+//! full size against the defaults, and print what they measured: `just memory`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::common::server::{Place, Server, metric, until};
+use crate::{connect, read_to_end};
+
+const MB: usize = 1 << 20;
+
+/// How large the attacks are, and what the server may take.
+struct Scale {
+    environment: &'static [(&'static str, &'static str)],
+    body: usize,
+    bodies: usize,
+    heads: usize,
+    batches: usize,
+    readers: usize,
+    /// By how much the server may grow.
+    growth: usize,
+}
+
+const SMALL: Scale = Scale {
+    environment: &[
+        ("TAILBACK_LIMITS__BODY_BYTES", "4194304"),
+        ("TAILBACK_LIMITS__ANSWER_BYTES", "4194304"),
+        ("TAILBACK_LIMITS__MEMORY_BYTES", "33554432"),
+    ],
+    body: 4 * MB,
+    bodies: 80,
+    heads: 300,
+    batches: 10,
+    readers: 80,
+    growth: 128 * MB,
+};
+
+const FULL: Scale = Scale {
+    environment: &[],
+    body: 16 * MB,
+    bodies: 100,
+    heads: 2000,
+    batches: 20,
+    readers: 200,
+    growth: 512 * MB,
+};
+
+fn scale() -> &'static Scale {
+    if std::env::var_os("TAILBACK_TEST_MEMORY").is_some() { &FULL } else { &SMALL }
+}
+
+/// A figure of the server's process in bytes, such as `VmRSS`.
+fn memory(server: &Server, field: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// Fails if the server has ever been larger than it may.
+fn judge(what: &str, server: &Server, before: usize) {
+    let (peak, may) = (memory(server, "VmHWM"), scale().growth);
+    println!("{what}: {} MB before, {} MB at most", before / MB, peak / MB);
+    assert!(peak - before <= may, "{what}: grew from {before} to {peak} bytes");
+}
+
+async fn start(place: &Place) -> (Server, usize) {
+    let server = Server::start_with(&place.url, scale().environment).await;
+    server.push("warm", json!({"payload": 1})).await;
+    let before = memory(&server, "VmRSS");
+    (server, before)
+}
+
+/// Sends a head that announces a body, and all of it but the end.
+async fn unfinished(server: &Server, body: usize) -> TcpStream {
+    let mut stream = connect(server).await;
+    let head = format!(
+        "POST /v1/queues/q/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {body}\r\n\r\n{{\"payload\":\""
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let part = vec![b'x'; 64 << 10];
+    for _ in 0..(body - MB / 2) / part.len() {
+        // The server refuses what is too much, and closes.
+        if stream.write_all(&part).await.is_err() {
+            break;
+        }
+    }
+    stream
+}
+
+pub async fn unfinished_bodies_share_the_memory(place: &Place) {
+    let (server, before) = start(place).await;
+    let all = (0..scale().bodies).map(|_| unfinished(&server, scale().body));
+    let mut slowest = Duration::ZERO;
+    let sending = futures::future::join_all(all);
+    tokio::pin!(sending);
+    let mut streams = loop {
+        let began = Instant::now();
+        tokio::select! {
+            streams = &mut sending => break streams,
+            _ = server.push("healthy", json!({"payload": 1})) => slowest = slowest.max(began.elapsed()),
+        }
+    };
+    // Room is left for small ones, and what is full is said at once.
+    server.push("healthy", json!({"payload": 1})).await;
+    assert_eq!(server.get("/healthz").await.0, 200);
+    println!("slowest healthy push: {slowest:?}");
+    judge("unfinished bodies", &server, before);
+    let used = metric(&server, "tailback_http_memory_bytes").await;
+    assert!(used > 0.0, "some of the bodies are still awaited");
+    let last = read_to_end(streams.last_mut().unwrap()).await;
+    assert!(last.is_empty() || last.contains("503") || last.contains("408"), "{last}");
+    drop(streams);
+    until("all is given back", || async { metric(&server, "tailback_http_memory_bytes").await == 0.0 }).await;
+}
+
+pub async fn half_heads_take_little_memory(place: &Place) {
+    let (server, before) = start(place).await;
+    let half = async || {
+        let mut stream = connect(&server).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ").await.unwrap();
+        let part = [b'x'; 10_000];
+        for _ in 0..39 {
+            if stream.write_all(&part).await.is_err() {
+                break;
+            }
+        }
+        stream
+    };
+    let streams = futures::future::join_all((0..scale().heads).map(|_| half())).await;
+    server.push("healthy", json!({"payload": 1})).await;
+    judge("half heads", &server, before);
+    drop(streams);
+}
+
+pub async fn large_batches_let_others_pass(place: &Place) {
+    let (server, before) = start(place).await;
+    let payload = "x".repeat(16_000);
+    let count = (scale().body - MB / 4) / 16_100;
+    let jobs: Vec<Value> = (0..count.min(1000)).map(|_| json!({"payload": payload})).collect();
+    let body = json!({ "jobs": jobs }).to_string();
+    let batch = async || {
+        let request = server.http.post(format!("{}/v1/queues/large/jobs/batch", server.base));
+        let request = request.header("content-type", "application/json").body(body.clone());
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (began, mut slowest, mut passed) = (Instant::now(), Duration::ZERO, 0);
+    let sending = futures::future::join_all((0..scale().batches).map(|_| batch()));
+    tokio::pin!(sending);
+    let answers = loop {
+        let began = Instant::now();
+        tokio::select! {
+            answers = &mut sending => break answers,
+            _ = server.push("healthy", json!({"payload": 1})) => {
+                (slowest, passed) = (slowest.max(began.elapsed()), passed + 1);
+            }
+        }
+    };
+    let took = began.elapsed();
+    let stored = answers.iter().filter(|(status, _)| *status == 200).count();
+    println!("{stored} of {} batches in {took:?}; {passed} others, the slowest {slowest:?}", answers.len());
+    for (status, answer) in &answers {
+        let is_stored = *status == 200
+            && answer["results"].as_array().unwrap().iter().all(|result| result["id"].is_string());
+        let is_refused = *status == 503 && answer["code"] == "overloaded";
+        assert!(is_stored || is_refused, "{status}: {answer}");
+    }
+    assert!(stored >= 2, "some are stored");
+    assert!(passed >= 3, "others passed: {passed} in {took:?}");
+    judge("large batches", &server, before);
+    until("each is stored once", || async {
+        let (_, stats) = server.get("/v1/queues/large/stats").await;
+        stats["counts"]["ready"] == json!(stored * jobs.len())
+    })
+    .await;
+}
+
+pub async fn unread_responses_share_the_memory(place: &Place) {
+    let (server, before) = start(place).await;
+    let payload = "x".repeat(MB / 2);
+    for _ in 0..scale().body / (MB / 2) {
+        server.push("large", json!({"payload": payload})).await;
+    }
+    let unread = async || {
+        let mut stream = connect(&server).await;
+        stream
+            .write_all(b"GET /v1/queues/large/jobs?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        stream
+    };
+    let streams = futures::future::join_all((0..scale().readers).map(|_| unread())).await;
+    until("the budget is in use", || async {
+        metric(&server, "tailback_http_memory_bytes").await > (scale().body / 2) as f64
+    })
+    .await;
+    for _ in 0..10 {
+        server.push("healthy", json!({"payload": 1})).await;
+    }
+    judge("unread responses", &server, before);
+    drop(streams);
+    until("all is given back", || async { metric(&server, "tailback_http_memory_bytes").await == 0.0 }).await;
+}
