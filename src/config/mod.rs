@@ -223,17 +223,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
         log_filter: check.filter(log.filter)?,
         log_format: log.format.resolve(),
         queue: queue::Options {
-            defaults: Arc::new(Defaults {
-                lease_ms: defaults.lease_ms,
-                max_attempts: defaults.max_attempts,
-                backoff: defaults.backoff,
-                retain_done_ms: defaults.retain_done_ms,
-                retain_dead_ms: defaults.retain_dead_ms,
-                retain_batch_ms: defaults.retain_batch_ms,
-                key_ttl_ms: defaults.key_ttl_ms,
-                semaphore_patience_ms: defaults.semaphore_patience_ms,
-                worker_timeout_ms: defaults.worker_timeout_ms,
-            }),
+            defaults: Arc::new(fallbacks(defaults)),
             payload_bytes: size(limits.payload_bytes),
             answer_bytes: size(limits.answer_bytes),
             waiting: size(limits.waiting),
@@ -269,6 +259,20 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
         store,
         mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },
     })
+}
+
+fn fallbacks(defaults: raw::Defaults) -> Defaults {
+    Defaults {
+        lease_ms: defaults.lease_ms,
+        max_attempts: defaults.max_attempts,
+        backoff: defaults.backoff,
+        retain_done_ms: defaults.retain_done_ms,
+        retain_dead_ms: defaults.retain_dead_ms,
+        retain_batch_ms: defaults.retain_batch_ms,
+        key_ttl_ms: defaults.key_ttl_ms,
+        semaphore_patience_ms: defaults.semaphore_patience_ms,
+        worker_timeout_ms: defaults.worker_timeout_ms,
+    }
 }
 
 fn quotas(limits: &raw::Limits) -> queue::Quotas {
