@@ -1,0 +1,236 @@
+//! Documents and rows that another program wrote: each field of each kind of document with each of many wrong values. What
+//! the database takes concerns itself only: the server starts, lists, and serves what is valid.
+
+use futures::TryStreamExt as _;
+use mongodb::bson::{Bson, DateTime, Document, doc, oid::ObjectId};
+use rusqlite::Connection;
+use rusqlite::types::Value as Cell;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::target::{Target, judge};
+use crate::common::server::{PATIENCE, Place, Server};
+
+/// Something of every kind.
+async fn fill(server: &Server) {
+    let mut client = Client::new(server);
+    let mut call = async |method: &str, path: &str, body: Value| {
+        let reply = client.call(method, path, &body.to_string()).await;
+        assert!(reply.status < 300, "{path}: {}", reply.text());
+        serde_json::from_slice::<Value>(&reply.body).unwrap_or(Value::Null)
+    };
+    call(
+        "PUT",
+        "/v1/queues/kept",
+        json!({"retain_done_ms": 31_536_000_000_u64, "max_jobs": 1000, "max_reserved": 1000}),
+    )
+    .await;
+    call("PUT", "/v1/semaphores/kept", json!({"capacity": 5})).await;
+    let rule = json!({"cron": "0 0 29 2 *", "queue": "kept", "job": {"payload": 1}});
+    call("PUT", "/v1/schedules/kept", rule).await;
+    call("POST", "/v1/workers/kept/heartbeat", json!({"slots": 1, "version": "1", "timeout_ms": 86_400_000}))
+        .await;
+    let whole = json!({
+        "payload": {"a": 1}, "priority": 1, "key": "k", "max_attempts": 1, "backoff": {"kind": "fixed", "base_ms": 1},
+        "expires_in_ms": 86_400_000, "headers": {"h": "x"}, "semaphores": ["kept"], "then": [{"queue": "later"}],
+    });
+    call("POST", "/v1/queues/kept/jobs", whole).await;
+    call("POST", "/v1/queues/kept/jobs", json!({"payload": 1, "group": "g"})).await;
+    call("POST", "/v1/queues/kept/jobs", json!({"payload": 1, "delay_ms": 86_400_000})).await;
+    let queued = json!({"queue": "kept", "payload": 1});
+    call("POST", "/v1/batches", json!({"jobs": [queued.clone()], "on_finished": queued})).await;
+    for (end, body) in [
+        ("commit", json!({"result": {"r": 1}})),
+        ("rollback", json!({"dead": true})),
+        ("extend", json!({"progress": 1})),
+    ] {
+        call("POST", "/v1/queues/work/jobs", json!({"payload": 1})).await;
+        call("PUT", "/v1/queues/work", json!({"retain_done_ms": 31_536_000_000_u64})).await;
+        let jobs =
+            call("POST", "/v1/queues/work/reserve", json!({"worker": "kept", "lease_ms": 86_400_000})).await;
+        let job = &jobs["jobs"][0];
+        let mut body = body;
+        body["reservation"] = job["reservation"].clone();
+        call("POST", &format!("/v1/jobs/{}/{end}", job["id"].as_str().unwrap()), body).await;
+    }
+}
+
+/// Asks for everything; nothing of it may fail, and what is valid is served.
+async fn walk(server: &Server) -> usize {
+    let mut client = Client::new(server);
+    let mut faults = Vec::new();
+    let mut asked = 0;
+    let mut ask = async |method: &str, path: String, body: &str| {
+        let reply = client.call(method, &path, body).await;
+        asked += 1;
+        if let Err(fault) = judge(&reply, &[200, 201, 202, 204, 404, 409, 422, 429]) {
+            faults.push(format!("{method} {path} {body}: {fault}"));
+        }
+        serde_json::from_slice::<Value>(&reply.body).unwrap_or(Value::Null)
+    };
+    let names = |list: &Value, name: &str| -> Vec<String> {
+        list.as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|one| one[name].as_str().map(str::to_owned))
+            .collect()
+    };
+    for path in ["/stats", "/metrics", "/readyz", "/v1/semaphores?limit=1000", "/v1/workers?limit=1000"] {
+        ask("GET", path.to_owned(), "").await;
+    }
+    let queues = ask("GET", "/v1/queues?limit=1000".to_owned(), "").await;
+    let mut jobs = Vec::new();
+    for queue in names(&queues["queues"], "name") {
+        ask("GET", format!("/v1/queues/{queue}"), "").await;
+        ask("GET", format!("/v1/queues/{queue}/stats"), "").await;
+        jobs.extend(names(
+            &ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await["jobs"],
+            "id",
+        ));
+    }
+    for id in &jobs {
+        ask("GET", format!("/v1/jobs/{id}"), "").await;
+        ask("PATCH", format!("/v1/jobs/{id}"), r#"{"priority":1}"#).await;
+    }
+    let schedules = ask("GET", "/v1/schedules?limit=1000".to_owned(), "").await;
+    for name in names(&schedules["schedules"], "name").iter().chain(&names(&schedules["unreadable"], "name"))
+    {
+        ask("GET", format!("/v1/schedules/{name}"), "").await;
+        ask("POST", format!("/v1/schedules/{name}/run"), "").await;
+    }
+    for path in [
+        "/v1/queues/kept/redrive",
+        "/v1/queues/kept/replay",
+        "/v1/queues/work/redrive",
+        "/v1/queues/work/replay",
+    ] {
+        ask("POST", path.to_owned(), "{}").await;
+    }
+    for _ in 0..5 {
+        let taken = ask("POST", "/v1/reserve".to_owned(), r#"{"queues":["*"],"count":1000}"#).await;
+        for job in taken["jobs"].as_array().into_iter().flatten() {
+            let path = format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap());
+            ask("POST", path, &format!("{{\"reservation\":{}}}", job["reservation"])).await;
+        }
+    }
+    for id in &jobs {
+        ask("DELETE", format!("/v1/jobs/{id}?force=true"), "").await;
+    }
+    let pushed = ask("POST", "/v1/queues/valid/jobs".to_owned(), r#"{"payload":1}"#).await;
+    let taken = ask("POST", "/v1/queues/valid/pop".to_owned(), &format!("{{\"wait_ms\":{}}}", 30_000)).await;
+    assert_eq!(taken["jobs"][0]["id"], pushed["id"], "what is valid is served: {taken}");
+    let shown: Vec<&String> = faults.iter().take(30).collect();
+    assert!(faults.is_empty(), "{} of {asked} failed: {shown:#?}", faults.len());
+    asked
+}
+
+#[rustfmt::skip]
+/// Values that are wrong in most fields.
+fn wrong() -> Vec<Bson> {
+    let text = |text: &str| Bson::String(text.to_owned());
+    vec![
+        Bson::Null, Bson::Boolean(true), Bson::Int32(-1), Bson::Int32(0), Bson::Int64(i64::MAX), Bson::Int64(i64::MIN), Bson::Double(f64::NAN),
+        Bson::Double(f64::INFINITY), Bson::Double(0.5), Bson::Double(1e308), text(""), text("a\n"), text("not a name"), text("{"), text("null"), text("\0"),
+        Bson::String("x".repeat(100_000)), Bson::Array(Vec::new()), Bson::Array(vec![Bson::Null, text("x"), Bson::Int32(1)]), Bson::Document(Document::new()),
+        Bson::Document(doc! { "$gt": "" }), Bson::Document(doc! { "a": { "b": { "c": [1, 2, { "d": Bson::Null }] } } }), Bson::DateTime(DateTime::MIN),
+        Bson::DateTime(DateTime::MAX), Bson::DateTime(DateTime::from_millis(0)), Bson::ObjectId(ObjectId::new()), Bson::MinKey, Bson::MaxKey, Bson::Undefined,
+    ]
+}
+
+pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
+    let target = Target::start(&place.url).await;
+    fill(&target.server).await;
+    let database = mongodb::Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap();
+    let (mut inserted, mut refused) = (0, 0);
+    for name in ["jobs", "queues", "semaphores", "schedules", "workers", "batches"] {
+        let collection = database.collection::<Document>(name);
+        let documents: Vec<Document> = collection.find(doc! {}).await.unwrap().try_collect().await.unwrap();
+        assert!(!documents.is_empty(), "{name}");
+        for (n, document) in documents.iter().enumerate() {
+            for (m, field) in document.keys().filter(|field| *field != "_id").enumerate() {
+                let values = wrong().into_iter().map(Some).chain([None]);
+                for (k, value) in values.enumerate() {
+                    let mut document = document.clone();
+                    document.insert("_id", format!("spoiled-{n}-{m}-{k}"));
+                    match value {
+                        Some(value) => drop(document.insert(field, value)),
+                        None => drop(document.remove(field)),
+                    }
+                    // Unique indexes refuse some.
+                    match collection.insert_one(document).bypass_document_validation(true).await {
+                        Ok(_) => inserted += 1,
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+    }
+    println!("{inserted} documents inserted past the server, {refused} refused by MongoDB");
+    assert!(inserted > 1000, "{inserted}");
+    let asked = walk(&target.server).await;
+    drop(target);
+    // The next one reads all of it at its start.
+    let target = Target::start(&place.url).await;
+    let asked = asked + walk(&target.server).await;
+    println!("{asked} requests over them; memory at most {} MB", target.peak_kb() >> 10);
+}
+
+/// The names of the columns of a table.
+fn columns(file: &Connection, table: &str) -> Vec<String> {
+    let mut statement = file.prepare(&format!("SELECT name FROM pragma_table_info('{table}')")).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[rustfmt::skip]
+fn cells() -> Vec<Cell> {
+    let text = |text: &str| Cell::Text(text.to_owned());
+    vec![
+        Cell::Null, Cell::Integer(-1), Cell::Integer(0), Cell::Integer(i64::MAX), Cell::Integer(i64::MIN), Cell::Real(0.5), Cell::Real(f64::INFINITY), text(""), text("a\n"),
+        text("not a name"), text("{"), text("null"), text("{}"), text("[]"), text("[null]"), text("1e400"), text("\0"), text("\u{1f600}"), Cell::Text("[".repeat(10_000)), Cell::Blob(vec![0xff, 0]),
+    ]
+}
+
+pub async fn what_another_program_writes_stops_nothing(place: &Place) {
+    let mut target = Target::start(&place.url).await;
+    fill(&target.server).await;
+    assert!(target.server.terminate().await.success());
+    let file = Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
+    file.busy_timeout(PATIENCE).unwrap();
+    let (mut written, mut refused) = (0, 0);
+    for table in ["jobs", "settings", "semaphores", "schedules", "workers", "batches"] {
+        let columns = columns(&file, table);
+        assert!(!columns.is_empty(), "{table}");
+        let all = columns.join(", ");
+        let mut statement = file.prepare(&format!("SELECT {all} FROM {table}")).unwrap();
+        let cells_of = |row: &rusqlite::Row<'_>| {
+            (0..columns.len()).map(|n| row.get(n)).collect::<Result<Vec<Cell>, _>>()
+        };
+        let rows: Vec<Vec<Cell>> = statement.query_map([], cells_of).unwrap().map(Result::unwrap).collect();
+        assert!(!rows.is_empty(), "{table}");
+        let marks = vec!["?"; columns.len()].join(", ");
+        for (n, row) in rows.iter().enumerate() {
+            for m in 1..columns.len() {
+                for (k, cell) in cells().into_iter().enumerate() {
+                    let mut row = row.clone();
+                    row[0] = Cell::Text(format!("spoiled-{n}-{m}-{k}"));
+                    row[m] = cell;
+                    let insert = format!("INSERT INTO {table} ({all}) VALUES ({marks})");
+                    // Types, constraints and unique indexes refuse some.
+                    match file.execute(&insert, rusqlite::params_from_iter(row)) {
+                        Ok(_) => written += 1,
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+    }
+    drop(file);
+    println!("{written} rows written past the server, {refused} refused by SQLite");
+    assert!(written > 500, "{written}");
+    let target = Target::start(&place.url).await;
+    let asked = walk(&target.server).await;
+    drop(target);
+    let target = Target::start(&place.url).await;
+    let asked = asked + walk(&target.server).await;
+    println!("{asked} requests over them; memory at most {} MB", target.peak_kb() >> 10);
+}
