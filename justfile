@@ -68,6 +68,15 @@ placed:
 disk *args:
     TAILBACK_DISK_CASES=all scripts/test --test disk --success-output final {{ args }}
 
+# send 200,000 and more hostile cases to each of both stores, mutated requests, and random texts to every parser; a few minutes
+hostile cases="200000":
+    TAILBACK_HOSTILE_CASES={{ cases }} TAILBACK_HOSTILE_MUTATIONS=20000 TAILBACK_HOSTILE_PARSES=50000 scripts/test --test corpus --success-output final
+
+# test a server by the OpenAPI document with schemathesis: calls and sequences of calls
+schemathesis *args:
+    cargo build
+    scripts/schemathesis {{ args }}
+
 # measure the dist build on both stores, write a page of tables; see docs/performance.md for the arguments
 bench *args:
     bench/run {{ args }}
