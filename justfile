@@ -72,6 +72,10 @@ disk *args:
 hostile cases="200000":
     TAILBACK_HOSTILE_CASES={{ cases }} TAILBACK_HOSTILE_MUTATIONS=20000 TAILBACK_HOSTILE_PARSES=50000 scripts/test --test corpus --success-output final
 
+# search by coverage for inputs that break a parser (bodies, config, cron, framing, names); needs cargo-fuzz and a C++ compiler
+fuzz target="bodies" seconds="60":
+    cargo fuzz run --sanitizer none {{ target }} -- -max_total_time={{ seconds }} -timeout=20
+
 # test a server by the OpenAPI document with schemathesis: calls and sequences of calls
 schemathesis *args:
     cargo build

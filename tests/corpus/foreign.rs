@@ -41,10 +41,10 @@ async fn fill(server: &Server) {
     call("POST", "/v1/batches", json!({"jobs": [queued.clone()], "on_finished": queued})).await;
     for (end, body) in [
         ("commit", json!({"result": {"r": 1}})),
-        ("rollback", json!({"dead": true})),
+        ("rollback", json!({"error": "e"})),
         ("extend", json!({"progress": 1})),
     ] {
-        call("POST", "/v1/queues/work/jobs", json!({"payload": 1})).await;
+        call("POST", "/v1/queues/work/jobs", json!({"payload": 1, "max_attempts": 1})).await;
         call("PUT", "/v1/queues/work", json!({"retain_done_ms": 31_536_000_000_u64})).await;
         let jobs =
             call("POST", "/v1/queues/work/reserve", json!({"worker": "kept", "lease_ms": 86_400_000})).await;

@@ -285,17 +285,13 @@ fn configuration() {
     });
 }
 
-/// What the framing of a connection comes to that gets these bytes in parts of this size.
-fn framed(bytes: &[u8], part: usize) -> (Option<String>, usize, bool) {
+/// What the framing of a connection comes to that gets these bytes in parts of this size: how many heads there were, none if
+/// something was refused.
+fn framed(bytes: &[u8], part: usize) -> Option<usize> {
     let mut framing = Framing::new(Bounds { head: 4096, body: 10_000 });
-    let (mut bytes, mut refusal) = (bytes.to_vec(), None);
-    for part in bytes.chunks_mut(part) {
-        refusal = refusal.or(framing.read(part).map(|refusal| refusal.detail.to_owned()));
-        if refusal.is_some() {
-            break;
-        }
-    }
-    (refusal, framing.heads(), framing.is_within_request())
+    let mut bytes = bytes.to_vec();
+    let refused = bytes.chunks_mut(part).any(|part| framing.read(part).is_some());
+    (!refused).then(|| framing.heads())
 }
 
 #[test]
@@ -306,16 +302,11 @@ fn framing_of_connections() {
         .map(|row| row.bytes.iter().map(|byte| char::from(*byte)).collect())
         .collect();
     each("framing of connections", &(texts_of(seeds), 1..200_usize), |(text, part)| {
+        // A head that is invalid is refused at the latest when a line of it ends.
+        let text = text + "\r\n\r\n";
         let bytes: Vec<u8> = text.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?')).collect();
-        let whole = framed(&bytes, bytes.len().max(1));
-        let parts = framed(&bytes, part);
-        prop_assert_eq!(
-            (&whole.0, whole.1),
-            (&parts.0, parts.1),
-            "in parts of {}: {}",
-            part,
-            bytes.escape_ascii()
-        );
+        let (whole, parts) = (framed(&bytes, bytes.len()), framed(&bytes, part));
+        prop_assert_eq!(whole, parts, "in parts of {}: {}", part, bytes.escape_ascii());
         Ok(())
     });
 }
