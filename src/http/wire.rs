@@ -148,14 +148,14 @@ impl Framing {
         match parsed {
             Err(Unparsable) => {
                 // hyper would wait for the end of the head, and keep all of it.
-                self.cut_end(bytes);
                 self.heads += 1;
+                self.cut(bytes, 0);
                 Err(NOT_HTTP)
             }
             Ok(None) if before.max(self.head.len()).max(bytes.len()) > self.bounds.head => {
                 let refusal = self.too_long(bytes);
-                self.cut_end(bytes);
                 self.heads += 1;
+                self.cut(bytes, 0);
                 Err(refusal)
             }
             Ok(None) => {
@@ -184,12 +184,7 @@ impl Framing {
         if is_path { PATH_TOO_LONG } else { HEAD_TOO_LONG }
     }
 
-    /// Replaces the end of these bytes, of a head that is too large.
-    fn cut_end(&mut self, bytes: &mut [u8]) {
-        let end = bytes.len().saturating_sub(CUT.len());
-        self.cut(bytes.get_mut(end..).unwrap_or_default(), 0);
-    }
-
+    /// Replaces the first of these bytes, so that no head is complete that is too large, and returns how many bytes are read.
     fn cut(&mut self, bytes: &mut [u8], from: usize) -> usize {
         let cut = CUT.get(from..).unwrap_or_default();
         bytes.iter_mut().zip(cut).for_each(|(byte, cut)| *byte = *cut);
@@ -255,7 +250,6 @@ struct Unparsable;
 struct Head {
     is_1_1: bool,
     is_connect: bool,
-    is_target_invalid: bool,
     hosts: usize,
     is_host_invalid: bool,
     lengths: usize,
@@ -270,10 +264,11 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Unparsable> {
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(bytes, &mut headers) {
         Ok(httparse::Status::Complete(length)) => {
+            // hyper refuses these targets, too.
+            request.path.filter(|path| is_target(path)).ok_or(Unparsable)?;
             let mut head = Head {
                 is_1_1: request.version == Some(1),
                 is_connect: request.method == Some("CONNECT"),
-                is_target_invalid: request.path.is_some_and(|target| !is_target(target)),
                 ..Head::default()
             };
             request.headers.iter().for_each(|header| head.note(header));
@@ -312,9 +307,6 @@ impl Head {
             // hyper would take what follows for another request, and this for the bytes of a tunnel.
             return Err(Refusal { code: Code::MethodNotAllowed, detail: "CONNECT is not supported" });
         }
-        if self.is_target_invalid {
-            return malformed("the target of the request is neither a path nor a URL");
-        }
         if self.hosts == 0 && self.is_1_1 {
             return malformed("the header Host is missing");
         }
@@ -337,19 +329,21 @@ impl Head {
         }
         match (self.lengths, self.length) {
             (0, _) | (1, Some(0)) => Ok(State::Head),
-            (1, Some(length)) if length < LENGTH_MAX => Ok(State::Body(length)),
-            (1, _) => malformed("the header Content-Length must be a number"),
+            // hyper does not take longer ones.
+            (1, Some(length)) if length <= i64::MAX as u64 => Ok(State::Body(length)),
+            (1, Some(_)) => {
+                Err(Refusal { code: Code::Malformed, detail: "the header Content-Length is too large" })
+            }
+            (1, None) => malformed("the header Content-Length must be a number"),
             _ => malformed("the header Content-Length must not be repeated"),
         }
     }
 }
 
-/// From this on hyper takes no `Content-Length` for a number.
-const LENGTH_MAX: u64 = u64::MAX - 2;
-
-/// Returns whether hyper takes this for the target of a request.
-fn is_target(target: &str) -> bool {
-    target.starts_with('/') || target.parse::<axum::http::Uri>().is_ok()
+/// Returns whether this is the target of a request, as hyper sees it.
+fn is_target(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~:?=&%".contains(&byte);
+    path.starts_with('/') && path.bytes().all(is_plain) || axum::http::Uri::try_from(path).is_ok()
 }
 
 fn is_digits(text: &str) -> bool {
@@ -443,5 +437,30 @@ mod tests {
         let text = format!("{text}{}\r\n5\r\n", "x".repeat(0x60));
         assert_eq!(outcome(&text, 7).0.unwrap().code, Code::TooLarge);
         assert_eq!(outcome(&text[..text.len() - 1], 7).0, None);
+    }
+
+    #[test]
+    fn what_is_no_request_is_counted_behind_those_before_it() {
+        for garbage in ["\0", "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", "GET < HTTP/1.1\r\nHost: a\r\n\r\n"]
+        {
+            let mut framing = Framing::new(BOUNDS);
+            let mut bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n\r\n{garbage}").into_bytes();
+            let refusal = framing.read(&mut bytes).unwrap();
+            let code = refusal.refusal.code;
+            assert!([Code::Malformed, Code::MethodNotAllowed].contains(&code), "{garbage:?}: {code:?}");
+            assert_eq!(framing.heads(), 2, "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_is_too_large_is_cut_whatever_comes_behind_it() {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}\r\n\r\n", "y".repeat(200));
+        let text = format!("{head}GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        for part in 1..head.len() {
+            let (refusal, _, bytes) = outcome(&text, part);
+            assert_eq!(refusal.unwrap().code, Code::HeadTooLarge);
+            let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+            assert!(httparse::Request::new(&mut headers).parse(&bytes).is_err(), "in parts of {part}");
+        }
     }
 }

@@ -89,6 +89,10 @@ impl FromStr for CronRule {
         let times = fields.len().checked_sub(3).filter(|times| (2..=3).contains(times));
         let times = times.filter(|_| text.len() <= TEXT_MAX && text.is_ascii() && !text.contains('@'));
         let times = times.ok_or(InvalidCron::Fields)?;
+        // croner reads an empty element as nothing, and searches for minutes that never come until the year 5000.
+        if let Some(field) = fields.iter().find(|field| field.split(',').any(str::is_empty)) {
+            return Err(InvalidCron::Field(format!("{field} has an empty element")));
+        }
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         let text = fields.join(" ");
         let cron = parser.parse(&text).map_err(|error| InvalidCron::Field(error.to_string()))?;
@@ -199,6 +203,10 @@ mod tests {
         assert_eq!(times("0 8 * * MON-FRI", "UTC", after, 1), ["2026-02-02T08:00Z"]);
         assert_eq!(times("0 8 L FEB *", "UTC", after, 1), ["2026-02-28T08:00Z"]);
         assert_eq!("  0 8\t* *   7".parse::<CronRule>().unwrap().as_str(), "0 8 * * 7");
+        for empty in [", * * * *", "1,,2 * * * *", "0 1, * * *", "0 0 ,1 * *", "0 0 1 * MON,"] {
+            let error = empty.parse::<CronRule>().err();
+            assert!(matches!(error, Some(InvalidCron::Field(why)) if why.contains("empty")), "{empty}");
+        }
     }
 
     #[test]

@@ -217,7 +217,9 @@ fn queries_and_headers() {
         if let Ok(value) = axum::http::HeaderValue::from_bytes(text.as_bytes()) {
             request = request.header("if-match", &value).header("idempotency-key", &value);
         }
-        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        // Longer than any path.
+        let Ok(request) = request.body(()) else { return Ok(()) };
+        let (mut parts, ()) = request.into_parts();
         let query = futures::executor::block_on(Query::from_request_parts(&mut parts, &())).ok().unwrap();
         let query = query.only(&["limit", "cursor", "force", "state"]).ok().unwrap();
         prop_assert!(query.limit().is_err() || (1..=1000).contains(&query.limit().ok().unwrap()));

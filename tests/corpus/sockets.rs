@@ -99,6 +99,9 @@ pub async fn every_raw_request(place: &Place) {
     assert!(faults.is_empty(), "{} faults: {faults:#?}", faults.len());
     assert!(table.len() >= 240, "{}", table.len());
     let (_, jobs) = target.server.get("/v1/queues/mail/jobs?limit=1000").await;
-    assert_eq!(jobs["jobs"].as_array().unwrap().len(), pushed, "nothing is stored but what was acknowledged");
+    let stored = jobs["jobs"].as_array().unwrap().len();
+    // Clients that close their side count as gone, and get no response.
+    let gone = table.iter().filter(|row| row.expected == "-|201").count();
+    assert!((pushed..=pushed + gone).contains(&stored), "{stored} jobs stored, {pushed} acknowledged");
     target.stop().await;
 }
