@@ -2,7 +2,8 @@
 //!
 //! Behind each row a valid request is sent. An expectation such as `201+` means: 201, and the connection serves the next
 //! request; `400`: 400, and nothing behind it is read as a request (it could have been smuggled); `-`: no response. With
-//! alternatives (`400|-`) either may come, where that depends on when the server looks.
+//! alternatives (`400|-`) either may come, where that depends on when the server looks: a client that closes its side may
+//! count as gone.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
