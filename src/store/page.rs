@@ -73,6 +73,11 @@ impl<T: Weight> PageBuilder<T> {
         self.items.len() >= self.limit || self.bytes >= PAGE_BYTES
     }
 
+    /// Returns how many more it takes at most.
+    pub fn room(&self) -> usize {
+        self.limit - self.items.len().min(self.limit)
+    }
+
     /// Adds an element.
     pub fn push(&mut self, item: T) {
         self.bytes += item.weight();

@@ -303,7 +303,7 @@ async fn results(
     limit: usize,
 ) -> Result<Vec<BatchResult>> {
     let kept = mongo.collection(BATCH_RESULTS).await?;
-    query::page(kept.find(results_after(batch, after)), limit, to_result).await
+    query::page(kept, results_after(batch, after), limit, to_result).await
 }
 
 fn results_after(batch: &BatchId, after: Option<&JobId>) -> Document {

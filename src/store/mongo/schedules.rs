@@ -29,7 +29,7 @@ impl Schedules for Mongo {
                 let name: ScheduleName = Row(document).text("_id")?;
                 Ok(parse(document).map_err(|error| (name, chain(&error))))
             };
-            query::page(all.find(behind), limit, read).await
+            query::page(all, behind, limit, read).await
         };
         self.connection.within(reading).await
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use mongodb::action::Find;
+use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 
 use crate::job::push::Room;
@@ -71,25 +71,40 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
 /// The jobs that the filter means, by id.
 pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
     let jobs = mongo.collection(JOBS).await?;
-    page(jobs.find(condition(filter, after)), limit, to_job).await
+    page(jobs, condition(filter, after), limit, to_job).await
 }
 
-/// Reads what a query finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it.
+/// Reads what a filter finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it. The filter may
+/// have bounds of `_id`.
 pub async fn page<T: Weight>(
-    find: Find<'_, Document>,
+    all: Collection<Document>,
+    mut filter: Document,
     limit: usize,
     read: impl Fn(&Document) -> Result<T>,
 ) -> Result<Vec<T>> {
-    let at_once = u32::try_from(limit.clamp(1, READ_AT_ONCE)).unwrap_or(1);
-    let mut cursor = find.sort(doc! { "_id": 1 }).batch_size(at_once).await.map_err(fault)?;
     let mut page = PageBuilder::new(limit);
-    // No limit in the query: a document that cannot be read must not look like the end.
-    while !page.is_full()
-        && let Some(document) = cursor.try_next().await.map_err(fault)?
-    {
-        readable(std::slice::from_ref(&document), &read).into_iter().for_each(|item| page.push(item));
+    loop {
+        let wanted = page.room();
+        let at_once = u32::try_from(wanted.clamp(1, READ_AT_ONCE) + 1).unwrap_or(1);
+        let find = all.find(filter.clone()).sort(doc! { "_id": 1 }).batch_size(at_once);
+        let most = i64::try_from(wanted).unwrap_or(i64::MAX);
+        let mut cursor = find.limit(most).await.map_err(fault)?;
+        let (mut found, mut last) = (0, None);
+        while !page.is_full()
+            && let Some(document) = cursor.try_next().await.map_err(fault)?
+        {
+            readable(std::slice::from_ref(&document), &read).into_iter().for_each(|item| page.push(item));
+            (found, last) = (found + 1, document.get("_id").cloned());
+        }
+        // A document that cannot be read must not look like the end.
+        let Some(last) = last.filter(|_| found == wanted && !page.is_full()) else {
+            return Ok(page.into_items());
+        };
+        match filter.get_document_mut("_id") {
+            Ok(bounds) => drop(bounds.insert("$gt", last)),
+            Err(_) => drop(filter.insert("_id", doc! { "$gt": last })),
+        }
     }
-    Ok(page.into_items())
 }
 
 /// A filter as a condition that the indexes `browse`, `key`, `group` or `dead_lettered` serve.
