@@ -11,7 +11,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
     && useradd --system --uid 10001 tailback && install -d -o tailback /data
 COPY --from=build /usr/local/bin/tailback /usr/local/bin/tailback
 USER tailback
-# Both are only defaults: with TAILBACK_STORE=mongodb://… the volume stays empty.
+# Both are only defaults: with TAILBACK_STORE=mongodb://… the volume stays empty. Beyond loopback the server starts only with
+# a key: TAILBACK_AUTH__ADMIN_KEY_FILE, or TAILBACK_AUTH__REQUIRED=false where every client may do everything.
 ENV TAILBACK_LISTEN=0.0.0.0:8321 TAILBACK_STORE=sqlite:/data/tailback.db
 VOLUME /data
 EXPOSE 8321

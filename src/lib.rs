@@ -7,6 +7,7 @@
 //! - [`http`], [`background`]: the two ways in. They know [`queue`] and no store.
 //! - [`queue`]: the product, one method for each operation.
 //! - [`transfer`]: copies one store into another, beside all of the above.
+//! - [`keys`]: API keys from the command line.
 //! - [`store`]: the contract of a database, and the databases that keep it.
 //! - [`job`]: the vocabulary, and what an operation does to a job.
 //! - [`mod@bench`]: a load generator that measures a server from outside.
@@ -19,6 +20,7 @@ pub mod config;
 pub mod faults;
 pub mod http;
 pub mod job;
+pub mod keys;
 pub mod queue;
 pub mod server;
 pub mod store;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
-use tailback::{bench, http, server, telemetry};
+use tailback::{bench, http, keys, server, telemetry};
 
 /// A request makes a few hundred small allocations on several threads, and so does SQLite, which uses this allocator
 /// through the `override` feature.
@@ -42,6 +42,11 @@ enum Command {
     /// start with an empty target.
     #[command(verbatim_doc_comment)]
     Migrate(Migrate),
+    /// Make, list, rotate and delete API keys, directly in the store.
+    ///
+    /// On an SQLite file no server may run meanwhile; a running server makes keys with POST /v1/keys.
+    #[command(verbatim_doc_comment)]
+    Keys(Keys),
     /// Print the OpenAPI document.
     Openapi,
     /// Validate the configuration and show the effective values.
@@ -60,6 +65,18 @@ struct Options {
     listen: Option<String>,
     /// The store, such as mongodb://HOST/DATABASE [env: TAILBACK_STORE]
     #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct Keys {
+    #[command(subcommand)]
+    action: keys::Action,
+    /// A configuration file [env: TAILBACK_CONFIG]
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// The store [env: TAILBACK_STORE]
+    #[arg(long, value_name = "URL", global = true)]
     store: Option<String>,
 }
 
@@ -136,6 +153,12 @@ fn run(command: Command) -> anyhow::Result<()> {
                 (Some(from), Some(to)) => copy(&config, &from, &to),
                 _ => migrate(&config),
             }
+        }
+        Command::Keys(Keys { action, config, store }) => {
+            let config = Options { config, listen: None, store }.load()?;
+            telemetry::install_log(&config.log_filter, config.log_format)?;
+            println!("{}", runtime()?.block_on(keys::run(&config, action))?);
+            Ok(())
         }
         Command::Openapi => {
             println!("{}", http::openapi::document().to_pretty_json()?);

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{self, Driver};
-use crate::config::{Config, MongoTuning, StoreUrl};
+use crate::config::{Config, ConfigError, MongoTuning, StoreUrl};
 use crate::http::budget::Budget;
 use crate::http::tls::Tls;
 use crate::http::{self, AppState, ServerInfo, listen};
@@ -81,11 +81,14 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         started: Instant::now(),
         store: kind,
     };
+    let access = config.access;
     let state = AppState {
         queues: queues.clone(),
         server: Arc::new(server),
         limits: config.limits,
         budget: Budget::new(config.memory),
+        access,
+        attempts: Arc::default(),
     };
     let connections =
         listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
@@ -154,7 +157,10 @@ async fn run(
     config: &Config,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
-    let mut opening = std::pin::pin!(open(store, &maintenance, readiness));
+    let mut opening = std::pin::pin!(async {
+        open(store, &maintenance, readiness).await?;
+        check_access(&config.access, maintenance.queues())
+    });
     // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
     let opened = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
     print_line(listening_line)?;
@@ -175,6 +181,23 @@ async fn run(
         }
         why = driver.failed() => anyhow::bail!("{why}; the server cannot run without it and stops"),
     }
+}
+
+/// Fails where keys are required and there is none, and says in the log which requests are served without one.
+fn check_access(access: &http::access::Options, queues: &Queues) -> anyhow::Result<()> {
+    if let Some(fault) = access.fault(queues) {
+        return Err(ConfigError::new(fault).into());
+    }
+    match (access.is_required(queues), access.is_exposed) {
+        (true, _) => {}
+        (false, true) => {
+            tracing::warn!("keys are not required: every client that reaches the port may do everything")
+        }
+        (false, false) => {
+            tracing::info!("there are no keys: the server listens on loopback only, and requests need none");
+        }
+    }
+    Ok(())
 }
 
 /// Connects to the store, migrates its schema and reads the settings; retries until the store is available.

@@ -11,6 +11,7 @@ mod common;
 mod conformance {
     pub mod support;
 
+    pub mod access;
     pub mod batches;
     pub mod claims;
     pub mod deadlines;
@@ -339,6 +340,13 @@ macro_rules! every_case {
                 a_silence_ends_what_was_asked_to_stop
                 workers_are_listed_by_name
                 a_removed_worker_gives_back_what_it_holds
+            }
+            access {
+                api_keys_come_back_as_they_were_stored
+                changes_of_api_keys_raise_the_revision
+                an_api_key_that_is_gone_stays_gone
+                the_last_use_of_an_api_key_is_the_latest
+                the_secret_of_tokens_is_made_once
             }
             transfer {
                 every_job_comes_over_as_it_is

@@ -15,6 +15,9 @@ use super::response::{self, Head};
 /// The server may close an idle connection; one that was idle for longer than this is reopened.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// The environment variable with the key of a server that requires one.
+const KEY: &str = "TAILBACK_KEY";
+
 /// The traffic of all clients of a run.
 #[derive(Debug, Default)]
 pub struct Traffic {
@@ -27,6 +30,8 @@ pub struct Traffic {
 /// A client with its own connection.
 pub struct Client {
     host: String,
+    /// The header with the key, if there is one.
+    authorization: String,
     stream: TcpStream,
     used: Instant,
     request: Vec<u8>,
@@ -40,15 +45,25 @@ impl Client {
         let host = url.strip_prefix("http://").context("--url must be http://HOST:PORT")?;
         let host = host.trim_end_matches('/').to_owned();
         let stream = open(&host).await?;
+        let key = std::env::var(KEY).ok();
+        let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
         let (request, response) = (Vec::with_capacity(1024), Vec::with_capacity(4096));
-        Ok(Self { host, stream, used: Instant::now(), request, response, traffic: traffic.clone() })
+        Ok(Self {
+            host,
+            authorization,
+            stream,
+            used: Instant::now(),
+            request,
+            response,
+            traffic: traffic.clone(),
+        })
     }
 
     /// Sends a request and returns the body of the response. Retries after `Retry-After`; any other status than 2xx
     /// is an error.
     pub async fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<&[u8]> {
         self.request.clear();
-        write!(self.request, "{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.host)?;
+        write!(self.request, "{method} {path} HTTP/1.1\r\nhost: {}\r\n{}", self.host, self.authorization)?;
         if !body.is_empty() {
             let length = body.len();
             write!(self.request, "content-type: application/json\r\ncontent-length: {length}\r\n")?;

@@ -13,6 +13,7 @@ use figment::Figment;
 use figment::providers::{Format as _, Serialized, Toml};
 
 use self::raw::{LogForm, Raw};
+use crate::job::SecretHash;
 use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{
     ATTEMPTS_MAX, Defaults, LEASE_MAX_MS, LEASE_MIN_MS, WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS,
@@ -44,6 +45,8 @@ pub struct Config {
     pub background: background::Options,
     /// See [`http::origin::Hosts`].
     pub hosts: http::origin::Hosts,
+    /// See [`http::access::Options`].
+    pub access: http::access::Options,
     /// See [`http::Limits`].
     pub limits: http::Limits,
     /// The memory for requests and responses, in bytes.
@@ -135,6 +138,13 @@ fn is_option(word: &str) -> bool {
 #[error("{0}")]
 pub struct ConfigError(String);
 
+impl ConfigError {
+    /// Returns the error of a configuration with which the server does not start.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
 /// The values of command-line flags.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
@@ -212,13 +222,14 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let check = Check(figment);
     check_ranges(&raw, &check)?;
     let memory = memory_bytes(&raw.limits, &check)?;
-    let Raw { listen, store, shutdown_ms, log, http, tls, limits, defaults, wait, reaper, mongodb } = raw;
+    let Raw { listen, store, shutdown_ms, log, http, tls, auth, limits, defaults, wait, reaper, mongodb } =
+        raw;
     let ms = Duration::from_millis;
     let store: StoreUrl = store.parse().map_err(|what: String| check.fault("store", &what))?;
+    let listen: SocketAddr =
+        listen.parse().map_err(|_| check.fault("listen", "must be ADDRESS:PORT, such as 127.0.0.1:8321"))?;
     Ok(Config {
-        listen: listen
-            .parse()
-            .map_err(|_| check.fault("listen", "must be ADDRESS:PORT, such as 127.0.0.1:8321"))?,
+        listen,
         shutdown: ms(shutdown_ms),
         log_filter: check.filter(log.filter)?,
         log_format: log.format.resolve(),
@@ -241,6 +252,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             reaper_batch: size(reaper.batch),
         },
         hosts: http::origin::Hosts::new(http.hosts),
+        access: access(&auth, listen, &check)?,
         limits: http::Limits {
             body_bytes: size(limits.body_bytes),
             body_pause: ms(limits.body_pause_ms),
@@ -307,6 +319,34 @@ fn memory_bytes(limits: &raw::Limits, check: &Check<'_>) -> Result<usize, Config
     }
 }
 
+fn access(
+    auth: &raw::Auth,
+    listen: SocketAddr,
+    check: &Check<'_>,
+) -> Result<http::access::Options, ConfigError> {
+    let admin = match (auth.admin_key.as_str(), auth.admin_key_file.as_str()) {
+        ("", "") => None,
+        (key, "") => Some(check.admin_key("auth.admin_key", key)?),
+        ("", file) => {
+            let unreadable = |error| check.fault("auth.admin_key_file", &format!("cannot be read: {error}"));
+            let text = std::fs::read_to_string(file).map_err(unreadable)?;
+            let first = text.lines().next().unwrap_or_default();
+            Some(check.admin_key("auth.admin_key_file", first.trim_end())?)
+        }
+        _ => return Err(check.fault("auth.admin_key_file", "cannot be combined with auth.admin_key")),
+    };
+    Ok(http::access::Options {
+        required: match auth.required {
+            raw::Required::Always(required) => Some(required),
+            raw::Required::When(raw::RequiredWhen::Auto) => None,
+        },
+        admin,
+        is_exposed: !listen.ip().to_canonical().is_loopback(),
+        open_metrics: auth.open.contains(&raw::Open::Metrics),
+        open_docs: auth.open.contains(&raw::Open::Docs),
+    })
+}
+
 fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
@@ -339,6 +379,13 @@ impl Check<'_> {
             })),
             (None, _) => Err(self.fault("tls.certificate", "must be set with tls.key and tls.client_ca")),
             (_, None) => Err(self.fault("tls.key", "must be set with tls.certificate")),
+        }
+    }
+
+    fn admin_key(&self, key: &str, text: &str) -> Result<SecretHash, ConfigError> {
+        match secret::admin_key_fault(text) {
+            Some(what) => Err(self.fault(key, what)),
+            None => Ok(SecretHash::of(text)),
         }
     }
 
@@ -422,6 +469,26 @@ mod tests {
     }
 
     #[test]
+    fn an_admin_key_is_not_shown() {
+        let canary = "canary-canary-canary-canary-canary";
+        let config = with(&[("TAILBACK_AUTH__ADMIN_KEY", canary)], &Flags::default()).unwrap();
+        assert_eq!(config.access.admin, Some(SecretHash::of(canary)));
+        assert!(!format!("{config:?}").contains("canary"));
+        for (key, value) in [
+            ("TAILBACK_AUTH__ADMIN_KEY", "canary"),
+            ("TAILBACK_AUTH__ADMIN_KEY", "canary canary canary canary canary canary"),
+            ("TAILBACK_AUTH__ADMIN_KEY", "canary-canary-canary-canary-canary-ä"),
+        ] {
+            let error = with(&[(key, value)], &Flags::default()).unwrap_err();
+            assert!(error.starts_with("auth.admin_key must be") && !error.contains("canary"), "{error}");
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "[auth]\nadmin_key = 1234567890").unwrap();
+        let error = load(Some(file.path()), std::iter::empty(), &Flags::default()).unwrap_err().to_string();
+        assert!(error.contains("auth.admin_key must be a text") && !error.contains("1234"), "{error}");
+    }
+
+    #[test]
     fn mistakes_name_the_key_and_the_place() {
         let flags = Flags::default();
         for (key, value, says) in [
@@ -434,6 +501,8 @@ mod tests {
             ("TAILBACK_STORE", "redis://host", "store must be"),
             ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
             ("TAILBACK__SHUTDOWN_MS", "x", "shutdown_ms"),
+            ("TAILBACK_AUTH__REQUIRED", "maybe", "auth.required must be true, false or \"auto\""),
+            ("TAILBACK_AUTH__ADMIN_KEY_FILE", "/does/not/exist", "auth.admin_key_file cannot be read"),
             ("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "999", "worker_timeout_ms must be 1000 to 86400000"),
             (
                 "TAILBACK_LIMITS__MEMORY_BYTES",

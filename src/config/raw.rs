@@ -22,6 +22,7 @@ pub struct Raw {
     pub log: Log,
     pub http: Http,
     pub tls: Tls,
+    pub auth: Auth,
     pub limits: Limits,
     pub defaults: Defaults,
     pub wait: Wait,
@@ -52,6 +53,45 @@ pub enum LogForm {
 pub struct Http {
     pub hosts: Vec<String>,
     pub trusted_proxies: Vec<String>,
+}
+
+/// See `config.toml`. Not `Debug`: it has a secret.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    pub required: Required,
+    pub admin_key: String,
+    pub admin_key_file: String,
+    pub open: Vec<Open>,
+}
+
+impl std::fmt::Debug for Auth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Auth").field("required", &self.required).finish_non_exhaustive()
+    }
+}
+
+/// See `config.toml`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+pub enum Required {
+    Always(bool),
+    When(RequiredWhen),
+}
+
+/// See `config.toml`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequiredWhen {
+    Auto,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Open {
+    Metrics,
+    Docs,
 }
 
 /// See `config.toml`.
@@ -133,7 +173,8 @@ pub struct Environment(Vec<(String, String)>);
 
 const PREFIX: &str = "TAILBACK_";
 /// Keys whose value is a string even if it looks like another type.
-const TEXTS: [&str; 4] = ["listen", "store", "log.filter", "log.format"];
+const TEXTS: [&str; 6] =
+    ["listen", "store", "log.filter", "log.format", "auth.admin_key", "auth.admin_key_file"];
 
 impl Environment {
     /// Returns the variables that are configuration.
@@ -235,6 +276,11 @@ pub fn describe(error: Error) -> String {
         key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
     }
     let source = error.metadata.as_ref().map(|metadata| source(metadata, &key)).unwrap_or_default();
+    match key.as_str() {
+        "auth.admin_key" => return format!("{key} must be a text{source}"), // its value is not to be quoted
+        "auth.required" => return format!("{key} must be true, false or \"auto\"{source}"),
+        _ => {}
+    }
     match &error.kind {
         Kind::UnknownField(_, known) => {
             format!("{key} is an unknown option{source}; known options: {}", known.join(", "))

@@ -23,6 +23,18 @@ fn mask_line(line: &str) -> String {
     format!("{}***{}", line.get(..start).unwrap_or_default(), line.get(at..).unwrap_or_default())
 }
 
+/// The shortest admin key, in characters.
+const ADMIN_KEY_MIN: usize = 32;
+
+/// Returns what is wrong with an admin key, without quoting any of it.
+pub fn admin_key_fault(key: &str) -> Option<&'static str> {
+    if key.len() < ADMIN_KEY_MIN {
+        return Some("must be 32 or more characters, such as the output of `openssl rand -hex 32`");
+    }
+    let is_visible = key.bytes().all(|byte| byte.is_ascii_graphic());
+    (!is_visible).then_some("must be of visible ASCII characters, without spaces")
+}
+
 /// Returns whether a word of the command line, or a value, may have credentials.
 pub fn is_suspect(text: &str) -> bool {
     text.contains('@') || text.contains("mongodb")

@@ -23,6 +23,7 @@ use tower::Service;
 
 use super::peers::{Peers, Share};
 use super::problem::Code;
+use super::session::{Peer, Source};
 use super::stream::{self, Stream, Wire};
 use super::tls::{self, Encrypted, Tls};
 use super::wire::{Bounds, Refusal};
@@ -102,6 +103,8 @@ struct Admitted {
     is_spare: bool,
     /// What it counts for its peer.
     _share: Option<Share>,
+    /// The address of the peer.
+    address: IpAddr,
     /// Where the connection is that of a trusted proxy.
     behind_proxy: Option<Proxy>,
 }
@@ -182,8 +185,8 @@ impl<S> Connection<S> {
         S: Handler<B>,
         B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
-        let Admitted { stream, _place, is_spare, _share, behind_proxy } = admitted;
-        let marks = Marks { is_spare, is_encrypted: tls.is_some(), behind_proxy };
+        let Admitted { stream, _place, is_spare, _share, address, behind_proxy } = admitted;
+        let marks = Marks { is_spare, is_encrypted: tls.is_some(), address, behind_proxy };
         match tls {
             None => self.requests(stream, marks, watcher).await,
             Some(tls) => {
@@ -233,6 +236,7 @@ impl<S> Connection<S> {
 struct Marks {
     is_spare: bool,
     is_encrypted: bool,
+    address: IpAddr,
     behind_proxy: Option<Proxy>,
 }
 
@@ -241,10 +245,17 @@ impl Marks {
     /// place of connections.
     fn set(&self, request: &mut Request<Incoming>, wire: &Arc<Wire>) -> Option<Option<Share>> {
         // A client that the proxy does not name counts as the proxy itself.
-        let share = self
+        let client = self
             .behind_proxy
             .as_ref()
-            .map(|Proxy { address, peers }| peers.enter(peers.client(request.headers()).unwrap_or(*address)));
+            .map(|Proxy { address, peers }| (peers, peers.client(request.headers()).unwrap_or(*address)));
+        let share = client.map(|(peers, address)| peers.enter(address));
+        if request.uri().path() == "/v1/session" {
+            let Self { is_encrypted, address, .. } = *self;
+            let peer = Peer { address, is_proxy: self.behind_proxy.is_some(), is_encrypted };
+            let source = Source::new(peer, client.map(|(_, address)| address), request.headers());
+            request.extensions_mut().insert(source);
+        }
         let extensions = request.extensions_mut();
         if let Some(refusal) = wire.next_request() {
             extensions.insert(refusal);
@@ -299,5 +310,5 @@ async fn accept(
         }
         return None;
     }
-    Some(Admitted { stream, _place: place, is_spare, _share: share, behind_proxy })
+    Some(Admitted { stream, _place: place, is_spare, _share: share, address, behind_proxy })
 }

@@ -1,6 +1,8 @@
 //! The HTTP layer: extract, call one method of [`crate::queue::Queues`], respond. Does not depend on a store.
 
+pub mod access;
 pub mod answer;
+pub mod authority;
 pub mod body;
 pub mod budget;
 pub mod listen;
@@ -12,6 +14,7 @@ pub mod problem;
 pub mod request_id;
 pub mod routes;
 pub mod security;
+pub mod session;
 pub mod stream;
 pub mod tls;
 pub mod wire;
@@ -25,7 +28,7 @@ use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRef, MatchedPath, Request};
 use axum::http::header;
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -53,6 +56,10 @@ pub struct AppState {
     pub limits: Limits,
     /// The memory for requests and responses.
     pub budget: Budget,
+    /// Whether and which keys are required.
+    pub access: access::Options,
+    /// The logins that failed lately.
+    pub attempts: Arc<session::Attempts>,
 }
 
 /// What the operations routes report about the server itself.
@@ -98,6 +105,13 @@ pub struct Limits {
     pub request: Duration,
 }
 
+/// What is judged before the router.
+struct Entry {
+    hosts: Hosts,
+    access: access::Options,
+    queues: Queues,
+}
+
 /// A response, compressed if it is large enough.
 pub type Compressed = axum::http::Response<CompressionBody<Body>>;
 
@@ -107,7 +121,8 @@ pub fn service(
     state: AppState,
     hosts: Hosts,
 ) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
-    let (hosts, budget) = (Arc::new(hosts), state.budget.clone());
+    let entry = Arc::new(Entry { hosts, access: state.access, queues: state.queues.clone() });
+    let budget = state.budget.clone();
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
     let router: Router = router
@@ -119,16 +134,16 @@ pub fn service(
                 "this path does not support the method; see the Allow header, or /docs",
             )
         })
-        .layer(middleware::from_fn(record_route))
+        .layer(middleware::from_fn_with_state(state.clone(), access::guard))
         .with_state(state);
-    let respond = move |request| respond(router.clone(), hosts.clone(), budget.clone(), request);
+    let respond = move |request| respond(router.clone(), entry.clone(), budget.clone(), request);
     CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(respond))
 }
 
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
 async fn respond(
     router: Router,
-    hosts: Arc<Hosts>,
+    entry: Arc<Entry>,
     budget: Budget,
     mut request: Request,
 ) -> Result<Response, Infallible> {
@@ -137,7 +152,7 @@ async fn respond(
     account.iter().for_each(|account| drop(request.extensions_mut().insert(account.clone())));
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
-    let guarded = AssertUnwindSafe(route(router, &hosts, request)).catch_unwind();
+    let guarded = AssertUnwindSafe(route(router, &entry, request)).catch_unwind();
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
@@ -165,7 +180,7 @@ async fn respond(
 }
 
 /// Rejects what no route is to see.
-async fn route(mut router: Router, hosts: &Hosts, request: Request) -> Response {
+async fn route(mut router: Router, entry: &Entry, request: Request) -> Response {
     if let Some(wire::Refusal { code, detail }) = request.extensions().get() {
         return ([(header::CONNECTION, "close")], Problem::new(*code, *detail)).into_response();
     }
@@ -176,6 +191,9 @@ async fn route(mut router: Router, hosts: &Hosts, request: Request) -> Response 
         );
         return ([(header::CONNECTION, "close")], busy).into_response();
     }
+    // A foreign page that has its own name resolved to this server has no key.
+    let hosts =
+        Some(&entry.hosts).filter(|hosts| !hosts.is_default || !entry.access.is_required(&entry.queues));
     if let Err(problem) = origin::check(&request, hosts) {
         return problem.into_response();
     }
@@ -188,15 +206,6 @@ async fn route(mut router: Router, hosts: &Hosts, request: Request) -> Response 
 /// Returns whether this is what operators look at: served when all other connections are in use.
 fn is_operational(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics")
-}
-
-/// Records the matched route in the response: only the router knows it.
-async fn record_route(route: Option<MatchedPath>, request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    if let Some(route) = route {
-        response.extensions_mut().insert(route);
-    }
-    response
 }
 
 /// Returns what is compressed: compressing a small response costs more than it saves.

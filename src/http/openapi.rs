@@ -2,15 +2,18 @@
 
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::AppState;
+use super::access::{self, Need};
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, jobs, operations, queues, reserve, schedules, semaphores, settle, stats, workers,
+    batches, jobs, keys, operations, queues, reserve, schedules, semaphores, session, settle, stats, workers,
 };
+use crate::job::Scope;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -32,6 +35,7 @@ use super::routes::{
         (name = "semaphores", description = "Shared limits on how many jobs are reserved at once"),
         (name = "schedules", description = "Cron rules that push jobs"),
         (name = "workers", description = "Workers and their heartbeats"),
+        (name = "keys", description = "API keys and their scopes"),
         (name = "operations", description = "For operators: health, metrics, figures")
     ),
     components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem))
@@ -74,6 +78,10 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::remove))
         .routes(routes!(workers::heartbeat))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(keys::delete))
+        .routes(routes!(session::log_in, session::log_out))
         .routes(routes!(stats::queue))
         .routes(routes!(stats::server))
         .routes(routes!(operations::healthz))
@@ -89,6 +97,11 @@ pub fn document() -> OpenApi {
 /// Adds the common problems to every operation, and to some the problems that only they return.
 pub fn finish(mut api: OpenApi) -> OpenApi {
     api.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    let mut bearer = Http::new(HttpAuthScheme::Bearer);
+    bearer.description =
+        Some("An API key, while keys are required; each operation names its scope.".to_owned());
+    let components = api.components.get_or_insert_with(Default::default);
+    components.add_security_scheme("key", SecurityScheme::Http(bearer));
     for (path, item) in &mut api.paths.paths {
         let bodied = [&mut item.post, &mut item.put, &mut item.patch];
         for operation in bodied.into_iter().flatten() {
@@ -99,7 +112,9 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
             add(operation, &[Code::CrossSite]);
         }
         let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
-        for operation in all.into_iter().flatten() {
+        for (method, operation) in METHODS.into_iter().zip(all) {
+            let Some(operation) = operation else { continue };
+            secure(operation, access::need(method, path));
             let id = operation.operation_id.clone().unwrap_or_default();
             SPECIFIC
                 .iter()
@@ -119,6 +134,20 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
         }
     }
     api
+}
+
+/// The methods of a path item, in the order in which [`finish`] takes them.
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+/// Says which scope an operation needs while keys are required. One that is not in the table of the routes is refused.
+fn secure(operation: &mut Operation, need: Option<Need>) {
+    if need == Some(Need::Open) {
+        operation.security = Some(Vec::new());
+        return;
+    }
+    let scopes: Vec<&str> = need.into_iter().flat_map(Need::scopes).map(Scope::as_str).collect();
+    operation.security = Some(vec![SecurityRequirement::new("key", scopes)]);
+    add(operation, &[Code::Unauthorized, Code::Forbidden]);
 }
 
 /// Problems of single operations, by id, in addition to those in the handlers' annotations.

@@ -12,14 +12,22 @@ use axum::http::uri::Authority;
 
 use super::problem::{Code, Problem};
 
+/// The names in `config.toml`.
+const DEFAULT: [&str; 2] = ["localhost", "*.localhost"];
+
 /// The names under which the server is reached.
 #[derive(Debug, Clone)]
-pub struct Hosts(Vec<String>);
+pub struct Hosts {
+    names: Vec<String>,
+    /// Whether these are the names that apply unless others are configured.
+    pub is_default: bool,
+}
 
 impl Hosts {
     /// Returns the allow-list of these names; `*.NAME` allows every name below one, `*` all.
     pub fn new(names: Vec<String>) -> Self {
-        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+        let names: Vec<String> = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
+        Self { is_default: names == DEFAULT, names }
     }
 
     /// Returns whether a request for this host is meant for this server. An address cannot be rebound.
@@ -29,7 +37,7 @@ impl Hosts {
             return true;
         }
         let host = host.trim_end_matches('.');
-        self.0.iter().any(|name| match name.strip_prefix('*') {
+        self.names.iter().any(|name| match name.strip_prefix('*') {
             Some("") => true,
             // With the dot, so that it is a name below this one.
             Some(suffix) => {
@@ -41,14 +49,17 @@ impl Hosts {
     }
 }
 
-/// Refuses a request that is not meant for this server, or that a foreign page sends.
-pub fn check(request: &Request, hosts: &Hosts) -> Result<(), Problem> {
+/// Refuses a request that is not meant for this server, by its host if there are names to compare, or that a foreign page
+/// sends.
+pub fn check(request: &Request, hosts: Option<&Hosts>) -> Result<(), Problem> {
     let headers = request.headers();
     let named = headers.get(header::HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let authority = request.uri().authority().or(named.as_ref());
     // Whether the server is alive is no secret, and probes have names of their own for it.
     let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
-    if let Some(authority) = authority.filter(|authority| !is_probe && !hosts.allows(authority.host())) {
+    let is_allowed =
+        |authority: &&Authority| is_probe || hosts.is_none_or(|hosts| hosts.allows(authority.host()));
+    if let Some(authority) = authority.filter(|authority| !is_allowed(authority)) {
         let detail = format!(
             "{} is not in http.hosts, the names under which this server is reached",
             authority.host()

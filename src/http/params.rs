@@ -8,9 +8,10 @@ use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::access;
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{BatchId, JobId, QueueName};
+use crate::job::{ApiKeyId, BatchId, JobId, QueueName};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The maximum number of elements in a page of a list.
@@ -27,7 +28,9 @@ impl<S: Send + Sync> FromRequestParts<S> for InQueue {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
         let invalid = |_| Problem::parameter("queue", format!("must be {NAME_RULE}"));
-        text.parse().map(Self).map_err(invalid)
+        let queue = text.parse().map_err(invalid)?;
+        access::of(parts)?.in_queue(&queue)?;
+        Ok(Self(queue))
     }
 }
 
@@ -66,6 +69,18 @@ impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
         let text = segment(parts, state).await?;
         let unknown = |_| Problem::new(Code::UnknownBatch, "there is no batch with this id");
         text.parse().map(Self).map_err(unknown)
+    }
+}
+
+/// The id of an API key in the path. A text that cannot be one is `unknown-key`.
+pub struct OfKey(pub ApiKeyId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = segment(parts, state).await?;
+        text.parse().map(Self).map_err(|_| Problem::new(Code::UnknownKey, "there is no key with this id"))
     }
 }
 
@@ -205,7 +220,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
         let Some(text) = header_text(&parts.headers, &name)? else {
             return Ok(Self(None));
         };
-        text.parse().map(|key| Self(Some(key))).map_err(|rule| Problem::parameter("Idempotency-Key", rule))
+        let invalid = |rule| Problem::parameter("Idempotency-Key", rule);
+        let key: IdempotencyKey = text.parse().map_err(invalid)?;
+        Ok(Self(Some(key.of(access::of(parts)?.caller.identity()))))
     }
 }
 

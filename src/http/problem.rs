@@ -46,6 +46,12 @@ macro_rules! codes {
 codes! {
     /// The body is not valid JSON, or a header is invalid.
     Malformed = BAD_REQUEST, false, "The request is malformed";
+    /// A key is required: there is none, or it is wrong, has expired or was revoked.
+    Unauthorized = UNAUTHORIZED, false, "A valid key is required";
+    /// The key does not allow this.
+    Forbidden = FORBIDDEN, false, "The key does not allow this";
+    /// A login is possible over TLS, or on the server's own machine.
+    TlsRequired = FORBIDDEN, false, "TLS is required";
     /// A browser sent this on behalf of a page of another site.
     CrossSite = FORBIDDEN, false, "Cross-site requests are forbidden";
     /// The server is not meant to be reached under this name (`http.hosts`).
@@ -56,6 +62,8 @@ codes! {
     UnknownJob = NOT_FOUND, false, "There is no such job";
     /// There is no such schedule.
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
+    /// There is no such API key.
+    UnknownKey = NOT_FOUND, false, "There is no such key";
     /// There is no such semaphore.
     UnknownSemaphore = NOT_FOUND, false, "There is no such semaphore";
     /// The worker has sent no heartbeat lately, and holds no jobs.
@@ -97,6 +105,8 @@ codes! {
     InvalidField = UNPROCESSABLE_ENTITY, false, "A field is invalid";
     /// The `Idempotency-Key` was already used for a different request.
     IdempotencyKeyReused = UNPROCESSABLE_ENTITY, false, "The Idempotency-Key was used for a different request";
+    /// Too many logins of this client failed.
+    TooManyAttempts = TOO_MANY_REQUESTS, true, "Too many attempts";
     /// The queue has as many unfinished jobs as its `max_jobs` allows.
     QueueFull = TOO_MANY_REQUESTS, true, "The queue is full";
     /// There are as many queues, workers, schedules, semaphores or idempotency keys as the configuration allows; `detail` names
@@ -249,6 +259,7 @@ impl From<Error> for Problem {
             Error::SemaphoreInUse(_) => Self::new(Code::SemaphoreInUse, text),
             Error::UnknownSchedule(_) => Self::new(Code::UnknownSchedule, text),
             Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
+            Error::UnknownApiKey(_) => Self::new(Code::UnknownKey, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Draining => Self::new(Code::Draining, text),
@@ -291,6 +302,9 @@ impl IntoResponse for Problem {
         let mut response = (code.status(), Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if code == Code::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tailback\""));
+        }
         if let Some(seconds) = code.retry_after() {
             headers.insert(header::RETRY_AFTER, seconds);
         }

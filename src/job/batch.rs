@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::record::NewJob;
 use super::spec::flat_spec;
 use super::transition::{Next, Outcome, Step};
-use super::{BatchId, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
+use super::{ApiKeyId, BatchId, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
 use crate::faults;
 
 flat_spec! {
@@ -110,6 +110,8 @@ pub struct Batch {
     pub callback: JobId,
     /// What is pushed at the end, if anything.
     pub on_finished: Option<OnFinished>,
+    /// The id of the API key that created it, if it is for some queues only: no other such key may use it.
+    pub owner: Option<ApiKeyId>,
 }
 
 impl Batch {
@@ -131,6 +133,7 @@ impl Batch {
             purge_at: None,
             callback,
             on_finished,
+            owner: None,
         }
     }
 

@@ -6,7 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
 
 use super::Timestamp;
 use super::names::text_type;
@@ -38,9 +41,6 @@ text_type! {
 #[serde(transparent)]
 pub struct Claim(Box<str>);
 
-const CLAIM_LEN: usize = 20;
-const TAIL_LEN: usize = 6;
-
 impl Claim {
     /// Returns a fresh one: 120 random bits.
     pub fn random() -> Self {
@@ -56,12 +56,6 @@ impl Claim {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// Returns the reservation of one of the jobs that this claim won. It ends in the tail of the job's id, so
-    /// that each delivery has a token of its own although one claim wins many jobs.
-    pub fn reservation(&self, id: &JobId) -> Reservation {
-        Reservation(format!("{}{}", self.0, tail(id)).into())
-    }
 }
 
 impl fmt::Debug for Claim {
@@ -70,18 +64,68 @@ impl fmt::Debug for Claim {
     }
 }
 
-impl Reservation {
-    /// Returns the claim behind this token, if it is a token of this job.
-    pub fn claim(&self, id: &JobId) -> Option<Claim> {
-        let text = self.as_str();
-        let claim = text.get(..CLAIM_LEN)?;
-        (text.get(CLAIM_LEN..) == Some(tail(id))).then(|| Claim(claim.into()))
+const CLAIM_LEN: usize = 20;
+/// The length of the tail of a token that is signed: 66 bits.
+const SIGNED_LEN: usize = 11;
+/// The length of the tail of one that is not.
+const PLAIN_LEN: usize = 6;
+
+/// Makes and reads the tokens of reservations. A token is the claim and a tail, so that each delivery has a token of its own
+/// although one claim wins many jobs.
+///
+/// While keys are required the tail is a signature that only the servers over one database can make, since they share a
+/// secret: then the holder of one job cannot derive the tokens of others. While they are not, there is nothing to protect;
+/// the tail is the end of the job's id, which servers of older versions understand as well.
+#[derive(Clone)]
+pub struct Tokens(Hmac<Sha256>);
+
+impl Tokens {
+    /// Signs tokens with this secret.
+    pub fn new(secret: &[u8; 32]) -> Self {
+        let mut block = [0; 64]; // HMAC pads a short key with zeros
+        block[..32].copy_from_slice(secret);
+        Self(Hmac::new(&block.into()))
+    }
+
+    /// Returns the signature of a text for another purpose than tokens, which no token can be.
+    pub fn sign(&self, purpose: &str, text: &[u8]) -> String {
+        let mut mac = self.0.clone();
+        mac.update(&[0]); // what is signed for a token begins with a claim
+        mac.update(purpose.as_bytes());
+        mac.update(&[0]);
+        mac.update(text);
+        URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
+    }
+
+    fn signature(&self, claim: &str, id: &JobId) -> String {
+        let mut mac = self.0.clone();
+        mac.update(claim.as_bytes());
+        mac.update(&[0]); // no token has it
+        mac.update(id.as_str().as_bytes());
+        let mut signature = URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes());
+        signature.truncate(SIGNED_LEN);
+        signature
+    }
+
+    /// Returns the reservation of one of the jobs that this claim won, signed or not.
+    pub fn reservation(&self, claim: &Claim, id: &JobId, signed: bool) -> Reservation {
+        let signature = signed.then(|| self.signature(&claim.0, id));
+        let tail = signature.as_deref().unwrap_or_else(|| plain_tail(id));
+        Reservation(format!("{}{tail}", claim.0).into())
+    }
+
+    /// Returns the claim behind a token, if it is a token of this job; where it must be `signed`, only if it is.
+    pub fn claim(&self, token: &Reservation, id: &JobId, signed: bool) -> Option<Claim> {
+        let (claim, tail) = token.as_str().split_at_checked(CLAIM_LEN)?;
+        let is_plain = || tail == plain_tail(id);
+        let is_signed = || -> bool { self.signature(claim, id).as_bytes().ct_eq(tail.as_bytes()).into() };
+        ((!signed && is_plain()) || is_signed()).then(|| Claim(claim.into()))
     }
 }
 
-fn tail(id: &JobId) -> &str {
+fn plain_tail(id: &JobId) -> &str {
     let text = id.as_str();
-    &text[text.len().saturating_sub(TAIL_LEN)..]
+    &text[text.len().saturating_sub(PLAIN_LEN)..]
 }
 
 /// Makes job ids that sort in the order in which they were asked for.
@@ -123,13 +167,23 @@ mod tests {
     fn a_reservation_belongs_to_one_job() {
         let ids = IdSource::default();
         let (one, two) = (ids.next(Timestamp::from_millis(1)), ids.next(Timestamp::from_millis(1)));
+        let (tokens, others) = (Tokens::new(&[1; 32]), Tokens::new(&[2; 32]));
         let claim = Claim::random();
-        let token = claim.reservation(&one);
-        assert_eq!(token.claim(&one), Some(claim.clone()));
-        assert_eq!(token.claim(&two), None);
-        assert_ne!(token, claim.reservation(&two));
-        assert_eq!("short".parse::<Reservation>().unwrap().claim(&one), None);
-        assert_eq!(claim.reservation(&"x".parse().unwrap()).claim(&"x".parse().unwrap()), Some(claim));
+        for signed in [false, true] {
+            let token = tokens.reservation(&claim, &one, signed);
+            assert_eq!(tokens.claim(&token, &one, signed), Some(claim.clone()));
+            assert_eq!(tokens.claim(&token, &two, signed), None);
+            assert_ne!(token, tokens.reservation(&claim, &two, signed));
+            assert_eq!(tokens.claim(&token, &one, false), Some(claim.clone()));
+        }
+        let plain = tokens.reservation(&claim, &one, false);
+        assert_eq!(tokens.claim(&plain, &one, true), None);
+        let signed = tokens.reservation(&claim, &one, true);
+        assert_eq!(others.claim(&signed, &one, true), None);
+        assert_eq!(tokens.claim(&"short".parse().unwrap(), &one, false), None);
+        let short: JobId = "x".parse().unwrap();
+        let token = tokens.reservation(&claim, &short, false);
+        assert_eq!(tokens.claim(&token, &short, false), Some(claim));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! valid ([`QueueName`], [`JobId`], [`Payload`] …), so that inner code never checks them again, and
 //! [`transition`] says, for both stores alike, what an operation does to a job.
 
+pub mod access;
 pub mod backoff;
 pub mod batch;
 pub mod cron;
@@ -25,9 +26,10 @@ pub mod state;
 pub mod time;
 pub mod transition;
 
+pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Scope, SecretHash};
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchResult, Ending, OnFinished};
-pub use ids::{BatchId, Claim, IdSource, JobId, Reservation};
+pub use ids::{BatchId, Claim, IdSource, JobId, Reservation, Tokens};
 pub use invalid::Invalid;
 pub use names::{GroupName, JobKey, QueueName, QueuePattern, SemaphoreName, WorkerName, WorkerVersion};
 pub use payload::Payload;

@@ -90,7 +90,7 @@ text_type! {
 /// The rule for a [`WorkerVersion`], in the words of an error response.
 pub const VERSION_RULE: &str = "1 to 128 bytes of text without control characters";
 
-fn is_version(text: &str) -> bool {
+pub(super) fn is_version(text: &str) -> bool {
     (1..=128).contains(&text.len()) && !text.contains(char::is_control)
 }
 
@@ -127,9 +127,23 @@ pub enum QueuePattern {
 impl QueuePattern {
     /// Whether this pattern matches the queue.
     pub fn matches(&self, queue: &QueueName) -> bool {
+        self.matches_text(queue.as_str())
+    }
+
+    /// Whether this pattern matches a name, of whatever it is.
+    pub fn matches_text(&self, name: &str) -> bool {
         match self {
-            Self::One(name) => name == queue,
-            Self::Prefix(prefix) => queue.as_str().starts_with(&**prefix),
+            Self::One(one) => one.as_str() == name,
+            Self::Prefix(prefix) => name.starts_with(&**prefix),
+        }
+    }
+
+    /// Returns whether this pattern matches whatever the other one matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (_, Self::One(name)) => self.matches(name),
+            (Self::One(_), Self::Prefix(_)) => false,
+            (Self::Prefix(ours), Self::Prefix(theirs)) => theirs.starts_with(&**ours),
         }
     }
 }
@@ -153,6 +167,12 @@ impl fmt::Display for QueuePattern {
             Self::One(name) => name.fmt(f),
             Self::Prefix(prefix) => write!(f, "{prefix}*"),
         }
+    }
+}
+
+impl serde::Serialize for QueuePattern {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

@@ -8,7 +8,9 @@ use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_year;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules};
+use crate::job::{
+    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules,
+};
 use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
 
 /// The most jobs that one call adds to a batch.
@@ -25,6 +27,8 @@ pub struct NewBatch {
     pub on_finished: Option<OnFinished>,
     /// Whether these are all of its jobs.
     pub sealed: bool,
+    /// The API key that creates it, where that is for some queues only.
+    pub owner: Option<ApiKeyId>,
 }
 
 impl Queues {
@@ -36,7 +40,10 @@ impl Queues {
             self.check_on_finished(on_finished).await.map_err(|error| error.under("/on_finished"))?;
         }
         let jobs = self.batch_jobs(&id, new.jobs).await?;
-        let batch = Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now);
+        let batch = Batch {
+            owner: new.owner,
+            ..Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now)
+        };
         self.change_batch(id, jobs, move |store, jobs, rules| {
             Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
         })

@@ -2,7 +2,7 @@
 
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
-use crate::job::{Job, JobId, JobSpec, NewJob, QueueName, Timestamp, Visible};
+use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Scope, Timestamp, Visible};
 use crate::store::{Change, Denied, Filter};
 
 /// How many jobs one step reads and changes.
@@ -29,13 +29,15 @@ impl Queues {
             ));
         }
         let filter = Filter { before, ..Filter::state(queue.clone(), state) };
-        self.each(&filter, None, |_| Operation::Purge { state }).await
+        self.each(&filter, None, |_| Some(Operation::Purge { state })).await
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which
-    /// return to where they came from. Returns how many.
-    pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>) -> Result<u64> {
-        let operation = |_: &Job| Operation::Redrive { queue: queue.clone() };
+    /// return to where they came from, unless the caller may not push there. Returns how many.
+    pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>, caller: &Caller) -> Result<u64> {
+        let may_return =
+            |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
+        let operation = |job: &Job| may_return(job).then(|| Operation::Redrive { queue: queue.clone() });
         let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
         for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
             let left = limit.map(|limit| limit.saturating_sub(affected));
@@ -47,15 +49,16 @@ impl Queues {
 
     /// Removes every job of the queue, also those that workers hold. Returns how many.
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
-        self.each(&Filter::all(queue.clone()), None, |_| Operation::Cancel { force: true }).await
+        self.each(&Filter::all(queue.clone()), None, |_| Some(Operation::Cancel { force: true })).await
     }
 
-    /// Applies an operation to each job that the filter means; one whose state has changed is passed over.
+    /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed is
+    /// passed over.
     async fn each(
         &self,
         filter: &Filter,
         limit: Option<u64>,
-        operation: impl Fn(&Job) -> Operation + Send,
+        operation: impl Fn(&Job) -> Option<Operation> + Send,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -72,8 +75,11 @@ impl Queues {
             last = Some(job.meta.id.clone());
             let changes: Vec<Change> = jobs
                 .iter()
-                .map(|job| Change { id: job.meta.id.clone(), operation: operation(job) })
+                .filter_map(|job| Some(Change { id: job.meta.id.clone(), operation: operation(job)? }))
                 .collect();
+            if changes.is_empty() {
+                continue;
+            }
             let verb = changes.first().map(|change| change.operation.verb());
             let now = self.now()?;
             let applied = self.0.store.apply(changes, &self.rules()).await;

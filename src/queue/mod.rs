@@ -10,6 +10,7 @@
 //! | `jobs` | read, change, cancel and browse jobs |
 //! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
+//! | `access` | API keys |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
@@ -22,6 +23,7 @@
 //! | `maintenance`, `alarm` | what background tasks do, and what wakes them |
 //! | `readiness` | whether this server can serve |
 
+mod access;
 mod alarm;
 mod batches;
 mod bulk;
@@ -45,12 +47,14 @@ mod stats;
 mod waiters;
 mod workers;
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use self::access::KeyRing;
+pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
@@ -80,8 +84,8 @@ pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{
-    BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp, Visible,
-    WorkerName,
+    ApiKeyId, BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp,
+    Tokens, Visible, WorkerName,
 };
 use crate::store::{Denied, Named, PushRefused, SettingsSnapshot, Store, StoreError};
 
@@ -151,6 +155,9 @@ pub enum Error {
     /// The schedule has changed since the version that the caller knows.
     #[error("the schedule {0} is not of the version in If-Match")]
     ScheduleChanged(ScheduleName),
+    /// There is no such API key.
+    #[error("there is no key {0}")]
+    UnknownApiKey(ApiKeyId),
     /// The same idempotency key came with another request.
     #[error("the Idempotency-Key was used for another request")]
     IdempotencyKeyReused,
@@ -261,6 +268,9 @@ pub struct Shared {
     admission: Admission,
     settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
     refreshing: tokio::sync::Mutex<()>,
+    keys: KeyRing,
+    /// Known before any other call is let through to the store.
+    tokens: OnceLock<Tokens>,
     due: Alarm,
     reaper: Alarm,
     scheduler: Alarm,
@@ -291,6 +301,8 @@ impl Queues {
             admission: Admission::default(),
             settings: RwLock::new((Arc::default(), rules)),
             refreshing: tokio::sync::Mutex::default(),
+            keys: KeyRing::default(),
+            tokens: OnceLock::new(),
             due: Alarm::default(),
             reaper: Alarm::default(),
             scheduler: Alarm::default(),

@@ -26,23 +26,44 @@ const BEAT: Duration = Duration::from_millis(300);
 /// How long to wait before a request is closed again.
 const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
-/// The client's own name for a request: 1 to 255 visible ASCII characters.
+/// The client's own name for a request: 1 to 255 visible ASCII characters. Another client may use the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdempotencyKey(String);
+pub struct IdempotencyKey {
+    text: String,
+    client: String,
+}
 
 impl std::str::FromStr for IdempotencyKey {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let valid = (1..=255).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-        if valid { Ok(Self(text.to_owned())) } else { Err("must be 1 to 255 visible ASCII characters") }
+        let key = || Self { text: text.to_owned(), client: String::new() };
+        if valid { Ok(key()) } else { Err("must be 1 to 255 visible ASCII characters") }
     }
 }
 
 impl IdempotencyKey {
-    /// Returns a hash of the key, a text of the same length for every key.
+    /// Returns this key of a client, by what tells the client from others.
+    pub fn of(self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self }
+    }
+
+    /// Returns what tells the key from those of other requests and clients. Neither of the parts before it has a colon.
+    fn id(&self) -> String {
+        let by = if self.client.is_empty() { "" } else { "@" };
+        format!("{by}{}:{}", self.client, self.text)
+    }
+
+    /// Returns a hash of the key and its client, a text of the same length for every key.
     pub(super) fn digest(&self) -> String {
-        URL_SAFE_NO_PAD.encode(Sha256::digest(&self.0))
+        let mut digest = Sha256::new();
+        digest.update(&self.text);
+        if !self.client.is_empty() {
+            digest.update([0]); // neither of the texts has it
+            digest.update(&self.client);
+        }
+        URL_SAFE_NO_PAD.encode(digest.finalize())
     }
 }
 
@@ -328,7 +349,7 @@ impl Queues {
         let now = self.now()?;
         let pending_until = now.plus_ms(ask.wait_ms + GRACE_MS);
         Ok(Request {
-            id: format!("{queues}:{}", key.0),
+            id: format!("{queues}{}", key.id()),
             digest: Sha256::digest(body).into(),
             claim: Claim::random(),
             runner: self.0.runs.runner.clone(),

@@ -18,7 +18,7 @@ use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Claim, Job, QueueName, QueuePattern, State, WorkerName};
+use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
 use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError, Weight as _};
 
 /// The most jobs of one reserve or pop.
@@ -188,6 +188,17 @@ fn check(count: usize, wait_ms: u64) -> Result<()> {
 }
 
 impl Queues {
+    /// Returns the token of a reserved job for this caller.
+    pub fn reservation(&self, job: &Job, caller: &Caller) -> Option<Reservation> {
+        let tokens = self.0.tokens.get()?;
+        Some(tokens.reservation(job.meta.claim.as_ref()?, &job.meta.id, caller.is_known()))
+    }
+
+    /// Returns the claim behind the token that a caller sends for this job, if it is one.
+    pub fn claim_behind(&self, token: &str, id: &JobId, caller: &Caller) -> Option<Claim> {
+        self.0.tokens.get()?.claim(&token.parse().ok()?, id, caller.is_known())
+    }
+
     /// Takes jobs for a limited time; the most urgent first, queue by queue. Empty when nothing came in time.
     pub async fn reserve(&self, ask: ReserveAsk) -> Result<Vec<Job>> {
         check(ask.count, ask.wait_ms)?;

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{Error, Page, Queues, Result};
-use crate::job::{QueueName, QueueSettings, Rules};
+use crate::job::{QueueName, QueueSettings, Rules, Tokens};
 use crate::store::{Expected, Saved, SettingsSnapshot, StoreError, StoredSettings};
 
 /// How many times a change that ends in a conflict is retried.
@@ -56,8 +56,12 @@ impl Queues {
         self.0.settings.read().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clone()
     }
 
-    /// Reads the settings for the first time.
-    pub(super) async fn load_settings(&self) -> Result<(), StoreError> {
+    /// Reads the settings, the API keys and the secret of reservation tokens for the first time.
+    pub async fn load_settings(&self) -> Result<(), StoreError> {
+        // The secret and the keys first: once the settings are known, other calls are let through.
+        let secret = self.0.store.token_secret(rand::random()).await?;
+        self.0.tokens.get_or_init(|| Tokens::new(&secret));
+        self.0.keys.adopt(&self.0.store.api_keys().await?);
         if let Some(snapshot) = self.0.store.settings(None).await? {
             self.adopt(snapshot);
         }
@@ -74,11 +78,20 @@ impl Queues {
         Ok(())
     }
 
+    /// Reads the settings after a change of this server, which is done whether or not they can be read now: they are
+    /// read again soon.
+    pub(super) async fn reread_settings(&self) {
+        if let Err(error) = self.refresh_settings().await {
+            tracing::debug!(%error, "the settings are read again soon");
+        }
+    }
+
     /// Puts these settings in force. Wakes waiters of queues that are not paused any more, or whose limits
     /// have changed.
     fn adopt(&self, snapshot: SettingsSnapshot) {
         let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
         let rules = Rules::new(self.options().defaults.clone(), queues.collect());
+        self.0.keys.adopt(&snapshot.api_keys);
         let before = {
             let mut settings = self.0.settings.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             std::mem::replace(&mut *settings, (Arc::new(snapshot), rules.clone())).1

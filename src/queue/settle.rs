@@ -12,7 +12,7 @@ use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::spec::{check_size, check_year};
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome, Refusal};
-use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, Reservation, SemaphoreName, Timestamp};
+use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp};
 use crate::store::{Applied, Change, Denied, StoreError};
 
 /// The most jobs of one settle.
@@ -25,8 +25,8 @@ const PUSHES_MAX: usize = 1000;
 pub struct Settle {
     /// The job.
     pub id: JobId,
-    /// The token of the reservation; one that does not parse was never valid.
-    pub reservation: Option<Reservation>,
+    /// The claim of the reservation; `None`: the token was never valid.
+    pub claim: Option<Claim>,
     /// What is to be done.
     pub action: Action,
 }
@@ -109,8 +109,7 @@ impl Settle {
     }
 
     fn into_change(self, queues: &Queues, now: Timestamp) -> Change {
-        let claim = self.reservation.and_then(|token| token.claim(&self.id));
-        let claim = claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
+        let claim = self.claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
         let operation = match self.action {
             Action::Commit { result, push } => {
                 let key_ttl_ms = queues.options().defaults.key_ttl_ms;

@@ -14,15 +14,15 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected, Figures,
-    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Named, Opened, Overdue,
-    Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
+    Access, Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected,
+    Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Named, Opened,
+    Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
     SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError,
-    StoredSettings, Summary, TimedOut, Transfer, Worker, Workers,
+    StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Worker, Workers,
 };
 use crate::job::{
-    Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule, ScheduleName,
-    SemaphoreName, Timestamp, WorkerName,
+    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
+    ScheduleName, SecretHash, SemaphoreName, Timestamp, WorkerName,
 };
 use crate::telemetry;
 
@@ -46,6 +46,11 @@ impl Metered {
         } else {
             Err(StoreError::unavailable("the store has not been reached yet"))
         }
+    }
+
+    /// For the calls that come before the store is open.
+    fn check_migrated(&self) -> Result<()> {
+        if self.migrated.load(Ordering::Acquire) { Ok(()) } else { self.check_open() }
     }
 
     /// Measures a call if the store is open. `elements`: how many results it returns where it returns a list;
@@ -214,6 +219,12 @@ metered! {
         forget_request(request: &Request) -> Result<()>;
         knows_request(id: &str) -> Result<bool>;
     }
+    Access {
+        add_api_key(key: &ApiKey) -> Result<()>;
+        rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
+        remove_api_key(id: &ApiKeyId) -> Result<()>;
+        note_api_key_uses(uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
+    }
     Batches {
         create_batch(batch: Batch, jobs: Vec<NewJob>, rules: &Rules)
             -> Result<BatchChanged, BatchDenied>, each jobs;
@@ -267,6 +278,16 @@ impl Store for Metered {
         Ok(run)
     }
 
+    async fn api_keys(&self) -> Result<StoredKeys> {
+        self.check_migrated()?;
+        measured("api_keys", 1, self.inner.api_keys()).await
+    }
+
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
+        self.check_migrated()?;
+        measured("token_secret", 1, self.inner.token_secret(fresh)).await
+    }
+
     async fn ping(&self) -> Result<()> {
         self.call("ping", 1, 1, self.inner.ping()).await
     }
@@ -288,9 +309,7 @@ impl Store for Metered {
 #[async_trait]
 impl Settings for Metered {
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
-        if !self.migrated.load(Ordering::Acquire) {
-            self.check_open()?;
-        }
+        self.check_migrated()?;
         let settings = measured("settings", 1, self.inner.settings(known)).await?;
         self.open.store(true, Ordering::Release);
         Ok(settings)

@@ -14,6 +14,7 @@ macro_rules! migrations {
             "0007_groups"
             "0008_semaphores"
             "0009_anchors"
+            "0010_access"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

@@ -13,6 +13,7 @@
 //! | [`Batches`], [`Schedules`], [`Semaphores`], [`Workers`] | what clients name beside jobs |
 //! | [`Settings`] | the settings of queues |
 //! | [`Requests`] | reserves with an `Idempotency-Key` |
+//! | [`Access`] | API keys |
 //! | [`Figures`] | how many jobs there are |
 //! | [`Signals`] | signals between the servers over one database |
 //! | [`Transfer`] | copying everything from one store to another |
@@ -25,6 +26,7 @@ use async_trait::async_trait;
 
 use crate::job::Timestamp;
 
+pub mod access;
 pub mod admission;
 pub mod batches;
 pub mod figures;
@@ -44,6 +46,7 @@ pub mod transfer;
 pub mod workers;
 
 pub use crate::job::push::{PushRefused, Pushed};
+pub use access::{Access, StoredKeys, TokenSecret};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
 pub use jobs::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue};
@@ -138,6 +141,7 @@ pub trait Store:
     + Workers
     + Settings
     + Requests
+    + Access
     + Figures
     + Signals
     + Transfer
@@ -146,6 +150,12 @@ pub trait Store:
     /// Brings the database's schema up to this version and returns the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
+
+    /// Returns the stored API keys, with their last uses.
+    async fn api_keys(&self) -> Result<StoredKeys>;
+
+    /// Returns the secret of this database, which is `fresh` where there was none.
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
 
     /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
     async fn ping(&self) -> Result<()>;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{Result, StoredKeys};
 use crate::job::{QueueName, QueueSettings};
 
 /// One queue's settings as stored. `version` is opaque and changes with every change.
@@ -16,7 +16,7 @@ pub struct StoredSettings {
     pub version: String,
 }
 
-/// All queues' settings.
+/// What every server remembers: all queues' settings, and the API keys.
 #[derive(Debug, Clone, Default)]
 pub struct SettingsSnapshot {
     /// Grows with each change: a snapshot of another revision is out of date.
@@ -25,6 +25,8 @@ pub struct SettingsSnapshot {
     pub queues: HashMap<QueueName, StoredSettings>,
     /// The queues whose settings cannot be read whole, and why.
     pub unreadable: HashMap<QueueName, String>,
+    /// The API keys.
+    pub api_keys: StoredKeys,
 }
 
 /// The version of settings whose version cannot be read.
@@ -67,7 +69,7 @@ pub enum Saved {
 /// The settings of queues: read as a whole, changed one queue at a time under optimistic concurrency.
 #[async_trait]
 pub trait Settings: Send + Sync {
-    /// Returns all settings, unless their revision is still `known`.
+    /// Returns all settings and the API keys, unless their revision is still `known`.
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
 
     /// Replaces a queue's settings, or removes them, if they are of the expected version; else returns

@@ -5,7 +5,7 @@
 //! the target of an interrupted run, and for a complete one. Anything else is a conflict: an error that names the
 //! job (or the queue, or the key). If the source was used after an interrupted run, start again with an empty target.
 //!
-//! Copied are the settings with their versions, the keys, the semaphores, the batches with their results, the jobs
+//! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
 //! and their last runs. Not copied are receipts and requests, which live for minutes and only serve retries: the
 //! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a reserve with an
@@ -15,6 +15,7 @@
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
 //! whose `purge_at` has passed is no difference.
 
+mod access;
 mod batches;
 mod digest;
 mod progress;
@@ -58,7 +59,9 @@ pub async fn copy(
     check(source, target, progress).await?;
     schedules::check(source, target).await?;
     semaphores::check(source, target).await?;
+    access::check(source, target).await?;
     copy_settings(source, target).await?;
+    access::copy(source, target).await?;
     copy_keys(source, target, progress).await?;
     semaphores::copy(source, target).await?;
     batches::copy(source, target, progress).await?;

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use super::digest::{Digest, differences};
-use super::{PAGE, Progress, all_settings, batches, may_be_purged, now, schedules, semaphores, with_retries};
+use super::{
+    PAGE, Progress, access, all_settings, batches, may_be_purged, now, schedules, semaphores, with_retries,
+};
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::transfer::same;
 use crate::store::{HeldKey, Store};
@@ -34,6 +36,8 @@ pub struct Side {
     pub schedules: usize,
     /// The number of semaphores.
     pub semaphores: usize,
+    /// The number of API keys.
+    pub api_keys: usize,
 }
 
 impl Side {
@@ -93,7 +97,7 @@ impl fmt::Display for Verdict {
             writeln!(
                 f,
                 "{name}: {} jobs, digest {}; {} keys, digest {}; {} batches, digest {}; settings of {} queues; \
-                 {} schedules, {} semaphores",
+                 {} schedules, {} semaphores, {} API keys",
                 side.job_count(),
                 side.jobs,
                 side.key_count,
@@ -102,7 +106,8 @@ impl fmt::Display for Verdict {
                 side.batches,
                 side.settings,
                 side.schedules,
-                side.semaphores
+                side.semaphores,
+                side.api_keys
             )?;
         }
         if self.purged > 0 {
@@ -130,6 +135,7 @@ pub async fn verify(
     compare_settings(source, target, &mut verdict).await?;
     schedules::compare(source, target, &mut verdict).await?;
     semaphores::compare(source, target, &mut verdict).await?;
+    access::compare(source, target, &mut verdict).await?;
     (verdict.source.key_count, verdict.source.keys) = read_keys(source).await?;
     (verdict.target.key_count, verdict.target.keys) = read_keys(target).await?;
     if verdict.source.keys != verdict.target.keys {

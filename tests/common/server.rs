@@ -75,12 +75,18 @@ impl Server {
 
     /// The same with another build of the server.
     pub fn launch_binary(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -> Self {
-        let mut child = command_of(binary, store, environment).spawn().unwrap();
+        Self::of(command_of(binary, store, environment))
+    }
+
+    /// The same with a command of one's own, whose standard output is a pipe.
+    pub fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let base =
             line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("first line: {line:?}"));
-        Self { base: base.to_owned(), child, http: client() }
+        let base = base.replace("0.0.0.0", "127.0.0.1");
+        Self { base, child, http: client() }
     }
 
     /// Waits until `/readyz` answers 200.

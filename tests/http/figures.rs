@@ -93,6 +93,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
     names.sort_unstable();
     let mut expected = vec![
         "due",
+        "key_uses",
         "pruner",
         "store_probe",
         "reaper",

@@ -9,11 +9,14 @@ use serde_json::value::RawValue;
 
 use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
+use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{OfBatch, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
-use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
+use crate::job::{
+    Batch, BatchId, BatchResult, Child, Ending, JobId, OnFinished, Payload, QueueName, Timestamp,
+};
 use crate::queue::{NewBatch, Queues};
 
 /// A batch to create.
@@ -122,11 +125,17 @@ pub struct BatchJobsResponse {
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn create(
     State(queues): State<Queues>,
+    by: Granted,
     Body(request): Body<CreateBatchRequest>,
 ) -> ApiResult<Response> {
-    let on_finished = request.on_finished.map(Into::into);
-    let new = NewBatch { jobs: parse_queued(&request.jobs, "/jobs")?, on_finished, sealed: request.sealed };
-    let (batch, jobs) = queues.create_batch(new).await?;
+    let on_finished: Option<OnFinished> = request.on_finished.map(Into::into);
+    if let Some(on_finished) = &on_finished {
+        by.on_finished(on_finished)?;
+    }
+    let jobs = parse_queued(&request.jobs, "/jobs")?;
+    by.pushes(&jobs)?;
+    let new = NewBatch { jobs, on_finished, sealed: request.sealed, owner: by.owner() };
+    let (batch, jobs) = queues.create_batch(new).await.map_err(|error| by.problem(error))?;
     let lost = |_| Problem::new(Code::Internal, "the batch's id is not a valid header value");
     let location = HeaderValue::try_from(format!("/v1/batches/{}", batch.id)).map_err(lost)?;
     let response = BatchJobsResponse { batch: batch.into(), jobs };
@@ -146,10 +155,15 @@ pub async fn create(
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn add(
     State(queues): State<Queues>,
+    by: Granted,
     OfBatch(id): OfBatch,
     Body(request): Body<AddToBatchRequest>,
 ) -> ApiResult<Json<BatchJobsResponse>> {
-    let (batch, jobs) = queues.add_to_batch(&id, parse_queued(&request.jobs, "/jobs")?).await?;
+    let jobs = parse_queued(&request.jobs, "/jobs")?;
+    by.pushes(&jobs)?;
+    by.batch(&queues, &id).await?;
+    let added = queues.add_to_batch(&id, jobs).await;
+    let (batch, jobs) = added.map_err(|error| by.problem(error))?;
     Ok(Json(BatchJobsResponse { batch: batch.into(), jobs }))
 }
 
@@ -161,7 +175,12 @@ pub async fn add(
     responses(
         (status = 200, description = "The batch after the call", body = BatchView),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn seal(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<BatchView>> {
+pub async fn seal(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfBatch(id): OfBatch,
+) -> ApiResult<Json<BatchView>> {
+    by.batch(&queues, &id).await?;
     Ok(Json(queues.seal_batch(&id).await?.into()))
 }
 
@@ -171,7 +190,12 @@ pub async fn seal(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResu
     responses(
         (status = 200, description = "The batch", body = BatchView),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<BatchView>> {
+pub async fn get(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfBatch(id): OfBatch,
+) -> ApiResult<Json<BatchView>> {
+    by.batch(&queues, &id).await?;
     Ok(Json(queues.batch(&id).await?.into()))
 }
 
@@ -184,7 +208,12 @@ pub async fn get(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResul
     responses(
         (status = 200, description = "How many jobs were removed", body = AffectedResponse),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
-pub async fn cancel(State(queues): State<Queues>, OfBatch(id): OfBatch) -> ApiResult<Json<AffectedResponse>> {
+pub async fn cancel(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfBatch(id): OfBatch,
+) -> ApiResult<Json<AffectedResponse>> {
+    by.batch(&queues, &id).await?;
     Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id).await? }))
 }
 
@@ -237,10 +266,12 @@ pub struct BatchResultsPage {
 pub async fn results(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    by: Granted,
     OfBatch(id): OfBatch,
     query: Query,
 ) -> ApiResult<Json<BatchResultsPage>> {
     let query = query.only(&["limit", "cursor"])?;
+    by.batch(&queues, &id).await?;
     let _turn = budget.page().await?;
     let page = queues.batch_results(&id, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
     Ok(Json(BatchResultsPage {

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::push::PushRequest;
 use super::view::JobView;
 use super::{align, parse_each};
+use crate::http::access::Granted;
 use crate::http::answer;
 use crate::http::body::{Body, optional_payload, present};
 use crate::http::budget::Budget;
@@ -68,12 +69,16 @@ impl PushResponse {
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn push(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<PushRequest>,
 ) -> ApiResult<Response> {
-    let results = queues.push(&queue, vec![request.into_push()?]).await;
+    let push = request.into_push()?;
+    by.spec(&push.spec)?;
+    let results = queues.push(&queue, vec![push]).await;
     let missing = || Problem::new(Code::Internal, "the push has no result");
-    let pushed = PushResponse::new(&queue, results.into_iter().next().ok_or_else(missing)??);
+    let result = results.into_iter().next().ok_or_else(missing)?;
+    let pushed = PushResponse::new(&queue, result.map_err(|error| by.problem(error))?);
     let location = HeaderValue::try_from(format!("/v1/jobs/{}", pushed.id)).map_err(|_| missing())?;
     Ok((pushed.status(), [(header::LOCATION, location)], Json(pushed)).into_response())
 }
@@ -149,16 +154,21 @@ pub struct PushBatchResponse {
     responses((status = 200, description = "One result for each job", body = PushBatchResponse)))]
 pub async fn push_batch(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<PushBatchRequest>,
 ) -> ApiResult<Json<PushBatchResponse>> {
     if !(1..=BATCH_MAX).contains(&request.jobs.len()) {
         return Err(Problem::field("/jobs", "must be 1 to 1000 jobs"));
     }
-    let (elements, pushes) = parse_each(&request.jobs, PushRequest::into_push);
+    let (elements, pushes) = parse_each(&request.jobs, |request: PushRequest| {
+        let push = request.into_push()?;
+        by.spec(&push.spec)?;
+        Ok::<_, Problem>(push)
+    });
     let pushed = queues.push(&queue, pushes).await;
     let results = align(elements, pushed.into_iter()).into_iter().map(|result| {
-        let result = result.and_then(|pushed| pushed.map_err(Problem::from));
+        let result = result.and_then(|pushed| pushed.map_err(|error| by.problem(error)));
         result.map(|pushed| PushResponse::new(&queue, pushed)).into()
     });
     Ok(Json(PushBatchResponse { results: results.collect() }))
@@ -170,8 +180,9 @@ pub async fn push_batch(
     responses(
         (status = 200, description = "The job", body = JobView),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, OfJob(id): OfJob) -> ApiResult<Json<JobView>> {
+pub async fn get(State(queues): State<Queues>, by: Granted, OfJob(id): OfJob) -> ApiResult<Json<JobView>> {
     let job = queues.job(&id).await?;
+    by.job(&job)?;
     Ok(Json(JobView::new(job, &queues.rules(), queues.now()?)))
 }
 
@@ -202,9 +213,11 @@ pub struct EditRequest {
         (status = 409, description = "`wrong-state`", body = Problem, content_type = "application/problem+json")))]
 pub async fn edit(
     State(queues): State<Queues>,
+    by: Granted,
     OfJob(id): OfJob,
     Body(request): Body<EditRequest>,
 ) -> ApiResult<Json<JobView>> {
+    by.job_of(&queues, &id).await?;
     let payload = optional_payload(request.payload.as_deref(), "/payload")?;
     let edit = Edit { priority: request.priority, run_at: request.run_at, payload };
     let job = queues.edit(&id, edit).await?;
@@ -230,8 +243,14 @@ pub struct CancelResponse {
         (status = 204, description = "The job has been removed"),
         (status = 202, description = "The job is reserved; cancellation was requested", body = CancelResponse),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
-pub async fn cancel(State(queues): State<Queues>, OfJob(id): OfJob, query: Query) -> ApiResult<Response> {
+pub async fn cancel(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfJob(id): OfJob,
+    query: Query,
+) -> ApiResult<Response> {
     let force = query.only(&["force"])?.force()?;
+    by.job_of(&queues, &id).await?;
     Ok(match queues.cancel(&id, force).await? {
         Cancelled::Removed => StatusCode::NO_CONTENT.into_response(),
         Cancelled::Requested => {

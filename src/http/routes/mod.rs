@@ -2,12 +2,14 @@
 
 pub mod batches;
 pub mod jobs;
+pub mod keys;
 pub mod operations;
 pub mod push;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
 pub mod semaphores;
+pub mod session;
 pub mod settle;
 pub mod stats;
 pub mod view;

@@ -6,10 +6,11 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
+use crate::http::access::Granted;
 use crate::http::body::{Body, Whole, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
-use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Timestamp, Visible};
+use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Scope, Timestamp, Visible};
 use crate::queue::{QueueView, Queues, ReplayRange};
 
 /// A queue and its settings.
@@ -84,11 +85,16 @@ pub struct QueuesPage {
     params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The queues that have settings or jobs", body = QueuesPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<QueuesPage>> {
+pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<QueuesPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.list(query.cursor::<QueueName>()?.as_ref(), query.limit()?).await?;
     Ok(Json(QueuesPage {
-        queues: page.items.into_iter().map(QueueResponse::from).collect(),
+        queues: page
+            .items
+            .into_iter()
+            .filter(|queue| by.caller.reaches(&queue.name))
+            .map(QueueResponse::from)
+            .collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -118,10 +124,12 @@ pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiRe
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     Whole(settings): Whole<QueueSettings>,
 ) -> ApiResult<Response> {
+    settings.dead_letter.iter().try_for_each(|target| by.need(Scope::Push, target))?;
     tagged(queues.configure(&queue, settings, &precondition).await?)
 }
 
@@ -138,10 +146,14 @@ pub async fn put(
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn patch(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     Body(changes): Body<serde_json::Map<String, serde_json::Value>>,
 ) -> ApiResult<Response> {
+    // What is no name is refused when it is merged.
+    let target = changes.get("dead_letter").and_then(|name| name.as_str()?.parse().ok());
+    target.iter().try_for_each(|target| by.need(Scope::Push, target))?;
     let merge = |settings: QueueSettings| Ok(merged(settings, &changes)?);
     tagged(queues.reconfigure(&queue, &precondition, merge).await?)
 }
@@ -301,13 +313,14 @@ pub async fn purge(
     responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
 pub async fn redrive(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<RedriveRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     if request.state.is_some_and(|state| state != Visible::Dead) {
         return Err(Problem::field("/state", "must be dead"));
     }
-    let affected = queues.redrive(&queue, limit(request.limit)?).await?;
+    let affected = queues.redrive(&queue, limit(request.limit)?, &by.caller).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 

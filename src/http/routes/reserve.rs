@@ -5,13 +5,14 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::view::{JobView, ReservedJob};
+use crate::http::access::Granted;
 use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
 use crate::job::{Job, QueuePattern, WorkerName};
-use crate::queue::{IdempotencyKey, PopAsk, Queues, ReserveAsk};
+use crate::queue::{PopAsk, Queues, ReserveAsk};
 use crate::store::Weight as _;
 
 fn one() -> usize {
@@ -68,14 +69,19 @@ pub struct ReserveResponse {
     jobs: Vec<ReservedJob>,
 }
 
-async fn respond(queues: &Queues, budget: &Budget, ask: ReserveAsk) -> ApiResult<Response> {
+async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk) -> ApiResult<Response> {
     budget.check()?;
+    if let Some(worker) = &ask.worker {
+        by.name("worker", worker.as_str())?;
+    }
     let jobs = queues.reserve(ask).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     let reserved = |job: Job| {
-        let reservation = job.meta.claim.as_ref()?.reservation(&job.meta.id);
-        Some(ReservedJob { reservation, job: JobView::new(job, &rules, now) })
+        Some(ReservedJob {
+            reservation: queues.reservation(&job, &by.caller)?,
+            job: JobView::new(job, &rules, now),
+        })
     };
     Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), None, held))
 }
@@ -93,14 +99,15 @@ async fn respond(queues: &Queues, budget: &Budget, ask: ReserveAsk) -> ApiResult
 pub async fn reserve(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    by: Granted,
     InQueue(queue): InQueue,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveRequest>,
 ) -> ApiResult<Response> {
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
-    respond(&queues, &budget, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key })
-        .await
+    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key };
+    respond(&queues, &budget, &by, ask).await
 }
 
 /// Reserve jobs of several queues
@@ -115,13 +122,14 @@ pub async fn reserve(
 pub async fn reserve_many(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    by: Granted,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveManyRequest>,
 ) -> ApiResult<Response> {
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
-    let idempotency_key: Option<IdempotencyKey> = idempotency_key;
-    respond(&queues, &budget, ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key })
-        .await
+    let from = by.patterns(from)?;
+    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key };
+    respond(&queues, &budget, &by, ask).await
 }
 
 /// A request to pop jobs.

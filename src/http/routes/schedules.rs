@@ -7,13 +7,14 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::queues::Nothing;
+use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
 use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
-use crate::queue::Queues;
+use crate::queue::{Precondition, Queues};
 
 /// How many of the next occurrences are shown.
 const NEXT_SHOWN: usize = 5;
@@ -109,6 +110,7 @@ pub struct SchedulesPage {
 pub async fn list(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    by: Granted,
     query: Query,
 ) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
@@ -121,7 +123,9 @@ pub async fn list(
     };
     for listed in page.items {
         match listed {
+            Ok(schedule) if !by.caller.reaches(&schedule.rule.queue) => {}
             Ok(schedule) => response.schedules.push(schedule.into()),
+            Err(_) if by.caller.is_limited() => {} // of which queue it is cannot be read
             Err((name, detail)) => response.unreadable.push(UnreadableSchedule { name, detail }),
         }
     }
@@ -137,8 +141,14 @@ pub async fn list(
         (status = 200, description = "The schedule", body = ScheduleResponse,
             headers(("ETag" = String, description = "The version of the rule, for If-Match; runs do not change it"))),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(State(queues): State<Queues>, Named(name): Named<ScheduleName>) -> ApiResult<Response> {
-    tagged(queues.schedule(&name).await?)
+pub async fn get(
+    State(queues): State<Queues>,
+    by: Granted,
+    Named(name): Named<ScheduleName>,
+) -> ApiResult<Response> {
+    let schedule = queues.schedule(&name).await?;
+    by.schedule(&schedule)?;
+    tagged(schedule)
 }
 
 /// Set a schedule
@@ -164,10 +174,13 @@ pub async fn get(State(queues): State<Queues>, Named(name): Named<ScheduleName>)
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
     Body(rule): Body<ScheduleRule>,
 ) -> ApiResult<Response> {
+    by.rule(&rule)?;
+    let precondition = by.schedule_of(&queues, &name, precondition, true).await?;
     tagged(queues.set_schedule(&name, rule, &precondition).await?)
 }
 
@@ -183,9 +196,11 @@ pub async fn put(
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
 ) -> ApiResult<StatusCode> {
+    let precondition = by.schedule_of(&queues, &name, precondition, false).await?;
     queues.delete_schedule(&name, &precondition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -203,10 +218,16 @@ pub async fn delete(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn run(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<ScheduleName>,
     Idempotency(key): Idempotency,
     _: Body<Nothing>,
 ) -> ApiResult<Json<ScheduleRunResponse>> {
+    if by.is_judged() {
+        let schedule = queues.schedule(&name).await?;
+        by.schedule(&schedule)?;
+        by.rule(&schedule.rule)?;
+    }
     Ok(Json(queues.run_schedule(&name, key.as_ref()).await?.into()))
 }
 
@@ -220,9 +241,11 @@ pub async fn run(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
+    by.schedule_of(&queues, &name, Precondition::None, false).await?;
     tagged(queues.pause_schedule(&name, true).await?)
 }
 
@@ -236,8 +259,10 @@ pub async fn pause(
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
+    by.schedule_of(&queues, &name, Precondition::None, false).await?;
     tagged(queues.pause_schedule(&name, false).await?)
 }

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
@@ -89,11 +90,20 @@ pub struct SemaphoresPage {
     params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The semaphores", body = SemaphoresPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<SemaphoresPage>> {
+pub async fn list(
+    State(queues): State<Queues>,
+    by: Granted,
+    query: Query,
+) -> ApiResult<Json<SemaphoresPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.semaphores(query.cursor::<SemaphoreName>()?.as_ref(), query.limit()?).await?;
     Ok(Json(SemaphoresPage {
-        semaphores: page.items.into_iter().map(SemaphoreResponse::from).collect(),
+        semaphores: page
+            .items
+            .into_iter()
+            .filter(|semaphore| by.caller.reaches_name(semaphore.name.as_str()))
+            .map(SemaphoreResponse::from)
+            .collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -108,9 +118,13 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<
         (status = 404, description = "`unknown-semaphore`", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<SemaphoreName>,
 ) -> ApiResult<Json<SemaphoreResponse>> {
-    Ok(Json(queues.semaphore(&name).await?.into()))
+    by.name("semaphore", name.as_str())?;
+    let (view, mut holders) = queues.semaphore(&name).await?;
+    holders.retain(|holder| by.caller.reaches(&holder.queue));
+    Ok(Json((view, holders).into()))
 }
 
 /// Set a semaphore
@@ -126,9 +140,11 @@ pub async fn get(
     responses((status = 200, description = "The semaphore after the call", body = SemaphoreResponse)))]
 pub async fn put(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<SemaphoreName>,
     Body(ask): Body<SemaphoreRequest>,
 ) -> ApiResult<Json<SemaphoreResponse>> {
+    by.name("semaphore", name.as_str())?;
     Ok(Json(queues.set_semaphore(&name, ask.capacity).await?.into()))
 }
 
@@ -143,8 +159,10 @@ pub async fn put(
         (status = 409, description = "`semaphore-in-use`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<SemaphoreName>,
 ) -> ApiResult<StatusCode> {
+    by.name("semaphore", name.as_str())?;
     queues.delete_semaphore(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

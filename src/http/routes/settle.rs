@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::push::{QueuedPush, parse_queued};
 use super::{align, parse_each};
+use crate::http::access::Granted;
 use crate::http::body::{Body, optional_payload, present};
 use crate::http::params::SettledJob;
 use crate::http::problem::{ApiResult, Code, Problem};
@@ -112,9 +113,12 @@ impl IntoAction for MoveRequest {
     }
 }
 
-fn to_settle(id: JobId, request: impl IntoAction) -> ApiResult<Settle> {
+/// Returns the settle that is requested, if the key allows what it leads to.
+fn to_settle(queues: &Queues, by: &Granted, id: JobId, request: impl IntoAction) -> ApiResult<Settle> {
     let (reservation, action) = request.into_action()?;
-    Ok(Settle { id, reservation: reservation.parse().ok(), action })
+    by.action(&action)?;
+    let claim = queues.claim_behind(&reservation, &id, &by.caller);
+    Ok(Settle { id, claim, action })
 }
 
 /// The result of a settle. Which fields are present depends on the operation.
@@ -193,10 +197,16 @@ impl From<Settled> for SettleResponse {
     }
 }
 
-async fn settle_one(queues: &Queues, id: JobId, request: impl IntoAction) -> ApiResult<Json<SettleResponse>> {
-    let results = queues.settle(vec![to_settle(id, request)?]).await;
+async fn settle_one(
+    queues: &Queues,
+    by: &Granted,
+    id: JobId,
+    request: impl IntoAction,
+) -> ApiResult<Json<SettleResponse>> {
+    let results = queues.settle(vec![to_settle(queues, by, id, request)?]).await;
     let missing = || Problem::new(Code::Internal, "the settle has no result");
-    Ok(Json(results.into_iter().next().ok_or_else(missing)??.into()))
+    let settled = results.into_iter().next().ok_or_else(missing)?.map_err(|error| by.problem(error))?;
+    Ok(Json(settled.into()))
 }
 
 /// Commit a job
@@ -212,10 +222,11 @@ async fn settle_one(queues: &Queues, id: JobId, request: impl IntoAction) -> Api
         (status = 429, description = "`queue-full`: the queue of a pushed job", body = Problem, content_type = "application/problem+json")))]
 pub async fn commit(
     State(queues): State<Queues>,
+    by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<CommitRequest>,
 ) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, id, request).await
+    settle_one(&queues, &by, id, request).await
 }
 
 /// Roll a job back
@@ -228,10 +239,11 @@ pub async fn commit(
         (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json")))]
 pub async fn rollback(
     State(queues): State<Queues>,
+    by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<RollbackRequest>,
 ) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, id, request).await
+    settle_one(&queues, &by, id, request).await
 }
 
 /// Extend a reservation
@@ -244,10 +256,11 @@ pub async fn rollback(
         (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json")))]
 pub async fn extend(
     State(queues): State<Queues>,
+    by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<ExtendRequest>,
 ) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, id, request).await
+    settle_one(&queues, &by, id, request).await
 }
 
 /// Move a job
@@ -261,10 +274,11 @@ pub async fn extend(
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn move_job(
     State(queues): State<Queues>,
+    by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<MoveRequest>,
 ) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, id, request).await
+    settle_one(&queues, &by, id, request).await
 }
 
 macro_rules! items {
@@ -280,10 +294,10 @@ macro_rules! items {
             }
 
             impl $item {
-                fn into_settle(self) -> ApiResult<Settle> {
+                fn into_settle(self, queues: &Queues, by: &Granted) -> ApiResult<Settle> {
                     let unknown = |_| Problem::reservation_lost("there is no job with this id");
                     let id = self.id.parse().map_err(unknown)?;
-                    to_settle(id, $request { $($field: self.$field,)* })
+                    to_settle(queues, by, id, $request { $($field: self.$field,)* })
                 }
             }
         )*
@@ -390,6 +404,7 @@ pub struct SettleManyResponse {
     responses((status = 200, description = "One result for each element", body = SettleManyResponse)))]
 pub async fn settle(
     State(queues): State<Queues>,
+    by: Granted,
     Body(request): Body<SettleRequest>,
 ) -> ApiResult<Json<SettleManyResponse>> {
     let SettleRequest { commit, rollback, extend, moves } = request;
@@ -398,10 +413,10 @@ pub async fn settle(
         return Err(Problem::field("", format!("has {total} jobs; at most 1000 can be settled together")));
     }
     let lists = [
-        (parse_each(&commit, CommitItem::into_settle), &commit),
-        (parse_each(&rollback, RollbackItem::into_settle), &rollback),
-        (parse_each(&extend, ExtendItem::into_settle), &extend),
-        (parse_each(&moves, MoveItem::into_settle), &moves),
+        (parse_each(&commit, |item: CommitItem| item.into_settle(&queues, &by)), &commit),
+        (parse_each(&rollback, |item: RollbackItem| item.into_settle(&queues, &by)), &rollback),
+        (parse_each(&extend, |item: ExtendItem| item.into_settle(&queues, &by)), &extend),
+        (parse_each(&moves, |item: MoveItem| item.into_settle(&queues, &by)), &moves),
     ];
     let pushed: usize = lists[0].0.1.iter().map(Settle::pushes).sum();
     if pushed > SETTLE_MAX {
@@ -419,7 +434,10 @@ pub async fn settle(
     let [commit, rollback, extend, moves] = lists.map(|(elements, raw)| {
         let aligned = align(elements, settled.by_ref()).into_iter().zip(raw);
         aligned
-            .map(|(outcome, raw)| result(outcome.and_then(|outcome| outcome.map_err(Problem::from)), raw))
+            .map(|(outcome, raw)| {
+                let outcome = outcome.and_then(|outcome| outcome.map_err(|error| by.problem(error)));
+                result(outcome, raw)
+            })
             .collect()
     });
     Ok(Json(SettleManyResponse { commit, rollback, extend, moves }))

@@ -5,6 +5,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::queues::AffectedResponse;
+use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
@@ -111,12 +112,17 @@ pub struct WorkersPage {
     params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The workers, by name", body = WorkersPage)))]
-pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<WorkersPage>> {
+pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<WorkersPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let page = queues.workers(query.cursor::<WorkerName>()?.as_ref(), query.limit()?).await?;
     let now = queues.now()?;
     Ok(Json(WorkersPage {
-        workers: page.items.into_iter().map(|worker| WorkerView::new(worker, now)).collect(),
+        workers: page
+            .items
+            .into_iter()
+            .filter(|worker| by.caller.reaches_name(worker.name.as_str()))
+            .map(|worker| WorkerView::new(worker, now))
+            .collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -129,8 +135,10 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<WorkerName>,
 ) -> ApiResult<Json<WorkerView>> {
+    by.name("worker", name.as_str())?;
     let worker = queues.worker(&name).await?;
     Ok(Json(WorkerView::new(worker, queues.now()?)))
 }
@@ -146,9 +154,11 @@ pub async fn get(
     responses((status = 200, description = "The jobs that the worker holds", body = HeartbeatResponse)))]
 pub async fn heartbeat(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<WorkerName>,
     Body(request): Body<HeartbeatRequest>,
 ) -> ApiResult<Json<HeartbeatResponse>> {
+    by.name("worker", name.as_str())?;
     let HeartbeatRequest { slots, version, timeout_ms } = request;
     let (holdings, timeout_ms) = queues.heartbeat(&name, Heartbeat { version, slots, timeout_ms }).await?;
     let unwanted = holdings.cancel_requested.into_iter();
@@ -170,8 +180,10 @@ pub async fn heartbeat(
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
 pub async fn remove(
     State(queues): State<Queues>,
+    by: Granted,
     Named(name): Named<WorkerName>,
 ) -> ApiResult<Json<AffectedResponse>> {
+    by.name("worker", name.as_str())?;
     let affected = queues.remove_worker(&name).await?;
     Ok(Json(AffectedResponse { affected }))
 }

@@ -87,6 +87,11 @@ impl Maintenance {
         self.queues.load_settings().await
     }
 
+    /// Returns the queues that are maintained.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
     /// Returns how often the store is polled on behalf of waiters.
     pub fn poll_interval(&self) -> Duration {
         self.queues.options().poll
@@ -109,6 +114,12 @@ impl Maintenance {
     pub async fn refresh_settings(self: Arc<Self>) -> Result<Run> {
         self.queues.refresh_settings().await?;
         Ok(Run::default())
+    }
+
+    /// Stores when API keys were used last, and counts those that were used.
+    pub async fn save_api_key_uses(self: Arc<Self>) -> Result<Run> {
+        let done = self.queues.save_api_key_uses().await?;
+        Ok(Run { done, again_in: None })
     }
 
     /// Deletes some records whose time has passed, and counts them.

@@ -378,6 +378,7 @@ fn from_batch(batch: &Batch) -> Result<Document> {
     for (name, at) in [("finished_at", batch.finished_at), ("purge_at", batch.purge_at)] {
         document.extend(at.map(|at| (name.to_owned(), date(at).into())));
     }
+    document.extend(batch.owner.as_ref().map(|owner| ("owner".to_owned(), owner.as_str().into())));
     // As text: the payload in it must come back as it is.
     let text =
         batch.on_finished.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::internal)?;
@@ -399,6 +400,7 @@ fn to_batch(document: &Document) -> Result<Batch> {
         purge_at: row.time("purge_at")?,
         callback: row.text("callback")?,
         on_finished: on_finished.map_err(|_| row.fault("on_finished"))?,
+        owner: document.get_str("owner").ok().map(|_| row.text("owner")).transpose()?,
     })
 }
 

@@ -12,9 +12,12 @@
 //! | `transaction` | runs transactions: begin, retry, commit, abort |
 //! | `signals` | signals between servers |
 //! | `batches`, `schedules`, `semaphores`, `workers` | the other things that people name |
+//! | `access` | API keys |
+//! | `revision` | whether what servers remember has changed |
 //! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
 //! | `transfer` | all of it, from and to another store |
 
+mod access;
 mod batches;
 mod cache;
 mod client;
@@ -25,6 +28,7 @@ mod keyed_mutex;
 mod migrate;
 mod prune;
 mod requests;
+mod revision;
 mod schedules;
 mod semaphores;
 mod settings;
@@ -52,10 +56,11 @@ use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
 use crate::job::{QueueName, Timestamp};
 
+const API_KEYS: &str = "api_keys";
 const BATCHES: &str = "batches";
 const BATCH_RESULTS: &str = "batch_results";
 const COUNTERS: &str = "counters";
@@ -172,6 +177,14 @@ impl Store for Mongo {
         }
         self.connection.within(self.hello()).await?; // writes nothing: the collections are still to be made
         migrate::migrate(self.connection.database().await?).await
+    }
+
+    async fn api_keys(&self) -> Result<StoredKeys> {
+        self.connection.within(access::stored(self)).await
+    }
+
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
+        self.connection.within(access::token_secret(self, &fresh)).await
     }
 
     async fn ping(&self) -> Result<()> {

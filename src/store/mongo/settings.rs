@@ -5,17 +5,15 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::QueueName;
-use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
+use crate::store::mongo::access;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, readable};
+use crate::store::mongo::revision;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::settings::NO_VALID_VERSION;
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
-
-/// The revision that is reported where the stored one is not a number: the settings are then read each time.
-const UNREADABLE: i64 = -1;
 
 #[async_trait]
 impl Settings for Mongo {
@@ -36,17 +34,14 @@ impl Settings for Mongo {
 /// All settings, unless their revision is still `known`.
 pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
     // The revision first: settings that change in between are read again next time.
-    let meta = mongo.collection(META).await?.find_one(doc! { "_id": "settings" }).await.map_err(fault)?;
-    let revision = meta.map_or(Ok(0), |meta| Row(&meta).number("revision")).unwrap_or_else(|error| {
-        tracing::error!(error = crate::store::chain(&error), "the revision of the settings cannot be read");
-        UNREADABLE
-    });
-    if known == Some(revision) && revision != UNREADABLE {
+    let revision = revision::current(mongo).await?;
+    if known == Some(revision) && revision != revision::UNREADABLE {
         return Ok(None);
     }
     let cursor = mongo.collection(QUEUES).await?.find(Document::new()).await.map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let mut snapshot = SettingsSnapshot { revision, ..SettingsSnapshot::default() };
+    let api_keys = access::stored(mongo).await?;
+    let mut snapshot = SettingsSnapshot { revision, api_keys, ..SettingsSnapshot::default() };
     // One document that another program spoiled must not make the settings of all queues unknown.
     for queue in readable(&documents, |document| Ok((Row(document).text("_id")?, document))) {
         let (queue, document): (QueueName, &Document) = queue;
@@ -116,10 +111,7 @@ impl Transaction for Save<'_> {
         if matched == 0 {
             return Ok(Verdict::Abort(Saved::Conflict));
         }
-        let counted = doc! { "$cond": [{ "$isNumber": "$revision" }, { "$toLong": "$revision" }, 0_i64] };
-        let next = vec![doc! { "$set": { "revision": { "$add": [counted, 1_i64] } } }];
-        let meta = tx.collection(META);
-        meta.update_one(doc! { "_id": "settings" }, next).upsert(true).session(tx.session()).await?;
+        revision::raise(tx).await?;
         Ok(Verdict::Commit(Saved::Done))
     }
 }

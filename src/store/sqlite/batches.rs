@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
 use crate::job::batch::{Endings, Finish};
-use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
+use crate::job::{ApiKeyId, Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children::{self, Fate};
@@ -160,7 +160,8 @@ fn end_if_over(
 
 macro_rules! columns {
     () => {
-        "id, sealed, pending, done, dead, cancelled, created_at, finished_at, purge_at, callback, on_finished"
+        "id, sealed, pending, done, dead, cancelled, created_at, finished_at, purge_at, callback, on_finished, \
+         owner"
     };
 }
 
@@ -169,7 +170,7 @@ fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
     db.prepare_cached(concat!(
         "INSERT OR REPLACE INTO batches (",
         columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
     ))?
     .execute(params![
         batch.id.as_str(),
@@ -183,6 +184,7 @@ fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
         batch.purge_at.map(Timestamp::millis),
         batch.callback.as_str(),
         row::to_json(batch.on_finished.as_ref())?,
+        batch.owner.as_ref().map(ApiKeyId::as_str),
     ])?;
     Ok(())
 }
@@ -199,6 +201,7 @@ fn read(found: &Row<'_>) -> Result<Batch, Fault> {
         purge_at: row::time(found, 8)?,
         callback: row::parsed(found, 9, "callback of a batch")?,
         on_finished: row::json(found, 10, "on_finished of a batch")?,
+        owner: row::parsed_if_any(found, 11, "owner of a batch")?,
     })
 }
 

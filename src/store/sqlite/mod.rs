@@ -19,9 +19,10 @@ pub use self::open::OpenError;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::{Result, Signals, Store};
+use super::{Result, Signals, Store, StoredKeys, TokenSecret};
 use crate::job::Timestamp;
 
+mod access;
 mod batches;
 mod clock;
 mod fault;
@@ -125,6 +126,14 @@ impl Store for SqliteStore {
         let made = self.writer.run(migrate).await?;
         self.is_buried.store(true, Ordering::Relaxed); // only now: one that failed is retried
         Ok(made)
+    }
+
+    async fn api_keys(&self) -> Result<StoredKeys> {
+        self.read(|db, _| access::stored(db)).await
+    }
+
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
+        self.writer.run(move |db, _| access::token_secret(db, &fresh)).await
     }
 
     async fn ping(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Opening a database file, and bringing its schema up to date.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ const APPLICATION_ID: i32 = 0x5461_696c;
 
 /// How long to wait for another process's lock on the file, such as a backup's.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// The mode of files that are created: jobs are read by their owner only.
+const PRIVATE: u32 = 0o600;
 
 /// Why a database file cannot be used. Nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +77,7 @@ pub fn file(path: &Path) -> Result<Opened, OpenError> {
     let unusable =
         |cause: &dyn std::fmt::Display| OpenError::Unusable { path: path.clone(), cause: cause.to_string() };
     let lock = lock(&path)?;
+    create(&path).map_err(|error| unusable(&error))?;
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(&path, flags).map_err(|error| unusable(&error))?;
@@ -113,11 +118,21 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         path: path.to_owned(),
         cause: format!("{}: {cause}", name.display()),
     };
-    let lock = File::options().create(true).truncate(false).write(true).open(&name).map_err(unusable)?;
+    let mut options = File::options();
+    let lock =
+        options.create(true).truncate(false).write(true).mode(PRIVATE).open(&name).map_err(unusable)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
         Err(TryLockError::Error(cause)) => Err(unusable(cause)),
+    }
+}
+
+/// Creates the file if it is not there. SQLite gives the files beside it the same mode.
+fn create(path: &Path) -> std::io::Result<()> {
+    match File::options().create_new(true).write(true).mode(PRIVATE).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

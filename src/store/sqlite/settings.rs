@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::job::QueueName;
 use crate::store::settings::NO_VALID_VERSION;
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::access;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoredSettings};
@@ -36,7 +37,8 @@ pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSn
     }
     let mut all = db.prepare_cached("SELECT queue, settings, version FROM settings")?;
     let mut rows = all.query([])?;
-    let mut snapshot = SettingsSnapshot { revision, ..SettingsSnapshot::default() };
+    let api_keys = access::stored(db)?;
+    let mut snapshot = SettingsSnapshot { revision, api_keys, ..SettingsSnapshot::default() };
     // One row that another program spoiled must not make the settings of all queues unknown.
     while let Some(found) = rows.next()? {
         match row::parsed::<QueueName>(found, 0, "queue") {
@@ -89,6 +91,6 @@ pub fn save(
             db.prepare_cached("DELETE FROM settings WHERE queue = ?1")?.execute([queue.as_str()])?;
         }
     }
-    db.prepare_cached("UPDATE settings_revision SET revision = revision + 1")?.execute([])?;
+    access::raise_revision(db)?;
     Ok(Saved::Done)
 }

@@ -1,0 +1,300 @@
+//! Who may use which route: the one table of what each needs, and its check before every handler.
+//!
+//! A route that is not in the table is refused while keys are required. What a handler does beyond its path, such as a
+//! push into another queue, it checks itself with [`Granted`].
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::problem::{Code, Problem};
+use super::{AppState, session};
+use crate::job::{Caller, QueueName, Scope, SecretHash};
+use crate::queue::{Queues, Recognised};
+
+/// What the configuration says about access.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Whether keys are required; `None`: where the server is exposed, or there are any.
+    pub required: Option<bool>,
+    /// The hash of the admin key.
+    pub admin: Option<SecretHash>,
+    /// Whether the server listens beyond loopback.
+    pub is_exposed: bool,
+    /// Whether `/metrics` needs no key.
+    pub open_metrics: bool,
+    /// Whether `/docs` and `/openapi.json` need no key.
+    pub open_docs: bool,
+}
+
+impl Options {
+    /// Returns whether requests need a key.
+    pub fn is_required(&self, queues: &Queues) -> bool {
+        self.required.unwrap_or_else(|| self.is_exposed || self.admin.is_some() || queues.has_api_keys())
+    }
+
+    /// Returns why the server must not start as it is configured, if it must not: no request could have a key.
+    pub fn fault(&self, queues: &Queues) -> Option<&'static str> {
+        let is_locked = self.is_required(queues) && self.admin.is_none() && !queues.has_api_keys();
+        is_locked.then_some(
+            "keys are required (the server listens beyond loopback, or auth.required = true), but there is none: set \
+             auth.admin_key_file, or make a key with `tailback keys create`, or listen on 127.0.0.1 only, or \
+             allow every client everything with auth.required = false",
+        )
+    }
+}
+
+/// What a route needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing.
+    Open,
+    /// This scope, unless the configuration opens the metrics.
+    Metrics(Scope),
+    /// Any valid key, unless the configuration opens the documentation.
+    Docs,
+    /// This scope, in the queues that the call is about.
+    Of(Scope),
+    /// These two scopes, likewise.
+    Both(Scope, Scope),
+    /// This scope, in all queues.
+    Whole(Scope),
+}
+
+impl Need {
+    /// Returns the scopes that a key must have; none where any key will do, or none is needed.
+    pub fn scopes(self) -> impl Iterator<Item = Scope> {
+        let scopes = match self {
+            Self::Open | Self::Docs => [None, None],
+            Self::Of(scope) | Self::Whole(scope) | Self::Metrics(scope) => [Some(scope), None],
+            Self::Both(one, other) => [Some(one), Some(other)],
+        };
+        scopes.into_iter().flatten()
+    }
+}
+
+use Need::{Both, Docs, Metrics, Of, Open, Whole};
+use Scope::{Admin, Consume, Operate, Push, Read};
+
+/// What each route needs, by method and path.
+pub const ROUTES: &[(&str, &str, Need)] = &[
+    ("GET", "/", Open),
+    ("GET", "/healthz", Open),
+    ("GET", "/readyz", Open),
+    ("GET", "/metrics", Metrics(Read)),
+    ("GET", "/docs", Docs),
+    ("GET", "/docs/", Docs),
+    ("GET", "/docs/{*rest}", Docs),
+    ("GET", "/openapi.json", Docs),
+    ("GET", "/stats", Whole(Read)),
+    ("POST", "/v1/queues/{queue}/jobs", Of(Push)),
+    ("POST", "/v1/queues/{queue}/jobs/batch", Of(Push)),
+    ("GET", "/v1/queues/{queue}/jobs", Of(Read)),
+    ("GET", "/v1/jobs/{id}", Of(Read)),
+    ("PATCH", "/v1/jobs/{id}", Of(Operate)),
+    ("DELETE", "/v1/jobs/{id}", Of(Operate)),
+    ("POST", "/v1/queues/{queue}/reserve", Of(Consume)),
+    ("POST", "/v1/reserve", Of(Consume)),
+    ("POST", "/v1/queues/{queue}/pop", Of(Consume)),
+    ("POST", "/v1/jobs/{id}/commit", Of(Consume)),
+    ("POST", "/v1/jobs/{id}/rollback", Of(Consume)),
+    ("POST", "/v1/jobs/{id}/extend", Of(Consume)),
+    ("POST", "/v1/jobs/{id}/move", Of(Consume)),
+    ("POST", "/v1/settle", Of(Consume)),
+    ("POST", "/v1/batches", Of(Push)),
+    ("POST", "/v1/batches/{id}/jobs", Of(Push)),
+    ("POST", "/v1/batches/{id}/seal", Of(Push)),
+    ("GET", "/v1/batches/{id}", Of(Read)),
+    ("GET", "/v1/batches/{id}/results", Of(Read)),
+    ("DELETE", "/v1/batches/{id}", Of(Operate)),
+    ("GET", "/v1/queues", Of(Read)),
+    ("GET", "/v1/queues/{queue}", Of(Read)),
+    ("GET", "/v1/queues/{queue}/stats", Of(Read)),
+    ("PUT", "/v1/queues/{queue}", Of(Operate)),
+    ("PATCH", "/v1/queues/{queue}", Of(Operate)),
+    ("DELETE", "/v1/queues/{queue}", Of(Operate)),
+    ("POST", "/v1/queues/{queue}/pause", Of(Operate)),
+    ("POST", "/v1/queues/{queue}/resume", Of(Operate)),
+    ("POST", "/v1/queues/{queue}/purge", Of(Operate)),
+    ("POST", "/v1/queues/{queue}/redrive", Both(Operate, Push)),
+    ("POST", "/v1/queues/{queue}/replay", Both(Operate, Push)),
+    ("GET", "/v1/semaphores", Of(Read)),
+    ("GET", "/v1/semaphores/{name}", Of(Read)),
+    ("PUT", "/v1/semaphores/{name}", Of(Operate)),
+    ("DELETE", "/v1/semaphores/{name}", Of(Operate)),
+    ("GET", "/v1/schedules", Of(Read)),
+    ("GET", "/v1/schedules/{name}", Of(Read)),
+    ("PUT", "/v1/schedules/{name}", Of(Operate)),
+    ("DELETE", "/v1/schedules/{name}", Of(Operate)),
+    ("POST", "/v1/schedules/{name}/run", Of(Operate)),
+    ("POST", "/v1/schedules/{name}/pause", Of(Operate)),
+    ("POST", "/v1/schedules/{name}/resume", Of(Operate)),
+    ("GET", "/v1/workers", Of(Read)),
+    ("GET", "/v1/workers/{name}", Of(Read)),
+    ("POST", "/v1/workers/{name}/heartbeat", Of(Consume)),
+    ("DELETE", "/v1/workers/{name}", Of(Operate)),
+    ("POST", "/v1/session", Open),
+    ("DELETE", "/v1/session", Open),
+    ("GET", "/v1/keys", Whole(Admin)),
+    ("POST", "/v1/keys", Whole(Admin)),
+    ("POST", "/v1/keys/{id}/rotate", Whole(Admin)),
+    ("DELETE", "/v1/keys/{id}", Whole(Admin)),
+];
+
+/// Returns what a route needs; `None` where it is not in the table.
+pub fn need(method: &str, path: &str) -> Option<Need> {
+    let method = if method == "HEAD" { "GET" } else { method };
+    ROUTES.iter().find(|(of, at, _)| *at == path && *of == method).map(|(_, _, need)| *need)
+}
+
+/// What a request may do: put into it before its handler runs.
+#[derive(Debug, Clone)]
+pub struct Granted {
+    /// Where the request comes from.
+    pub caller: Caller,
+    /// The scope under which its route runs.
+    scope: Scope,
+}
+
+/// Checks the key of a request, and records the matched route in the response: only the router knows it.
+pub async fn guard(
+    State(state): State<AppState>,
+    route: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let granted = if state.access.is_required(&state.queues) {
+        grant(&state, route.as_ref(), &request)
+    } else {
+        Ok(Granted { caller: Caller::Anyone, scope: Scope::Admin })
+    };
+    let mut response = match granted {
+        Ok(granted) => {
+            request.extensions_mut().insert(granted);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    if let Some(route) = route {
+        response.extensions_mut().insert(route);
+    }
+    response
+}
+
+/// Returns what the request may do, if it may use its route.
+fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Result<Granted, Problem> {
+    let need = route.map(|route| need(request.method().as_str(), route.as_str()));
+    let (is_open, scope) = match need {
+        Some(Some(Open)) => (true, Read),
+        Some(Some(Metrics(scope))) => (state.access.open_metrics, scope),
+        Some(Some(Docs)) => (state.access.open_docs, Read),
+        Some(Some(Of(scope) | Both(scope, _) | Whole(scope))) => (false, scope),
+        Some(None) | None => (false, Read),
+    };
+    if is_open {
+        return Ok(Granted { caller: Caller::Anyone, scope });
+    }
+    let caller = authenticate(&state.access, &state.queues, request.headers())?;
+    if let (Some(None), Some(route)) = (need, route) {
+        return Err(undeclared(route.as_str(), request.method()));
+    }
+    // Where there is no such path, a key has been shown, and that is all.
+    let mut needed = need.flatten().into_iter().flat_map(Need::scopes);
+    if let Some(scope) = needed.find(|scope| !caller.has(*scope)) {
+        return Err(Problem::new(Code::Forbidden, format!("the key does not have the scope {scope}")));
+    }
+    if matches!(need, Some(Some(Whole(_) | Metrics(_)))) && caller.is_limited() {
+        let detail = "this is about the whole server, and the key is for some queues only";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    Ok(Granted { caller, scope })
+}
+
+/// Returns the refusal of a method that the table does not have: the path does not support it, or it was forgotten there.
+fn undeclared(path: &str, method: &Method) -> Problem {
+    let allowed: Vec<&str> = ROUTES.iter().filter(|(_, at, _)| *at == path).map(|(of, _, _)| *of).collect();
+    if allowed.is_empty() {
+        return Problem::new(Code::Forbidden, "no scope allows this path");
+    }
+    let detail = format!("this path does not support {method}; it supports {}", allowed.join(", "));
+    Problem::new(Code::MethodNotAllowed, detail)
+}
+
+/// Returns where a request comes from, by its key or its session.
+fn authenticate(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let Some(text) = bearer(headers)? else {
+        if let Some(caller) = session::caller(access, queues, headers)? {
+            return Ok(caller);
+        }
+        let detail = "a key is required: send it in the header Authorization, as Bearer KEY";
+        return Err(Problem::new(Code::Unauthorized, detail));
+    };
+    by_key(access, queues, text)
+}
+
+/// Returns whose key this is.
+pub fn by_key(access: &Options, queues: &Queues, text: &str) -> Result<Caller, Problem> {
+    let hash = SecretHash::of(text);
+    if access.admin.is_some_and(|admin| admin == hash) {
+        return Ok(Caller::Admin);
+    }
+    match queues.recognise(text, &hash)? {
+        Recognised::Key(key) => Ok(Caller::Key(key)),
+        Recognised::Expired => Err(Problem::new(Code::Unauthorized, "the key has expired")),
+        Recognised::Unknown => {
+            Err(Problem::new(Code::Unauthorized, "the key is wrong, or was deleted or replaced"))
+        }
+    }
+}
+
+/// Returns the key in `Authorization`, if there is one.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::new(Code::Malformed, "the header authorization must not be repeated"));
+    }
+    let text = HeaderValue::to_str(value).unwrap_or_default();
+    let key = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let wrong = || Problem::new(Code::Unauthorized, "the header authorization must be: Bearer KEY");
+    key.map(|(_, key)| Some(key.trim())).ok_or_else(wrong)
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Granted {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        of(parts).cloned()
+    }
+}
+
+/// Returns what a request may do. A request that was not checked may do nothing.
+pub fn of(parts: &Parts) -> Result<&Granted, Problem> {
+    let unchecked = || Problem::new(Code::Internal, "the request was not checked");
+    parts.extensions.get::<Granted>().ok_or_else(unchecked)
+}
+
+impl Granted {
+    /// Returns the scope under which the route runs.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Refuses a queue that is not among those of the key.
+    pub fn in_queue(&self, queue: &QueueName) -> Result<(), Problem> {
+        self.need(self.scope, queue)
+    }
+
+    /// Refuses what the key does not allow in this queue.
+    pub fn need(&self, scope: Scope, queue: &QueueName) -> Result<(), Problem> {
+        if self.caller.may(scope, queue) {
+            return Ok(());
+        }
+        Err(Problem::new(
+            Code::Forbidden,
+            format!("the key does not have the scope {scope} in the queue {queue}"),
+        ))
+    }
+}

@@ -1,0 +1,161 @@
+//! API keys.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::queues::Nothing;
+use crate::http::access::Granted;
+use crate::http::body::Body;
+use crate::http::params::{OfKey, Query};
+use crate::http::problem::{ApiResult, Problem};
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope, Timestamp};
+use crate::queue::{FreshKey, NewApiKey, Queues};
+
+/// A new API key.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRequest {
+    /// What people call it.
+    #[schema(value_type = String, min_length = 1, max_length = 128)]
+    name: ApiKeyName,
+    /// What it allows. `admin` allows everything, in all queues.
+    #[schema(min_items = 1)]
+    scopes: Vec<Scope>,
+    /// In which queues, as names and patterns such as `mail.*`; semaphores and workers are matched by their names. Default: in
+    /// all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>, max_items = 100)]
+    queues: Vec<QueuePattern>,
+    /// After which time it expires, in milliseconds. Default: never.
+    #[schema(minimum = 1000, maximum = 316224000000_u64)]
+    expires_in_ms: Option<u64>,
+}
+
+/// An API key, without its text.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Key)]
+pub struct KeyView {
+    /// Its id, which is part of its text.
+    #[schema(value_type = String)]
+    id: ApiKeyId,
+    /// What people call it.
+    #[schema(value_type = String)]
+    name: ApiKeyName,
+    /// What it allows.
+    scopes: Vec<Scope>,
+    /// In which queues; absent: in all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    queues: Vec<QueuePattern>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// From when on it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
+    /// When it was used last, to a minute or two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_used_at: Option<Timestamp>,
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        let ApiKey { id, name, hash: _, scopes, queues, created_at, expires_at, last_used_at } = key;
+        Self { id, name, scopes, queues, created_at, expires_at, last_used_at }
+    }
+}
+
+/// An API key with its text, which is shown this once.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct FreshKeyResponse {
+    #[serde(flatten)]
+    view: KeyView,
+    /// The key, for `Authorization: Bearer`. It is stored nowhere.
+    #[schema(example = "tb_0123456789ab_0123456789abcdefghijklmn")]
+    key: String,
+}
+
+impl From<FreshKey> for FreshKeyResponse {
+    fn from(FreshKey { key, text }: FreshKey) -> Self {
+        Self { view: key.into(), key: text }
+    }
+}
+
+/// API keys.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct KeysResponse {
+    /// The keys, by id.
+    keys: Vec<KeyView>,
+}
+
+/// Make a key
+///
+/// The response is the only one that has the key's text. It is valid here at once, and on all servers within two seconds.
+#[utoipa::path(post, path = "/v1/keys", operation_id = "create_key", tag = "keys",
+    request_body = KeyRequest,
+    responses((status = 201, description = "The key", body = FreshKeyResponse)))]
+pub async fn create(
+    State(queues): State<Queues>,
+    by: Granted,
+    Body(request): Body<KeyRequest>,
+) -> ApiResult<Response> {
+    let KeyRequest { name, scopes, queues: patterns, expires_in_ms } = request;
+    let fresh = queues.create_api_key(NewApiKey { name, scopes, queues: patterns, expires_in_ms }).await?;
+    let ApiKey { id, name, scopes, .. } = &fresh.key;
+    tracing::info!(%id, %name, ?scopes, by = by.caller.identity(), "API key created");
+    Ok((StatusCode::CREATED, secret(fresh)).into_response())
+}
+
+/// A response with a key's text: not to be stored on the way.
+fn secret(fresh: FreshKey) -> Response {
+    let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    (no_store, Json(FreshKeyResponse::from(fresh))).into_response()
+}
+
+/// List the keys
+#[utoipa::path(get, path = "/v1/keys", operation_id = "list_keys", tag = "keys",
+    responses((status = 200, description = "The keys, by id", body = KeysResponse)))]
+pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<KeysResponse>> {
+    query.only(&[])?;
+    let keys = queues.api_keys().await?.into_iter().map(Into::into).collect();
+    Ok(Json(KeysResponse { keys }))
+}
+
+/// Replace the secret of a key
+///
+/// The key keeps its id, its scopes and its expiry. The text that it had before is refused here at once, and on all servers
+/// within two seconds.
+#[utoipa::path(post, path = "/v1/keys/{id}/rotate", operation_id = "rotate_key", tag = "keys",
+    params(("id" = String, Path, description = "The id of the key")),
+    responses(
+        (status = 200, description = "The key with its new text", body = FreshKeyResponse),
+        (status = 404, description = "`unknown-key`", body = Problem, content_type = "application/problem+json")))]
+pub async fn rotate(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfKey(id): OfKey,
+    _: Body<Nothing>,
+) -> ApiResult<Response> {
+    let fresh = queues.rotate_api_key(&id).await?;
+    tracing::info!(%id, name = %fresh.key.name, by = by.caller.identity(), "API key rotated");
+    Ok(secret(fresh))
+}
+
+/// Revoke a key
+///
+/// Deletes the key: it is refused here at once, and on all servers within two seconds.
+#[utoipa::path(delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys",
+    params(("id" = String, Path, description = "The id of the key")),
+    responses(
+        (status = 204, description = "The key is deleted"),
+        (status = 404, description = "`unknown-key`", body = Problem, content_type = "application/problem+json")))]
+pub async fn delete(State(queues): State<Queues>, by: Granted, OfKey(id): OfKey) -> ApiResult<StatusCode> {
+    queues.delete_api_key(&id).await?;
+    tracing::info!(%id, by = by.caller.identity(), "API key deleted");
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,112 @@
+//! Sessions of browsers.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use crate::http::access::{self, Granted};
+use crate::http::body::Body;
+use crate::http::problem::{ApiResult, Code, Problem};
+use crate::http::session::{self, Attempts, Source};
+use crate::http::{AppState, access::Options};
+use crate::job::{ApiKeyName, Caller, QueuePattern, Scope, Timestamp};
+
+/// A login.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoginRequest {
+    /// An API key, or the admin key.
+    key: String,
+}
+
+/// A session of a browser.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct SessionResponse {
+    /// The name of the key; absent: the admin key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    name: Option<ApiKeyName>,
+    /// What the session allows.
+    scopes: Vec<Scope>,
+    /// In which queues; absent: in all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    queues: Vec<QueuePattern>,
+    /// When the session ends, unless its key does before.
+    #[schema(value_type = String, format = DateTime)]
+    ends_at: Timestamp,
+}
+
+impl SessionResponse {
+    fn new(caller: &Caller, ends_at: Timestamp) -> Self {
+        match caller {
+            Caller::Key(key) => Self {
+                name: Some(key.name.clone()),
+                scopes: key.scopes.clone(),
+                queues: key.queues.clone(),
+                ends_at,
+            },
+            _ => Self { name: None, scopes: vec![Scope::Admin], queues: Vec::new(), ends_at },
+        }
+    }
+}
+
+/// Log in with a key
+///
+/// For browsers: the response sets a cookie (`HttpOnly`, `Secure`, `SameSite=Strict`) that stands for the key in later requests, for
+/// twelve hours and as long as the key is valid. Over plain HTTP that is possible on the machine of the server only; behind a
+/// proxy that ends TLS, `http.trusted_proxies` must name the proxy.
+#[utoipa::path(post, path = "/v1/session", operation_id = "log_in", tag = "keys",
+    request_body = LoginRequest,
+    responses(
+        (status = 200, description = "The session", body = SessionResponse,
+            headers(("Set-Cookie" = String, description = "The session's cookie"))),
+        (status = 401, description = "`unauthorized`", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "`tls-required`", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`too-many-attempts`", body = Problem, content_type = "application/problem+json")))]
+pub async fn log_in(
+    State(state): State<AppState>,
+    source: Source,
+    Body(request): Body<LoginRequest>,
+) -> ApiResult<Response> {
+    if !source.is_private {
+        let detail = "a login sends the key, and a browser keeps the cookie, over TLS or on the same machine only: put a \
+                      proxy that ends TLS in front, and name it in http.trusted_proxies";
+        return Err(Problem::new(Code::TlsRequired, detail));
+    }
+    let attempts: &Arc<Attempts> = &state.attempts;
+    if !attempts.begin(source.client) {
+        return Err(Problem::new(Code::TooManyAttempts, "too many logins failed; try again in a minute"));
+    }
+    let access: &Options = &state.access;
+    let caller = match access::by_key(access, &state.queues, &request.key) {
+        Ok(caller) => caller,
+        Err(problem) => {
+            tracing::info!(client = %source.client, "a login failed");
+            return Err(problem);
+        }
+    };
+    attempts.succeed(source.client);
+    let (cookie, ends_at) = session::begin(access, &state.queues, &caller)?;
+    tracing::info!(client = %source.client, key = caller.identity(), "logged in");
+    Ok((set_cookie(&cookie)?, Json(SessionResponse::new(&caller, ends_at))).into_response())
+}
+
+/// Log out
+///
+/// Removes the cookie from the browser. Deleting or rotating the key ends all of its sessions.
+#[utoipa::path(delete, path = "/v1/session", operation_id = "log_out", tag = "keys",
+    responses((status = 204, description = "The cookie is removed",
+        headers(("Set-Cookie" = String, description = "Removes the session's cookie")))))]
+pub async fn log_out(_: Granted) -> ApiResult<Response> {
+    Ok((StatusCode::NO_CONTENT, set_cookie(&session::end())?).into_response())
+}
+
+fn set_cookie(cookie: &str) -> ApiResult<[(header::HeaderName, HeaderValue); 1]> {
+    let invalid = |_| Problem::new(Code::Internal, "the cookie is not a valid header value");
+    Ok([(header::SET_COOKIE, HeaderValue::try_from(cookie).map_err(invalid)?)])
+}

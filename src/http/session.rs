@@ -1,0 +1,196 @@
+//! Sessions of browsers: a cookie in place of a key, which a page can neither read nor store.
+//!
+//! A session is kept nowhere. Its cookie names the key, and is signed together with the hash of the key by the secret that all
+//! servers share: so it ends with the key, on every server, whether that is deleted, rotated or expires.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use subtle::ConstantTimeEq as _;
+
+use super::access::Options;
+use super::problem::Problem;
+use crate::job::{Caller, SecretHash, Timestamp};
+use crate::queue::Queues;
+
+/// The name of the cookie.
+const COOKIE: &str = "tailback_session";
+/// How long a session lasts, in milliseconds.
+const LASTS_MS: u64 = 12 * 3_600_000;
+/// What the id of the admin key is in a session; that of a stored key is longer.
+const ADMIN: &str = "admin";
+
+/// How many failed attempts one client has within [`WINDOW`].
+const ATTEMPTS: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// How many clients are remembered for their failed attempts.
+const CLIENTS: usize = 10_000;
+
+/// Where a login comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// The client, behind a trusted proxy the one that the proxy names.
+    pub client: IpAddr,
+    /// Whether others cannot listen: the client is on this machine, or a trusted proxy says that it came by TLS.
+    pub is_private: bool,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether it is a trusted proxy.
+    pub is_proxy: bool,
+    /// Whether the connection is encrypted.
+    pub is_encrypted: bool,
+}
+
+impl Source {
+    /// Returns the source of a request of this peer, which may be a proxy for `client`.
+    pub fn new(connection: Peer, client: Option<IpAddr>, headers: &HeaderMap) -> Self {
+        let Peer { address, is_proxy, is_encrypted } = connection;
+        let address = address.to_canonical();
+        let is_private = if is_proxy { is_https(headers) } else { is_encrypted || address.is_loopback() };
+        Self { client: client.map_or(address, |client| client.to_canonical()), is_private }
+    }
+}
+
+/// Returns whether a proxy says that the client came by TLS, to the last proxy before it if there are several.
+fn is_https(headers: &HeaderMap) -> bool {
+    let last = |name: &str| {
+        let value = headers.get_all(name).iter().next_back()?.to_str().ok()?;
+        value.rsplit(',').next()
+    };
+    let forwarded = last("forwarded").and_then(|element| {
+        let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find(|(name, _)| name.trim().eq_ignore_ascii_case("proto")).map(|(_, proto)| proto)
+    });
+    let proto = forwarded.or_else(|| last("x-forwarded-proto"));
+    proto.is_some_and(|proto| proto.trim().trim_matches('"').eq_ignore_ascii_case("https"))
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Source {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let unknown = Self { client: IpAddr::from([0, 0, 0, 0]), is_private: false };
+        Ok(parts.extensions.get().copied().unwrap_or(unknown))
+    }
+}
+
+/// The failed attempts of clients.
+#[derive(Debug, Default)]
+pub struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+
+impl Attempts {
+    /// Counts an attempt as failed until it has succeeded. Returns whether the client may try.
+    pub fn begin(&self, client: IpAddr) -> bool {
+        let mut failed = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if failed.len() >= CLIENTS {
+            failed.retain(|_, (since, _)| since.elapsed() < WINDOW);
+            if failed.len() >= CLIENTS && !failed.contains_key(&client) {
+                return false;
+            }
+        }
+        let (since, count) = failed.entry(client).or_insert_with(|| (Instant::now(), 0));
+        if since.elapsed() >= WINDOW {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count = count.saturating_add(1);
+        *count <= ATTEMPTS
+    }
+
+    /// Forgets the failed attempts of a client that has succeeded.
+    pub fn succeed(&self, client: IpAddr) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&client);
+    }
+}
+
+/// Returns the cookie of a new session of this caller, and when it ends.
+pub fn begin(access: &Options, queues: &Queues, caller: &Caller) -> Result<(String, Timestamp), Problem> {
+    let ends = queues.now()?.plus_ms(LASTS_MS);
+    let (id, hash, ends) = match caller {
+        Caller::Key(key) => (key.id.as_str(), key.hash, key.expires_at.map_or(ends, |at| at.min(ends))),
+        _ => (ADMIN, access.admin.unwrap_or_else(|| SecretHash::of("")), ends),
+    };
+    let text = format!("{id}.{}", ends.millis());
+    let signature = queues.sign(&text, &hash)?;
+    Ok((cookie(&format!("{text}.{signature}"), LASTS_MS / 1000), ends))
+}
+
+/// Returns the cookie that ends a session in the browser.
+pub fn end() -> String {
+    cookie("", 0)
+}
+
+fn cookie(value: &str, seconds: u64) -> String {
+    format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict")
+}
+
+/// Returns where a request comes from, by the session in its cookies; `None` where there is none that is valid.
+pub fn caller(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut values =
+        cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let Some((_, session)) = values.find(|(name, _)| *name == COOKIE) else { return Ok(None) };
+    let Some((text, signature)) = session.rsplit_once('.') else { return Ok(None) };
+    let Some((id, ends)) = text.split_once('.') else { return Ok(None) };
+    let (caller, hash) = match (id, access.admin) {
+        (ADMIN, Some(hash)) => (Caller::Admin, hash),
+        (id, _) => match queues.valid_api_key(id)? {
+            Some(key) => (Caller::Key(key.clone()), key.hash),
+            None => return Ok(None),
+        },
+    };
+    let is_signed: bool = queues.sign(text, &hash)?.as_bytes().ct_eq(signature.as_bytes()).into();
+    let now = queues.now()?.millis();
+    let lasts = ends.parse::<i64>().is_ok_and(|ends| ends > now);
+    Ok((is_signed && lasts).then_some(caller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_private_on_this_machine_or_by_tls() {
+        let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
+        let of = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.append(name, value.parse().unwrap());
+            headers
+        };
+        let https = of("x-forwarded-proto", "https");
+        let is_private = |address, is_proxy, is_encrypted, headers: &HeaderMap| {
+            Source::new(Peer { address, is_proxy, is_encrypted }, None, headers).is_private
+        };
+        assert!(is_private(here, false, false, &HeaderMap::new()));
+        assert!(is_private(there, false, true, &HeaderMap::new()));
+        assert!(!is_private(there, false, false, &https), "no proxy says so");
+        assert!(is_private(there, true, false, &https));
+        assert!(
+            !is_private(here, true, true, &HeaderMap::new()),
+            "how the client came to the proxy is not known"
+        );
+        assert!(!is_private(here, true, false, &of("x-forwarded-proto", "https, http")));
+        assert!(is_private(there, true, false, &of("forwarded", "for=1.2.3.4;Proto=\"https\"")));
+        assert!(!is_private(there, true, false, &of("forwarded", "proto=https, proto=http")));
+    }
+
+    #[test]
+    fn attempts_are_limited_until_one_succeeds() {
+        let (attempts, one, other) =
+            (Attempts::default(), IpAddr::from([1, 1, 1, 1]), IpAddr::from([2, 2, 2, 2]));
+        let tried = (0..ATTEMPTS + 5).filter(|_| attempts.begin(one)).count();
+        assert_eq!(tried, ATTEMPTS as usize);
+        assert!(attempts.begin(other));
+        attempts.succeed(one);
+        assert!(attempts.begin(one));
+    }
+}

@@ -1,0 +1,149 @@
+//! `tailback keys`: API keys, directly in the store. The way to the first key, and back in after the admin key was lost.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Subcommand;
+
+use crate::config::Config;
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope};
+use crate::queue::{FreshKey, NewApiKey, Queues};
+use crate::server;
+use crate::store::chain;
+
+/// What is done with the keys.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Make a key and print its text, which is stored nowhere else.
+    Create(Create),
+    /// List the keys.
+    List,
+    /// Give a key a new secret and print its text; the text before is refused from then on.
+    Rotate {
+        /// The id of the key
+        id: ApiKeyId,
+        /// Where its text goes
+        #[command(flatten)]
+        to: To,
+    },
+    /// Revoke a key.
+    Delete {
+        /// The id of the key
+        id: ApiKeyId,
+    },
+}
+
+/// A key that is made.
+#[derive(Debug, clap::Args)]
+pub struct Create {
+    /// What people call the key
+    #[arg(long)]
+    name: ApiKeyName,
+    /// What the key allows: push, consume, read, operate or admin; may be repeated
+    #[arg(long = "scope", value_name = "SCOPE", required = true)]
+    scopes: Vec<Scope>,
+    /// A queue, or a pattern such as mail.*, that the key is for; may be repeated [default: all queues]
+    #[arg(long = "queue", value_name = "PATTERN")]
+    queues: Vec<QueuePattern>,
+    /// After how many milliseconds the key expires [default: never]
+    #[arg(long, value_name = "MS")]
+    expires_in_ms: Option<u64>,
+    #[command(flatten)]
+    to: To,
+}
+
+/// Where the text of a key goes.
+#[derive(Debug, clap::Args)]
+pub struct To {
+    /// Write the key's text into this new file, readable by its owner only, instead of printing it
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Does it, and returns what is to be printed.
+pub async fn run(config: &Config, action: Action) -> anyhow::Result<String> {
+    let (store, _) = server::store(config)?;
+    let outcome = async {
+        let failed = |error| anyhow::anyhow!("{}", chain(&error));
+        store.migrate().await.map_err(failed)?;
+        let queues = Queues::new(store.clone(), config.queue.clone());
+        queues.load_settings().await.map_err(failed)?;
+        act(&queues, action).await
+    };
+    let outcome = outcome.await;
+    store.close().await;
+    outcome
+}
+
+async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
+    match action {
+        Action::Create(Create { name, scopes, queues: patterns, expires_in_ms, to }) => {
+            let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms };
+            let mut file = to.create()?;
+            hand_out(queues.create_api_key(new).await?, file.as_mut())
+        }
+        Action::List => Ok(table(&queues.api_keys().await?)),
+        Action::Rotate { id, to } => {
+            let mut file = to.create()?;
+            hand_out(queues.rotate_api_key(&id).await?, file.as_mut())
+        }
+        Action::Delete { id } => {
+            queues.delete_api_key(&id).await?;
+            Ok(format!("the key {id} is deleted; running servers refuse it within two seconds"))
+        }
+    }
+}
+
+/// A file for a key.
+struct KeyFile(std::fs::File, PathBuf);
+
+impl To {
+    /// Creates the file before the key is made, so that no key is lost where it cannot be created.
+    fn create(&self) -> anyhow::Result<Option<KeyFile>> {
+        let create = |path: &PathBuf| {
+            let file = new_private_file(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Ok(KeyFile(file, path.clone()))
+        };
+        self.output.as_ref().map(create).transpose()
+    }
+}
+
+/// Creates a file that its owner alone may read.
+fn new_private_file(path: &Path) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn hand_out(fresh: FreshKey, file: Option<&mut KeyFile>) -> anyhow::Result<String> {
+    let FreshKey { key, text } = fresh;
+    let Some(KeyFile(file, path)) = file else { return Ok(text) };
+    writeln!(file, "{text}").with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("the key {} is in {}", key.id, path.display()))
+}
+
+fn table(keys: &[ApiKey]) -> String {
+    if keys.is_empty() {
+        return "no keys".to_owned();
+    }
+    let mut text = String::new();
+    for key in keys {
+        let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+        let queues: Vec<String> = key.queues.iter().map(ToString::to_string).collect();
+        let queues = if queues.is_empty() { "*".to_owned() } else { queues.join(",") };
+        let or = |time: Option<crate::job::Timestamp>| time.map_or("never".to_owned(), |at| at.to_string());
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}  {}  scopes {}  queues {queues}  created {}  expires {}  last used {}",
+            key.id,
+            key.name,
+            scopes.join(","),
+            key.created_at,
+            or(key.expires_at),
+            or(key.last_used_at),
+        );
+    }
+    text.trim_end().to_owned()
+}

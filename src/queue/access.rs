@@ -1,0 +1,217 @@
+//! API keys as this server knows them. What changes them holds here at once and within a second on other servers, which
+//! read the keys with the settings.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use super::{Error, Queues, Result};
+use crate::job::access::EXPIRY_MAX_MS;
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope, SecretHash, Timestamp};
+use crate::store::{StoreError, StoredKeys};
+
+/// The most keys that can be stored.
+const KEYS_MAX: usize = 10_000;
+
+/// What a new key is to be.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    /// Its name.
+    pub name: ApiKeyName,
+    /// What it allows.
+    pub scopes: Vec<Scope>,
+    /// In which queues; empty: in all of them.
+    pub queues: Vec<QueuePattern>,
+    /// After which time it expires, in milliseconds.
+    pub expires_in_ms: Option<u64>,
+}
+
+/// A key and its text, which is shown once and kept nowhere.
+#[derive(Clone)]
+pub struct FreshKey {
+    /// The key.
+    pub key: ApiKey,
+    /// Its text.
+    pub text: String,
+}
+
+/// What became of the text of a key.
+#[derive(Debug, Clone)]
+pub enum Recognised {
+    /// It is that of this key.
+    Key(Arc<ApiKey>),
+    /// It is that of a key that has expired.
+    Expired,
+    /// It is not that of a key that is stored.
+    Unknown,
+}
+
+struct Entry {
+    key: Arc<ApiKey>,
+    /// When it was used last, in milliseconds.
+    used_at: Arc<AtomicI64>,
+}
+
+/// The stored keys, by id.
+#[derive(Default)]
+pub(super) struct KeyRing {
+    entries: RwLock<HashMap<ApiKeyId, Entry>>,
+    /// Whether any are stored, also ones that cannot be read.
+    has_any: AtomicBool,
+}
+
+impl KeyRing {
+    /// Replaces the keys. Uses that are not stored yet are kept.
+    pub fn adopt(&self, stored: &StoredKeys) {
+        let mut entries = self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let adopted = stored.keys.iter().map(|key| {
+            let used_at = entries.get(&key.id).map_or_else(Arc::default, |known| known.used_at.clone());
+            let stored_use = key.last_used_at.map_or(0, Timestamp::millis);
+            used_at.fetch_max(stored_use, Ordering::Relaxed);
+            (key.id.clone(), Entry { key: Arc::new(key.clone()), used_at })
+        });
+        *entries = adopted.collect();
+        self.has_any.store(!stored.is_empty(), Ordering::Release);
+    }
+
+    /// Returns the uses that are later than those that are stored.
+    fn unsaved_uses(&self) -> Vec<(ApiKeyId, Timestamp)> {
+        let entries = self.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let used = entries.values().filter_map(|entry| {
+            let at = Timestamp::from_millis(entry.used_at.load(Ordering::Relaxed));
+            (Some(at) > entry.key.last_used_at && at.millis() > 0).then(|| (entry.key.id.clone(), at))
+        });
+        used.collect()
+    }
+
+    /// Remembers that these uses are stored.
+    fn saved(&self, uses: &[(ApiKeyId, Timestamp)]) {
+        let mut entries = self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for (id, at) in uses {
+            if let Some(entry) = entries.get_mut(id) {
+                let key = ApiKey { last_used_at: Some(*at), ..ApiKey::clone(&entry.key) };
+                entry.key = Arc::new(key);
+            }
+        }
+    }
+}
+
+impl Queues {
+    /// Returns whether any API keys are stored.
+    pub fn has_api_keys(&self) -> bool {
+        self.0.keys.has_any.load(Ordering::Acquire)
+    }
+
+    /// Returns the key that this text, whose hash is given, is that of.
+    pub fn recognise(&self, text: &str, hash: &SecretHash) -> Result<Recognised> {
+        let now = self.now()?; // an error until the keys are known
+        let Some(id) = ApiKey::id_in(text).and_then(|id| id.parse::<ApiKeyId>().ok()) else {
+            return Ok(Recognised::Unknown);
+        };
+        let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Ok(match entries.get(&id).filter(|entry| entry.key.hash == *hash) {
+            None => Recognised::Unknown,
+            Some(entry) if entry.key.is_expired(now) => Recognised::Expired,
+            Some(entry) => {
+                entry.used_at.store(now.millis(), Ordering::Relaxed);
+                Recognised::Key(entry.key.clone())
+            }
+        })
+    }
+
+    /// Returns the key of this id, if it is stored and has not expired.
+    pub fn valid_api_key(&self, id: &str) -> Result<Option<Arc<ApiKey>>> {
+        let now = self.now()?; // an error until the keys are known
+        let Ok(id) = id.parse::<ApiKeyId>() else { return Ok(None) };
+        let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let valid = entries.get(&id).filter(|entry| !entry.key.is_expired(now));
+        Ok(valid.map(|entry| {
+            entry.used_at.store(now.millis(), Ordering::Relaxed);
+            entry.key.clone()
+        }))
+    }
+
+    /// Signs a session of a key with the secret of the store.
+    pub fn sign(&self, session: &str, hash: &SecretHash) -> Result<String> {
+        let unknown = || StoreError::unavailable("the secret of the store is not known yet");
+        let tokens = self.0.tokens.get().ok_or_else(unknown)?;
+        let text: Vec<u8> = hash.as_bytes().iter().copied().chain(session.bytes()).collect();
+        Ok(tokens.sign("session", &text))
+    }
+
+    /// Makes a key.
+    pub async fn create_api_key(&self, new: NewApiKey) -> Result<FreshKey> {
+        let NewApiKey { name, scopes, queues, expires_in_ms } = new;
+        if let Some((field, what)) = ApiKey::fault(&scopes, &queues) {
+            return Err(Error::invalid(format!("/{field}"), what));
+        }
+        if expires_in_ms.is_some_and(|ms| !(1000..=EXPIRY_MAX_MS).contains(&ms)) {
+            return Err(Error::invalid("/expires_in_ms", format!("must be 1000 to {EXPIRY_MAX_MS}")));
+        }
+        let stored = self.0.store.api_keys().await?;
+        if stored.keys.len() + stored.unreadable >= KEYS_MAX {
+            return Err(Error::invalid("", format!("would be more than {KEYS_MAX} keys; delete some")));
+        }
+        let id = ApiKey::fresh_id();
+        let text = ApiKey::fresh_text(&id);
+        let now = self.now()?;
+        let key = ApiKey {
+            id,
+            name,
+            hash: SecretHash::of(&text),
+            scopes,
+            queues,
+            created_at: now,
+            expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)),
+            last_used_at: None,
+        };
+        self.0.store.add_api_key(&key).await?;
+        self.reread_settings().await;
+        Ok(FreshKey { key, text })
+    }
+
+    /// Returns the keys, by id.
+    pub async fn api_keys(&self) -> Result<Vec<ApiKey>> {
+        let mut keys = self.0.store.api_keys().await?.keys;
+        let uses: HashMap<ApiKeyId, Timestamp> = self.0.keys.unsaved_uses().into_iter().collect();
+        for key in &mut keys {
+            key.last_used_at = key.last_used_at.max(uses.get(&key.id).copied());
+        }
+        Ok(keys)
+    }
+
+    /// Gives a key a new secret; from then on the one before is refused.
+    pub async fn rotate_api_key(&self, id: &ApiKeyId) -> Result<FreshKey> {
+        let unknown = || Error::UnknownApiKey(id.clone());
+        let stored = self.api_keys().await?.into_iter().find(|key| key.id == *id).ok_or_else(unknown)?;
+        let text = ApiKey::fresh_text(id);
+        let key = ApiKey { hash: SecretHash::of(&text), ..stored };
+        if !self.0.store.rotate_api_key(id, &key.hash).await? {
+            return Err(unknown());
+        }
+        self.reread_settings().await;
+        Ok(FreshKey { key, text })
+    }
+
+    /// Deletes a key: from then on it is refused.
+    pub async fn delete_api_key(&self, id: &ApiKeyId) -> Result<()> {
+        let stored = self.0.store.api_keys().await?;
+        let is_known = stored.keys.iter().any(|key| key.id == *id);
+        if !is_known && stored.unreadable == 0 {
+            return Err(Error::UnknownApiKey(id.clone()));
+        }
+        self.0.store.remove_api_key(id).await?;
+        self.reread_settings().await;
+        Ok(())
+    }
+
+    /// Stores when keys were used, and returns how many were.
+    pub(super) async fn save_api_key_uses(&self) -> Result<u64> {
+        let uses = self.0.keys.unsaved_uses();
+        if !uses.is_empty() {
+            self.0.store.note_api_key_uses(&uses).await?;
+            self.0.keys.saved(&uses);
+        }
+        Ok(uses.len() as u64)
+    }
+}

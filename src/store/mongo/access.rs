@@ -1,0 +1,173 @@
+//! API keys, and the secret of reservation tokens.
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+
+use crate::job::{ApiKey, ApiKeyId, Scope, SecretHash, Timestamp};
+use crate::store::mongo::API_KEYS;
+use crate::store::mongo::META;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::revision;
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, chain};
+
+#[async_trait]
+impl Access for Mongo {
+    async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
+        change(self, Change::Add(key)).await.map(drop)
+    }
+
+    async fn rotate_api_key(&self, id: &ApiKeyId, hash: &SecretHash) -> Result<bool> {
+        change(self, Change::Rotate(id, hash)).await
+    }
+
+    async fn remove_api_key(&self, id: &ApiKeyId) -> Result<()> {
+        change(self, Change::Remove(id)).await.map(drop)
+    }
+
+    async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()> {
+        let noting = async {
+            let keys = self.collection(API_KEYS).await?;
+            for (id, at) in uses {
+                let update = doc! { "$max": { "last_used_at": date(*at) } };
+                keys.update_one(doc! { "_id": id.as_str() }, update).await.map_err(fault)?;
+            }
+            Ok(())
+        };
+        self.connection.within(noting).await
+    }
+}
+
+/// Returns all keys. One that another program spoiled must not make the others unknown.
+pub async fn stored(mongo: &Mongo) -> Result<StoredKeys> {
+    let all = mongo.collection(API_KEYS).await?;
+    let cursor = all.find(Document::new()).sort(doc! { "_id": 1 }).await.map_err(fault)?;
+    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let mut stored = StoredKeys::default();
+    for document in &documents {
+        match parse(document) {
+            Ok(key) => stored.keys.push(key),
+            Err(error) => {
+                tracing::error!(error = chain(&error), "an API key cannot be read");
+                stored.unreadable += 1;
+            }
+        }
+    }
+    Ok(stored)
+}
+
+fn parse(document: &Document) -> Result<ApiKey> {
+    let row = Row(document);
+    Ok(ApiKey {
+        id: row.text("_id")?,
+        name: row.text("name")?,
+        hash: SecretHash::from_stored(bytes(document, "hash")?),
+        scopes: texts::<Scope>(document, "scopes")?,
+        queues: texts(document, "queues")?,
+        created_at: row.time("created_at")?.ok_or_else(|| row.fault("created_at"))?,
+        expires_at: row.time("expires_at")?,
+        last_used_at: row.time("last_used_at")?,
+    })
+}
+
+fn bytes(document: &Document, field: &str) -> Result<[u8; 32]> {
+    let bytes = document.get_binary_generic(field).ok();
+    bytes.and_then(|bytes| bytes.as_slice().try_into().ok()).ok_or_else(|| Row(document).fault(field))
+}
+
+/// Reads a list of texts, which must be there: a key without patterns is for all queues.
+fn texts<T: std::str::FromStr>(document: &Document, field: &str) -> Result<Vec<T>> {
+    let fault = || Row(document).fault(field);
+    let list = document.get_array(field).map_err(|_| fault())?;
+    list.iter().map(|text| text.as_str().and_then(|text| text.parse().ok()).ok_or_else(fault)).collect()
+}
+
+fn binary(bytes: &[u8; 32]) -> Bson {
+    Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() })
+}
+
+fn document(key: &ApiKey) -> Document {
+    let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+    let queues: Vec<String> = key.queues.iter().map(ToString::to_string).collect();
+    let mut document = doc! {
+        "_id": key.id.as_str(),
+        "name": key.name.as_str(),
+        "hash": binary(key.hash.as_bytes()),
+        "scopes": scopes,
+        "queues": queues,
+        "created_at": date(key.created_at),
+    };
+    document.extend(key.expires_at.map(|at| ("expires_at".to_owned(), date(at).into())));
+    document.extend(key.last_used_at.map(|at| ("last_used_at".to_owned(), date(at).into())));
+    document
+}
+
+/// What is done to a key.
+///
+/// Idempotence: each is the same when it is done again, since ids and secrets are made before.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Add(&'a ApiKey),
+    Rotate(&'a ApiKeyId, &'a SecretHash),
+    Remove(&'a ApiKeyId),
+}
+
+async fn change(mongo: &Mongo, change: Change<'_>) -> Result<bool> {
+    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+    Ok(attempts.run(change).await?)
+}
+
+impl Transaction for Change<'_> {
+    type Done = bool;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, TxError> {
+        let keys = tx.collection(API_KEYS);
+        let is_found = match *self {
+            Self::Add(key) => {
+                let by_id = doc! { "_id": key.id.as_str() };
+                keys.replace_one(by_id, document(key)).upsert(true).session(tx.session()).await?;
+                true
+            }
+            Self::Rotate(id, hash) => {
+                let update = doc! { "$set": { "hash": binary(hash.as_bytes()) } };
+                let by_id = doc! { "_id": id.as_str() };
+                keys.update_one(by_id, update).session(tx.session()).await?.matched_count == 1
+            }
+            Self::Remove(id) => {
+                keys.delete_one(doc! { "_id": id.as_str() }).session(tx.session()).await?;
+                true
+            }
+        };
+        if !is_found {
+            return Ok(Verdict::Abort(false));
+        }
+        revision::raise(tx).await?;
+        Ok(Verdict::Commit(true))
+    }
+}
+
+/// Returns the secret of reservation tokens. Of several servers that start at once one inserts; all read what it inserted.
+pub async fn token_secret(mongo: &Mongo, fresh: &TokenSecret) -> Result<TokenSecret> {
+    let meta = mongo.collection(META).await?;
+    let by_id = || doc! { "_id": "reservations" };
+    let set = doc! { "secret": binary(fresh) };
+    let mut found = meta.find_one(by_id()).await.map_err(fault)?;
+    if found.as_ref().is_none_or(|found| bytes(found, "secret").is_err()) {
+        // One that cannot be read is replaced: it must not stop a server.
+        let (filter, update) = match found {
+            Some(spoiled) => (spoiled, doc! { "$set": set }),
+            None => (by_id(), doc! { "$setOnInsert": set }),
+        };
+        // Of two upserts at once the second may fail; the record is there then.
+        let written = meta.update_one(filter, update).upsert(true).await.map_err(fault);
+        found = meta.find_one(by_id()).await.map_err(fault)?;
+        if found.is_none() {
+            written?;
+        }
+    }
+    let lost = || StoreError::unavailable("the secret of tokens was removed");
+    bytes(&found.ok_or_else(lost)?, "secret")
+}

@@ -1,0 +1,132 @@
+//! API keys, and the secret of reservation tokens.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde::de::DeserializeOwned;
+
+use crate::job::{ApiKey, ApiKeyId, SecretHash, Timestamp};
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::row;
+use crate::store::{Access, Result, StoredKeys, TokenSecret};
+
+#[async_trait]
+impl Access for SqliteStore {
+    async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
+        let key = key.clone();
+        self.writer.run(move |db, _| add(db, &key)).await
+    }
+
+    async fn rotate_api_key(&self, id: &ApiKeyId, hash: &SecretHash) -> Result<bool> {
+        let (id, hash) = (id.clone(), *hash);
+        self.writer.run(move |db, _| rotate(db, &id, &hash)).await
+    }
+
+    async fn remove_api_key(&self, id: &ApiKeyId) -> Result<()> {
+        let id = id.clone();
+        self.writer.run(move |db, _| remove(db, &id)).await
+    }
+
+    async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()> {
+        let uses = uses.to_vec();
+        self.writer.run(move |db, _| note_uses(db, &uses)).await
+    }
+}
+
+/// Returns all keys. One that another program spoiled must not make the others unknown.
+pub fn stored(db: &Connection) -> Result<StoredKeys, Fault> {
+    let mut all = db.prepare_cached(
+        "SELECT id, name, hash, scopes, queues, created_at, expires_at, last_used_at FROM api_keys ORDER BY id",
+    )?;
+    let mut rows = all.query([])?;
+    let mut stored = StoredKeys::default();
+    while let Some(found) = rows.next()? {
+        match key(found) {
+            Ok(key) => stored.keys.push(key),
+            Err(Fault::Sql(error)) if error.sqlite_error().is_some() => return Err(Fault::Sql(error)),
+            Err(error) => {
+                tracing::error!(%error, "an API key cannot be read");
+                stored.unreadable += 1;
+            }
+        }
+    }
+    Ok(stored)
+}
+
+fn key(found: &Row<'_>) -> Result<ApiKey, Fault> {
+    Ok(ApiKey {
+        id: row::parsed(found, 0, "id of an API key")?,
+        name: row::parsed(found, 1, "name of an API key")?,
+        hash: SecretHash::from_stored(found.get(2)?),
+        scopes: required(found, 3, "scopes of an API key")?,
+        queues: required(found, 4, "queues of an API key")?,
+        created_at: Timestamp::from_millis(found.get(5)?),
+        expires_at: row::time(found, 6)?,
+        last_used_at: row::time(found, 7)?,
+    })
+}
+
+/// Reads a list, which must be there: a key without patterns is for all queues.
+fn required<T: DeserializeOwned>(found: &Row<'_>, at: usize, what: &'static str) -> Result<T, Fault> {
+    row::json(found, at, what)?.ok_or_else(|| Fault::stored(what, "it is missing"))
+}
+
+fn add(db: &Connection, key: &ApiKey) -> Result<(), Fault> {
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO api_keys (id, name, hash, scopes, queues, created_at, expires_at, last_used_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?
+    .execute(params![
+        key.id.as_str(),
+        key.name.as_str(),
+        key.hash.as_bytes(),
+        row::to_json(Some(&key.scopes))?,
+        row::to_json(Some(&key.queues))?,
+        key.created_at.millis(),
+        key.expires_at.map(Timestamp::millis),
+        key.last_used_at.map(Timestamp::millis),
+    ])?;
+    raise_revision(db)
+}
+
+fn rotate(db: &Connection, id: &ApiKeyId, hash: &SecretHash) -> Result<bool, Fault> {
+    let changed = db
+        .prepare_cached("UPDATE api_keys SET hash = ?2 WHERE id = ?1")?
+        .execute(params![id.as_str(), hash.as_bytes()])?;
+    raise_revision(db)?;
+    Ok(changed == 1)
+}
+
+fn remove(db: &Connection, id: &ApiKeyId) -> Result<(), Fault> {
+    db.prepare_cached("DELETE FROM api_keys WHERE id = ?1")?.execute([id.as_str()])?;
+    raise_revision(db)
+}
+
+fn note_uses(db: &Connection, uses: &[(ApiKeyId, Timestamp)]) -> Result<(), Fault> {
+    let mut note = db.prepare_cached(
+        "UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1 AND coalesce(last_used_at, 0) < ?2",
+    )?;
+    for (id, at) in uses {
+        note.execute(params![id.as_str(), at.millis()])?;
+    }
+    Ok(())
+}
+
+/// Returns the secret of reservation tokens.
+pub fn token_secret(db: &Connection, fresh: &TokenSecret) -> Result<TokenSecret, Fault> {
+    let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'reservations'")?;
+    let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
+    if let Some(secret) = found.and_then(|secret| secret.try_into().ok()) {
+        return Ok(secret);
+    }
+    // One that cannot be read is replaced: it must not stop a server.
+    db.prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('reservations', ?1)")?
+        .execute([fresh])?;
+    Ok(*fresh)
+}
+
+/// Raises the revision of what every server remembers.
+pub fn raise_revision(db: &Connection) -> Result<(), Fault> {
+    db.prepare_cached("UPDATE settings_revision SET revision = revision + 1")?.execute([])?;
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Who may do what: API keys, their scopes and their queues, over HTTP, on every store.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "tables, shown with --no-capture")]
+
+mod common;
+
+mod access {
+    pub mod keys;
+    pub mod queues;
+    pub mod routes;
+    pub mod sessions;
+    pub mod start;
+    pub mod support;
+    pub mod tokens;
+}
+
+use access::{keys::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
+
+on_every_store! {
+    each_route_needs_its_scope
+    what_is_open_needs_no_key
+    without_keys_everything_is_open
+
+    a_key_is_shown_once
+    a_rotated_key_has_a_new_secret
+    what_is_wrong_with_a_new_key_is_named
+    the_last_use_is_shown
+    keys_are_printed_nowhere
+    a_stored_key_makes_keys_required
+    keys_are_made_in_the_store
+
+    a_push_stays_in_the_queues_of_its_key
+    settles_lead_to_the_queues_of_the_key_only
+    patterns_and_lists_are_the_keys
+    a_job_elsewhere_is_unknown
+    settings_and_schedules_name_the_queues_of_the_key
+    batches_belong_to_their_key
+    workers_and_semaphores_are_matched_by_name
+    a_redrive_returns_jobs_where_the_key_may_push
+
+    an_idempotency_key_is_its_clients
+    tokens_of_one_reserve_are_not_derived
+
+    a_session_stands_for_its_key
+    logins_are_limited_and_need_tls
+
+    an_exposed_server_needs_a_key
+}
+
+mod several_servers {
+    use super::access::keys::{
+        a_key_changes_on_every_server_within_two_seconds, a_spoiled_key_opens_nothing,
+    };
+
+    // An SQLite file has one server, and no other program writes to it.
+    crate::on_one_store! { mongo:
+        a_key_changes_on_every_server_within_two_seconds
+        a_spoiled_key_opens_nothing
+    }
+}
+
+mod one_file {
+    use super::access::start::files_are_their_owners;
+
+    // Only SQLite has files.
+    crate::on_one_store! { sqlite: files_are_their_owners }
+}

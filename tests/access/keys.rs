@@ -1,0 +1,196 @@
+//! The life of a key.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+
+use super::support::*;
+
+pub async fn a_key_is_shown_once(place: &Place) {
+    let server = locked(place).await;
+    let asked = json!({"name": "mailer", "scopes": ["push", "read"], "queues": ["mail.*"], "expires_in_ms": 3_600_000});
+    let (status, made) = post(&server, ADMIN, "/v1/keys", asked).await;
+    assert_eq!(status, 201, "{made}");
+    let text = made["key"].as_str().unwrap();
+    let id = made["id"].as_str().unwrap();
+    assert!(text.starts_with(&format!("tb_{id}_")) && text.len() >= 3 + id.len() + 1 + 22, "{text}");
+    let (status, list) = get(&server, ADMIN, "/v1/keys").await;
+    assert_eq!(status, 200, "{list}");
+    assert!(!list.to_string().contains(text), "{list}");
+    let mut bare = made.clone();
+    bare.as_object_mut().unwrap().remove("key");
+    assert_eq!(list["keys"], json!([bare]));
+    assert_eq!((&bare["name"], &bare["queues"]), (&json!("mailer"), &json!(["mail.*"])));
+    push(&server, text, "mail.out", json!({"payload": 1})).await;
+    ok(&delete(&server, ADMIN, &format!("/v1/keys/{id}")).await);
+    refused(&get(&server, text, "/v1/queues").await, 401, "unauthorized");
+    refused(&delete(&server, ADMIN, &format!("/v1/keys/{id}")).await, 404, "unknown-key");
+}
+
+pub async fn a_rotated_key_has_a_new_secret(place: &Place) {
+    let mut server = locked(place).await;
+    let (id, before) = make(&server, json!({"name": "a", "scopes": ["read"]})).await;
+    let (status, rotated) = post(&server, ADMIN, &format!("/v1/keys/{id}/rotate"), json!({})).await;
+    assert_eq!((status, &rotated["id"], &rotated["scopes"]), (200, &json!(id), &json!(["read"])));
+    let after = rotated["key"].as_str().unwrap().to_owned();
+    refused(&get(&server, &before, "/v1/queues").await, 401, "unauthorized");
+    ok(&get(&server, &after, "/v1/queues").await);
+    server.terminate().await;
+    let server = locked(place).await;
+    refused(&get(&server, &before, "/v1/queues").await, 401, "unauthorized");
+    ok(&get(&server, &after, "/v1/queues").await);
+    let missing = post(&server, ADMIN, "/v1/keys/AAAAAAAAAAAA/rotate", json!({})).await;
+    refused(&missing, 404, "unknown-key");
+}
+
+pub async fn what_is_wrong_with_a_new_key_is_named(place: &Place) {
+    let server = locked(place).await;
+    for (key, pointer) in [
+        (json!({"name": "", "scopes": ["read"]}), "/name"),
+        (json!({"name": "a\nb", "scopes": ["read"]}), "/name"),
+        (json!({"name": "a", "scopes": []}), "/scopes"),
+        (json!({"name": "a", "scopes": ["read", "read"]}), "/scopes"),
+        (json!({"name": "a", "scopes": ["everything"]}), "/scopes/0"),
+        (json!({"name": "a", "scopes": ["read"], "queues": ["a*b"]}), "/queues/0"),
+        (json!({"name": "a", "scopes": ["admin"], "queues": ["a"]}), "/queues"),
+        (json!({"name": "a", "scopes": ["read"], "expires_in_ms": 999}), "/expires_in_ms"),
+        (json!({"name": "a", "scopes": ["read"], "expires_in_ms": i64::MAX}), "/expires_in_ms"),
+    ] {
+        let answer = post(&server, ADMIN, "/v1/keys", key.clone()).await;
+        refused(&answer, 422, "invalid-field");
+        assert_eq!(answer.1["pointer"], pointer, "{key}: {}", answer.1);
+    }
+    assert_eq!(get(&server, ADMIN, "/v1/keys").await.1, json!({"keys": []}));
+}
+
+pub async fn the_last_use_is_shown(place: &Place) {
+    let server = locked(place).await;
+    let (_, text) = make(&server, json!({"name": "a", "scopes": ["read"]})).await;
+    let seen = async || get(&server, ADMIN, "/v1/keys").await.1["keys"][0]["last_used_at"].clone();
+    assert_eq!(seen().await, Value::Null);
+    ok(&get(&server, &text, "/v1/queues").await);
+    assert!(seen().await.is_string());
+}
+
+/// Also on loopback, where none are required before.
+pub async fn a_stored_key_makes_keys_required(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (status, made) = server.post("/v1/keys", json!({"name": "first", "scopes": ["admin"]})).await;
+    assert_eq!(status, 201, "{made}");
+    refused(&server.get("/v1/queues").await, 401, "unauthorized");
+    let first = made["key"].as_str().unwrap();
+    ok(&get(&server, first, "/v1/queues").await);
+}
+
+fn tailback(place: &Place, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    command.args(arguments).args(["--store", &place.url]).env("TAILBACK_LOG__FILTER", "warn");
+    command.env("TAILBACK_MONGODB__DEADLINE_MS", "10000").output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap().trim().to_owned()
+}
+
+pub async fn keys_are_made_in_the_store(place: &Place) {
+    let made = ["keys", "create", "--name", "ops", "--scope", "read", "--scope", "operate", "--queue", "a.*"];
+    let key = said(&tailback(place, &made));
+    let id = key.split('_').nth(1).unwrap().to_owned();
+    let list = said(&tailback(place, &["keys", "list"]));
+    assert!(list.contains(&id) && list.contains("read,operate") && list.contains("a.*"), "{list}");
+    assert!(!list.contains(&key), "{list}");
+    let mut server = Server::start(&place.url).await;
+    refused(&server.get("/v1/queues").await, 401, "unauthorized");
+    ok(&get(&server, &key, "/v1/queues/a.b").await);
+    forbidden(&get(&server, &key, "/v1/queues/b").await);
+    server.terminate().await;
+    let rotated = said(&tailback(place, &["keys", "rotate", &id]));
+    assert!(rotated.starts_with(&format!("tb_{id}_")) && rotated != key, "{rotated}");
+    assert!(said(&tailback(place, &["keys", "delete", &id])).contains(&id));
+    assert_eq!(said(&tailback(place, &["keys", "list"])), "no keys");
+    assert_eq!(tailback(place, &["keys", "delete", &id]).status.code(), Some(1));
+    assert_eq!(tailback(place, &["keys", "create", "--name", "a", "--scope", "no"]).status.code(), Some(2));
+}
+
+/// What is wanted within two seconds; a busy machine may miss it now and then.
+const SOON: Duration = Duration::from_secs(2);
+
+pub async fn a_key_changes_on_every_server_within_two_seconds(place: &Place) {
+    let (one, other) = (locked(place).await, locked(place).await);
+    let status = async |key: &str| get(&other, key, "/v1/queues").await.0;
+    let (mut valid, mut refused) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let (id, key) = make(&one, json!({"name": "a", "scopes": ["read"]})).await;
+        let begun = Instant::now();
+        until("the key is valid", || async { status(&key).await == 200 }).await;
+        valid.push(begun.elapsed());
+        ok(&delete(&one, ADMIN, &format!("/v1/keys/{id}")).await);
+        let begun = Instant::now();
+        until("the key is refused", || async { status(&key).await == 401 }).await;
+        refused.push(begun.elapsed());
+    }
+    println!("valid after {valid:?}, refused after {refused:?} at another server");
+    assert!(valid.iter().min() < Some(&SOON) && refused.iter().min() < Some(&SOON), "{valid:?} {refused:?}");
+}
+
+/// What another program wrote, or spoiled.
+pub async fn a_spoiled_key_opens_nothing(place: &Place) {
+    let mut server = locked(place).await;
+    let (_, key) = make(&server, json!({"name": "a", "scopes": ["read"]})).await;
+    let (id, spoiled) = make(&server, json!({"name": "b", "scopes": ["read"], "queues": ["a"]})).await;
+    server.terminate().await;
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let keys = client.default_database().unwrap().collection::<Document>("api_keys");
+    keys.update_one(doc! { "_id": &id }, doc! { "$unset": { "queues": "" } }).await.unwrap();
+    let server = Server::start(&place.url).await;
+    ok(&get(&server, &key, "/v1/queues").await);
+    refused(&get(&server, &spoiled, "/v1/queues").await, 401, "unauthorized");
+    keys.delete_one(doc! { "name": "a" }).await.unwrap();
+    drop(server);
+    // It is no key, but there are keys: nothing is open.
+    let mut server = Server::start(&place.url).await;
+    refused(&server.get("/v1/queues").await, 401, "unauthorized");
+    server.terminate().await;
+    let server = locked(place).await;
+    ok(&delete(&server, ADMIN, &format!("/v1/keys/{id}")).await);
+    assert_eq!(keys.count_documents(doc! {}).await.unwrap(), 0);
+}
+
+/// In no log however long, and in nothing that operators look at.
+pub async fn keys_are_printed_nowhere(place: &Place) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let environment = [("TAILBACK_AUTH__ADMIN_KEY", ADMIN), ("TAILBACK_LOG__FILTER", "trace,tailback=trace")];
+    let mut command = crate::common::server::command(&place.url, &environment);
+    command.stderr(log.reopen().unwrap());
+    let mut server = Server::of(command);
+    server.until_ready().await;
+    let (id, key) = make(&server, json!({"name": "a", "scopes": ["admin"]})).await;
+    ok(&get(&server, &key, "/v1/queues").await);
+    let login = server.http.post(format!("{}/v1/session", server.base)).json(&json!({"key": key}));
+    let cookie = login.send().await.unwrap().headers()["set-cookie"].to_str().unwrap().to_owned();
+    let session = cookie.split([';', '=']).nth(1).unwrap().to_owned();
+    let cookies = [("cookie", cookie.split(';').next().unwrap())];
+    ok(&call_with(&server, None, Method::GET, "/v1/queues", &cookies, None).await);
+    let (_, rotated) = post(&server, ADMIN, &format!("/v1/keys/{id}/rotate"), json!({})).await;
+    let fresh = rotated["key"].as_str().unwrap().to_owned();
+    let wrong = format!("wrong-{ADMIN}");
+    refused(&get(&server, &wrong, "/v1/queues").await, 401, "unauthorized");
+    let in_body = post(&server, ADMIN, "/v1/session", json!({"key": [wrong.clone()]})).await;
+    let mut seen = in_body.1.to_string();
+    for path in ["/stats", "/metrics", "/v1/keys"] {
+        let request = server.http.get(format!("{}{path}", server.base)).bearer_auth(ADMIN);
+        seen.push_str(&request.send().await.unwrap().text().await.unwrap());
+    }
+    server.terminate().await;
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    let checked = check.arg("check-config").envs(environment).output().unwrap();
+    seen.push_str(&said(&checked));
+    let logged = std::fs::read_to_string(log.path()).unwrap();
+    assert!(logged.contains("API key created") && logged.contains("logged in"), "{logged}");
+    for secret in [ADMIN, &key, &fresh, &session, &wrong] {
+        assert!(!logged.contains(secret), "a secret is in the log: {secret}");
+        assert!(!seen.contains(secret), "a secret is shown: {secret}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Keys for some queues: what they may reach, and where what they say may lead.
+
+use super::support::*;
+
+pub async fn a_push_stays_in_the_queues_of_its_key(place: &Place) {
+    let server = locked(place).await;
+    for name in ["mail.limit", "others"] {
+        ok(&put(&server, ADMIN, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await);
+    }
+    let key = key_for(&server, &["push"], &["mail.*", "reports"]).await;
+    push(&server, &key, "mail.out", json!({"payload": 1, "semaphores": ["mail.limit"]})).await;
+    push(&server, &key, "reports", json!({"payload": 1, "then": [{"queue": "mail.out"}]})).await;
+    forbidden(&post(&server, &key, "/v1/queues/mailbox/jobs", json!({"payload": 1})).await);
+    for bad in [
+        json!({"payload": 1, "then": [{"queue": "mail.out"}, {"queue": "other"}]}),
+        json!({"payload": 1, "semaphores": ["others"]}),
+    ] {
+        forbidden(&post(&server, &key, "/v1/queues/mail.out/jobs", bad.clone()).await);
+        let several = json!({"jobs": [{"payload": 2}, bad]});
+        let (status, answer) = post(&server, &key, "/v1/queues/mail.out/jobs/batch", several).await;
+        assert_eq!((status, &answer["results"][0]["status"]), (200, &json!(201)), "{answer}");
+        assert_eq!(answer["results"][1]["problem"]["code"], "forbidden", "{answer}");
+    }
+    // The job that holds a key is not shown to a client that may not read.
+    let first = push(&server, &key, "mail.out", json!({"payload": 1, "key": "k"})).await;
+    let again = json!({"payload": 2, "key": "k"});
+    let conflict = post(&server, &key, "/v1/queues/mail.out/jobs", again.clone()).await;
+    refused(&conflict, 409, "key-conflict");
+    assert!(!conflict.1.to_string().contains(&first), "{}", conflict.1);
+    let conflict = post(&server, ADMIN, "/v1/queues/mail.out/jobs", again).await;
+    assert_eq!(conflict.1["job_id"], json!(first));
+}
+
+pub async fn settles_lead_to_the_queues_of_the_key_only(place: &Place) {
+    let server = locked(place).await;
+    let consumer = key_for(&server, &["consume"], &["mail.*"]).await;
+    let both = key_for(&server, &["consume", "push"], &["mail.*"]).await;
+    for n in 0..3 {
+        push(&server, ADMIN, "mail.in", json!({"payload": n})).await;
+    }
+    let jobs = reserve(&server, &both, "mail.in", 3).await;
+    let lead = |queue: &str| json!({"push": [{"queue": queue, "payload": 1}]});
+    forbidden(&settle(&server, &consumer, &jobs[0], "commit", lead("mail.out")).await);
+    forbidden(&settle(&server, &both, &jobs[0], "commit", lead("other")).await);
+    let then = json!({"push": [{"queue": "mail.out", "payload": 1, "then": [{"queue": "other"}]}]});
+    forbidden(&settle(&server, &both, &jobs[0], "commit", then).await);
+    ok(&settle(&server, &both, &jobs[0], "commit", lead("mail.out")).await);
+    forbidden(&settle(&server, &consumer, &jobs[1], "move", json!({"queue": "mail.out"})).await);
+    forbidden(&settle(&server, &both, &jobs[1], "move", json!({"queue": "other"})).await);
+    ok(&settle(&server, &both, &jobs[1], "move", json!({"queue": "mail.out"})).await);
+    let named = |job: &Value, queue: &str| json!({"id": job["id"], "reservation": job["reservation"], "queue": queue});
+    let many = json!({"move": [named(&jobs[2], "other")]});
+    let (status, answer) = post(&server, &both, "/v1/settle", many).await;
+    assert_eq!((status, &answer["move"][0]["problem"]["code"]), (200, &json!("forbidden")), "{answer}");
+    let (status, answer) =
+        post(&server, &both, "/v1/settle", json!({"move": [named(&jobs[2], "mail.x")]})).await;
+    assert_eq!((status, &answer["move"][0]["status"]), (200, &json!(200)), "{answer}");
+    assert_eq!(get(&server, ADMIN, "/v1/queues/other/jobs").await.1["jobs"], json!([]));
+}
+
+pub async fn patterns_and_lists_are_the_keys(place: &Place) {
+    let server = locked(place).await;
+    for queue in ["a.one", "a.two", "b"] {
+        push(&server, ADMIN, queue, json!({"payload": queue})).await;
+    }
+    let key = key_for(&server, &["consume", "read"], &["a.*"]).await;
+    let (status, list) = get(&server, &key, "/v1/queues").await;
+    let names: Vec<&Value> = list["queues"].as_array().unwrap().iter().map(|queue| &queue["name"]).collect();
+    assert_eq!((status, names), (200, vec![&json!("a.one"), &json!("a.two")]));
+    for queues in [json!(["b"]), json!(["b.*"]), json!(["a.one", "b"])] {
+        forbidden(&post(&server, &key, "/v1/reserve", json!({"queues": queues})).await);
+    }
+    let (status, answer) = post(&server, &key, "/v1/reserve", json!({"queues": ["*"], "count": 9})).await;
+    let queues: Vec<&Value> = answer["jobs"].as_array().unwrap().iter().map(|job| &job["queue"]).collect();
+    assert_eq!((status, queues), (200, vec![&json!("a.one"), &json!("a.two")]), "{answer}");
+    for path in ["/v1/queues/b", "/v1/queues/b/jobs", "/v1/queues/b/stats", "/stats", "/metrics", "/v1/keys"]
+    {
+        forbidden(&get(&server, &key, path).await);
+    }
+}
+
+pub async fn a_job_elsewhere_is_unknown(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["read", "operate"], &["a"]).await;
+    let mine = push(&server, ADMIN, "a", json!({"payload": 1})).await;
+    let theirs = push(&server, ADMIN, "b", json!({"payload": 1})).await;
+    for (id, there) in [(mine, true), (theirs.clone(), false)] {
+        let path = format!("/v1/jobs/{id}");
+        let change = Some(json!({"priority": 3}));
+        let answers = [
+            get(&server, &key, &path).await,
+            call_with(&server, Some(&key), Method::PATCH, &path, &[], change).await,
+            delete(&server, &key, &path).await,
+        ];
+        for answer in answers {
+            match there {
+                true => ok(&answer),
+                false => refused(&answer, 404, "unknown-job"),
+            }
+        }
+    }
+    assert_eq!(get(&server, ADMIN, &format!("/v1/jobs/{theirs}")).await.1["priority"], 0);
+}
+
+pub async fn settings_and_schedules_name_the_queues_of_the_key(place: &Place) {
+    let server = locked(place).await;
+    let operator = key_for(&server, &["operate", "push", "read"], &["a.*"]).await;
+    let idle = key_for(&server, &["operate"], &["a.*"]).await;
+    let graves = |queue: &str| json!({"dead_letter": queue});
+    forbidden(&put(&server, &operator, "/v1/queues/a.x", graves("b")).await);
+    forbidden(&put(&server, &idle, "/v1/queues/a.x", graves("a.dead")).await);
+    ok(&put(&server, &operator, "/v1/queues/a.x", graves("a.dead")).await);
+    let patch = |body| call_with(&server, Some(&operator), Method::PATCH, "/v1/queues/a.x", &[], Some(body));
+    forbidden(&patch(graves("b")).await);
+    ok(&patch(json!({"paused": true})).await);
+
+    let rule = |queue: &str| json!({"cron": "0 0 1 1 *", "queue": queue, "job": {"payload": 1}});
+    ok(&put(&server, ADMIN, "/v1/schedules/theirs", rule("b")).await);
+    forbidden(&put(&server, &operator, "/v1/schedules/mine", rule("b")).await);
+    forbidden(&put(&server, &idle, "/v1/schedules/mine", rule("a.x")).await);
+    ok(&put(&server, &operator, "/v1/schedules/mine", rule("a.x")).await);
+    ok(&put(&server, &operator, "/v1/schedules/mine", rule("a.y")).await);
+    let mut leading = rule("a.x");
+    leading["job"]["then"] = json!([{"queue": "b"}]);
+    forbidden(&put(&server, &operator, "/v1/schedules/mine", leading).await);
+    forbidden(&put(&server, &operator, "/v1/schedules/theirs", rule("a.x")).await);
+    forbidden(&post(&server, &idle, "/v1/schedules/mine/run", json!({})).await);
+    ok(&post(&server, &operator, "/v1/schedules/mine/run", json!({})).await);
+    for (name, there) in [("theirs", false), ("mine", true)] {
+        let path = format!("/v1/schedules/{name}");
+        let answers = [
+            get(&server, &operator, &path).await,
+            post(&server, &operator, &format!("{path}/pause"), json!({})).await,
+            post(&server, &operator, &format!("{path}/resume"), json!({})).await,
+            post(&server, &operator, &format!("{path}/run"), json!({})).await,
+            delete(&server, &operator, &path).await,
+        ];
+        for answer in answers {
+            match there {
+                true => ok(&answer),
+                false => refused(&answer, 404, "unknown-schedule"),
+            }
+        }
+    }
+    assert_eq!(get(&server, &operator, "/v1/schedules").await.1["schedules"], json!([]));
+    assert_eq!(get(&server, ADMIN, "/v1/schedules").await.1["schedules"][0]["name"], "theirs");
+}
+
+pub async fn batches_belong_to_their_key(place: &Place) {
+    let server = locked(place).await;
+    let scopes = ["push", "read", "operate"];
+    let (mine, theirs) = (key_for(&server, &scopes, &["a"]).await, key_for(&server, &scopes, &["a"]).await);
+    let job = |queue: &str| json!([{"queue": queue, "payload": 1}]);
+    forbidden(&post(&server, &mine, "/v1/batches", json!({"jobs": job("b")})).await);
+    let callback = json!({"jobs": job("a"), "on_finished": {"queue": "b", "payload": 1}});
+    forbidden(&post(&server, &mine, "/v1/batches", callback).await);
+    let (status, batch) =
+        post(&server, &mine, "/v1/batches", json!({"jobs": job("a"), "sealed": false})).await;
+    assert_eq!(status, 201, "{batch}");
+    let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+    for (key, there) in [(theirs.as_str(), false), (mine.as_str(), true), (ADMIN, true)] {
+        let mut answers = vec![
+            get(&server, key, &path).await,
+            get(&server, key, &format!("{path}/results")).await,
+            post(&server, key, &format!("{path}/jobs"), json!({"jobs": job("a")})).await,
+        ];
+        if key != mine {
+            answers.push(post(&server, key, &format!("{path}/seal"), json!({})).await);
+            answers.push(delete(&server, key, &path).await);
+        }
+        for answer in answers {
+            match there {
+                true => ok(&answer),
+                false => refused(&answer, 404, "unknown-batch"),
+            }
+        }
+    }
+}
+
+pub async fn workers_and_semaphores_are_matched_by_name(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["consume", "operate", "read"], &["a.*"]).await;
+    let beat = |name: &str| format!("/v1/workers/{name}/heartbeat");
+    forbidden(&post(&server, &key, &beat("alice"), json!({})).await);
+    ok(&post(&server, &key, &beat("a.w1"), json!({})).await);
+    ok(&post(&server, ADMIN, &beat("alice"), json!({})).await);
+    forbidden(&post(&server, &key, "/v1/queues/a.x/reserve", json!({"worker": "alice"})).await);
+    ok(&post(&server, &key, "/v1/queues/a.x/reserve", json!({"worker": "a.w1"})).await);
+    forbidden(&delete(&server, &key, "/v1/workers/alice").await);
+    forbidden(&get(&server, &key, "/v1/workers/alice").await);
+    let list = get(&server, &key, "/v1/workers").await.1;
+    assert_eq!(list["workers"].as_array().unwrap().len(), 1, "{list}");
+    ok(&delete(&server, &key, "/v1/workers/a.w1").await);
+
+    forbidden(&put(&server, &key, "/v1/semaphores/s", json!({"capacity": 1})).await);
+    for (by, name) in [(key.as_str(), "a.s"), (ADMIN, "s")] {
+        ok(&put(&server, by, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await);
+    }
+    let list = get(&server, &key, "/v1/semaphores").await.1;
+    assert_eq!(list["semaphores"].as_array().unwrap().len(), 1, "{list}");
+    forbidden(&delete(&server, &key, "/v1/semaphores/s").await);
+    ok(&delete(&server, &key, "/v1/semaphores/a.s").await);
+}
+
+pub async fn a_redrive_returns_jobs_where_the_key_may_push(place: &Place) {
+    let server = locked(place).await;
+    let operator = key_for(&server, &["operate", "push"], &["graves", "mine"]).await;
+    let idle = key_for(&server, &["operate"], &["graves"]).await;
+    let settings = json!({"dead_letter": "graves", "max_attempts": 1});
+    for queue in ["mine", "theirs"] {
+        ok(&put(&server, ADMIN, &format!("/v1/queues/{queue}"), settings.clone()).await);
+        push(&server, ADMIN, queue, json!({"payload": queue})).await;
+        let job = reserve(&server, ADMIN, queue, 1).await.remove(0);
+        ok(&settle(&server, ADMIN, &job, "rollback", json!({})).await);
+    }
+    for call in ["redrive", "replay"] {
+        forbidden(&post(&server, &idle, &format!("/v1/queues/graves/{call}"), json!({})).await);
+    }
+    let (status, answer) = post(&server, &operator, "/v1/queues/graves/redrive", json!({})).await;
+    assert_eq!((status, &answer["affected"]), (200, &json!(1)), "{answer}");
+    let count = async |queue: &str| {
+        let list = get(&server, ADMIN, &format!("/v1/queues/{queue}/jobs")).await.1;
+        list["jobs"].as_array().unwrap().len()
+    };
+    assert_eq!((count("mine").await, count("theirs").await, count("graves").await), (1, 0, 1));
+}

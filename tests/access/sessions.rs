@@ -1,0 +1,79 @@
+//! Logins of browsers.
+
+use super::support::*;
+
+/// A login: the response, and the cookie without its attributes.
+async fn log_in(server: &Server, key: &str, headers: &[(&str, &str)]) -> (u16, Value, String, String) {
+    let mut request = server.http.post(format!("{}/v1/session", server.base)).json(&json!({"key": key}));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let cookie = response.headers().get("set-cookie").map_or("", |value| value.to_str().unwrap()).to_owned();
+    let bare = cookie.split(';').next().unwrap().to_owned();
+    (status, response.json().await.unwrap(), cookie, bare)
+}
+
+async fn with_cookie(server: &Server, cookie: &str, method: Method, path: &str) -> (u16, Value) {
+    call_with(server, None, method, path, &[("cookie", cookie)], None).await
+}
+
+pub async fn a_session_stands_for_its_key(place: &Place) {
+    let mut server = locked(place).await;
+    let (id, key) = make(&server, json!({"name": "ada", "scopes": ["read"], "queues": ["a.*"]})).await;
+    let (status, session, cookie, bare) = log_in(&server, &key, &[]).await;
+    assert_eq!((status, &session["name"], &session["queues"]), (200, &json!("ada"), &json!(["a.*"])));
+    for attribute in ["HttpOnly", "Secure", "SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    assert!(!cookie.contains(&key) && !session.to_string().contains(&key));
+    let second = format!("theme=dark; {bare}");
+    ok(&with_cookie(&server, &second, Method::GET, "/v1/queues/a.b").await);
+    forbidden(&with_cookie(&server, &bare, Method::GET, "/v1/queues/b").await);
+    forbidden(&with_cookie(&server, &bare, Method::POST, "/v1/queues/a.b/pause").await);
+    let (_, _, _, admin) = log_in(&server, ADMIN, &[]).await;
+    ok(&with_cookie(&server, &admin, Method::GET, "/v1/keys").await);
+    // Another key, a later end and another signature are not what was signed.
+    let value = bare.split_once('=').unwrap().1;
+    let parts: Vec<&str> = value.split('.').collect();
+    let (ends, signature) = (parts[1], parts[2]);
+    for forged in [
+        format!("admin.{ends}.{signature}"),
+        format!("{id}.{}9.{signature}", ends),
+        format!("{id}.{ends}.{}x", &signature[..signature.len() - 1]),
+        format!("{id}.{ends}"),
+        String::new(),
+    ] {
+        let cookie = format!("tailback_session={forged}");
+        refused(&with_cookie(&server, &cookie, Method::GET, "/v1/queues").await, 401, "unauthorized");
+    }
+    let (status, cleared) = with_cookie(&server, &bare, Method::DELETE, "/v1/session").await;
+    assert_eq!((status, cleared), (204, Value::Null));
+    // It ends with its key, and begins again with nothing: the new secret is another.
+    server.terminate().await;
+    let server = locked(place).await;
+    ok(&with_cookie(&server, &bare, Method::GET, "/v1/queues").await);
+    ok(&post(&server, ADMIN, &format!("/v1/keys/{id}/rotate"), json!({})).await);
+    refused(&with_cookie(&server, &bare, Method::GET, "/v1/queues").await, 401, "unauthorized");
+}
+
+pub async fn logins_are_limited_and_need_tls(place: &Place) {
+    let proxy = [("TAILBACK_HTTP__TRUSTED_PROXIES", "[\"127.0.0.1\"]")];
+    let server = locked_with(place, &proxy).await;
+    let plain = [("x-forwarded-for", "10.0.0.7"), ("x-forwarded-proto", "http")];
+    let secure = [("x-forwarded-for", "10.0.0.7"), ("x-forwarded-proto", "https")];
+    let (status, problem, cookie, _) = log_in(&server, ADMIN, &plain).await;
+    refused(&(status, problem), 403, "tls-required");
+    assert_eq!(cookie, "");
+    assert_eq!(log_in(&server, ADMIN, &secure).await.0, 200);
+    for _ in 0..10 {
+        let (status, problem, cookie, _) = log_in(&server, "wrong", &secure).await;
+        refused(&(status, problem), 401, "unauthorized");
+        assert_eq!(cookie, "");
+    }
+    let (status, problem, ..) = log_in(&server, ADMIN, &secure).await;
+    refused(&(status, problem), 429, "too-many-attempts");
+    let other = [("x-forwarded-for", "10.0.0.8"), ("x-forwarded-proto", "https")];
+    assert_eq!(log_in(&server, ADMIN, &other).await.0, 200);
+}
