@@ -68,7 +68,7 @@ const BEHIND: &[(&str, &str)] = &[
     ("POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 41\r\n\r\nGET /v1/queues HTTP/1.1\r\nHost: localhost\r\n", "405+"), ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n\r\n", "200+"), ("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "200"),
     ("GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "200+"), ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n", "200 400"), ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n\0", "200 400"), ("GET /healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "200 400|200"),
     ("POST /v1/queues/mail/pop HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 2\r\n\r\n{}", "421+"), ("POST /v1/queues/mail/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n{\"payload\":1}", "415+"), ("TRACE / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc", "405+"), ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "307+"),
-    ("CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "400"),
+    ("CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
 ];
 
 /// Returns the rows.

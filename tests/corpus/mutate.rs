@@ -23,8 +23,8 @@ const SHARE: usize = 3000;
 
 /// Any status that some request may get and that is not an error of the server.
 const ANY: &[u16] = &[
-    200, 201, 202, 204, 301, 302, 303, 304, 307, 308, 400, 403, 404, 405, 408, 409, 412, 413, 414, 415, 421,
-    422, 429, 431,
+    200, 201, 202, 204, 301, 302, 303, 304, 307, 308, 400, 401, 403, 404, 405, 408, 409, 412, 413, 414, 415,
+    421, 422, 429, 431,
 ];
 
 /// Bytes that a parser may treat specially.
