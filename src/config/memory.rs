@@ -1,6 +1,9 @@
-//! How much memory there is for this process.
+//! How much memory there is for this process, and how much of it requests and responses may take.
 
 use std::path::Path;
+
+use super::{Check, ConfigError, raw, size};
+use crate::http;
 
 /// Returns how many bytes of memory there are: of the machine, or of the control group where that has less.
 pub fn available() -> Option<u64> {
@@ -21,6 +24,29 @@ fn number(text: &str) -> Option<u64> {
 fn of_machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     number(line.trim().strip_suffix("kB")?)?.checked_mul(1024)
+}
+
+/// How many times the largest body must fit into the memory for requests and responses: half of it for bodies that arrive, and
+/// the other half for those that are worked on.
+const BODIES_IN_MEMORY: u64 = (http::budget::TURNS * (http::budget::FACTOR - 1) * 2) as u64;
+/// The memory for requests and responses, unless it is set: a quarter of what there is, and at most this.
+const MEMORY_MAX: u64 = 256 << 20;
+
+/// Returns the memory for requests and responses, in bytes.
+pub fn bytes(limits: &raw::Limits, check: &Check<'_>) -> Result<usize, ConfigError> {
+    let least = limits.body_bytes * BODIES_IN_MEMORY;
+    match limits.memory_bytes {
+        0 => {
+            let share = available().map_or(MEMORY_MAX, |bytes| bytes / 4);
+            Ok(size(share.min(MEMORY_MAX).max(least)))
+        }
+        set if set < least => {
+            let what =
+                format!("must be 0, or {BODIES_IN_MEMORY} times limits.body_bytes at least, and is {set}");
+            Err(check.fault("limits.memory_bytes", &what))
+        }
+        set => Ok(size(set)),
+    }
 }
 
 #[cfg(test)]

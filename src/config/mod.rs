@@ -1,5 +1,6 @@
 //! The configuration: the raw form ([`raw`]) is parsed strictly and validated into [`Config`].
 
+mod access;
 mod memory;
 pub mod raw;
 pub mod secret;
@@ -221,7 +222,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
 fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let check = Check(figment);
     check_ranges(&raw, &check)?;
-    let memory = memory_bytes(&raw.limits, &check)?;
+    let memory = memory::bytes(&raw.limits, &check)?;
     let Raw { listen, store, shutdown_ms, log, http, tls, auth, limits, defaults, wait, reaper, mongodb } =
         raw;
     let ms = Duration::from_millis;
@@ -252,7 +253,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             reaper_batch: size(reaper.batch),
         },
         hosts: http::origin::Hosts::new(http.hosts),
-        access: access(&auth, listen, &check)?,
+        access: access::options(&auth, listen, &check)?,
         limits: http::Limits {
             body_bytes: size(limits.body_bytes),
             body_pause: ms(limits.body_pause_ms),
@@ -295,56 +296,6 @@ fn quotas(limits: &raw::Limits) -> queue::Quotas {
         semaphores: limits.semaphores,
         keys: limits.idempotency_keys,
     }
-}
-
-/// How many times the largest body must fit into the memory for requests and responses: half of it for bodies that arrive, and
-/// the other half for those that are worked on.
-const BODIES_IN_MEMORY: u64 = (http::budget::TURNS * (http::budget::FACTOR - 1) * 2) as u64;
-/// The memory for requests and responses, unless it is set: a quarter of what there is, and at most this.
-const MEMORY_MAX: u64 = 256 << 20;
-
-fn memory_bytes(limits: &raw::Limits, check: &Check<'_>) -> Result<usize, ConfigError> {
-    let least = limits.body_bytes * BODIES_IN_MEMORY;
-    match limits.memory_bytes {
-        0 => {
-            let share = memory::available().map_or(MEMORY_MAX, |bytes| bytes / 4);
-            Ok(size(share.min(MEMORY_MAX).max(least)))
-        }
-        set if set < least => {
-            let what =
-                format!("must be 0, or {BODIES_IN_MEMORY} times limits.body_bytes at least, and is {set}");
-            Err(check.fault("limits.memory_bytes", &what))
-        }
-        set => Ok(size(set)),
-    }
-}
-
-fn access(
-    auth: &raw::Auth,
-    listen: SocketAddr,
-    check: &Check<'_>,
-) -> Result<http::access::Options, ConfigError> {
-    let admin = match (auth.admin_key.as_str(), auth.admin_key_file.as_str()) {
-        ("", "") => None,
-        (key, "") => Some(check.admin_key("auth.admin_key", key)?),
-        ("", file) => {
-            let unreadable = |error| check.fault("auth.admin_key_file", &format!("cannot be read: {error}"));
-            let text = std::fs::read_to_string(file).map_err(unreadable)?;
-            let first = text.lines().next().unwrap_or_default();
-            Some(check.admin_key("auth.admin_key_file", first.trim_end())?)
-        }
-        _ => return Err(check.fault("auth.admin_key_file", "cannot be combined with auth.admin_key")),
-    };
-    Ok(http::access::Options {
-        required: match auth.required {
-            raw::Required::Always(required) => Some(required),
-            raw::Required::When(raw::RequiredWhen::Auto) => None,
-        },
-        admin,
-        is_exposed: !listen.ip().to_canonical().is_loopback(),
-        open_metrics: auth.open.contains(&raw::Open::Metrics),
-        open_docs: auth.open.contains(&raw::Open::Docs),
-    })
 }
 
 fn size(value: u64) -> usize {

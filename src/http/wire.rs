@@ -146,11 +146,11 @@ impl Framing {
             if bytes.contains(&b'\n') { parse(&self.head) } else { Ok(None) }
         };
         match parsed {
-            Err(Unparsable) => {
+            Err(refusal) => {
                 // hyper would wait for the end of the head, and keep all of it.
                 self.heads += 1;
                 self.cut(bytes, 0);
-                Err(NOT_HTTP)
+                Err(refusal)
             }
             Ok(None) if before.max(self.head.len()).max(bytes.len()) > self.bounds.head => {
                 let refusal = self.too_long(bytes);
@@ -237,13 +237,12 @@ pub const TOO_LARGE: &str = "the body is larger than limits.body_bytes";
 
 /// What hyper does not take, and nothing else is known of.
 pub const NOT_HTTP: Refusal = Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" };
+const TOO_MANY_HEADERS: Refusal =
+    Refusal { code: Code::HeadTooLarge, detail: "the request has more than 100 headers" };
 const PATH_TOO_LONG: Refusal =
     Refusal { code: Code::UriTooLong, detail: "the path is larger than limits.head_bytes" };
 const HEAD_TOO_LONG: Refusal =
     Refusal { code: Code::HeadTooLarge, detail: "the head of the request is larger than limits.head_bytes" };
-
-/// Bytes that are no head.
-struct Unparsable;
 
 /// What is judged of a head.
 #[derive(Default)]
@@ -259,13 +258,13 @@ struct Head {
 }
 
 /// Parses a head: its length and what is judged of it; `None` if it is not complete.
-fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Unparsable> {
+fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(bytes, &mut headers) {
         Ok(httparse::Status::Complete(length)) => {
             // hyper refuses these targets, too.
-            request.path.filter(|path| is_target(path)).ok_or(Unparsable)?;
+            request.path.filter(|path| is_target(path)).ok_or(NOT_HTTP)?;
             let mut head = Head {
                 is_1_1: request.version == Some(1),
                 is_connect: request.method == Some("CONNECT"),
@@ -275,7 +274,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Unparsable> {
             Ok(Some((length, head)))
         }
         Ok(httparse::Status::Partial) => Ok(None),
-        Err(_) => Err(Unparsable),
+        Err(httparse::Error::TooManyHeaders) => Err(TOO_MANY_HEADERS),
+        Err(_) => Err(NOT_HTTP),
     }
 }
 
