@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 
 use crate::config::Config;
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope};
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope};
 use crate::queue::{FreshKey, NewApiKey, Queues};
 use crate::server;
 use crate::store::chain;
@@ -50,8 +50,22 @@ pub struct Create {
     /// After how many milliseconds the key expires [default: never]
     #[arg(long, value_name = "MS")]
     expires_in_ms: Option<u64>,
+    /// How many requests the key may make in a time, such as 100/1000ms, at each server [default: no limit]
+    #[arg(long, value_name = "LIMIT/MS", value_parser = rate)]
+    rate: Option<Rate>,
+    /// How many of its requests a server works on at once [default: no limit]
+    #[arg(long, value_name = "COUNT")]
+    max_concurrent: Option<u32>,
     #[command(flatten)]
     to: To,
+}
+
+fn rate(text: &str) -> Result<Rate, &'static str> {
+    let parsed = text.split_once('/').and_then(|(limit, per_ms)| {
+        let per_ms = per_ms.strip_suffix("ms").unwrap_or(per_ms);
+        Some(Rate { limit: limit.parse().ok()?, per_ms: per_ms.parse().ok()? })
+    });
+    parsed.ok_or("must be a number of requests and a time in milliseconds, such as 100/1000ms")
 }
 
 /// Where the text of a key goes.
@@ -79,8 +93,16 @@ pub async fn run(config: &Config, action: Action) -> anyhow::Result<String> {
 
 async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
     match action {
-        Action::Create(Create { name, scopes, queues: patterns, expires_in_ms, to }) => {
-            let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms };
+        Action::Create(Create {
+            name,
+            scopes,
+            queues: patterns,
+            expires_in_ms,
+            rate,
+            max_concurrent,
+            to,
+        }) => {
+            let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent };
             let mut file = to.create()?;
             hand_out(queues.create_api_key(new).await?, file.as_mut())
         }

@@ -7,6 +7,7 @@ mod common;
 
 mod access {
     pub mod keys;
+    pub mod limits;
     pub mod queues;
     pub mod routes;
     pub mod sessions;
@@ -15,7 +16,7 @@ mod access {
     pub mod tokens;
 }
 
-use access::{keys::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
+use access::{keys::*, limits::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
 
 on_every_store! {
     each_route_needs_its_scope
@@ -29,6 +30,12 @@ on_every_store! {
     keys_are_printed_nowhere
     a_stored_key_makes_keys_required
     keys_are_made_in_the_store
+
+    a_key_has_a_rate
+    a_rate_goes_on_when_its_time_has_passed
+    a_key_has_so_many_requests_in_flight
+    an_unread_page_is_in_flight
+    the_limits_of_a_key_last
 
     a_push_stays_in_the_queues_of_its_key
     settles_lead_to_the_queues_of_the_key_only

@@ -3,16 +3,18 @@
 //! A route that is not in the table is refused while keys are required. What a handler does beyond its path, such as a
 //! push into another queue, it checks itself with [`Granted`].
 
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use http_body_util::BodyExt as _;
 
 use super::problem::{Code, Problem};
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash};
-use crate::queue::{Queues, Recognised};
+use crate::queue::{Permit, Queues, Recognised};
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -170,10 +172,11 @@ pub async fn guard(
     } else {
         Ok(Granted { caller: Caller::Anyone, scope: Scope::Admin })
     };
-    let mut response = match granted {
-        Ok(granted) => {
+    let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
+    let mut response = match admitted {
+        Ok((permit, granted)) => {
             request.extensions_mut().insert(granted);
-            next.run(request).await
+            until_read(next.run(request).await, permit)
         }
         Err(problem) => problem.into_response(),
     };
@@ -181,6 +184,27 @@ pub async fn guard(
         response.extensions_mut().insert(route);
     }
     response
+}
+
+/// Admits a request within the limits of its key.
+fn admit(queues: &Queues, caller: &Caller) -> Result<Option<Permit>, Problem> {
+    match caller {
+        Caller::Key(key) => Ok(queues.admit_key(key)?),
+        Caller::Anyone | Caller::Admin => Ok(None),
+    }
+}
+
+/// Counts a request whose response is written in pieces as in flight until its client has read it.
+fn until_read(response: Response, permit: Option<Permit>) -> Response {
+    let Some(permit) = permit.filter(|_| response.body().size_hint().exact().is_none()) else {
+        return response;
+    };
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _in_flight = &permit;
+            frame
+        }))
+    })
 }
 
 /// Returns what the request may do, if it may use its route.

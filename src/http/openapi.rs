@@ -147,7 +147,7 @@ fn secure(operation: &mut Operation, need: Option<Need>) {
     }
     let scopes: Vec<&str> = need.into_iter().flat_map(Need::scopes).map(Scope::as_str).collect();
     operation.security = Some(vec![SecurityRequirement::new("key", scopes)]);
-    add(operation, &[Code::Unauthorized, Code::Forbidden]);
+    add(operation, &[Code::Unauthorized, Code::Forbidden, Code::KeyLimited]);
 }
 
 /// Problems of single operations, by id, in addition to those in the handlers' annotations.

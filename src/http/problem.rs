@@ -107,6 +107,9 @@ codes! {
     IdempotencyKeyReused = UNPROCESSABLE_ENTITY, false, "The Idempotency-Key was used for a different request";
     /// Too many logins of this client failed.
     TooManyAttempts = TOO_MANY_REQUESTS, true, "Too many attempts";
+    /// The API key has made as many requests as its `rate` allows, or has as many in flight as its `max_concurrent`. `Retry-After`
+    /// says when to try again; nothing was done.
+    KeyLimited = TOO_MANY_REQUESTS, true, "The limit of the key is reached";
     /// The queue has as many unfinished jobs as its `max_jobs` allows.
     QueueFull = TOO_MANY_REQUESTS, true, "The queue is full";
     /// There are as many queues, workers, schedules, semaphores or idempotency keys as the configuration allows; `detail` names
@@ -178,6 +181,9 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
+    /// When to try again, in seconds, where it is known better than by the code.
+    #[serde(skip)]
+    retry_after_s: Option<u64>,
 }
 
 impl Problem {
@@ -195,6 +201,7 @@ impl Problem {
             parameter: None,
             gone: None,
             job_id: None,
+            retry_after_s: None,
         }
     }
 
@@ -250,6 +257,10 @@ impl From<Error> for Problem {
                 Self::new(Code::WrongState, detail)
             }
             Error::KeyConflict(id) => Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) },
+            Error::KeyLimited { wait, .. } => {
+                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+                Self { retry_after_s: Some(seconds.max(1)), ..Self::new(Code::KeyLimited, text) }
+            }
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
             Error::QueueNotEmpty(_) => {
@@ -298,14 +309,14 @@ pub fn is_problem(response: &Response) -> bool {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let code = self.code;
+        let (code, retry_after_s) = (self.code, self.retry_after_s);
         let mut response = (code.status(), Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tailback\""));
         }
-        if let Some(seconds) = code.retry_after() {
+        if let Some(seconds) = retry_after_s.map(HeaderValue::from).or_else(|| code.retry_after()) {
             headers.insert(header::RETRY_AFTER, seconds);
         }
         response

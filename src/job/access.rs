@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::names::{VERSION_RULE, is_version, text_type};
-use super::{QueueName, QueuePattern, Timestamp};
+use super::{QueueName, QueuePattern, Rate, Timestamp};
 
 /// What a key allows.
 #[derive(
@@ -89,6 +89,8 @@ const ID_LEN: usize = 12;
 const SECRET_LEN: usize = 24;
 /// The most patterns of queues that a key has.
 pub const PATTERNS_MAX: usize = 100;
+/// The most requests of a key that a server works on at once, where it has a limit.
+pub const CONCURRENT_MAX: u32 = 100_000;
 /// The longest time after which a key can expire: ten years.
 pub const EXPIRY_MAX_MS: u64 = 10 * 366 * 86_400_000;
 
@@ -144,6 +146,10 @@ pub struct ApiKey {
     pub created_at: Timestamp,
     /// From when on it is refused, if ever.
     pub expires_at: Option<Timestamp>,
+    /// How many requests it may make in a time, at each server.
+    pub rate: Option<Rate>,
+    /// How many of its requests a server works on at once.
+    pub max_concurrent: Option<u32>,
     /// When it was used last, to a minute or two.
     pub last_used_at: Option<Timestamp>,
 }
@@ -273,6 +279,8 @@ mod tests {
             queues: queues.iter().map(|text| text.parse().unwrap()).collect(),
             created_at: Timestamp::from_millis(0),
             expires_at: None,
+            rate: None,
+            max_concurrent: None,
             last_used_at: None,
         }))
     }

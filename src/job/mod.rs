@@ -36,7 +36,7 @@ pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
 pub use route::{Child, Stage};
 pub use schedule::{Schedule, ScheduleName, ScheduleRule, ScheduleRun};
-pub use settings::{QueueSettings, Rules};
+pub use settings::{QueueSettings, Rate, Rules};
 pub use spec::JobSpec;
 pub use state::{State, Visible};
 pub use time::Timestamp;

@@ -2,12 +2,13 @@
 //! read the keys with the settings.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
+use super::key_limits::{Permit, Usage};
 use super::{Error, Queues, Result};
-use crate::job::access::EXPIRY_MAX_MS;
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope, SecretHash, Timestamp};
+use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, Timestamp};
 use crate::store::{StoreError, StoredKeys};
 
 /// The most keys that can be stored.
@@ -24,6 +25,27 @@ pub struct NewApiKey {
     pub queues: Vec<QueuePattern>,
     /// After which time it expires, in milliseconds.
     pub expires_in_ms: Option<u64>,
+    /// How many requests it may make in a time, at each server.
+    pub rate: Option<Rate>,
+    /// How many of its requests a server works on at once.
+    pub max_concurrent: Option<u32>,
+}
+
+impl NewApiKey {
+    /// Returns the first field that is out of its range.
+    fn fault(&self) -> Option<Error> {
+        if let Some((field, what)) = ApiKey::fault(&self.scopes, &self.queues) {
+            return Some(Error::invalid(format!("/{field}"), what));
+        }
+        if self.expires_in_ms.is_some_and(|ms| !(1000..=EXPIRY_MAX_MS).contains(&ms)) {
+            return Some(Error::invalid("/expires_in_ms", format!("must be 1000 to {EXPIRY_MAX_MS}")));
+        }
+        if let Some((field, what)) = self.rate.as_ref().and_then(Rate::fault) {
+            return Some(Error::invalid(format!("/rate/{field}"), what));
+        }
+        let out_of_range = self.max_concurrent.is_some_and(|most| !(1..=CONCURRENT_MAX).contains(&most));
+        out_of_range.then(|| Error::invalid("/max_concurrent", format!("must be 1 to {CONCURRENT_MAX}")))
+    }
 }
 
 /// A key and its text, which is shown once and kept nowhere.
@@ -48,8 +70,7 @@ pub enum Recognised {
 
 struct Entry {
     key: Arc<ApiKey>,
-    /// When it was used last, in milliseconds.
-    used_at: Arc<AtomicI64>,
+    usage: Arc<Usage>,
 }
 
 /// The stored keys, by id.
@@ -65,10 +86,10 @@ impl KeyRing {
     pub fn adopt(&self, stored: &StoredKeys) {
         let mut entries = self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let adopted = stored.keys.iter().map(|key| {
-            let used_at = entries.get(&key.id).map_or_else(Arc::default, |known| known.used_at.clone());
-            let stored_use = key.last_used_at.map_or(0, Timestamp::millis);
-            used_at.fetch_max(stored_use, Ordering::Relaxed);
-            (key.id.clone(), Entry { key: Arc::new(key.clone()), used_at })
+            let known = entries.get(&key.id).filter(|known| known.key.rate == key.rate);
+            let usage = known.map_or_else(|| Arc::new(Usage::new(key)), |known| known.usage.clone());
+            usage.note(key.last_used_at);
+            (key.id.clone(), Entry { key: Arc::new(key.clone()), usage })
         });
         *entries = adopted.collect();
         self.has_any.store(!stored.is_empty(), Ordering::Release);
@@ -78,8 +99,8 @@ impl KeyRing {
     fn unsaved_uses(&self) -> Vec<(ApiKeyId, Timestamp)> {
         let entries = self.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let used = entries.values().filter_map(|entry| {
-            let at = Timestamp::from_millis(entry.used_at.load(Ordering::Relaxed));
-            (Some(at) > entry.key.last_used_at && at.millis() > 0).then(|| (entry.key.id.clone(), at))
+            let at = entry.usage.last().filter(|at| Some(*at) > entry.key.last_used_at)?;
+            Some((entry.key.id.clone(), at))
         });
         used.collect()
     }
@@ -113,7 +134,7 @@ impl Queues {
             None => Recognised::Unknown,
             Some(entry) if entry.key.is_expired(now) => Recognised::Expired,
             Some(entry) => {
-                entry.used_at.store(now.millis(), Ordering::Relaxed);
+                entry.usage.note(Some(now));
                 Recognised::Key(entry.key.clone())
             }
         })
@@ -126,9 +147,19 @@ impl Queues {
         let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let valid = entries.get(&id).filter(|entry| !entry.key.is_expired(now));
         Ok(valid.map(|entry| {
-            entry.used_at.store(now.millis(), Ordering::Relaxed);
+            entry.usage.note(Some(now));
             entry.key.clone()
         }))
+    }
+
+    /// Admits a request of this key, unless that would exceed a limit of the key. What is returned is to be kept until the
+    /// request has been worked on.
+    pub fn admit_key(&self, key: &ApiKey) -> Result<Option<Permit>> {
+        if key.rate.is_none() && key.max_concurrent.is_none() {
+            return Ok(None);
+        }
+        let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        entries.get(&key.id).map(|entry| entry.usage.admit(&entry.key)).transpose()
     }
 
     /// Signs a session of a key with the secret of the store.
@@ -141,13 +172,10 @@ impl Queues {
 
     /// Makes a key.
     pub async fn create_api_key(&self, new: NewApiKey) -> Result<FreshKey> {
-        let NewApiKey { name, scopes, queues, expires_in_ms } = new;
-        if let Some((field, what)) = ApiKey::fault(&scopes, &queues) {
-            return Err(Error::invalid(format!("/{field}"), what));
+        if let Some(fault) = new.fault() {
+            return Err(fault);
         }
-        if expires_in_ms.is_some_and(|ms| !(1000..=EXPIRY_MAX_MS).contains(&ms)) {
-            return Err(Error::invalid("/expires_in_ms", format!("must be 1000 to {EXPIRY_MAX_MS}")));
-        }
+        let NewApiKey { name, scopes, queues, expires_in_ms, rate, max_concurrent } = new;
         let stored = self.0.store.api_keys().await?;
         if stored.keys.len() + stored.unreadable >= KEYS_MAX {
             return Err(Error::invalid("", format!("would be more than {KEYS_MAX} keys; delete some")));
@@ -163,6 +191,8 @@ impl Queues {
             queues,
             created_at: now,
             expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)),
+            rate,
+            max_concurrent,
             last_used_at: None,
         };
         self.0.store.add_api_key(&key).await?;

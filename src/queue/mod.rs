@@ -10,7 +10,7 @@
 //! | `jobs` | read, change, cancel and browse jobs |
 //! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
-//! | `access` | API keys |
+//! | `access`, `key_limits` | API keys, and how much each may ask for |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
@@ -28,6 +28,7 @@ mod alarm;
 mod batches;
 mod bulk;
 mod jobs;
+mod key_limits;
 mod maintenance;
 pub mod meter;
 mod once;
@@ -59,6 +60,7 @@ use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
 pub use self::jobs::{Cancelled, Edit};
+pub use self::key_limits::Permit;
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
 pub use self::once::IdempotencyKey;
@@ -170,6 +172,14 @@ pub enum Error {
     /// Too much was waiting for the store already; nothing happened.
     #[error("too many requests are waiting for the store; nothing happened")]
     Overloaded,
+    /// The API key is at one of its limits.
+    #[error("{what}; nothing happened")]
+    KeyLimited {
+        /// Which limit.
+        what: String,
+        /// After which time to try again.
+        wait: Duration,
+    },
     /// As many calls wait for jobs as may; there is no job now.
     #[error("there is no job now, and too many calls wait for one (limits.waiting)")]
     TooManyWaiting,

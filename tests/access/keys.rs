@@ -56,6 +56,14 @@ pub async fn what_is_wrong_with_a_new_key_is_named(place: &Place) {
         (json!({"name": "a", "scopes": ["admin"], "queues": ["a"]}), "/queues"),
         (json!({"name": "a", "scopes": ["read"], "expires_in_ms": 999}), "/expires_in_ms"),
         (json!({"name": "a", "scopes": ["read"], "expires_in_ms": i64::MAX}), "/expires_in_ms"),
+        (json!({"name": "a", "scopes": ["read"], "rate": {"limit": 0, "per_ms": 1}}), "/rate/limit"),
+        (
+            json!({"name": "a", "scopes": ["read"], "rate": {"limit": 1, "per_ms": 86_400_001}}),
+            "/rate/per_ms",
+        ),
+        (json!({"name": "a", "scopes": ["read"], "rate": {"limit": 1}}), "/rate/per_ms"),
+        (json!({"name": "a", "scopes": ["read"], "max_concurrent": 0}), "/max_concurrent"),
+        (json!({"name": "a", "scopes": ["read"], "max_concurrent": 100_001}), "/max_concurrent"),
     ] {
         let answer = post(&server, ADMIN, "/v1/keys", key.clone()).await;
         refused(&answer, 422, "invalid-field");

@@ -1,6 +1,6 @@
 //! API keys, and the secret of reservation tokens.
 
-use tailback::job::{ApiKey, Scope, SecretHash, Timestamp};
+use tailback::job::{ApiKey, Rate, Scope, SecretHash, Timestamp};
 use tailback::store::{Store, StoredKeys};
 
 fn key(scopes: &[Scope], queues: &[&str]) -> ApiKey {
@@ -13,6 +13,8 @@ fn key(scopes: &[Scope], queues: &[&str]) -> ApiKey {
         queues: queues.iter().map(|text| text.parse().unwrap()).collect(),
         created_at: Timestamp::from_millis(1_700_000_000_123),
         expires_at: None,
+        rate: None,
+        max_concurrent: None,
         last_used_at: None,
     }
 }
@@ -34,6 +36,8 @@ pub async fn api_keys_come_back_as_they_were_stored(store: &dyn Store) {
     let full = ApiKey {
         expires_at: Some(Timestamp::from_millis(1_800_000_000_456)),
         last_used_at: Some(Timestamp::from_millis(1_700_000_000_789)),
+        rate: Some(Rate { limit: 1_000_000, per_ms: 86_400_000 }),
+        max_concurrent: Some(u32::MAX),
         ..key(&Scope::ALL[..4], &["mail.*", "reports", "*"])
     };
     let mut keys = vec![full, key(&[Scope::Admin], &[])];

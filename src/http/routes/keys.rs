@@ -11,7 +11,7 @@ use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{OfKey, Query};
 use crate::http::problem::{ApiResult, Problem};
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Scope, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, Timestamp};
 use crate::queue::{FreshKey, NewApiKey, Queues};
 
 /// A new API key.
@@ -32,6 +32,12 @@ pub struct KeyRequest {
     /// After which time it expires, in milliseconds. Default: never.
     #[schema(minimum = 1000, maximum = 316224000000_u64)]
     expires_in_ms: Option<u64>,
+    /// How many requests it may make in a time, at each server: so many at once, and on average. Beyond, `key-limited`. Default: no
+    /// limit.
+    rate: Option<Rate>,
+    /// How many of its requests a server works on at once, those that wait included. Beyond, `key-limited`. Default: no limit.
+    #[schema(minimum = 1, maximum = 100000)]
+    max_concurrent: Option<u32>,
 }
 
 /// An API key, without its text.
@@ -57,6 +63,13 @@ pub struct KeyView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
+    /// How many requests it may make in a time, at each server; absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Rate>,
+    /// How many of its requests a server works on at once; absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100000)]
+    max_concurrent: Option<u32>,
     /// When it was used last, to a minute or two.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -65,8 +78,19 @@ pub struct KeyView {
 
 impl From<ApiKey> for KeyView {
     fn from(key: ApiKey) -> Self {
-        let ApiKey { id, name, hash: _, scopes, queues, created_at, expires_at, last_used_at } = key;
-        Self { id, name, scopes, queues, created_at, expires_at, last_used_at }
+        let ApiKey {
+            id,
+            name,
+            hash: _,
+            scopes,
+            queues,
+            created_at,
+            expires_at,
+            rate,
+            max_concurrent,
+            last_used_at,
+        } = key;
+        Self { id, name, scopes, queues, created_at, expires_at, rate, max_concurrent, last_used_at }
     }
 }
 
@@ -104,8 +128,9 @@ pub async fn create(
     by: Granted,
     Body(request): Body<KeyRequest>,
 ) -> ApiResult<Response> {
-    let KeyRequest { name, scopes, queues: patterns, expires_in_ms } = request;
-    let fresh = queues.create_api_key(NewApiKey { name, scopes, queues: patterns, expires_in_ms }).await?;
+    let KeyRequest { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent } = request;
+    let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent };
+    let fresh = queues.create_api_key(new).await?;
     let ApiKey { id, name, scopes, .. } = &fresh.key;
     tracing::info!(%id, %name, ?scopes, by = by.caller.identity(), "API key created");
     Ok((StatusCode::CREATED, secret(fresh)).into_response())

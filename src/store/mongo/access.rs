@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 
-use crate::job::{ApiKey, ApiKeyId, Scope, SecretHash, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, Rate, Scope, SecretHash, Timestamp};
 use crate::store::mongo::API_KEYS;
 use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
@@ -69,6 +69,8 @@ fn parse(document: &Document) -> Result<ApiKey> {
         queues: texts(document, "queues")?,
         created_at: row.time("created_at")?.ok_or_else(|| row.fault("created_at"))?,
         expires_at: row.time("expires_at")?,
+        rate: row.part("rate")?,
+        max_concurrent: row.some("max_concurrent", |row, field| row.number(field))?,
         last_used_at: row.time("last_used_at")?,
     })
 }
@@ -101,6 +103,11 @@ fn document(key: &ApiKey) -> Document {
         "created_at": date(key.created_at),
     };
     document.extend(key.expires_at.map(|at| ("expires_at".to_owned(), date(at).into())));
+    document.extend(key.rate.map(|Rate { limit, per_ms }| {
+        let (limit, per_ms) = (limit.cast_signed(), per_ms.cast_signed());
+        ("rate".to_owned(), doc! { "limit": limit, "per_ms": per_ms }.into())
+    }));
+    document.extend(key.max_concurrent.map(|most| ("max_concurrent".to_owned(), i64::from(most).into())));
     document.extend(key.last_used_at.map(|at| ("last_used_at".to_owned(), date(at).into())));
     document
 }

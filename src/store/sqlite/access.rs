@@ -36,7 +36,8 @@ impl Access for SqliteStore {
 /// Returns all keys. One that another program spoiled must not make the others unknown.
 pub fn stored(db: &Connection) -> Result<StoredKeys, Fault> {
     let mut all = db.prepare_cached(
-        "SELECT id, name, hash, scopes, queues, created_at, expires_at, last_used_at FROM api_keys ORDER BY id",
+        "SELECT id, name, hash, scopes, queues, created_at, expires_at, last_used_at, rate, max_concurrent FROM api_keys \
+         ORDER BY id",
     )?;
     let mut rows = all.query([])?;
     let mut stored = StoredKeys::default();
@@ -63,6 +64,8 @@ fn key(found: &Row<'_>) -> Result<ApiKey, Fault> {
         created_at: Timestamp::from_millis(found.get(5)?),
         expires_at: row::time(found, 6)?,
         last_used_at: row::time(found, 7)?,
+        rate: row::json(found, 8, "rate of an API key")?,
+        max_concurrent: found.get(9)?,
     })
 }
 
@@ -73,8 +76,9 @@ fn required<T: DeserializeOwned>(found: &Row<'_>, at: usize, what: &'static str)
 
 fn add(db: &Connection, key: &ApiKey) -> Result<(), Fault> {
     db.prepare_cached(
-        "INSERT OR REPLACE INTO api_keys (id, name, hash, scopes, queues, created_at, expires_at, last_used_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT OR REPLACE INTO api_keys \
+         (id, name, hash, scopes, queues, created_at, expires_at, last_used_at, rate, max_concurrent) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )?
     .execute(params![
         key.id.as_str(),
@@ -85,6 +89,8 @@ fn add(db: &Connection, key: &ApiKey) -> Result<(), Fault> {
         key.created_at.millis(),
         key.expires_at.map(Timestamp::millis),
         key.last_used_at.map(Timestamp::millis),
+        row::to_json(key.rate.as_ref())?,
+        key.max_concurrent,
     ])?;
     raise_revision(db)
 }

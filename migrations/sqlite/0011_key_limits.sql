@@ -1,0 +1,3 @@
+-- How many requests an API key may make in a time (JSON, as the `rate` of a queue), and at once.
+ALTER TABLE api_keys ADD COLUMN rate TEXT;
+ALTER TABLE api_keys ADD COLUMN max_concurrent INTEGER;
