@@ -85,6 +85,10 @@ schemathesis *args:
 bench *args:
     bench/run {{ args }}
 
+# compare two builds, or a commit with this checkout, in interleaved runs: just pair --against HEAD~1
+pair *args:
+    bench/pair {{ args }}
+
 # everything that CI checks
 ci:
     bash .ci/run

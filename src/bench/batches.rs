@@ -33,7 +33,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
             }
         })
         .await?;
-    let push = meter.phase(took);
+    let push = meter.phase_of(&took);
     let pushes = push.jobs_per_s;
     against.add(push);
     let settles = against.settle(&queue, "in batches").await?;

@@ -2,13 +2,20 @@
 //! be cheap: one write per request, reused buffers, and no parsing of what is not needed.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::response::{self, Head};
 
@@ -17,6 +24,8 @@ const FRESH: Duration = Duration::from_secs(5);
 
 /// The environment variable with the key of a server that requires one.
 const KEY: &str = "TAILBACK_KEY";
+
+type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// The traffic of all clients of a run.
 #[derive(Debug, Default)]
@@ -32,7 +41,8 @@ pub struct Client {
     host: String,
     /// The header with the key, if there is one.
     authorization: String,
-    stream: TcpStream,
+    tls: Option<TlsConnector>,
+    stream: Stream,
     used: Instant,
     request: Vec<u8>,
     response: Vec<u8>,
@@ -40,17 +50,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `http://HOST:PORT`.
-    pub async fn connect(url: &str, traffic: &Arc<Traffic>) -> anyhow::Result<Self> {
-        let host = url.strip_prefix("http://").context("--url must be http://HOST:PORT")?;
+    /// Connects to `http://HOST:PORT`, or to `https://HOST:PORT` with what is trusted there.
+    pub async fn connect(
+        url: &str,
+        tls: Option<&TlsConnector>,
+        traffic: &Arc<Traffic>,
+    ) -> anyhow::Result<Self> {
+        let (host, tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(host), _) => (host, None),
+            (_, Some(host)) => (host, Some(tls.context("an https:// URL needs --ca")?.clone())),
+            _ => anyhow::bail!("--url must be http://HOST:PORT or https://HOST:PORT"),
+        };
         let host = host.trim_end_matches('/').to_owned();
-        let stream = open(&host).await?;
+        let stream = open(&host, tls.as_ref()).await?;
         let key = std::env::var(KEY).ok();
         let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
         let (request, response) = (Vec::with_capacity(1024), Vec::with_capacity(4096));
         Ok(Self {
             host,
             authorization,
+            tls,
             stream,
             used: Instant::now(),
             request,
@@ -90,7 +109,7 @@ impl Client {
     /// Sends the prepared request and reads its response.
     async fn exchange(&mut self) -> anyhow::Result<Head> {
         if self.used.elapsed() > FRESH {
-            self.stream = open(&self.host).await?;
+            self.stream = open(&self.host, self.tls.as_ref()).await?;
         }
         self.stream.write_all(&self.request).await.context("cannot send the request")?;
         let head = response::read(&mut self.stream, &mut self.response).await?;
@@ -100,10 +119,27 @@ impl Client {
     }
 }
 
-async fn open(host: &str) -> anyhow::Result<TcpStream> {
+async fn open(host: &str, tls: Option<&TlsConnector>) -> anyhow::Result<Stream> {
     let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    let Some(tls) = tls else { return Ok(Either::Left(stream)) };
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let name = ServerName::try_from(name.to_owned())?;
+    let encrypted = tls.connect(name, stream).await;
+    Ok(Either::Right(Box::new(encrypted.with_context(|| format!("no TLS with {host}"))?)))
+}
+
+/// Returns what trusts the authority whose certificate is in this file.
+pub fn trusting(ca: &Path) -> anyhow::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    for certificate in
+        CertificateDer::pem_file_iter(ca).with_context(|| format!("cannot read {}", ca.display()))?
+    {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into())
 }
 
 #[cfg(test)]
@@ -141,7 +177,7 @@ mod tests {
             reply("200 OK", "second"),
         ]);
         let traffic = Arc::new(Traffic::default());
-        let mut client = Client::connect(&url.await, &traffic).await.unwrap();
+        let mut client = Client::connect(&url.await, None, &traffic).await.unwrap();
         assert_eq!(client.call("POST", "/", "{}").await.unwrap(), b"first");
         assert_eq!(client.call("GET", "/", "").await.unwrap(), b"second");
         let counted = (traffic.responses.load(Ordering::Relaxed), traffic.retries.load(Ordering::Relaxed));
@@ -154,7 +190,7 @@ mod tests {
             reply("422 Unprocessable Content", "{\"code\":\"invalid-field\"}"),
             reply("503 Service Unavailable", "no retry-after"),
         ]);
-        let mut client = Client::connect(&url.await, &Arc::default()).await.unwrap();
+        let mut client = Client::connect(&url.await, None, &Arc::default()).await.unwrap();
         for problem in ["returned 422: {\"code\":\"invalid-field\"}", "returned 503: no retry-after"] {
             let error = client.call("POST", "/v1/x", "{}").await.unwrap_err().to_string();
             assert_eq!(error, format!("POST /v1/x {problem}"));
@@ -163,7 +199,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_invalid_url_is_rejected() {
-        let error = Client::connect("https://localhost", &Arc::default()).await.err().unwrap();
-        assert!(error.to_string().contains("http://HOST:PORT"));
+        for (url, what) in [("ftp://localhost", "http://HOST:PORT"), ("https://localhost", "--ca")] {
+            let error = Client::connect(url, None, &Arc::default()).await.err().unwrap();
+            assert!(error.to_string().contains(what), "{error}");
+        }
     }
 }

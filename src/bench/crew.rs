@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
 
 use super::calls::{Caller, Jobs, Queue};
-use super::client::{Client, Traffic};
-use super::figures::Meter;
+use super::client::{self, Client, Traffic};
+use super::cpu::Processes;
+use super::figures::{Meter, Took};
 use super::options::Options;
 
 /// How often the progress bar is drawn; this costs the clients nothing.
@@ -23,12 +25,16 @@ const FILLERS: usize = 8;
 const FEW_JOBS: usize = 20_000;
 
 /// The context of a scenario.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Crew {
     /// The options of the run.
     pub options: Options,
     /// The traffic of the clients so far.
     pub traffic: Arc<Traffic>,
+    /// What is trusted where a server is at `https://`.
+    pub tls: Option<TlsConnector>,
+    /// The processes whose CPU time is measured.
+    pub processes: Processes,
 }
 
 /// The number of jobs still to do, shared by the callers.
@@ -50,6 +56,13 @@ impl Remaining {
 }
 
 impl Crew {
+    /// Returns the context of a run.
+    pub fn new(options: Options) -> anyhow::Result<Self> {
+        let tls = options.ca.as_deref().map(client::trusting).transpose()?;
+        let processes = Processes::of(&options);
+        Ok(Self { options, traffic: Arc::default(), tls, processes })
+    }
+
     /// Connects `count` callers, spread over the servers.
     pub async fn callers(&self, count: usize) -> anyhow::Result<Vec<Caller>> {
         let mut callers = Vec::with_capacity(count);
@@ -61,10 +74,10 @@ impl Crew {
 
     /// Connects one caller to a server.
     pub async fn caller(&self, url: &str) -> anyhow::Result<Caller> {
-        Ok(Caller::new(Client::connect(url, &self.traffic).await?))
+        Ok(Caller::new(Client::connect(url, self.tls.as_ref(), &self.traffic).await?))
     }
 
-    /// Runs every caller to its end and returns how long that took; shows the progress towards `total` jobs. The first
+    /// Runs every caller to its end and returns what that took; shows the progress towards `total` jobs. The first
     /// failure aborts all.
     pub async fn work<F>(
         &self,
@@ -72,12 +85,12 @@ impl Crew {
         (meter, total): (&Meter, usize),
         callers: Vec<Caller>,
         run: impl Fn(Caller) -> F,
-    ) -> anyhow::Result<Duration>
+    ) -> anyhow::Result<Took>
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let mut working: JoinSet<_> = JoinSet::new();
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), self.processes.times());
         for caller in callers {
             working.spawn(run(caller));
         }
@@ -87,7 +100,10 @@ impl Crew {
             tokio::select! {
                 ended = working.join_next() => match ended {
                     Some(ended) => ended.context("a client panicked")??,
-                    None => return Ok(start.elapsed()),
+                    None => {
+                        let cpu = self.processes.times().since(&before);
+                        return Ok(Took { time: start.elapsed(), cpu });
+                    }
                 },
                 _ = draw.tick() => watch.check(meter.jobs())?,
             }

@@ -1,5 +1,6 @@
 //! The figures of a run, and their output as a table or JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +9,19 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::cpu::CpuTimes;
+
 /// The upper limit of the histogram, in microseconds.
 const LONGEST_US: u64 = 600_000_000;
+
+/// What the work of a phase took.
+#[derive(Debug, Clone)]
+pub struct Took {
+    /// How long it lasted.
+    pub time: Duration,
+    /// The CPU time of each process.
+    pub cpu: CpuTimes,
+}
 
 /// Collects the latencies of one operation over all clients.
 #[derive(Debug)]
@@ -43,14 +55,20 @@ impl Meter {
         self.jobs.load(Ordering::Relaxed)
     }
 
-    /// Returns the figures of a phase that took `took`.
+    /// Returns the figures of a phase that took `took`, without CPU times.
     pub fn phase(&self, took: Duration) -> Phase {
+        self.phase_of(&Took { time: took, cpu: CpuTimes::default() })
+    }
+
+    /// Returns the figures of a phase that took `took`.
+    pub fn phase_of(&self, took: &Took) -> Phase {
         let latencies_us = self.latencies_us.lock().unwrap_or_else(PoisonError::into_inner);
-        let (jobs, seconds) = (self.jobs(), took.as_secs_f64());
+        let (jobs, seconds) = (self.jobs(), took.time.as_secs_f64());
+        let cpu_us_per_job = took.cpu.us_per_job(jobs);
         let latency_ms = LatencyMs::of(&latencies_us);
         let turns = latencies_us.len();
         let jobs_per_s = if seconds > 0.0 { jobs as f64 / seconds } else { 0.0 };
-        Phase { name: self.name.clone(), turns, jobs, seconds, jobs_per_s, latency_ms }
+        Phase { name: self.name.clone(), turns, jobs, seconds, jobs_per_s, latency_ms, cpu_us_per_job }
     }
 }
 
@@ -69,6 +87,9 @@ pub struct Phase {
     pub jobs_per_s: f64,
     /// The latencies.
     pub latency_ms: LatencyMs,
+    /// The CPU time for each job of the load, and of the processes that the options name (server, database), in microseconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_us_per_job: BTreeMap<&'static str, f64>,
 }
 
 /// The distribution of latencies, in milliseconds; all zero if there are none.
@@ -171,6 +192,11 @@ impl Report {
                 let _ = write!(text, "{value:>9.2}");
             }
             let _ = writeln!(text, "{:>10.2}", ms.max);
+        }
+        for Phase { name, cpu_us_per_job, .. } in &measured.phases {
+            for (of, us) in cpu_us_per_job {
+                let _ = writeln!(text, "{:<40}{us:>12}", format!("{name}: {of}_cpu_us_per_job"));
+            }
         }
         if !measured.figures.is_empty() {
             text.push('\n');

@@ -18,11 +18,11 @@ const WARM_UP_CLIENTS: usize = 64;
 
 /// Runs warm-up jobs that are not counted, before every scenario.
 pub async fn warm_up(crew: &Crew) -> anyhow::Result<()> {
-    let mut options = crew.options.clone();
-    options.rate = None;
+    let mut crew = crew.clone();
+    crew.options.rate = None;
+    let options = &crew.options;
     let clients = options.clients().min(WARM_UP_CLIENTS);
     let count = if options.jobs() > 0 { WARM_UP.min(options.jobs()) } else { WARM_UP };
-    let crew = Crew { options, traffic: crew.traffic.clone() };
     let queue = Queue::unique();
     settling::push(&crew, &queue, clients, count).await?;
     Settling::run(&crew, &queue, (clients, count), Steps::None).await?;
@@ -35,9 +35,15 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let push = settling::push(crew, &queue, clients, count).await?;
     let settled = Settling::run(crew, &queue, (clients, count), Steps::None).await?;
     let lives_per_s = 1.0 / (1.0 / push.jobs_per_s + 1.0 / settled.pair.jobs_per_s);
+    let of_pairs = &settled.pair.cpu_us_per_job;
+    let cpu_us: Vec<(&str, f64)> =
+        push.cpu_us_per_job.iter().filter_map(|(of, us)| Some((*of, us + of_pairs.get(of)?))).collect();
     let mut empty_reserves = settled.empty_reserves;
     let mut measured = Measured::of(vec![push, settled.pair, settled.reserve, settled.commit]);
     measured.set("lives_per_s", lives_per_s);
+    for (of, us) in cpu_us {
+        measured.set(format!("{of}_cpu_us_per_life"), us);
+    }
     if crew.options.mixed {
         empty_reserves += mixed(crew, &mut measured).await?;
     }
@@ -82,9 +88,10 @@ async fn mixed(crew: &Crew, measured: &mut Measured) -> anyhow::Result<u64> {
         })
         .await?;
     crew.discard(std::slice::from_ref(&work.queue), options.backlog()).await?;
-    let meters = [&work.life, &work.push, &work.reserve, &work.commit];
-    measured.phases.extend(meters.map(|meter| meter.phase(took)));
-    measured.set("mixed_lives_per_s", count as f64 / took.as_secs_f64());
+    let meters = [&work.push, &work.reserve, &work.commit];
+    measured.phases.push(work.life.phase_of(&took));
+    measured.phases.extend(meters.map(|meter| meter.phase(took.time)));
+    measured.set("mixed_lives_per_s", count as f64 / took.time.as_secs_f64());
     Ok(work.empty.load(Ordering::Relaxed))
 }
 

@@ -9,6 +9,7 @@
 //! - `settling`: the loops that push jobs, and that reserve and commit them.
 //! - `pace`: when iterations begin.
 //! - `calls`, `client`, `response`: the calls, the connection below them, and parsing responses.
+//! - `cpu`: the CPU time of the processes of a run.
 //! - `figures`: the figures and their output.
 //! - `mongod`: the counts of commands that the server's database ran.
 
@@ -16,6 +17,7 @@ mod against;
 mod batches;
 mod calls;
 mod client;
+mod cpu;
 mod crew;
 mod depth;
 mod drain;
@@ -60,7 +62,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 }
 
 async fn measure(options: Options) -> anyhow::Result<Report> {
-    let crew = Crew { options, traffic: Arc::new(Traffic::default()) };
+    let crew = Crew::new(options)?;
     lives::warm_up(&crew).await?;
     let measured = match crew.options.scenario {
         Scenario::Lives => lives::run(&crew).await?,
@@ -76,7 +78,7 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Batch => batches::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
-    let Crew { options, traffic } = crew;
+    let Crew { options, traffic, .. } = crew;
     Ok(Report {
         scenario: options.scenario.name(),
         servers: options.url.len(),

@@ -1,5 +1,7 @@
 //! The options of `tailback bench`.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 
 /// A scenario.
@@ -146,6 +148,15 @@ pub struct Options {
     /// The URL of the server's MongoDB, to count its commands (idle)
     #[arg(long, value_name = "URL")]
     pub(super) mongodb: Option<String>,
+    /// The process of a server on this machine, to measure its CPU time for each job; may be repeated
+    #[arg(long, value_name = "PID")]
+    pub(super) server_pid: Vec<u32>,
+    /// The process of the server's database on this machine, likewise
+    #[arg(long, value_name = "PID")]
+    pub(super) database_pid: Vec<u32>,
+    /// The certificate of the authority that a server at https:// is trusted by, as PEM
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca: Option<PathBuf>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,

@@ -59,7 +59,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
             async move { work.client(caller).await }
         })
         .await?;
-    let mut measured = Measured::of(vec![work.lateness.phase(took)]);
+    let mut measured = Measured::of(vec![work.lateness.phase_of(&took)]);
     measured.set("spread_over_s", options.seconds() as f64);
     measured.set("early_jobs", work.early.load(Ordering::Relaxed) as f64);
     Ok(measured)

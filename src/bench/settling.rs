@@ -49,7 +49,7 @@ pub async fn push_these(
             }
         })
         .await?;
-    Ok(meter.phase(took))
+    Ok(meter.phase_of(&took))
 }
 
 /// What to do after every so many settled jobs.
@@ -142,9 +142,9 @@ impl Settling {
         let moments = work.moments.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::iter::once(&start).chain(moments.iter());
         Ok(Settled {
-            pair: work.pair.phase(took),
-            reserve: work.reserve.phase(took),
-            commit: work.commit.phase(took),
+            pair: work.pair.phase_of(&took),
+            reserve: work.reserve.phase(took.time),
+            commit: work.commit.phase(took.time),
             empty_reserves: work.empty.load(Ordering::Relaxed),
             steps: moments.iter().zip(before).map(|(moment, before)| *moment - *before).collect(),
         })

@@ -60,7 +60,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
             async move { work.connection(caller).await }
         })
         .await?;
-    let mut measured = Measured::of(vec![work.publish.phase(took), work.fetch.phase(took)]);
+    let mut measured = Measured::of(vec![work.publish.phase_of(&took), work.fetch.phase(took.time)]);
     measured.set("empty_fetches", work.empty.load(Ordering::Relaxed) as f64);
     let left = published.saturating_sub(work.fetch.jobs());
     crew.discard(std::slice::from_ref(&work.queue), usize::try_from(left)?).await?;

@@ -46,5 +46,5 @@ async fn gets(crew: &Crew, name: &str, paths: Vec<String>) -> anyhow::Result<Pha
             }
         })
         .await?;
-    Ok(meter.phase(took))
+    Ok(meter.phase_of(&took))
 }
