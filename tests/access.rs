@@ -7,6 +7,7 @@ mod common;
 
 mod access {
     pub mod keys;
+    pub mod late;
     pub mod queues;
     pub mod routes;
     pub mod sessions;
@@ -15,7 +16,7 @@ mod access {
     pub mod tokens;
 }
 
-use access::{keys::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
+use access::{keys::*, late::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
 
 on_every_store! {
     each_route_needs_its_scope
@@ -46,6 +47,10 @@ on_every_store! {
     logins_are_limited_and_need_tls
 
     an_exposed_server_needs_a_key
+
+    a_key_that_ends_while_a_body_comes_does_nothing
+    a_key_that_ends_while_it_waits_wins_nothing
+    what_began_without_a_key_ends_with_the_first_key
 }
 
 mod several_servers {

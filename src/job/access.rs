@@ -170,6 +170,12 @@ impl ApiKey {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
+    /// Returns whether this is the same key with the same secret, and allows the same.
+    pub fn allows_like(&self, other: &Self) -> bool {
+        (&self.id, &self.hash, &self.scopes, &self.queues)
+            == (&other.id, &other.hash, &other.scopes, &other.queues)
+    }
+
     /// Returns what is wrong with the scopes or the queues of a new key: the field, and why.
     pub fn fault(scopes: &[Scope], queues: &[QueuePattern]) -> Option<(&'static str, &'static str)> {
         let repeated = scopes.iter().enumerate().any(|(n, scope)| scopes[..n].contains(scope));

@@ -11,6 +11,7 @@
 //! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
 //! | `access` | API keys |
+//! | `credential` | whether what a request has shown still holds when it acts |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
@@ -27,6 +28,7 @@ mod access;
 mod alarm;
 mod batches;
 mod bulk;
+mod credential;
 mod jobs;
 mod maintenance;
 pub mod meter;
@@ -58,6 +60,7 @@ pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
+pub use self::credential::Credential;
 pub use self::jobs::{Cancelled, Edit};
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
@@ -155,6 +158,9 @@ pub enum Error {
     /// The schedule has changed since the version that the caller knows.
     #[error("the schedule {0} is not of the version in If-Match")]
     ScheduleChanged(ScheduleName),
+    /// The key with which the request began has ended since, or keys are required by now.
+    #[error("{0}")]
+    Unauthorized(&'static str),
     /// There is no such API key.
     #[error("there is no key {0}")]
     UnknownApiKey(ApiKeyId),
