@@ -6,8 +6,8 @@
 use super::access::Granted;
 use super::problem::{Code, Problem};
 use crate::job::{
-    ApiKeyId, BatchId, Caller, Job, JobId, JobSpec, OnFinished, QueueName, QueuePattern, Schedule,
-    ScheduleName, ScheduleRule, Scope, SemaphoreName, Stage,
+    ApiKeyId, BatchId, Caller, Job, JobSpec, OnFinished, QueueName, QueuePattern, Schedule, ScheduleName,
+    ScheduleRule, Scope, SemaphoreName, Stage,
 };
 use crate::queue::settle::Action;
 use crate::queue::{Error, NewPush, Precondition, Queues};
@@ -74,14 +74,6 @@ impl Granted {
             return Ok(());
         }
         Err(Error::UnknownJob(job.meta.id.clone()).into())
-    }
-
-    /// The same for a job that was not read yet.
-    pub async fn job_of(&self, queues: &Queues, id: &JobId) -> Result<(), Problem> {
-        if self.caller.is_limited() {
-            self.job(&queues.job(id).await?)?;
-        }
-        Ok(())
     }
 
     /// Returns the key that a new batch belongs to, where that limits who may use it.

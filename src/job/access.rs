@@ -241,6 +241,11 @@ impl Caller {
         !self.patterns().is_empty()
     }
 
+    /// Returns the queues that the caller may do anything in.
+    pub fn reach(&self) -> Reach {
+        Reach(self.is_limited().then(|| self.patterns().into()))
+    }
+
     /// Returns what of a pattern is within the caller's queues.
     pub fn within(&self, wanted: QueuePattern) -> Vec<QueuePattern> {
         let patterns = self.patterns();
@@ -262,6 +267,27 @@ impl Caller {
             Self::Admin => "admin",
             Self::Key(key) => key.id.as_str(),
         }
+    }
+}
+
+/// The queues in which something may happen; by default in all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach(Option<Arc<[QueuePattern]>>);
+
+impl Reach {
+    /// Returns one queue.
+    pub fn one(queue: &QueueName) -> Self {
+        Self(Some([QueuePattern::One(queue.clone())].into()))
+    }
+
+    /// Returns whether this queue is among them.
+    pub fn has(&self, queue: &QueueName) -> bool {
+        self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(queue)))
+    }
+
+    /// Returns whether all queues are.
+    pub fn is_everything(&self) -> bool {
+        self.0.is_none()
     }
 }
 

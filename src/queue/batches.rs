@@ -9,7 +9,7 @@ use crate::job::spec::check_year;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{
-    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules,
+    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
 };
 use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
 
@@ -96,8 +96,8 @@ impl Queues {
         self.page(after, limit, |result: &BatchResult| result.id.clone(), read).await
     }
 
-    /// Seals a batch and removes those of its jobs that are not reserved. Returns how many.
-    pub async fn cancel_batch(&self, id: &BatchId) -> Result<u64> {
+    /// Seals a batch and removes those of its jobs within these queues that are not reserved. Returns how many.
+    pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         self.seal_batch(id).await?;
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
         loop {
@@ -106,7 +106,8 @@ impl Queues {
                 return Ok(affected);
             };
             last = Some(end.clone());
-            let cancel = |id| Change { id, operation: Operation::Cancel { force: false } };
+            let cancel =
+                |id| Change { id, operation: Operation::Cancel { within: within.clone(), force: false } };
             let changes = ids.into_iter().map(cancel).collect();
             let now = self.now()?;
             let applied = self.0.store.apply(changes, &self.rules()).await;
@@ -118,7 +119,7 @@ impl Queues {
                         self.note(Verb::Cancel, &applied, now, &mut notes);
                     }
                     Err(Denied::Store(error)) => return Err(error.into()),
-                    Err(_) => {} // finished in the meantime
+                    Err(_) => {} // finished in the meantime, or elsewhere
                 }
             }
         }

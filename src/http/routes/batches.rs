@@ -214,7 +214,7 @@ pub async fn cancel(
     OfBatch(id): OfBatch,
 ) -> ApiResult<Json<AffectedResponse>> {
     by.batch(&queues, &id).await?;
-    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id).await? }))
+    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id, &by.caller.reach()).await? }))
 }
 
 /// The result of a job of a batch.

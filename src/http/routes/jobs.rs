@@ -217,10 +217,9 @@ pub async fn edit(
     OfJob(id): OfJob,
     Body(request): Body<EditRequest>,
 ) -> ApiResult<Json<JobView>> {
-    by.job_of(&queues, &id).await?;
     let payload = optional_payload(request.payload.as_deref(), "/payload")?;
     let edit = Edit { priority: request.priority, run_at: request.run_at, payload };
-    let job = queues.edit(&id, edit).await?;
+    let job = queues.edit(&id, edit, &by.caller.reach()).await?;
     Ok(Json(JobView::new(job, &queues.rules(), queues.now()?)))
 }
 
@@ -250,8 +249,7 @@ pub async fn cancel(
     query: Query,
 ) -> ApiResult<Response> {
     let force = query.only(&["force"])?.force()?;
-    by.job_of(&queues, &id).await?;
-    Ok(match queues.cancel(&id, force).await? {
+    Ok(match queues.cancel(&id, force, &by.caller.reach()).await? {
         Cancelled::Removed => StatusCode::NO_CONTENT.into_response(),
         Cancelled::Requested => {
             (StatusCode::ACCEPTED, Json(CancelResponse { cancel_requested: true })).into_response()
