@@ -45,6 +45,8 @@ on_every_store! {
 
     a_session_stands_for_its_key
     logins_are_limited_and_need_tls
+    a_login_that_succeeds_forgives_no_other
+    a_session_over_tls_has_a_cookie_that_no_other_host_can_set
 
     an_exposed_server_needs_a_key
 
