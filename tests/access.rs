@@ -6,6 +6,7 @@
 mod common;
 
 mod access {
+    pub mod hidden;
     pub mod keys;
     pub mod late;
     pub mod queues;
@@ -16,7 +17,7 @@ mod access {
     pub mod tokens;
 }
 
-use access::{keys::*, late::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
+use access::{hidden::*, keys::*, late::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
 
 on_every_store! {
     each_route_needs_its_scope
@@ -40,6 +41,17 @@ on_every_store! {
     workers_and_semaphores_are_matched_by_name
     a_redrive_returns_jobs_where_the_key_may_push
 
+    lists_and_their_cursors_name_nothing_elsewhere
+    who_may_not_read_is_shown_no_content
+    a_semaphore_shows_its_holders_in_the_queues_of_the_key
+    a_batch_ends_at_the_queues_of_its_key
+    a_heartbeat_names_jobs_in_the_queues_of_the_key
+    a_token_that_was_never_given_tells_nothing
+    a_circle_of_dead_letters_names_the_queues_of_the_key
+    a_schedule_is_resumed_by_who_may_push
+    a_schedule_that_appears_meanwhile_is_not_replaced
+    a_replay_pushes_what_the_key_may_push
+
     an_idempotency_key_is_its_clients
     tokens_of_one_reserve_are_not_derived
 
@@ -61,7 +73,10 @@ mod several_servers {
     };
 
     // An SQLite file has one server, and no other program writes to it.
+    use super::access::hidden::a_spoiled_schedule_is_unknown_to_a_key_for_some_queues;
+
     crate::on_one_store! { mongo:
+        a_spoiled_schedule_is_unknown_to_a_key_for_some_queues
         a_key_changes_on_every_server_within_two_seconds
         a_spoiled_key_opens_nothing
     }

@@ -285,9 +285,9 @@ impl Reach {
         self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(queue)))
     }
 
-    /// Returns whether all queues are.
-    pub fn is_everything(&self) -> bool {
-        self.0.is_none()
+    /// Returns the patterns of which one must match; `None`: all queues are among them.
+    pub fn patterns(&self) -> Option<&[QueuePattern]> {
+        self.0.as_deref()
     }
 }
 

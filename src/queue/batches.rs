@@ -81,19 +81,21 @@ impl Queues {
         self.0.store.batch(id).await?.ok_or_else(|| Error::UnknownBatch(id.clone()))
     }
 
-    /// Returns the results of the jobs of a batch that are finished, by their ids.
+    /// Returns the results of the jobs of a batch that have finished within these queues, by their ids.
     pub async fn batch_results(
         &self,
         id: &BatchId,
         after: Option<&JobId>,
         limit: usize,
+        within: &Reach,
     ) -> Result<Page<BatchResult, JobId>> {
         self.batch(id).await?;
         let store = &self.0.store;
         let read = |after: Option<JobId>, limit| {
             async move { store.batch_results(id, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |result: &BatchResult| result.id.clone(), read).await
+        let shown = |result: &BatchResult| within.has(&result.queue);
+        self.page(after, limit, |result: &BatchResult| result.id.clone(), shown, read).await
     }
 
     /// Seals a batch and removes those of its jobs within these queues that are not reserved. Returns how many.

@@ -102,8 +102,11 @@ impl Queues {
         }
     }
 
-    /// Pushes copies of finished jobs: new ids, no keys; history stays. Returns how many.
-    pub async fn replay(&self, queue: &QueueName, range: ReplayRange) -> Result<u64> {
+    /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
+    /// out. Returns how many.
+    pub async fn replay(&self, queue: &QueueName, range: ReplayRange, caller: &Caller) -> Result<u64> {
+        let may_push =
+            |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
         // What this very call finishes again must not be replayed again.
         let to = range.to.unwrap_or(self.now()?);
         let filter =
@@ -122,7 +125,7 @@ impl Queues {
             };
             last = Some(job.meta.id.clone());
             let now = self.now()?;
-            let copies = jobs.into_iter().map(|job| self.copy(job, now)).collect();
+            let copies = jobs.into_iter().filter(may_push).map(|job| self.copy(job, now)).collect();
             for pushed in self.push_jobs(copies).await {
                 pushed.map_err(|error| error.after(affected))?;
                 affected += 1;

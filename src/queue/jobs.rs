@@ -84,6 +84,6 @@ impl Queues {
         let read = |after: Option<JobId>, limit| {
             async move { store.find(filter, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |job: &Job| job.meta.id.clone(), read).await
+        self.page(after, limit, |job: &Job| job.meta.id.clone(), |_| true, read).await
     }
 }

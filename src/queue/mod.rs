@@ -18,6 +18,7 @@
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats`, `meter` | the figures |
 //! | `quotas` | how many queues, workers and so on there may be |
+//! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
@@ -38,6 +39,7 @@ mod pages;
 mod peers;
 mod push;
 mod quotas;
+mod reached;
 mod readiness;
 mod reserve;
 mod rounds;
@@ -156,11 +158,16 @@ pub enum Error {
     #[error("there is no schedule {0}")]
     UnknownSchedule(ScheduleName),
     /// The schedule has changed since the version that the caller knows.
-    #[error("the schedule {0} is not of the version in If-Match")]
+    #[error(
+        "the schedule {0} is not of the version in If-Match, or was changed by another call at the same moment"
+    )]
     ScheduleChanged(ScheduleName),
     /// The key with which the request began has ended since, or keys are required by now.
     #[error("{0}")]
     Unauthorized(&'static str),
+    /// Jobs would go from a dead-letter queue to the next, and come back.
+    #[error("makes a circle: {}", .0.iter().map(QueueName::as_str).collect::<Vec<_>>().join(" → "))]
+    DeadLetterCircle(Vec<QueueName>),
     /// There is no such API key.
     #[error("there is no key {0}")]
     UnknownApiKey(ApiKeyId),
