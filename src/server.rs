@@ -188,7 +188,7 @@ fn check_access(access: &http::access::Options, queues: &Queues) -> anyhow::Resu
     if let Some(fault) = access.fault(queues) {
         return Err(ConfigError::new(fault).into());
     }
-    match (access.is_required(queues), access.is_exposed) {
+    match (access.is_required(queues) != Some(false), access.is_exposed) {
         (true, _) => {}
         (false, true) => {
             tracing::warn!("keys are not required: every client that reaches the port may do everything")

@@ -6,7 +6,9 @@
 mod common;
 
 mod access {
+    pub mod hidden;
     pub mod keys;
+    pub mod late;
     pub mod limits;
     pub mod queues;
     pub mod routes;
@@ -16,7 +18,9 @@ mod access {
     pub mod tokens;
 }
 
-use access::{keys::*, limits::*, queues::*, routes::*, sessions::*, start::*, tokens::*};
+use access::{
+    hidden::*, keys::*, late::*, limits::*, queues::*, routes::*, sessions::*, start::*, tokens::*,
+};
 
 on_every_store! {
     each_route_needs_its_scope
@@ -46,13 +50,30 @@ on_every_store! {
     workers_and_semaphores_are_matched_by_name
     a_redrive_returns_jobs_where_the_key_may_push
 
+    lists_and_their_cursors_name_nothing_elsewhere
+    who_may_not_read_is_shown_no_content
+    a_semaphore_shows_its_holders_in_the_queues_of_the_key
+    a_batch_ends_at_the_queues_of_its_key
+    a_heartbeat_names_jobs_in_the_queues_of_the_key
+    a_token_that_was_never_given_tells_nothing
+    a_circle_of_dead_letters_names_the_queues_of_the_key
+    a_schedule_is_resumed_by_who_may_push
+    a_schedule_that_appears_meanwhile_is_not_replaced
+    a_replay_pushes_what_the_key_may_push
+
     an_idempotency_key_is_its_clients
     tokens_of_one_reserve_are_not_derived
 
     a_session_stands_for_its_key
     logins_are_limited_and_need_tls
+    a_login_that_succeeds_forgives_no_other
+    a_session_over_tls_has_a_cookie_that_no_other_host_can_set
 
     an_exposed_server_needs_a_key
+
+    a_key_that_ends_while_a_body_comes_does_nothing
+    a_key_that_ends_while_it_waits_wins_nothing
+    what_began_without_a_key_ends_with_the_first_key
 }
 
 mod several_servers {
@@ -61,7 +82,10 @@ mod several_servers {
     };
 
     // An SQLite file has one server, and no other program writes to it.
+    use super::access::hidden::a_spoiled_schedule_is_unknown_to_a_key_for_some_queues;
+
     crate::on_one_store! { mongo:
+        a_spoiled_schedule_is_unknown_to_a_key_for_some_queues
         a_key_changes_on_every_server_within_two_seconds
         a_spoiled_key_opens_nothing
     }

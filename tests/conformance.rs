@@ -133,6 +133,7 @@ macro_rules! every_case {
                 a_cancelled_job_can_still_be_committed
                 force_removes_a_reserved_job
                 a_purge_takes_one_state_only
+                a_job_that_has_left_its_queue_is_unknown
             }
             flowing {
                 a_commit_and_its_pushes_happen_together

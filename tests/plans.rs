@@ -284,7 +284,10 @@ async fn in_groups(bench: &Bench) {
     let second = jobs[usize::try_from(LINES).unwrap()].id.clone();
     let pushed = bench.store.push(jobs, &rules(None)).await;
     assert!(pushed.iter().all(|pushed| matches!(pushed, Ok(Pushed::Created | Pushed::Blocked))));
-    let gap = vec![Change { id: second, operation: Operation::Cancel { force: false } }];
+    let gap = vec![Change {
+        id: second,
+        operation: Operation::Cancel { within: tailback::job::Reach::default(), force: false },
+    }];
     bench.judge("leaving a line", 1, bench.store.apply(gap, &rules(None))).await.remove(0).unwrap();
     let group = Some("group-7".parse().unwrap());
     let filter = Filter { group, ..Filter::all("grouped".parse().unwrap()) };

@@ -38,10 +38,8 @@ mod stats;
 mod waiting;
 mod wake;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use self::client::Traffic;
 use self::crew::Crew;
 use self::figures::Report;
 pub use self::options::{Options, Scenario};

@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use super::problem::{Code, Problem};
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash};
-use crate::queue::{Permit, Queues, Recognised};
+use crate::queue::{Credential, Permit, Queues, Recognised};
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -32,14 +32,19 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns whether requests need a key.
-    pub fn is_required(&self, queues: &Queues) -> bool {
-        self.required.unwrap_or_else(|| self.is_exposed || self.admin.is_some() || queues.has_api_keys())
+    /// Returns whether requests need a key; `None`: not known before the stored keys were read.
+    pub fn is_required(&self, queues: &Queues) -> Option<bool> {
+        match self.required {
+            None if self.is_exposed || self.admin.is_some() => Some(true),
+            None => queues.has_api_keys(),
+            required => required,
+        }
     }
 
     /// Returns why the server must not start as it is configured, if it must not: no request could have a key.
     pub fn fault(&self, queues: &Queues) -> Option<&'static str> {
-        let is_locked = self.is_required(queues) && self.admin.is_none() && !queues.has_api_keys();
+        let has_keys = self.admin.is_some() || queues.has_api_keys() == Some(true);
+        let is_locked = self.is_required(queues) == Some(true) && !has_keys;
         is_locked.then_some(
             "keys are required (the server listens beyond loopback, or auth.required = true), but there is none: set \
              auth.admin_key_file, or make a key with `tailback keys create`, or listen on 127.0.0.1 only, or \
@@ -156,6 +161,8 @@ pub fn need(method: &str, path: &str) -> Option<Need> {
 pub struct Granted {
     /// Where the request comes from.
     pub caller: Caller,
+    /// What it has shown: this must still hold when it acts.
+    pub credential: Credential,
     /// The scope under which its route runs.
     scope: Scope,
 }
@@ -167,11 +174,7 @@ pub async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let granted = if state.access.is_required(&state.queues) {
-        grant(&state, route.as_ref(), &request)
-    } else {
-        Ok(Granted { caller: Caller::Anyone, scope: Scope::Admin })
-    };
+    let granted = grant(&state, route.as_ref(), &request);
     let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
     let mut response = match admitted {
         Ok((permit, granted)) => {
@@ -209,6 +212,12 @@ fn until_read(response: Response, permit: Option<Permit>) -> Response {
 
 /// Returns what the request may do, if it may use its route.
 fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Result<Granted, Problem> {
+    let required = state.access.is_required(&state.queues);
+    if required == Some(false) {
+        let is_settled = state.access.required.is_some();
+        let credential = if is_settled { Credential::Lasting } else { Credential::NoKey };
+        return Ok(Granted { caller: Caller::Anyone, credential, scope: Admin });
+    }
     let need = route.map(|route| need(request.method().as_str(), route.as_str()));
     let (is_open, scope) = match need {
         Some(Some(Open)) => (true, Read),
@@ -218,7 +227,11 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Some(None) | None => (false, Read),
     };
     if is_open {
-        return Ok(Granted { caller: Caller::Anyone, scope });
+        return Ok(Granted { caller: Caller::Anyone, credential: Credential::Lasting, scope });
+    }
+    if required.is_none() {
+        let detail = "the store has not been reached yet, so that it is not known whether keys are required";
+        return Err(Problem::new(Code::StoreUnavailable, detail));
     }
     let caller = authenticate(&state.access, &state.queues, request.headers())?;
     if let (Some(None), Some(route)) = (need, route) {
@@ -233,7 +246,11 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         let detail = "this is about the whole server, and the key is for some queues only";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    Ok(Granted { caller, scope })
+    let credential = match &caller {
+        Caller::Key(key) => Credential::Key(key.clone()),
+        Caller::Anyone | Caller::Admin => Credential::Lasting,
+    };
+    Ok(Granted { caller, credential, scope })
 }
 
 /// Returns the refusal of a method that the table does not have: the path does not support it, or it was forgotten there.

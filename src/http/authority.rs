@@ -6,11 +6,12 @@
 use super::access::Granted;
 use super::problem::{Code, Problem};
 use crate::job::{
-    ApiKeyId, BatchId, Caller, Job, JobId, JobSpec, OnFinished, QueueName, QueuePattern, Schedule,
-    ScheduleName, ScheduleRule, Scope, SemaphoreName, Stage,
+    ApiKeyId, BatchId, Caller, Job, JobSpec, OnFinished, QueueName, QueuePattern, Schedule, ScheduleName,
+    ScheduleRule, Scope, SemaphoreName, Stage,
 };
 use crate::queue::settle::Action;
 use crate::queue::{Error, NewPush, Precondition, Queues};
+use crate::store::StoreError;
 
 impl Granted {
     /// Returns whether there is anything that the caller may not do.
@@ -76,14 +77,6 @@ impl Granted {
         Err(Error::UnknownJob(job.meta.id.clone()).into())
     }
 
-    /// The same for a job that was not read yet.
-    pub async fn job_of(&self, queues: &Queues, id: &JobId) -> Result<(), Problem> {
-        if self.caller.is_limited() {
-            self.job(&queues.job(id).await?)?;
-        }
-        Ok(())
-    }
-
     /// Returns the key that a new batch belongs to, where that limits who may use it.
     pub fn owner(&self) -> Option<ApiKeyId> {
         match &self.caller {
@@ -101,41 +94,69 @@ impl Granted {
         Ok(())
     }
 
-    /// Hides a schedule of a queue that is not the key's.
-    pub fn schedule(&self, schedule: &Schedule) -> Result<(), Problem> {
-        if self.caller.reaches(&schedule.rule.queue) {
-            return Ok(());
+    /// Returns a schedule, but hides one of a queue that is not the key's, and one of which that cannot be read.
+    pub async fn schedule(&self, queues: &Queues, name: &ScheduleName) -> Result<Schedule, Problem> {
+        match queues.schedule(name).await {
+            Ok(schedule) if self.caller.reaches(&schedule.rule.queue) => Ok(schedule),
+            Err(error) if !self.hides(&error) => Err(error.into()),
+            _ => Err(Error::UnknownSchedule(name.clone()).into()),
         }
-        Err(Error::UnknownSchedule(schedule.name.clone()).into())
+    }
+
+    /// Returns whether an error would tell what is wrong with something of which nobody knows whether the key reaches it.
+    fn hides(&self, error: &Error) -> bool {
+        self.caller.is_limited() && matches!(error, Error::Store(StoreError::Unreadable(_)))
     }
 
     /// Returns the precondition under which the caller may change a schedule: that it is the one that was judged here.
-    /// Where it may be created, one of another queue is refused, since its name is taken.
-    pub async fn schedule_of(
+    pub async fn schedule_to_change(
         &self,
         queues: &Queues,
         name: &ScheduleName,
         precondition: Precondition,
-        may_create: bool,
     ) -> Result<Precondition, Problem> {
         if !self.caller.is_limited() {
             return Ok(precondition);
         }
-        let seen = match queues.schedule(name).await {
-            Err(Error::UnknownSchedule(_)) if may_create => return Ok(precondition),
-            seen => seen?,
-        };
-        if may_create && !self.caller.reaches(&seen.rule.queue) {
-            let detail = format!("the schedule {name} is of a queue that is not the key's");
-            return Err(Problem::new(Code::Forbidden, detail));
+        Ok(as_seen(precondition, self.schedule(queues, name).await?))
+    }
+
+    /// The same where it may be created. One of another queue is refused, since its name is taken.
+    pub async fn schedule_to_set(
+        &self,
+        queues: &Queues,
+        name: &ScheduleName,
+        precondition: Precondition,
+    ) -> Result<Precondition, Problem> {
+        if !self.caller.is_limited() {
+            return Ok(precondition);
         }
-        self.schedule(&seen)?;
-        Ok(match precondition {
-            Precondition::Versions(versions) if !versions.contains(&seen.version) => {
-                Precondition::Versions(versions)
+        match (queues.schedule(name).await, precondition) {
+            (Err(Error::UnknownSchedule(_)), Precondition::None) => Ok(Precondition::Absent),
+            (Err(Error::UnknownSchedule(_)), _) => Ok(Precondition::Versions(Vec::new())),
+            (Ok(seen), precondition) if self.caller.reaches(&seen.rule.queue) => {
+                Ok(as_seen(precondition, seen))
             }
-            _ => Precondition::Versions(vec![seen.version]),
-        })
+            (Err(error), _) if !self.hides(&error) => Err(error.into()),
+            _ => {
+                let detail = format!("the schedule {name} is of a queue that is not the key's");
+                Err(Problem::new(Code::Forbidden, detail))
+            }
+        }
+    }
+
+    /// The same where its jobs are to be pushed, by a run or from now on.
+    pub async fn schedule_to_start(
+        &self,
+        queues: &Queues,
+        name: &ScheduleName,
+    ) -> Result<Precondition, Problem> {
+        if !self.is_judged() {
+            return Ok(Precondition::None);
+        }
+        let seen = self.schedule(queues, name).await?;
+        self.rule(&seen.rule)?;
+        Ok(as_seen(Precondition::None, seen))
     }
 
     /// Returns what of these patterns is the key's.
@@ -156,13 +177,27 @@ impl Granted {
         Ok(within)
     }
 
-    /// Returns the problem of an error, without the job that holds a key where the caller may not read it.
+    /// Returns the problem of an error, without what the caller may not see: the job that holds a
+    /// key, queues of others.
     pub fn problem(&self, error: Error) -> Problem {
         match error {
             Error::KeyConflict(_) if !self.caller.has(Scope::Read) || self.caller.is_limited() => {
                 Problem::new(Code::KeyConflict, "the key is in use by a job with another payload")
             }
+            Error::DeadLetterCircle(circle) if !circle.iter().all(|queue| self.caller.reaches(queue)) => {
+                Problem::field("/dead_letter", "makes a circle through queues that are not the key's")
+            }
             error => error.into(),
         }
+    }
+}
+
+/// Returns what a precondition becomes once this schedule was judged: nobody may have changed it since.
+fn as_seen(precondition: Precondition, seen: Schedule) -> Precondition {
+    match precondition {
+        Precondition::Versions(versions) if !versions.contains(&seen.version) => {
+            Precondition::Versions(versions)
+        }
+        _ => Precondition::Versions(vec![seen.version]),
     }
 }

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::header;
+use axum::http::{header, request};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
-use super::Limits;
 use super::budget::{Account, LARGE};
 use super::problem::{Code, Problem};
 use super::stream::Wire;
 use super::wire::{Refusal, TOO_LARGE};
+use super::{Limits, access};
 use crate::job::{Invalid, Payload};
+use crate::queue::Queues;
 
 /// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
@@ -30,6 +31,7 @@ where
     T: DeserializeOwned,
     S: Send + Sync,
     Limits: FromRef<S>,
+    Queues: FromRef<S>,
 {
     type Rejection = Problem;
 
@@ -44,6 +46,7 @@ where
     T: DeserializeOwned,
     S: Send + Sync,
     Limits: FromRef<S>,
+    Queues: FromRef<S>,
 {
     type Rejection = Problem;
 
@@ -57,18 +60,20 @@ async fn parsed<T, S>(request: Request, state: &S) -> Result<Option<T>, Problem>
 where
     T: DeserializeOwned,
     Limits: FromRef<S>,
+    Queues: FromRef<S>,
 {
     let limits = Limits::from_ref(state);
     // Refused before it arrives: the client may wait for that (`Expect: 100-continue`).
     if request.body().size_hint().lower() > limits.body_bytes as u64 {
         return Err(Problem::new(Code::TooLarge, TOO_LARGE));
     }
-    let declared = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
-    let wire = request.extensions().get::<Arc<Wire>>().cloned();
-    let refused = || wire.and_then(|wire| wire.body_refused());
-    let account = request.extensions().get::<Arc<Account>>().cloned();
-    let read = read(request.into_body(), limits, refused, account.as_deref()).await?;
+    let (head, body) = request.into_parts();
+    let declared = head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
+    let refused = || head.extensions.get::<Arc<Wire>>().and_then(|wire| wire.body_refused());
+    let account = head.extensions.get::<Arc<Account>>();
+    let read = read(body, limits, refused, account.map(|account| &**account)).await?;
     if read.bytes == 0 {
+        still_granted(&head, state)?;
         return Ok(None);
     }
     // Without a type, a foreign page could make a browser send it without asking.
@@ -79,12 +84,21 @@ where
     if let Some(account) = account {
         account.work(read.bytes).await?;
     }
+    still_granted(&head, state)?;
     off_worker(read.bytes, || {
         let bytes = read.whole();
         let text = std::str::from_utf8(&bytes)
             .map_err(|_| Problem::new(Code::Malformed, "the body is not UTF-8 and therefore not JSON"))?;
         Ok(Some(parse(text)?))
     })
+}
+
+/// Refuses a request whose key has ended while its body came.
+fn still_granted<S>(head: &request::Parts, state: &S) -> Result<(), Problem>
+where
+    Queues: FromRef<S>,
+{
+    Ok(Queues::from_ref(state).check_credential(&access::of(head)?.credential)?)
 }
 
 /// Does work on so many bytes; where that takes long, other tasks go on meanwhile.

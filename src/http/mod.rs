@@ -192,8 +192,8 @@ async fn route(mut router: Router, entry: &Entry, request: Request) -> Response 
         return ([(header::CONNECTION, "close")], busy).into_response();
     }
     // A foreign page that has its own name resolved to this server has no key.
-    let hosts =
-        Some(&entry.hosts).filter(|hosts| !hosts.is_default || !entry.access.is_required(&entry.queues));
+    let hosts = Some(&entry.hosts)
+        .filter(|hosts| !hosts.is_default || entry.access.is_required(&entry.queues) != Some(true));
     if let Err(problem) = origin::check(&request, hosts) {
         return problem.into_response();
     }

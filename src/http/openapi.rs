@@ -2,6 +2,7 @@
 
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::AnyOfBuilder;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -102,6 +103,13 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
         Some("An API key, while keys are required; each operation names its scope.".to_owned());
     let components = api.components.get_or_insert_with(Default::default);
     components.add_security_scheme("key", SecurityScheme::Http(bearer));
+    for (name, schema) in &mut components.schemas {
+        // What `Shown` is derived as is `oneOf` copies; but all of something is also which it is.
+        if let Some((whole, identity)) = name.strip_prefix("Shown_").and_then(|of| of.split_once('_')) {
+            let either = AnyOfBuilder::new().item(Ref::from_schema_name(whole));
+            *schema = either.item(Ref::from_schema_name(identity)).into();
+        }
+    }
     for (path, item) in &mut api.paths.paths {
         let bodied = [&mut item.post, &mut item.put, &mut item.patch];
         for operation in bodied.into_iter().flatten() {
@@ -128,8 +136,11 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
             if path != "/healthz" && path != "/readyz" {
                 add(operation, &[Code::HostNotAllowed]);
             }
+            if path != "/healthz" {
+                add(operation, &[Code::StoreUnavailable]);
+            }
             if path != "/healthz" && path != "/metrics" {
-                add(operation, &[Code::Internal, Code::StoreUnavailable]);
+                add(operation, &[Code::Internal]);
             }
         }
     }

@@ -81,7 +81,7 @@ impl Peers {
 }
 
 /// Returns what stands for the peer of an address: of IPv6, the network of 64 bits that one subscriber has.
-fn peer(of: IpAddr) -> IpAddr {
+pub fn peer(of: IpAddr) -> IpAddr {
     match of.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
         address => address,

@@ -270,6 +270,8 @@ impl From<Error> for Problem {
             Error::SemaphoreInUse(_) => Self::new(Code::SemaphoreInUse, text),
             Error::UnknownSchedule(_) => Self::new(Code::UnknownSchedule, text),
             Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
+            Error::DeadLetterCircle(_) => Self::field("/dead_letter", text),
+            Error::Unauthorized(_) => Self::new(Code::Unauthorized, text),
             Error::UnknownApiKey(_) => Self::new(Code::UnknownKey, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),

@@ -14,12 +14,15 @@ use axum::http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
 
 use super::access::Options;
+use super::peers::peer;
 use super::problem::Problem;
 use crate::job::{Caller, SecretHash, Timestamp};
 use crate::queue::Queues;
 
-/// The name of the cookie.
-const COOKIE: &str = "tailback_session";
+/// The name of the cookie over TLS: no other host of the same domain can set one with this prefix.
+const COOKIE: &str = "__Host-tailback_session";
+/// The same over plain HTTP on the machine of the server, where browsers do not take the prefix.
+const PLAIN_COOKIE: &str = "tailback_session";
 /// How long a session lasts, in milliseconds.
 const LASTS_MS: u64 = 12 * 3_600_000;
 /// What the id of the admin key is in a session; that of a stored key is longer.
@@ -36,8 +39,10 @@ const CLIENTS: usize = 10_000;
 pub struct Source {
     /// The client, behind a trusted proxy the one that the proxy names.
     pub client: IpAddr,
-    /// Whether others cannot listen: the client is on this machine, or a trusted proxy says that it came by TLS.
+    /// Whether others cannot listen: the client is on this machine, or came by TLS.
     pub is_private: bool,
+    /// Whether it came by TLS, behind a trusted proxy by what that says.
+    pub is_encrypted: bool,
 }
 
 /// The other end of a connection.
@@ -56,8 +61,9 @@ impl Source {
     pub fn new(connection: Peer, client: Option<IpAddr>, headers: &HeaderMap) -> Self {
         let Peer { address, is_proxy, is_encrypted } = connection;
         let address = address.to_canonical();
-        let is_private = if is_proxy { is_https(headers) } else { is_encrypted || address.is_loopback() };
-        Self { client: client.map_or(address, |client| client.to_canonical()), is_private }
+        let is_encrypted = if is_proxy { is_https(headers) } else { is_encrypted };
+        let is_private = is_encrypted || (!is_proxy && address.is_loopback());
+        Self { client: client.map_or(address, |client| client.to_canonical()), is_private, is_encrypted }
     }
 }
 
@@ -79,23 +85,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Source {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let unknown = Self { client: IpAddr::from([0, 0, 0, 0]), is_private: false };
+        let unknown = Self { client: IpAddr::from([0, 0, 0, 0]), is_private: false, is_encrypted: false };
         Ok(parts.extensions.get().copied().unwrap_or(unknown))
     }
 }
 
-/// The failed attempts of clients.
+/// The failed attempts of clients, by what stands for their addresses. Where more clients fail than are remembered, all are
+/// forgotten: a key cannot be guessed, but somebody with many addresses could keep everybody else out.
 #[derive(Debug, Default)]
 pub struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Attempts {
     /// Counts an attempt as failed until it has succeeded. Returns whether the client may try.
     pub fn begin(&self, client: IpAddr) -> bool {
+        let client = peer(client);
         let mut failed = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if failed.len() >= CLIENTS {
+        if failed.len() >= CLIENTS && !failed.contains_key(&client) {
             failed.retain(|_, (since, _)| since.elapsed() < WINDOW);
-            if failed.len() >= CLIENTS && !failed.contains_key(&client) {
-                return false;
+            if failed.len() >= CLIENTS {
+                failed.clear();
             }
         }
         let (since, count) = failed.entry(client).or_insert_with(|| (Instant::now(), 0));
@@ -106,39 +114,72 @@ impl Attempts {
         *count <= ATTEMPTS
     }
 
-    /// Forgets the failed attempts of a client that has succeeded.
+    /// An attempt has succeeded: it does not count. Those that failed do, whoever has a key of his own.
     pub fn succeed(&self, client: IpAddr) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&client);
+        let mut failed = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((_, count)) = failed.get_mut(&peer(client)) {
+            *count = count.saturating_sub(1);
+        }
     }
 }
 
 /// Returns the cookie of a new session of this caller, and when it ends.
-pub fn begin(access: &Options, queues: &Queues, caller: &Caller) -> Result<(String, Timestamp), Problem> {
+pub fn begin(
+    access: &Options,
+    queues: &Queues,
+    caller: &Caller,
+    is_encrypted: bool,
+) -> Result<(String, Timestamp), Problem> {
+    let name = if is_encrypted { COOKIE } else { PLAIN_COOKIE };
     let ends = queues.now()?.plus_ms(LASTS_MS);
     let (id, hash, ends) = match caller {
         Caller::Key(key) => (key.id.as_str(), key.hash, key.expires_at.map_or(ends, |at| at.min(ends))),
         _ => (ADMIN, access.admin.unwrap_or_else(|| SecretHash::of("")), ends),
     };
     let text = format!("{id}.{}", ends.millis());
-    let signature = queues.sign(&text, &hash)?;
-    Ok((cookie(&format!("{text}.{signature}"), LASTS_MS / 1000), ends))
+    let signature = queues.sign(&signed(name, &text), &hash)?;
+    Ok((cookie(name, &format!("{text}.{signature}"), LASTS_MS / 1000), ends))
 }
 
-/// Returns the cookie that ends a session in the browser.
-pub fn end() -> String {
-    cookie("", 0)
+/// Returns what is signed of a session: also the name of its cookie, so that one that was given over plain HTTP is none over TLS.
+fn signed(name: &str, text: &str) -> String {
+    format!("{name}={text}")
 }
 
-fn cookie(value: &str, seconds: u64) -> String {
-    format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict")
+/// Returns the cookies that end a session in the browser.
+pub fn end() -> [String; 2] {
+    [COOKIE, PLAIN_COOKIE].map(|name| cookie(name, "", 0))
+}
+
+fn cookie(name: &str, value: &str, seconds: u64) -> String {
+    format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict")
 }
 
 /// Returns where a request comes from, by the session in its cookies; `None` where there is none that is valid.
 pub fn caller(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+    for name in [COOKIE, PLAIN_COOKIE] {
+        if let Some(session) = value(headers, name)
+            && let Some(caller) = of_session(access, queues, name, session)?
+        {
+            return Ok(Some(caller));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the value of the first cookie of this name.
+fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut values =
-        cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let Some((_, session)) = values.find(|(name, _)| *name == COOKIE) else { return Ok(None) };
+    let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(other, _)| *other == name).map(|(_, value)| value)
+}
+
+fn of_session(
+    access: &Options,
+    queues: &Queues,
+    name: &str,
+    session: &str,
+) -> Result<Option<Caller>, Problem> {
     let Some((text, signature)) = session.rsplit_once('.') else { return Ok(None) };
     let Some((id, ends)) = text.split_once('.') else { return Ok(None) };
     let (caller, hash) = match (id, access.admin) {
@@ -148,7 +189,8 @@ pub fn caller(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<
             None => return Ok(None),
         },
     };
-    let is_signed: bool = queues.sign(text, &hash)?.as_bytes().ct_eq(signature.as_bytes()).into();
+    let is_signed: bool =
+        queues.sign(&signed(name, text), &hash)?.as_bytes().ct_eq(signature.as_bytes()).into();
     let now = queues.now()?.millis();
     let lasts = ends.parse::<i64>().is_ok_and(|ends| ends > now);
     Ok((is_signed && lasts).then_some(caller))
@@ -184,13 +226,24 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_limited_until_one_succeeds() {
+    fn attempts_that_fail_are_limited() {
         let (attempts, one, other) =
             (Attempts::default(), IpAddr::from([1, 1, 1, 1]), IpAddr::from([2, 2, 2, 2]));
         let tried = (0..ATTEMPTS + 5).filter(|_| attempts.begin(one)).count();
         assert_eq!(tried, ATTEMPTS as usize);
         assert!(attempts.begin(other));
-        attempts.succeed(one);
-        assert!(attempts.begin(one));
+        attempts.succeed(other);
+        assert!((0..ATTEMPTS).all(|_| attempts.begin(other)) && !attempts.begin(other), "it did not count");
+    }
+
+    #[test]
+    fn many_addresses_keep_nobody_out() {
+        let attempts = Attempts::default();
+        let net = |n: u128| IpAddr::from((0x2001_0db8_u128 << 96 | n << 64).to_be_bytes());
+        for n in 0..=CLIENTS as u128 {
+            assert!(attempts.begin(net(n)), "{n}");
+        }
+        assert!(attempts.begin(IpAddr::from([1, 1, 1, 1])));
+        assert!(attempts.0.lock().unwrap().len() <= CLIENTS);
     }
 }

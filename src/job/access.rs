@@ -176,6 +176,12 @@ impl ApiKey {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
+    /// Returns whether this is the same key with the same secret, and allows the same.
+    pub fn allows_like(&self, other: &Self) -> bool {
+        (&self.id, &self.hash, &self.scopes, &self.queues)
+            == (&other.id, &other.hash, &other.scopes, &other.queues)
+    }
+
     /// Returns what is wrong with the scopes or the queues of a new key: the field, and why.
     pub fn fault(scopes: &[Scope], queues: &[QueuePattern]) -> Option<(&'static str, &'static str)> {
         let repeated = scopes.iter().enumerate().any(|(n, scope)| scopes[..n].contains(scope));
@@ -241,6 +247,11 @@ impl Caller {
         !self.patterns().is_empty()
     }
 
+    /// Returns the queues that the caller may do anything in.
+    pub fn reach(&self) -> Reach {
+        Reach(self.is_limited().then(|| self.patterns().into()))
+    }
+
     /// Returns what of a pattern is within the caller's queues.
     pub fn within(&self, wanted: QueuePattern) -> Vec<QueuePattern> {
         let patterns = self.patterns();
@@ -262,6 +273,27 @@ impl Caller {
             Self::Admin => "admin",
             Self::Key(key) => key.id.as_str(),
         }
+    }
+}
+
+/// The queues in which something may happen; by default in all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach(Option<Arc<[QueuePattern]>>);
+
+impl Reach {
+    /// Returns one queue.
+    pub fn one(queue: &QueueName) -> Self {
+        Self(Some([QueuePattern::One(queue.clone())].into()))
+    }
+
+    /// Returns whether this queue is among them.
+    pub fn has(&self, queue: &QueueName) -> bool {
+        self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(queue)))
+    }
+
+    /// Returns the patterns of which one must match; `None`: all queues are among them.
+    pub fn patterns(&self) -> Option<&[QueuePattern]> {
+        self.0.as_deref()
     }
 }
 

@@ -11,7 +11,7 @@ mod tests;
 
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::state::{self, State, Visible};
-use super::{Payload, QueueName, Rules, Stage, Timestamp};
+use super::{Payload, QueueName, Reach, Rules, Stage, Timestamp};
 use crate::faults;
 
 pub use self::operation::{Loss, Operation};
@@ -99,6 +99,9 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
     if claim.is_some() && meta.claim.as_ref() != claim && !faults::bug("ignore_token") {
         return Err(Refusal::Lost { gone: false });
     }
+    if operation.within().is_some_and(|within| !within.has(&meta.queue)) {
+        return Err(Refusal::Unknown);
+    }
     if state::targets(meta.state, operation.verb()).is_none() {
         return Err(match claim {
             Some(_) => Refusal::Lost { gone: false },
@@ -153,7 +156,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Ok(Step::delete(Outcome::Removed))
         }
         Operation::Expire { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
-        Operation::Edit { priority, run_at, payload } => {
+        Operation::Edit { priority, run_at, payload, .. } => {
             let meta = Meta {
                 priority: priority.unwrap_or(meta.priority),
                 run_at: run_at.unwrap_or(meta.run_at),
@@ -165,14 +168,14 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             }
             Ok(step)
         }
-        Operation::Cancel { force: false } if meta.state == State::Reserved => {
+        Operation::Cancel { force: false, .. } if meta.state == State::Reserved => {
             let reserved_until = meta.reserved_until.unwrap_or(now);
             Ok(Step::held(Meta { cancel_requested: true, ..meta.clone() }, reserved_until))
         }
         Operation::Cancel { .. } => Ok(Step::delete(Outcome::Removed)),
-        Operation::Purge { state } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
+        Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
         Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
-        Operation::Redrive { queue } => redrive(meta, queue, now),
+        Operation::Redrive { home, .. } => redrive(meta, home, now),
     }
 }
 
@@ -329,9 +332,9 @@ fn move_to(
     step
 }
 
-fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refusal> {
+fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
     let refused = Err(Refusal::Conflict { state: meta.visible(now) });
-    if meta.queue != *queue {
+    if meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue)) {
         return refused;
     }
     let revived = Meta {
@@ -346,8 +349,8 @@ fn redrive(meta: &Meta, queue: &QueueName, now: Timestamp) -> Result<Step, Refus
     match &meta.origin {
         _ if meta.state == State::Dead => Ok(returned(revived)),
         Some(origin) => {
-            let home = origin.queue.clone();
-            Ok(returned(Meta { run_at: now, ..rehomed(free(meta), &home, TrailReason::Redriven, now) }))
+            let there = rehomed(free(meta), &origin.queue, TrailReason::Redriven, now);
+            Ok(returned(Meta { run_at: now, ..there }))
         }
         None => refused,
     }

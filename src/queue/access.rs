@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
 use super::key_limits::{Permit, Usage};
 use super::{Error, Queues, Result};
 use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
@@ -79,6 +82,10 @@ pub(super) struct KeyRing {
     entries: RwLock<HashMap<ApiKeyId, Entry>>,
     /// Whether any are stored, also ones that cannot be read.
     has_any: AtomicBool,
+    /// Whether the keys were read; before, nobody knows whether there are any.
+    is_known: AtomicBool,
+    /// Notified when something that was allowed may not be any more.
+    narrowed: Notify,
 }
 
 impl KeyRing {
@@ -91,8 +98,22 @@ impl KeyRing {
             usage.note(key.last_used_at);
             (key.id.clone(), Entry { key: Arc::new(key.clone()), usage })
         });
-        *entries = adopted.collect();
-        self.has_any.store(!stored.is_empty(), Ordering::Release);
+        let adopted: HashMap<ApiKeyId, Entry> = adopted.collect();
+        let is_kept =
+            |known: &Entry| adopted.get(&known.key.id).is_some_and(|entry| entry.key.allows_like(&known.key));
+        let all_kept = entries.values().all(is_kept);
+        *entries = adopted;
+        drop(entries);
+        let had_any = self.has_any.swap(!stored.is_empty(), Ordering::AcqRel);
+        self.is_known.store(true, Ordering::Release);
+        if !all_kept || (!had_any && !stored.is_empty()) {
+            self.narrowed.notify_waiters();
+        }
+    }
+
+    /// Returns once something that was allowed may not be any more, from the moment of this call on.
+    pub fn narrowed(&self) -> Notified<'_> {
+        self.narrowed.notified()
     }
 
     /// Returns the uses that are later than those that are stored.
@@ -118,9 +139,16 @@ impl KeyRing {
 }
 
 impl Queues {
-    /// Returns whether any API keys are stored.
-    pub fn has_api_keys(&self) -> bool {
-        self.0.keys.has_any.load(Ordering::Acquire)
+    /// Returns whether any API keys are stored; `None`: they were not read yet.
+    pub fn has_api_keys(&self) -> Option<bool> {
+        let keys = &self.0.keys;
+        keys.is_known.load(Ordering::Acquire).then(|| keys.has_any.load(Ordering::Acquire))
+    }
+
+    /// Returns the key of this id, if it is stored.
+    pub(super) fn stored_api_key(&self, id: &ApiKeyId) -> Option<Arc<ApiKey>> {
+        let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        entries.get(id).map(|entry| entry.key.clone())
     }
 
     /// Returns the key that this text, whose hash is given, is that of.

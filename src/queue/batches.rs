@@ -9,7 +9,7 @@ use crate::job::spec::check_year;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{
-    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules,
+    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
 };
 use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
 
@@ -81,23 +81,25 @@ impl Queues {
         self.0.store.batch(id).await?.ok_or_else(|| Error::UnknownBatch(id.clone()))
     }
 
-    /// Returns the results of the jobs of a batch that are finished, by their ids.
+    /// Returns the results of the jobs of a batch that have finished within these queues, by their ids.
     pub async fn batch_results(
         &self,
         id: &BatchId,
         after: Option<&JobId>,
         limit: usize,
+        within: &Reach,
     ) -> Result<Page<BatchResult, JobId>> {
         self.batch(id).await?;
         let store = &self.0.store;
         let read = |after: Option<JobId>, limit| {
             async move { store.batch_results(id, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |result: &BatchResult| result.id.clone(), read).await
+        let shown = |result: &BatchResult| within.has(&result.queue);
+        self.page(after, limit, |result: &BatchResult| result.id.clone(), shown, read).await
     }
 
-    /// Seals a batch and removes those of its jobs that are not reserved. Returns how many.
-    pub async fn cancel_batch(&self, id: &BatchId) -> Result<u64> {
+    /// Seals a batch and removes those of its jobs within these queues that are not reserved. Returns how many.
+    pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         self.seal_batch(id).await?;
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
         loop {
@@ -106,7 +108,8 @@ impl Queues {
                 return Ok(affected);
             };
             last = Some(end.clone());
-            let cancel = |id| Change { id, operation: Operation::Cancel { force: false } };
+            let cancel =
+                |id| Change { id, operation: Operation::Cancel { within: within.clone(), force: false } };
             let changes = ids.into_iter().map(cancel).collect();
             let now = self.now()?;
             let applied = self.0.store.apply(changes, &self.rules()).await;
@@ -118,7 +121,7 @@ impl Queues {
                         self.note(Verb::Cancel, &applied, now, &mut notes);
                     }
                     Err(Denied::Store(error)) => return Err(error.into()),
-                    Err(_) => {} // finished in the meantime
+                    Err(_) => {} // finished in the meantime, or elsewhere
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
-use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Scope, Timestamp, Visible};
+use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Reach, Scope, Timestamp, Visible};
 use crate::store::{Change, Denied, Filter};
 
 /// How many jobs one step reads and changes.
@@ -29,7 +29,8 @@ impl Queues {
             ));
         }
         let filter = Filter { before, ..Filter::state(queue.clone(), state) };
-        self.each(&filter, None, |_| Some(Operation::Purge { state })).await
+        let within = Reach::one(queue);
+        self.each(&filter, None, |_| Some(Operation::Purge { within: within.clone(), state })).await
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which
@@ -37,7 +38,9 @@ impl Queues {
     pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>, caller: &Caller) -> Result<u64> {
         let may_return =
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
-        let operation = |job: &Job| may_return(job).then(|| Operation::Redrive { queue: queue.clone() });
+        let (within, home) = (Reach::one(queue), caller.reach());
+        let redrive = || Operation::Redrive { within: within.clone(), home: home.clone() };
+        let operation = |job: &Job| may_return(job).then(redrive);
         let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
         for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
             let left = limit.map(|limit| limit.saturating_sub(affected));
@@ -49,11 +52,13 @@ impl Queues {
 
     /// Removes every job of the queue, also those that workers hold. Returns how many.
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
-        self.each(&Filter::all(queue.clone()), None, |_| Some(Operation::Cancel { force: true })).await
+        let within = Reach::one(queue);
+        let cancel = |_: &Job| Some(Operation::Cancel { within: within.clone(), force: true });
+        self.each(&Filter::all(queue.clone()), None, cancel).await
     }
 
-    /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed is
-    /// passed over.
+    /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,
+    /// or that has left the queue since it was found, is passed over.
     async fn each(
         &self,
         filter: &Filter,
@@ -97,8 +102,11 @@ impl Queues {
         }
     }
 
-    /// Pushes copies of finished jobs: new ids, no keys; history stays. Returns how many.
-    pub async fn replay(&self, queue: &QueueName, range: ReplayRange) -> Result<u64> {
+    /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
+    /// out. Returns how many.
+    pub async fn replay(&self, queue: &QueueName, range: ReplayRange, caller: &Caller) -> Result<u64> {
+        let may_push =
+            |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
         // What this very call finishes again must not be replayed again.
         let to = range.to.unwrap_or(self.now()?);
         let filter =
@@ -117,7 +125,7 @@ impl Queues {
             };
             last = Some(job.meta.id.clone());
             let now = self.now()?;
-            let copies = jobs.into_iter().map(|job| self.copy(job, now)).collect();
+            let copies = jobs.into_iter().filter(may_push).map(|job| self.copy(job, now)).collect();
             for pushed in self.push_jobs(copies).await {
                 pushed.map_err(|error| error.after(affected))?;
                 affected += 1;

@@ -6,7 +6,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_size;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Job, JobId, Payload, Timestamp};
+use crate::job::{Job, JobId, Payload, Reach, Timestamp};
 use crate::store::{Applied, Change, Filter, StoreError};
 
 /// What to change of a job that is not reserved.
@@ -36,24 +36,26 @@ impl Queues {
         found.into_iter().next().flatten().ok_or_else(|| Error::UnknownJob(id.clone()))
     }
 
-    /// Changes a job that is not reserved, done or dead, and returns what it is then.
-    pub async fn edit(&self, id: &JobId, edit: Edit) -> Result<Job> {
+    /// Changes a job within these queues that is not reserved, done or dead, and returns what it is then.
+    pub async fn edit(&self, id: &JobId, edit: Edit, within: &Reach) -> Result<Job> {
         if let Some(payload) = &edit.payload {
             check_size(payload, "/payload", self.options().payload_bytes)?;
         }
         let Edit { priority, run_at, payload } = edit;
-        self.apply_one(id, Operation::Edit { priority, run_at, payload }).await?;
-        // The job may have ended since: "no such job" would say that nothing was changed.
-        let ended = || StoreError::unavailable("the job was changed, and ended before it was read");
-        self.job(id).await.map_err(|error| match error {
-            Error::UnknownJob(_) => ended().into(),
-            error => error,
-        })
+        let within = within.clone();
+        self.apply_one(id, Operation::Edit { within: within.clone(), priority, run_at, payload }).await?;
+        // The job may have ended, or left, since: "no such job" would say that nothing was changed.
+        let ended = || StoreError::unavailable("the job was changed, and ended or left before it was read");
+        match self.job(id).await {
+            Ok(job) if within.has(&job.meta.queue) => Ok(job),
+            Ok(_) | Err(Error::UnknownJob(_)) => Err(ended().into()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Removes a job, or asks its holder to stop; `force` removes it from its holder.
-    pub async fn cancel(&self, id: &JobId, force: bool) -> Result<Cancelled> {
-        match self.apply_one(id, Operation::Cancel { force }).await?.outcome {
+    /// Removes a job within these queues, or asks its holder to stop; `force` removes it from its holder.
+    pub async fn cancel(&self, id: &JobId, force: bool, within: &Reach) -> Result<Cancelled> {
+        match self.apply_one(id, Operation::Cancel { within: within.clone(), force }).await?.outcome {
             Outcome::Held { .. } => Ok(Cancelled::Requested),
             _ => Ok(Cancelled::Removed),
         }
@@ -82,6 +84,6 @@ impl Queues {
         let read = |after: Option<JobId>, limit| {
             async move { store.find(filter, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |job: &Job| job.meta.id.clone(), read).await
+        self.page(after, limit, |job: &Job| job.meta.id.clone(), |_| true, read).await
     }
 }

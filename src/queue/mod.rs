@@ -11,12 +11,14 @@
 //! | `batches` | jobs that belong together, and a job at their end |
 //! | `settings` | the queues and their settings |
 //! | `access`, `key_limits` | API keys, and how much each may ask for |
+//! | `credential` | whether what a request has shown still holds when it acts |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats`, `meter` | the figures |
 //! | `quotas` | how many queues, workers and so on there may be |
+//! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
@@ -27,6 +29,7 @@ mod access;
 mod alarm;
 mod batches;
 mod bulk;
+mod credential;
 mod jobs;
 mod key_limits;
 mod maintenance;
@@ -37,6 +40,7 @@ mod pages;
 mod peers;
 mod push;
 mod quotas;
+mod reached;
 mod readiness;
 mod reserve;
 mod rounds;
@@ -59,6 +63,7 @@ pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
+pub use self::credential::Credential;
 pub use self::jobs::{Cancelled, Edit};
 pub use self::key_limits::Permit;
 pub use self::maintenance::{Maintenance, Run};
@@ -155,8 +160,16 @@ pub enum Error {
     #[error("there is no schedule {0}")]
     UnknownSchedule(ScheduleName),
     /// The schedule has changed since the version that the caller knows.
-    #[error("the schedule {0} is not of the version in If-Match")]
+    #[error(
+        "the schedule {0} is not of the version in If-Match, or was changed by another call at the same moment"
+    )]
     ScheduleChanged(ScheduleName),
+    /// The key with which the request began has ended since, or keys are required by now.
+    #[error("{0}")]
+    Unauthorized(&'static str),
+    /// Jobs would go from a dead-letter queue to the next, and come back.
+    #[error("makes a circle: {}", .0.iter().map(QueueName::as_str).collect::<Vec<_>>().join(" → "))]
+    DeadLetterCircle(Vec<QueueName>),
     /// There is no such API key.
     #[error("there is no key {0}")]
     UnknownApiKey(ApiKeyId),

@@ -261,6 +261,7 @@ impl Queues {
                 // Not an empty response: what the first request wins is still to come.
                 () = self.0.draining.cancelled() => return Err(Error::Draining),
             }
+            self.check_credential(&ask.credential)?;
             pause = (pause * 2).min(Duration::from_millis(250));
         }
     }

@@ -6,6 +6,9 @@ use futures::future::BoxFuture;
 use super::{Queues, Result};
 use crate::store::{self, PAGE_BYTES, Weight};
 
+/// How many elements are read at once where some are not shown.
+const HIDDEN_STEP: usize = 1000;
+
 /// Some elements of a list, and where the next ones begin.
 #[derive(Debug, Clone)]
 pub struct Page<T, C> {
@@ -37,26 +40,35 @@ pub(super) fn fitting<T: Weight>(items: &[T], bytes: usize) -> usize {
 }
 
 impl Queues {
-    /// Returns a page of elements that are read from a list of the store, those after a cursor.
+    /// Returns a page of those elements that are shown, out of a list of the store, after a cursor. Its own cursor is that of an
+    /// element that is shown.
     pub(super) async fn page<'a, T: Weight, C: Clone>(
         &self,
         after: Option<&C>,
         limit: usize,
         cursor: impl Fn(&T) -> C,
+        shown: impl Fn(&T) -> bool,
         read: impl Fn(Option<C>, usize) -> BoxFuture<'a, store::Result<Vec<T>>>,
     ) -> Result<Page<T, C>> {
         let most = self.options().answer_bytes;
         let (mut items, mut bytes, mut after): (Vec<T>, usize, _) = (Vec::new(), 0, after.cloned());
+        let mut wanted = limit + 1;
         loop {
-            let wanted = limit + 1 - items.len();
             let part = read(after, wanted).await?;
             let (count, weight) = (part.len(), part.iter().map(T::weight).sum::<usize>());
             after = part.last().map(&cursor);
-            items.extend(part);
-            bytes += weight;
+            let before = items.len();
+            items.extend(part.into_iter().filter(&shown));
+            bytes += items[before..].iter().map(T::weight).sum::<usize>();
             // The store ends a page early where its elements are long.
+            let is_last = count < wanted && weight < PAGE_BYTES;
             let is_enough = bytes > most && items.len() > 1;
-            if count == wanted || weight < PAGE_BYTES || is_enough {
+            wanted = if items.len() < before + count {
+                HIDDEN_STEP
+            } else {
+                limit.saturating_sub(items.len()) + 1
+            };
+            if is_last || is_enough || items.len() > limit {
                 let fitting = fitting(&items, most).min(limit);
                 return Ok(Page::cut(items, fitting, cursor));
             }

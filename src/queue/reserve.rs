@@ -14,7 +14,7 @@ use super::meter::Event;
 use super::once::{IdempotencyKey, Once};
 use super::pages::fitting;
 use super::rounds::{Item, Limits, RoundError, Rounds};
-use super::{Error, Queues, Result, Shared};
+use super::{Credential, Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
@@ -53,6 +53,8 @@ pub struct ReserveAsk {
     pub worker: Option<WorkerName>,
     /// Makes the request safe to repeat.
     pub idempotency_key: Option<IdempotencyKey>,
+    /// What must hold for as long as it waits.
+    pub credential: Credential,
 }
 
 /// A request for jobs to take away.
@@ -64,6 +66,8 @@ pub struct PopAsk {
     pub count: usize,
     /// How long to wait for the first one, in milliseconds.
     pub wait_ms: u64,
+    /// What must hold for as long as it waits.
+    pub credential: Credential,
 }
 
 /// What a claim is for.
@@ -224,6 +228,7 @@ impl Queues {
             lease_ms: Some(POP_LEASE_MS),
             worker: None,
             idempotency_key: None,
+            credential: ask.credential,
         };
         self.take(&ask, Purpose::Pop).await
     }
@@ -265,7 +270,9 @@ impl Queues {
                 () = tokio::time::sleep_until(deadline) => return Ok(Vec::new()),
                 () = self.0.draining.cancelled() => return Ok(Vec::new()),
                 () = self.0.away.notified() => return Err(StoreError::unavailable(STAYED_AWAY).into()),
+                ended = self.ended(&ask.credential) => return Err(ended),
             }
+            self.check_credential(&ask.credential)?; // both may have come
         }
     }
 

@@ -12,18 +12,19 @@ use super::meter::Event;
 use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
-use crate::job::{JobSpec, NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
 use crate::store::{Fired, Firing, ListedSchedule, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
 
 impl Queues {
-    /// Returns schedules by name, and those that cannot be read.
+    /// Returns the schedules of these queues by name; with those of all queues also those that cannot be read.
     pub async fn schedules(
         &self,
         after: Option<&ScheduleName>,
         limit: usize,
+        within: &Reach,
     ) -> Result<Page<ListedSchedule, ScheduleName>> {
         let name = |listed: &ListedSchedule| match listed {
             Ok(schedule) => schedule.name.clone(),
@@ -33,7 +34,11 @@ impl Queues {
         let read = |after: Option<ScheduleName>, limit| {
             async move { store.schedules(after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, name, read).await
+        let shown = |listed: &ListedSchedule| match listed {
+            Ok(schedule) => within.has(&schedule.rule.queue),
+            Err(_) => within.patterns().is_none(), // of which queue it is cannot be read
+        };
+        self.page(after, limit, name, shown, read).await
     }
 
     /// Returns the schedule.
@@ -76,9 +81,17 @@ impl Queues {
     }
 
     /// Stops a schedule's occurrences, or lets them come again: from now on, none is made up for.
-    pub async fn pause_schedule(&self, name: &ScheduleName, paused: bool) -> Result<Schedule> {
+    pub async fn pause_schedule(
+        &self,
+        name: &ScheduleName,
+        paused: bool,
+        precondition: &Precondition,
+    ) -> Result<Schedule> {
         for _ in 0..TRIES {
             let found = self.schedule(name).await?;
+            if !allows(precondition, Some(&found)) {
+                return Err(Error::ScheduleChanged(name.clone()));
+            }
             let rule = ScheduleRule { paused, ..found.rule.clone() };
             if let Some(schedule) = self.replace(name, Some(found), rule).await? {
                 return Ok(schedule);
@@ -138,17 +151,26 @@ impl Queues {
         &self,
         name: &ScheduleName,
         key: Option<&IdempotencyKey>,
+        precondition: Precondition,
     ) -> Result<ScheduleRun> {
         let (queues, name) = (self.clone(), name.clone());
         let request = key.map(IdempotencyKey::digest);
-        let run = tokio::spawn(async move { queues.run_by_hand(&name, request).await });
+        let run = tokio::spawn(async move { queues.run_by_hand(&name, request, &precondition).await });
         let lost = |_| StoreError::internal("a run of a schedule ended without a result");
         self.in_time(run).await?.map_err(lost)?
     }
 
-    async fn run_by_hand(&self, name: &ScheduleName, request: Option<String>) -> Result<ScheduleRun> {
+    async fn run_by_hand(
+        &self,
+        name: &ScheduleName,
+        request: Option<String>,
+        precondition: &Precondition,
+    ) -> Result<ScheduleRun> {
         for _ in 0..TRIES {
             let schedule = self.schedule(name).await?;
+            if !allows(precondition, Some(&schedule)) {
+                return Err(Error::ScheduleChanged(name.clone()));
+            }
             let first = schedule.last_runs.iter().find(|run| request.is_some() && run.request == request);
             if let Some(first) = first {
                 return Ok(first.clone());
@@ -214,6 +236,7 @@ impl Queues {
 fn allows(precondition: &Precondition, found: Option<&Schedule>) -> bool {
     match precondition {
         Precondition::None => true,
+        Precondition::Absent => found.is_none(),
         Precondition::Exists => found.is_some(),
         Precondition::Versions(versions) => found.is_some_and(|found| versions.contains(&found.version)),
     }

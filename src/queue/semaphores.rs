@@ -7,12 +7,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use tokio::sync::Notify;
 
+use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
-use crate::job::{Invalid, JobSpec, QueueName, SemaphoreName, Timestamp};
+use crate::job::{Invalid, JobSpec, QueueName, Reach, SemaphoreName, Timestamp};
 use crate::store::{Applied, Holder, Removal, SemaphoreView};
 
 /// The most holders that are shown.
@@ -56,14 +58,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queues {
-    /// Returns semaphores by name.
+    /// Returns the semaphores whose names are within reach, by name.
     pub async fn semaphores(
         &self,
         after: Option<&SemaphoreName>,
         limit: usize,
+        within: &Reach,
     ) -> Result<Page<SemaphoreView, SemaphoreName>> {
-        let named = self.0.store.capacities(after, limit + 1).await?;
-        let page = Page::cut(named.into_iter().map(|(name, _)| name).collect(), limit, SemaphoreName::clone);
+        let page = reached::page(&Names(self), within, after, limit).await?;
         let mut views = self.0.store.semaphores(&page.items).await?;
         views.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Page { items: views, next: page.next })
@@ -177,6 +179,29 @@ impl Queues {
             drop(resume);
             this.0.waiters.wake_in_turn(&queue);
         });
+    }
+}
+
+/// The names of the semaphores.
+struct Names<'a>(&'a Queues);
+
+#[async_trait]
+impl ByName for Names<'_> {
+    type Name = SemaphoreName;
+    type Item = SemaphoreName;
+
+    async fn after(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
+        let found = self.0.0.store.capacities(after, limit).await?;
+        Ok(found.into_iter().map(|(name, _)| name).collect())
+    }
+
+    async fn at(&self, name: &SemaphoreName) -> Result<Option<SemaphoreName>> {
+        let unknown = self.0.0.store.unknown_semaphores(std::slice::from_ref(name)).await?;
+        Ok(unknown.is_empty().then(|| name.clone()))
+    }
+
+    fn name(item: &SemaphoreName) -> &SemaphoreName {
+        item
     }
 }
 

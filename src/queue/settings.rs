@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
-use crate::job::{QueueName, QueueSettings, Rules, Tokens};
+use crate::job::{QueueName, QueueSettings, Reach, Rules, Tokens};
 use crate::store::{Expected, Saved, SettingsSnapshot, StoreError, StoredSettings};
 
 /// How many times a change that ends in a conflict is retried.
@@ -23,6 +25,8 @@ pub const NO_VERSION: &str = "0";
 pub enum Precondition {
     /// Nothing.
     None,
+    /// That there are none.
+    Absent,
     /// That there are any; a queue exists as soon as it is named.
     Exists,
     /// That they are of one of these versions.
@@ -124,21 +128,16 @@ impl Queues {
         }
     }
 
-    /// Returns the queues that have settings or jobs, by name.
-    pub async fn list(&self, after: Option<&QueueName>, limit: usize) -> Result<Page<QueueView, QueueName>> {
+    /// Returns the queues within reach that have settings or jobs, by name.
+    pub async fn list(
+        &self,
+        after: Option<&QueueName>,
+        limit: usize,
+        within: &Reach,
+    ) -> Result<Page<QueueView, QueueName>> {
         self.refresh_settings().await?;
-        let with_jobs = self.0.store.queues("", after, limit + 1).await?;
-        let snapshot = self.snapshot();
-        let mut configured: Vec<&QueueName> =
-            snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).collect();
-        if configured.len() > limit + 1 {
-            configured.select_nth_unstable(limit); // the first of them, without sorting all
-            configured.truncate(limit + 1);
-        }
-        let names: BTreeSet<QueueName> =
-            with_jobs.into_iter().chain(configured.into_iter().cloned()).collect();
-        let names: Vec<QueueName> = names.into_iter().take(limit + 1).collect();
-        let page = Page::cut(names, limit, QueueName::clone);
+        let names = Names { queues: self, snapshot: self.snapshot() };
+        let page = reached::page(&names, within, after, limit).await?;
         Ok(Page { items: page.items.into_iter().map(|name| self.view(name)).collect(), next: page.next })
     }
 
@@ -198,6 +197,7 @@ impl Queues {
             Precondition::Versions(versions) if !versions.contains(&view.version) => {
                 Err(Error::SettingsChanged(name.clone()))
             }
+            Precondition::Absent if view.version != NO_VERSION => Err(Error::SettingsChanged(name.clone())),
             _ if view.version == NO_VERSION => Ok((view, Expected::Absent)),
             _ => {
                 let expected = Expected::Version(view.version.clone());
@@ -214,10 +214,7 @@ impl Queues {
             return Ok(());
         };
         match self.rules().dead_letter_cycle(name, dead_letter) {
-            Some(cycle) => {
-                let chain: Vec<&str> = cycle.iter().map(QueueName::as_str).collect();
-                Err(Error::invalid("/dead_letter", format!("makes a circle: {}", chain.join(" → "))))
-            }
+            Some(circle) => Err(Error::DeadLetterCircle(circle)),
             None => Ok(()),
         }
     }
@@ -245,5 +242,43 @@ impl Queues {
             }
         }
         Err(StoreError::unavailable("the settings were changed by others again and again").into())
+    }
+}
+
+/// The names of the queues that have settings or jobs.
+struct Names<'a> {
+    queues: &'a Queues,
+    snapshot: Arc<SettingsSnapshot>,
+}
+
+#[async_trait]
+impl ByName for Names<'_> {
+    type Name = QueueName;
+    type Item = QueueName;
+
+    async fn after(&self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
+        let with_jobs = self.queues.0.store.queues("", after, limit).await?;
+        let mut configured: Vec<&QueueName> =
+            self.snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).collect();
+        if configured.len() > limit {
+            configured.select_nth_unstable(limit - 1); // the first of them, without sorting all
+            configured.truncate(limit);
+        }
+        let names: BTreeSet<QueueName> =
+            with_jobs.into_iter().chain(configured.into_iter().cloned()).collect();
+        Ok(names.into_iter().take(limit).collect())
+    }
+
+    async fn at(&self, name: &QueueName) -> Result<Option<QueueName>> {
+        let is_first = || async {
+            let found = self.queues.0.store.queues(name.as_str(), None, 1).await?;
+            Ok::<bool, StoreError>(found.first() == Some(name))
+        };
+        let is_there = self.snapshot.queues.contains_key(name) || is_first().await?;
+        Ok(is_there.then(|| name.clone()))
+    }
+
+    fn name(item: &QueueName) -> &QueueName {
+        item
     }
 }

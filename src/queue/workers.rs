@@ -1,9 +1,12 @@
 //! Workers: heartbeats, and taking back what removed workers hold.
 
+use async_trait::async_trait;
+
+use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
-use crate::job::{WorkerName, WorkerVersion};
+use crate::job::{Reach, WorkerName, WorkerVersion};
 use crate::store::{Change, Holdings, Report, Worker};
 
 /// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
@@ -48,14 +51,14 @@ impl Queues {
         Ok((holdings, report.timeout_ms))
     }
 
-    /// Returns the workers that have sent a heartbeat, by name.
+    /// Returns the workers that have sent a heartbeat and whose names are within reach, by name.
     pub async fn workers(
         &self,
         after: Option<&WorkerName>,
         limit: usize,
+        within: &Reach,
     ) -> Result<Page<Worker, WorkerName>> {
-        let workers = self.0.store.workers(after, limit + 1).await?;
-        Ok(Page::cut(workers, limit, |worker| worker.name.clone()))
+        reached::page(&Workers(self), within, after, limit).await
     }
 
     /// Returns one of them.
@@ -86,5 +89,26 @@ impl Queues {
             return Err(Error::UnknownWorker(name.clone()));
         }
         Ok(affected)
+    }
+}
+
+/// The workers that have sent a heartbeat.
+struct Workers<'a>(&'a Queues);
+
+#[async_trait]
+impl ByName for Workers<'_> {
+    type Name = WorkerName;
+    type Item = Worker;
+
+    async fn after(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
+        Ok(self.0.0.store.workers(after, limit).await?)
+    }
+
+    async fn at(&self, name: &WorkerName) -> Result<Option<Worker>> {
+        Ok(self.0.0.store.worker(name).await?)
+    }
+
+    fn name(worker: &Worker) -> &WorkerName {
+        &worker.name
     }
 }

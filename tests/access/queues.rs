@@ -224,3 +224,52 @@ pub async fn a_redrive_returns_jobs_where_the_key_may_push(place: &Place) {
     };
     assert_eq!((count("mine").await, count("theirs").await, count("graves").await), (1, 0, 1));
 }
+
+pub async fn a_schedule_is_resumed_by_who_may_push(place: &Place) {
+    let server = locked(place).await;
+    let idle = key_for(&server, &["operate"], &["a"]).await;
+    let pusher = key_for(&server, &["operate", "push"], &["a"]).await;
+    let mut rule = json!({"cron": "0 0 1 1 *", "queue": "a", "job": {"payload": 1}});
+    ok(&put(&server, ADMIN, "/v1/schedules/s", rule.clone()).await);
+    ok(&post(&server, &idle, "/v1/schedules/s/pause", json!({})).await);
+    forbidden(&post(&server, &idle, "/v1/schedules/s/resume", json!({})).await);
+    ok(&post(&server, &pusher, "/v1/schedules/s/resume", json!({})).await);
+    rule["job"]["then"] = json!([{"queue": "b"}]);
+    ok(&put(&server, ADMIN, "/v1/schedules/s", rule).await);
+    ok(&post(&server, &pusher, "/v1/schedules/s/pause", json!({})).await);
+    forbidden(&post(&server, &pusher, "/v1/schedules/s/resume", json!({})).await);
+}
+
+/// Of two who create it at once: the rule of a queue that is not the key's is never replaced.
+pub async fn a_schedule_that_appears_meanwhile_is_not_replaced(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["operate", "push", "read"], &["mine"]).await;
+    let rule = |queue: &str| json!({"cron": "0 0 1 1 *", "queue": queue, "job": {"payload": 1}});
+    for n in 0..300 {
+        let path = format!("/v1/schedules/s{n}");
+        let (own, others) =
+            tokio::join!(put(&server, &key, &path, rule("mine")), put(&server, ADMIN, &path, rule("theirs")));
+        ok(&others);
+        assert!([200, 403, 412].contains(&own.0), "{}", own.1);
+        let stored = get(&server, ADMIN, &path).await.1;
+        assert_eq!(stored["queue"], "theirs", "round {n}: {}", own.0);
+    }
+}
+
+pub async fn a_replay_pushes_what_the_key_may_push(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["operate", "push"], &["a", "a.s"]).await;
+    ok(&put(&server, ADMIN, "/v1/queues/a", json!({"retain_done_ms": 600_000})).await);
+    for name in ["a.s", "theirs"] {
+        ok(&put(&server, ADMIN, &format!("/v1/semaphores/{name}"), json!({"capacity": 9})).await);
+        push(&server, ADMIN, "a", json!({"payload": name, "semaphores": [name]})).await;
+    }
+    for job in reserve(&server, ADMIN, "a", 2).await {
+        ok(&settle(&server, ADMIN, &job, "commit", json!({})).await);
+    }
+    let replay = async |key: &str| post(&server, key, "/v1/queues/a/replay", json!({})).await;
+    assert_eq!(replay(&key).await, (200, json!({"affected": 1})));
+    let copy = reserve(&server, ADMIN, "a", 1).await.remove(0);
+    assert_eq!(copy["semaphores"], json!(["a.s"]));
+    assert_eq!(replay(ADMIN).await, (200, json!({"affected": 2})));
+}

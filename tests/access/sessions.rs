@@ -77,3 +77,52 @@ pub async fn logins_are_limited_and_need_tls(place: &Place) {
     let other = [("x-forwarded-for", "10.0.0.8"), ("x-forwarded-proto", "https")];
     assert_eq!(log_in(&server, ADMIN, &other).await.0, 200);
 }
+
+/// Somebody who has a key of his own, or many addresses, tries as little as others.
+pub async fn a_login_that_succeeds_forgives_no_other(place: &Place) {
+    let proxy = [("TAILBACK_HTTP__TRUSTED_PROXIES", "[\"127.0.0.1\"]")];
+    let server = locked_with(place, &proxy).await;
+    let key = key_for(&server, &["push"], &["a"]).await;
+    let from = |address: &'static str| [("x-forwarded-for", address), ("x-forwarded-proto", "https")];
+    for n in 0..10 {
+        assert_eq!(log_in(&server, &key, &from("10.0.0.7")).await.0, 200, "{n}");
+        assert_eq!(log_in(&server, "wrong", &from("10.0.0.7")).await.0, 401, "{n}");
+    }
+    let (status, problem, ..) = log_in(&server, &key, &from("10.0.0.7")).await;
+    refused(&(status, problem), 429, "too-many-attempts");
+    for address in ["2001:db8::1", "2001:db8::2"] {
+        for _ in 0..5 {
+            assert_eq!(log_in(&server, "wrong", &from(address)).await.0, 401);
+        }
+    }
+    let (status, problem, ..) = log_in(&server, ADMIN, &from("2001:db8::3")).await;
+    refused(&(status, problem), 429, "too-many-attempts");
+    assert_eq!(log_in(&server, ADMIN, &from("2001:db8:0:1::1")).await.0, 200);
+}
+
+/// A page of another host of the same domain may set a cookie for all of them, but none with the prefix.
+pub async fn a_session_over_tls_has_a_cookie_that_no_other_host_can_set(place: &Place) {
+    let proxy = [("TAILBACK_HTTP__TRUSTED_PROXIES", "[\"127.0.0.1\"]")];
+    let mut server = locked(place).await;
+    let (_, _, plain, _) = log_in(&server, ADMIN, &[]).await;
+    assert!(plain.starts_with("tailback_session="), "browsers want TLS for the prefix: {plain}");
+    server.terminate().await;
+    let server = locked_with(place, &proxy).await;
+    let secure = [("x-forwarded-for", "10.0.0.7"), ("x-forwarded-proto", "https")];
+    let (_, _, cookie, bare) = log_in(&server, ADMIN, &secure).await;
+    assert!(cookie.starts_with("__Host-tailback_session="), "{cookie}");
+    assert!(
+        cookie.contains("Path=/;") && cookie.contains("Secure") && !cookie.contains("Domain"),
+        "{cookie}"
+    );
+    ok(&with_cookie(&server, &bare, Method::GET, "/v1/keys").await);
+    let fixed = bare.strip_prefix("__Host-").unwrap();
+    refused(&with_cookie(&server, fixed, Method::GET, "/v1/keys").await, 401, "unauthorized");
+    let both = format!("{fixed}; {bare}");
+    ok(&with_cookie(&server, &both, Method::GET, "/v1/keys").await);
+    let end = server.http.delete(format!("{}/v1/session", server.base)).send().await.unwrap();
+    let ended: Vec<&str> =
+        end.headers().get_all("set-cookie").iter().map(|one| one.to_str().unwrap()).collect();
+    assert!(ended.iter().any(|one| one.starts_with("__Host-tailback_session=; ")), "{ended:?}");
+    assert!(ended.iter().any(|one| one.starts_with("tailback_session=; ")), "{ended:?}");
+}

@@ -7,7 +7,12 @@ use tailback::store::{Change, Store};
 use super::support::*;
 
 fn edit(id: &JobId, priority: Option<i32>, run_at: Option<Timestamp>, text: Option<&str>) -> Change {
-    let operation = Operation::Edit { priority, run_at, payload: text.map(payload) };
+    let operation = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority,
+        run_at,
+        payload: text.map(payload),
+    };
     change(id, operation)
 }
 
@@ -115,7 +120,9 @@ pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
     let jobs = one_of_each(store).await;
     for (id, actual) in &jobs {
         for state in [Visible::Ready, Visible::Scheduled, Visible::Done, Visible::Dead] {
-            let refused = apply(store, change(id, Operation::Purge { state })).await;
+            let refused =
+                apply(store, change(id, Operation::Purge { within: tailback::job::Reach::default(), state }))
+                    .await;
             if state != *actual {
                 assert_eq!(refused, Err(Refusal::Conflict { state: *actual }), "{state:?}");
                 continue;
@@ -126,4 +133,28 @@ pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
     }
     let left = store.find(&tailback::store::Filter::all(queue("q")), None, 10).await.unwrap();
     assert_eq!(ids(&left), [jobs[2].0.clone()], "the reserved one");
+}
+
+pub async fn a_job_that_has_left_its_queue_is_unknown(store: &dyn Store) {
+    let (priority, run_at, payload) = (Some(7), None, None);
+    let operations = |name: &str| {
+        let within = || tailback::job::Reach::one(&queue(name));
+        [
+            Operation::Redrive { within: within(), home: tailback::job::Reach::default() },
+            Operation::Edit { within: within(), priority, run_at, payload: payload.clone() },
+            Operation::Purge { within: within(), state: Visible::Ready },
+            Operation::Cancel { within: within(), force: true },
+        ]
+    };
+    let taken = push_and_take(store, job("q")).await;
+    outcome(store, move_to(&taken, "elsewhere"), &Rules::default()).await;
+    let before = see(store, &taken.meta.id).await;
+    for operation in operations("q") {
+        let refused = apply(store, change(&taken.meta.id, operation)).await;
+        assert_eq!(refused, Err(Refusal::Unknown));
+    }
+    assert_eq!(see(store, &taken.meta.id).await, before);
+    let [_, edit, purge, _] = operations("elsewhere");
+    apply(store, change(&taken.meta.id, edit)).await.unwrap();
+    assert_eq!(outcome(store, change(&taken.meta.id, purge), &Rules::default()).await, Outcome::Removed);
 }

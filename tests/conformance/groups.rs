@@ -105,7 +105,12 @@ pub async fn a_job_that_is_rolled_back_keeps_its_place(store: &dyn Store) {
     apply(store, rollback(&taken, Some(90_000))).await.unwrap();
     assert_eq!(ids(&claim(store, ask("q", 9)).await), [other]);
     let now = store.now().unwrap();
-    let edit = Operation::Edit { priority: None, run_at: Some(now), payload: None };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: None,
+        run_at: Some(now),
+        payload: None,
+    };
     apply(store, change(&pushed[0], edit)).await.unwrap();
     let again = take(store, "q").await;
     assert_eq!((&again.meta.id, again.meta.attempts), (&pushed[0], 2));
@@ -323,12 +328,19 @@ pub async fn a_group_can_be_browsed(store: &dyn Store) {
 
 pub async fn a_blocked_job_can_be_changed_and_taken_away(store: &dyn Store) {
     let pushed = push_group(store, "q", "a", 3).await;
-    let edit = Operation::Edit { priority: Some(7), run_at: None, payload: Some(payload("2")) };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: Some(7),
+        run_at: None,
+        payload: Some(payload("2")),
+    };
     apply(store, change(&pushed[1], edit)).await.unwrap();
     let edited = see(store, &pushed[1]).await;
     assert_eq!((edited.meta.state, edited.meta.priority, edited.payload), (State::Blocked, 7, payload("2")));
-    let purge =
-        Operation::Purge { state: State::Blocked.visible(Timestamp::default(), Timestamp::default()) };
+    let purge = Operation::Purge {
+        within: tailback::job::Reach::default(),
+        state: State::Blocked.visible(Timestamp::default(), Timestamp::default()),
+    };
     apply(store, change(&pushed[2], purge)).await.unwrap();
     assert_eq!(work_off(store, "q").await, pushed[..2]);
 }

@@ -111,7 +111,12 @@ pub async fn dead_and_done_jobs_free_their_keys(store: &dyn Store) {
 
 pub async fn an_edit_does_not_change_what_a_key_stands_for(store: &dyn Store) {
     let first = push_one(store, job("q").payload("1").key("k", LONG_MS)).await;
-    let edit = Operation::Edit { priority: None, run_at: None, payload: Some(payload("2")) };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: None,
+        run_at: None,
+        payload: Some(payload("2")),
+    };
     apply(store, change(&first, edit)).await.unwrap();
     assert!(matches!(who_has(store, "1", LONG_MS).await.0, Pushed::Duplicate { .. }));
     assert!(matches!(who_has(store, "2", LONG_MS).await.0, Pushed::KeyConflict { .. }));

@@ -343,11 +343,19 @@ pub async fn a_blocked_job_is_like_any_that_waits(store: &dyn Store) {
     // The one that expires may have been passed over already.
     assert!(pushed[..3].iter().all(|id| blocked.contains(id)), "{blocked:?}");
     apply(store, cancel(&pushed[0], false)).await.unwrap();
-    let purge = change(&pushed[1], Operation::Purge { state: Visible::Blocked });
+    let purge = change(
+        &pushed[1],
+        Operation::Purge { within: tailback::job::Reach::default(), state: Visible::Blocked },
+    );
     apply(store, purge).await.unwrap();
     reap(store, &Rules::default()).await.remove(0).unwrap();
     assert_eq!(look(store, &pushed[3]).await, None);
-    let edit = Operation::Edit { priority: Some(7), run_at: None, payload: None };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: Some(7),
+        run_at: None,
+        payload: None,
+    };
     apply(store, change(&pushed[4], edit)).await.unwrap();
     assert_eq!(state_of(store, &pushed[4]).await, Some(State::Blocked));
     apply(store, commit(&holder)).await.unwrap();

@@ -31,7 +31,12 @@ pub async fn only_jobs_that_can_be_delivered_stock_a_queue(store: &dyn Store) {
     assert!(stocked(store, &["q"]).await.is_empty());
     apply(store, rollback(&held, Some(600_000))).await.unwrap();
     assert!(stocked(store, &["q"]).await.is_empty());
-    let edit = Operation::Edit { priority: None, run_at: Some(held.meta.run_at), payload: None };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: None,
+        run_at: Some(held.meta.run_at),
+        payload: None,
+    };
     apply(store, change(&held.meta.id, edit)).await.unwrap();
     assert_eq!(stocked(store, &["q"]).await, [queue("q")]);
 }

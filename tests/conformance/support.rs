@@ -251,11 +251,17 @@ pub fn move_to(job: &Job, name: &str) -> Change {
 }
 
 pub fn redrive(id: &JobId, name: &str) -> Change {
-    change(id, Operation::Redrive { queue: queue(name) })
+    change(
+        id,
+        Operation::Redrive {
+            within: tailback::job::Reach::one(&queue(name)),
+            home: tailback::job::Reach::default(),
+        },
+    )
 }
 
 pub fn cancel(id: &JobId, force: bool) -> Change {
-    change(id, Operation::Cancel { force })
+    change(id, Operation::Cancel { within: tailback::job::Reach::default(), force })
 }
 
 pub async fn apply_all(

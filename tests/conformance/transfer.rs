@@ -154,7 +154,12 @@ pub async fn imported_jobs_go_on(store: &dyn Store) {
     apply(store, redrive(&dead.meta.id, "q")).await.unwrap();
     apply(store, redrive(&letter.meta.id, "q")).await.unwrap();
     assert_eq!(see(store, &letter.meta.id).await.meta.queue, queue("old"));
-    let edit = Operation::Edit { priority: Some(1), run_at: None, payload: None };
+    let edit = Operation::Edit {
+        within: tailback::job::Reach::default(),
+        priority: Some(1),
+        run_at: None,
+        payload: None,
+    };
     apply(store, change(&dead.meta.id, edit)).await.unwrap();
     assert_eq!(take(store, "q").await.meta.id, dead.meta.id);
 }

@@ -129,7 +129,10 @@ impl World<'_> {
         if waiting != expected {
             return Err(format!("{waiting:?} wait in batch {id}, expected {expected:?}"));
         }
-        let cancel = tailback::job::transition::Operation::Cancel { force: false };
+        let cancel = tailback::job::transition::Operation::Cancel {
+            within: tailback::job::Reach::default(),
+            force: false,
+        };
         let changes = waiting.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });
         self.apply(changes.collect()).await?;
         Ok(!expected.is_empty())

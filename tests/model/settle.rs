@@ -263,12 +263,15 @@ impl Model {
     fn change_unheld(&mut self, job: &Job, operation: &Operation, now: When) -> Result<Becomes, No> {
         let conflict = Err(No::Conflict(job.visible(now)));
         let waits = matches!(job.state, State::Ready | State::Blocked);
+        if operation.within().is_some_and(|within| !within.has(&job.queue)) {
+            return Err(No::Unknown);
+        }
         match operation {
             Operation::Expire { expires_at } => {
                 let is_it = job.expires_at.is_some_and(|at| at.from == *expires_at);
                 if waits && is_it { Ok(self.leaves(job)) } else { conflict }
             }
-            Operation::Edit { priority, run_at, payload } if waits => {
+            Operation::Edit { priority, run_at, payload, .. } if waits => {
                 let next = Job {
                     priority: priority.unwrap_or(job.priority),
                     run_at: run_at.map_or(job.run_at, When::at),
@@ -277,18 +280,18 @@ impl Model {
                 };
                 Ok(self.comes_back(next))
             }
-            Operation::Cancel { force: false } if job.state == State::Reserved => {
+            Operation::Cancel { force: false, .. } if job.state == State::Reserved => {
                 self.put(Job { cancel_requested: true, ..job.clone() });
                 let until = job.reserved_until.unwrap_or(now);
                 Ok(Becomes::Held { until, cancel_requested: true })
             }
             Operation::Cancel { .. } => Ok(self.leaves(job)),
-            Operation::Purge { state }
+            Operation::Purge { state, .. }
                 if job.state != State::Reserved && job.visible(now).contains(state) =>
             {
                 Ok(self.leaves(job))
             }
-            Operation::Redrive { queue } if *queue == job.queue => match (&job.origin, job.state) {
+            Operation::Redrive { .. } => match (&job.origin, job.state) {
                 (_, State::Dead) => {
                     let revived = Job {
                         state: State::Ready,

@@ -413,9 +413,16 @@ impl<'a> World<'a> {
             Act::Edit { priority, due, payload: new } => {
                 let now = self.now()?;
                 let run_at = due.map(|due| now.plus_ms(ms(due)));
-                Operation::Edit { priority: *priority, run_at, payload: new.map(payload) }
+                Operation::Edit {
+                    within: tailback::job::Reach::default(),
+                    priority: *priority,
+                    run_at,
+                    payload: new.map(payload),
+                }
             }
-            Act::Cancel { force } => Operation::Cancel { force: *force },
+            Act::Cancel { force } => {
+                Operation::Cancel { within: tailback::job::Reach::default(), force: *force }
+            }
             Act::Purge { state } => {
                 let states = [
                     Visible::Ready,
@@ -425,11 +432,12 @@ impl<'a> World<'a> {
                     Visible::Done,
                     Visible::Dead,
                 ];
-                Operation::Purge { state: states[*state as usize] }
+                Operation::Purge { within: tailback::job::Reach::default(), state: states[*state as usize] }
             }
             Act::Redrive { is_right } => {
                 let own = job.filter(|_| *is_right).map(|job| job.queue);
-                Operation::Redrive { queue: own.unwrap_or_else(|| queue(0)) }
+                let within = tailback::job::Reach::one(&own.unwrap_or_else(|| queue(0)));
+                Operation::Redrive { within, home: tailback::job::Reach::default() }
             }
         };
         Ok(Some(Change { id, operation }))

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
+use super::view::Shown;
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
@@ -100,12 +101,28 @@ impl From<Batch> for BatchView {
     }
 }
 
+/// Which batch it is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchIdentity {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: BatchId,
+    /// Whether it accepts no more jobs.
+    sealed: bool,
+}
+
+impl From<&BatchView> for BatchIdentity {
+    fn from(batch: &BatchView) -> Self {
+        Self { id: batch.id.clone(), sealed: batch.sealed }
+    }
+}
+
 /// A batch and the jobs that were added to it.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchJobsResponse {
     /// The batch after the call.
     #[serde(flatten)]
-    batch: BatchView,
+    batch: Shown<BatchView, BatchIdentity>,
     /// The jobs, in the order of the request.
     jobs: Vec<Child>,
 }
@@ -138,7 +155,7 @@ pub async fn create(
     let (batch, jobs) = queues.create_batch(new).await.map_err(|error| by.problem(error))?;
     let lost = |_| Problem::new(Code::Internal, "the batch's id is not a valid header value");
     let location = HeaderValue::try_from(format!("/v1/batches/{}", batch.id)).map_err(lost)?;
-    let response = BatchJobsResponse { batch: batch.into(), jobs };
+    let response = BatchJobsResponse { batch: Shown::to(&by, batch.into()), jobs };
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(response)).into_response())
 }
 
@@ -164,7 +181,7 @@ pub async fn add(
     by.batch(&queues, &id).await?;
     let added = queues.add_to_batch(&id, jobs).await;
     let (batch, jobs) = added.map_err(|error| by.problem(error))?;
-    Ok(Json(BatchJobsResponse { batch: batch.into(), jobs }))
+    Ok(Json(BatchJobsResponse { batch: Shown::to(&by, batch.into()), jobs }))
 }
 
 /// Seal a batch
@@ -173,15 +190,16 @@ pub async fn add(
 #[utoipa::path(post, path = "/v1/batches/{id}/seal", operation_id = "seal_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     responses(
-        (status = 200, description = "The batch after the call", body = BatchView),
+        (status = 200, description = "The batch after the call; without the scope `read` its id and whether it is sealed",
+            body = Shown<BatchView, BatchIdentity>),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
 pub async fn seal(
     State(queues): State<Queues>,
     by: Granted,
     OfBatch(id): OfBatch,
-) -> ApiResult<Json<BatchView>> {
+) -> ApiResult<Json<Shown<BatchView, BatchIdentity>>> {
     by.batch(&queues, &id).await?;
-    Ok(Json(queues.seal_batch(&id).await?.into()))
+    Ok(Json(Shown::to(&by, queues.seal_batch(&id).await?.into())))
 }
 
 /// Get a batch
@@ -214,7 +232,7 @@ pub async fn cancel(
     OfBatch(id): OfBatch,
 ) -> ApiResult<Json<AffectedResponse>> {
     by.batch(&queues, &id).await?;
-    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id).await? }))
+    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id, &by.caller.reach()).await? }))
 }
 
 /// The result of a job of a batch.
@@ -273,7 +291,8 @@ pub async fn results(
     let query = query.only(&["limit", "cursor"])?;
     by.batch(&queues, &id).await?;
     let _turn = budget.page().await?;
-    let page = queues.batch_results(&id, query.cursor::<JobId>()?.as_ref(), query.limit()?).await?;
+    let (after, limit) = (query.cursor::<JobId>()?, query.limit()?);
+    let page = queues.batch_results(&id, after.as_ref(), limit, &by.caller.reach()).await?;
     Ok(Json(BatchResultsPage {
         results: page.items.into_iter().map(BatchResultView::from).collect(),
         cursor: page.next.as_ref().map(cursor),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::push::PushRequest;
-use super::view::JobView;
+use super::view::{JobIdentity, JobView, Shown};
 use super::{align, parse_each};
 use crate::http::access::Granted;
 use crate::http::answer;
@@ -208,7 +208,8 @@ pub struct EditRequest {
     params(("id" = String, Path, description = "The job")),
     request_body = EditRequest,
     responses(
-        (status = 200, description = "The job after the call", body = JobView),
+        (status = 200, description = "The job after the call; without the scope `read` its id, queue and state",
+            body = Shown<JobView, JobIdentity>),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "`wrong-state`", body = Problem, content_type = "application/problem+json")))]
 pub async fn edit(
@@ -216,12 +217,11 @@ pub async fn edit(
     by: Granted,
     OfJob(id): OfJob,
     Body(request): Body<EditRequest>,
-) -> ApiResult<Json<JobView>> {
-    by.job_of(&queues, &id).await?;
+) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     let payload = optional_payload(request.payload.as_deref(), "/payload")?;
     let edit = Edit { priority: request.priority, run_at: request.run_at, payload };
-    let job = queues.edit(&id, edit).await?;
-    Ok(Json(JobView::new(job, &queues.rules(), queues.now()?)))
+    let job = queues.edit(&id, edit, &by.caller.reach()).await?;
+    Ok(Json(Shown::to(&by, JobView::new(job, &queues.rules(), queues.now()?))))
 }
 
 /// The job still exists; its cancellation was requested.
@@ -250,8 +250,7 @@ pub async fn cancel(
     query: Query,
 ) -> ApiResult<Response> {
     let force = query.only(&["force"])?.force()?;
-    by.job_of(&queues, &id).await?;
-    Ok(match queues.cancel(&id, force).await? {
+    Ok(match queues.cancel(&id, force, &by.caller.reach()).await? {
         Cancelled::Removed => StatusCode::NO_CONTENT.into_response(),
         Cancelled::Requested => {
             (StatusCode::ACCEPTED, Json(CancelResponse { cancel_requested: true })).into_response()

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
+use super::view::{Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::{Body, Whole, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
@@ -62,12 +63,20 @@ impl From<QueueView> for QueueResponse {
     }
 }
 
-/// Returns the queue with its version as the entity tag.
-fn tagged(view: QueueView) -> ApiResult<Response> {
+/// Returns the queue with its version as the entity tag; to a caller without the scope `read`, which it is.
+fn tagged(by: &Granted, view: QueueView) -> ApiResult<Response> {
     let tag = HeaderValue::try_from(format!("\"{}\"", view.version)).map_err(|_| {
         Problem::new(Code::Internal, "the version of the settings is not a valid header value")
     })?;
-    Ok(([(header::ETAG, tag)], Json(QueueResponse::from(view))).into_response())
+    let version = Some(view.version.clone());
+    let queue = QueueResponse::from(view);
+    let name = queue.name.to_string();
+    let shown = if by.caller.has(Scope::Read) {
+        Shown::Whole(Box::new(queue))
+    } else {
+        Shown::Identity(Identity { name, version })
+    };
+    Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
 
 /// Queues.
@@ -87,14 +96,9 @@ pub struct QueuesPage {
     responses((status = 200, description = "The queues that have settings or jobs", body = QueuesPage)))]
 pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<QueuesPage>> {
     let query = query.only(&["limit", "cursor"])?;
-    let page = queues.list(query.cursor::<QueueName>()?.as_ref(), query.limit()?).await?;
+    let page = queues.list(query.cursor::<QueueName>()?.as_ref(), query.limit()?, &by.caller.reach()).await?;
     Ok(Json(QueuesPage {
-        queues: page
-            .items
-            .into_iter()
-            .filter(|queue| by.caller.reaches(&queue.name))
-            .map(QueueResponse::from)
-            .collect(),
+        queues: page.items.into_iter().map(QueueResponse::from).collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -106,8 +110,8 @@ pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> Ap
     params(("queue" = String, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = QueueResponse,
         headers(("ETag" = String, description = "The version of the settings, for If-Match")))))]
-pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiResult<Response> {
-    tagged(queues.queue(&queue).await?)
+pub async fn get(State(queues): State<Queues>, by: Granted, InQueue(queue): InQueue) -> ApiResult<Response> {
+    tagged(&by, queues.queue(&queue).await?)
 }
 
 /// Set a queue's settings
@@ -119,7 +123,8 @@ pub async fn get(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiRe
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
-        (status = 200, description = "The queue after the call", body = QueueResponse,
+        (status = 200, description = "The queue after the call; without the scope `read` its name and version",
+            body = Shown<QueueResponse, Identity>,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
@@ -130,7 +135,8 @@ pub async fn put(
     Whole(settings): Whole<QueueSettings>,
 ) -> ApiResult<Response> {
     settings.dead_letter.iter().try_for_each(|target| by.need(Scope::Push, target))?;
-    tagged(queues.configure(&queue, settings, &precondition).await?)
+    let changed = queues.configure(&queue, settings, &precondition).await;
+    tagged(&by, changed.map_err(|error| by.problem(error))?)
 }
 
 /// Change a queue's settings
@@ -141,7 +147,8 @@ pub async fn put(
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
-        (status = 200, description = "The queue after the call", body = QueueResponse,
+        (status = 200, description = "The queue after the call; without the scope `read` its name and version",
+            body = Shown<QueueResponse, Identity>,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn patch(
@@ -155,7 +162,8 @@ pub async fn patch(
     let target = changes.get("dead_letter").and_then(|name| name.as_str()?.parse().ok());
     target.iter().try_for_each(|target| by.need(Scope::Push, target))?;
     let merge = |settings: QueueSettings| Ok(merged(settings, &changes)?);
-    tagged(queues.reconfigure(&queue, &precondition, merge).await?)
+    let changed = queues.reconfigure(&queue, &precondition, merge).await;
+    tagged(&by, changed.map_err(|error| by.problem(error))?)
 }
 
 fn merged(
@@ -223,25 +231,29 @@ pub struct Nothing {}
 /// Stops delivery from the queue. Pushes are still accepted, and waiting requests keep waiting.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
-    responses((status = 200, description = "The queue after the call", body = QueueResponse)))]
+    responses((status = 200, description = "The queue after the call; without the scope `read` its name and version",
+            body = Shown<QueueResponse, Identity>)))]
 pub async fn pause(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
-    tagged(queues.pause(&queue, true).await?)
+    tagged(&by, queues.pause(&queue, true).await?)
 }
 
 /// Resume a queue
 #[utoipa::path(post, path = "/v1/queues/{queue}/resume", operation_id = "resume_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")),
-    responses((status = 200, description = "The queue after the call", body = QueueResponse)))]
+    responses((status = 200, description = "The queue after the call; without the scope `read` its name and version",
+            body = Shown<QueueResponse, Identity>)))]
 pub async fn resume(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
-    tagged(queues.pause(&queue, false).await?)
+    tagged(&by, queues.pause(&queue, false).await?)
 }
 
 /// Which jobs to purge.
@@ -332,11 +344,12 @@ pub async fn redrive(
     responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]
 pub async fn replay(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<ReplayRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     let range = ReplayRange { from: request.from, to: request.to, limit: limit(request.limit)? };
-    let affected = queues.replay(&queue, range).await?;
+    let affected = queues.replay(&queue, range, &by.caller).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 

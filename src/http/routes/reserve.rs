@@ -106,7 +106,8 @@ pub async fn reserve(
 ) -> ApiResult<Response> {
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
-    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key };
+    let credential = by.credential.clone();
+    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key, credential };
     respond(&queues, &budget, &by, ask).await
 }
 
@@ -128,7 +129,8 @@ pub async fn reserve_many(
 ) -> ApiResult<Response> {
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
     let from = by.patterns(from)?;
-    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key };
+    let credential = by.credential.clone();
+    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key, credential };
     respond(&queues, &budget, &by, ask).await
 }
 
@@ -164,12 +166,13 @@ pub struct PopResponse {
 pub async fn pop(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<PopRequest>,
 ) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
     budget.check()?;
-    let jobs = queues.pop(PopAsk { queue, count, wait_ms }).await?;
+    let jobs = queues.pop(PopAsk { queue, count, wait_ms, credential: by.credential }).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), None, held))

@@ -7,13 +7,14 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::queues::Nothing;
+use super::view::{Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
-use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Scope, Timestamp};
 use crate::queue::{Precondition, Queues};
 
 /// How many of the next occurrences are shown.
@@ -71,12 +72,17 @@ impl From<ScheduleRun> for ScheduleRunResponse {
     }
 }
 
-/// Returns the schedule with its version as the entity tag.
-fn tagged(schedule: Schedule) -> ApiResult<Response> {
+/// Returns the schedule with its version as the entity tag; to a caller without the scope `read`, which it is.
+fn tagged(by: &Granted, schedule: Schedule) -> ApiResult<Response> {
     let tag = HeaderValue::try_from(format!("\"{}\"", schedule.version)).map_err(|_| {
         Problem::new(Code::Internal, "the version of the schedule is not a valid header value")
     })?;
-    Ok(([(header::ETAG, tag)], Json(ScheduleResponse::from(schedule))).into_response())
+    let identity = Identity { name: schedule.name.to_string(), version: Some(schedule.version.clone()) };
+    let shown = match by.caller.has(Scope::Read) {
+        true => Shown::Whole(Box::new(ScheduleResponse::from(schedule))),
+        false => Shown::Identity(identity),
+    };
+    Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
 
 /// A schedule that cannot be read.
@@ -115,7 +121,8 @@ pub async fn list(
 ) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
     let _turn = budget.page().await?;
-    let page = queues.schedules(query.cursor::<ScheduleName>()?.as_ref(), query.limit()?).await?;
+    let (after, limit) = (query.cursor::<ScheduleName>()?, query.limit()?);
+    let page = queues.schedules(after.as_ref(), limit, &by.caller.reach()).await?;
     let mut response = SchedulesPage {
         schedules: Vec::new(),
         unreadable: Vec::new(),
@@ -123,9 +130,7 @@ pub async fn list(
     };
     for listed in page.items {
         match listed {
-            Ok(schedule) if !by.caller.reaches(&schedule.rule.queue) => {}
             Ok(schedule) => response.schedules.push(schedule.into()),
-            Err(_) if by.caller.is_limited() => {} // of which queue it is cannot be read
             Err((name, detail)) => response.unreadable.push(UnreadableSchedule { name, detail }),
         }
     }
@@ -146,9 +151,8 @@ pub async fn get(
     by: Granted,
     Named(name): Named<ScheduleName>,
 ) -> ApiResult<Response> {
-    let schedule = queues.schedule(&name).await?;
-    by.schedule(&schedule)?;
-    tagged(schedule)
+    let schedule = by.schedule(&queues, &name).await?;
+    tagged(&by, schedule)
 }
 
 /// Set a schedule
@@ -169,7 +173,8 @@ pub async fn get(
         ("If-Match" = Option<String>, Header, description = "The expected version of the rule; `*`: any")),
     request_body = ScheduleRule,
     responses(
-        (status = 200, description = "The schedule after the call", body = ScheduleResponse,
+        (status = 200, description = "The schedule after the call; without the scope `read` its name and version",
+            body = Shown<ScheduleResponse, Identity>,
             headers(("ETag" = String, description = "The version of the rule, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
@@ -180,8 +185,8 @@ pub async fn put(
     Body(rule): Body<ScheduleRule>,
 ) -> ApiResult<Response> {
     by.rule(&rule)?;
-    let precondition = by.schedule_of(&queues, &name, precondition, true).await?;
-    tagged(queues.set_schedule(&name, rule, &precondition).await?)
+    let precondition = by.schedule_to_set(&queues, &name, precondition).await?;
+    tagged(&by, queues.set_schedule(&name, rule, &precondition).await?)
 }
 
 /// Delete a schedule
@@ -200,7 +205,7 @@ pub async fn delete(
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
 ) -> ApiResult<StatusCode> {
-    let precondition = by.schedule_of(&queues, &name, precondition, false).await?;
+    let precondition = by.schedule_to_change(&queues, &name, precondition).await?;
     queues.delete_schedule(&name, &precondition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -215,7 +220,8 @@ pub async fn delete(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the request idempotent")),
     responses(
         (status = 200, description = "The run", body = ScheduleRunResponse),
-        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn run(
     State(queues): State<Queues>,
     by: Granted,
@@ -223,12 +229,8 @@ pub async fn run(
     Idempotency(key): Idempotency,
     _: Body<Nothing>,
 ) -> ApiResult<Json<ScheduleRunResponse>> {
-    if by.is_judged() {
-        let schedule = queues.schedule(&name).await?;
-        by.schedule(&schedule)?;
-        by.rule(&schedule.rule)?;
-    }
-    Ok(Json(queues.run_schedule(&name, key.as_ref()).await?.into()))
+    let precondition = by.schedule_to_start(&queues, &name).await?;
+    Ok(Json(queues.run_schedule(&name, key.as_ref(), precondition).await?.into()))
 }
 
 /// Pause a schedule
@@ -237,16 +239,18 @@ pub async fn run(
 #[utoipa::path(post, path = "/v1/schedules/{name}/pause", operation_id = "pause_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule")),
     responses(
-        (status = 200, description = "The schedule after the call", body = ScheduleResponse),
-        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
+        (status = 200, description = "The schedule after the call; without the scope `read` its name and version",
+            body = Shown<ScheduleResponse, Identity>),
+        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
-    by.schedule_of(&queues, &name, Precondition::None, false).await?;
-    tagged(queues.pause_schedule(&name, true).await?)
+    let precondition = by.schedule_to_change(&queues, &name, Precondition::None).await?;
+    tagged(&by, queues.pause_schedule(&name, true, &precondition).await?)
 }
 
 /// Resume a schedule
@@ -255,14 +259,16 @@ pub async fn pause(
 #[utoipa::path(post, path = "/v1/schedules/{name}/resume", operation_id = "resume_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule")),
     responses(
-        (status = 200, description = "The schedule after the call", body = ScheduleResponse),
-        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json")))]
+        (status = 200, description = "The schedule after the call; without the scope `read` its name and version",
+            body = Shown<ScheduleResponse, Identity>),
+        (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
-    by.schedule_of(&queues, &name, Precondition::None, false).await?;
-    tagged(queues.pause_schedule(&name, false).await?)
+    let precondition = by.schedule_to_start(&queues, &name).await?;
+    tagged(&by, queues.pause_schedule(&name, false, &precondition).await?)
 }

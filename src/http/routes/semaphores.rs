@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::view::{Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
@@ -75,6 +76,12 @@ impl From<(SemaphoreView, Vec<Holder>)> for SemaphoreResponse {
     }
 }
 
+impl From<&SemaphoreResponse> for Identity {
+    fn from(semaphore: &SemaphoreResponse) -> Self {
+        Self { name: semaphore.name.to_string(), version: None }
+    }
+}
+
 /// Semaphores.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct SemaphoresPage {
@@ -96,16 +103,18 @@ pub async fn list(
     query: Query,
 ) -> ApiResult<Json<SemaphoresPage>> {
     let query = query.only(&["limit", "cursor"])?;
-    let page = queues.semaphores(query.cursor::<SemaphoreName>()?.as_ref(), query.limit()?).await?;
+    let (after, limit) = (query.cursor::<SemaphoreName>()?, query.limit()?);
+    let page = queues.semaphores(after.as_ref(), limit, &by.caller.reach()).await?;
     Ok(Json(SemaphoresPage {
-        semaphores: page
-            .items
-            .into_iter()
-            .filter(|semaphore| by.caller.reaches_name(semaphore.name.as_str()))
-            .map(SemaphoreResponse::from)
-            .collect(),
+        semaphores: page.items.into_iter().map(SemaphoreResponse::from).collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
+}
+
+/// Returns a semaphore with those of its holders that the caller may see.
+fn held_within(by: &Granted, (view, mut holders): (SemaphoreView, Vec<Holder>)) -> SemaphoreResponse {
+    holders.retain(|holder| by.caller.reaches(&holder.queue));
+    (view, holders).into()
 }
 
 /// Get a semaphore
@@ -122,9 +131,7 @@ pub async fn get(
     Named(name): Named<SemaphoreName>,
 ) -> ApiResult<Json<SemaphoreResponse>> {
     by.name("semaphore", name.as_str())?;
-    let (view, mut holders) = queues.semaphore(&name).await?;
-    holders.retain(|holder| by.caller.reaches(&holder.queue));
-    Ok(Json((view, holders).into()))
+    Ok(Json(held_within(&by, queues.semaphore(&name).await?)))
 }
 
 /// Set a semaphore
@@ -137,15 +144,17 @@ pub async fn get(
 #[utoipa::path(put, path = "/v1/semaphores/{name}", operation_id = "set_semaphore", tag = "semaphores",
     params(("name" = String, Path, description = "The semaphore")),
     request_body = SemaphoreRequest,
-    responses((status = 200, description = "The semaphore after the call", body = SemaphoreResponse)))]
+    responses((status = 200, description = "The semaphore after the call",
+        body = Shown<SemaphoreResponse, Identity>)))]
 pub async fn put(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<SemaphoreName>,
     Body(ask): Body<SemaphoreRequest>,
-) -> ApiResult<Json<SemaphoreResponse>> {
+) -> ApiResult<Json<Shown<SemaphoreResponse, Identity>>> {
     by.name("semaphore", name.as_str())?;
-    Ok(Json(queues.set_semaphore(&name, ask.capacity).await?.into()))
+    let semaphore = held_within(&by, queues.set_semaphore(&name, ask.capacity).await?);
+    Ok(Json(Shown::to(&by, semaphore)))
 }
 
 /// Delete a semaphore

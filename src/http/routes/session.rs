@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
@@ -91,9 +91,9 @@ pub async fn log_in(
         }
     };
     attempts.succeed(source.client);
-    let (cookie, ends_at) = session::begin(access, &state.queues, &caller)?;
+    let (cookie, ends_at) = session::begin(access, &state.queues, &caller, source.is_encrypted)?;
     tracing::info!(client = %source.client, key = caller.identity(), "logged in");
-    Ok((set_cookie(&cookie)?, Json(SessionResponse::new(&caller, ends_at))).into_response())
+    Ok((set_cookies([cookie])?, Json(SessionResponse::new(&caller, ends_at))).into_response())
 }
 
 /// Log out
@@ -103,10 +103,14 @@ pub async fn log_in(
     responses((status = 204, description = "The cookie is removed",
         headers(("Set-Cookie" = String, description = "Removes the session's cookie")))))]
 pub async fn log_out(_: Granted) -> ApiResult<Response> {
-    Ok((StatusCode::NO_CONTENT, set_cookie(&session::end())?).into_response())
+    Ok((StatusCode::NO_CONTENT, set_cookies(session::end())?).into_response())
 }
 
-fn set_cookie(cookie: &str) -> ApiResult<[(header::HeaderName, HeaderValue); 1]> {
+fn set_cookies(cookies: impl IntoIterator<Item = String>) -> ApiResult<HeaderMap> {
     let invalid = |_| Problem::new(Code::Internal, "the cookie is not a valid header value");
-    Ok([(header::SET_COOKIE, HeaderValue::try_from(cookie).map_err(invalid)?)])
+    let mut headers = HeaderMap::new();
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, HeaderValue::try_from(cookie).map_err(invalid)?);
+    }
+    Ok(headers)
 }

@@ -14,7 +14,7 @@ use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::transition::Outcome;
 use crate::job::{Child, JobId, QueueName, State as JobState, Timestamp, Visible};
 use crate::queue::settle::{Action, SETTLE_MAX};
-use crate::queue::{Queues, Settle, Settled};
+use crate::queue::{Error, Queues, Settle, Settled};
 
 /// A commit: the work succeeded.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -118,6 +118,10 @@ fn to_settle(queues: &Queues, by: &Granted, id: JobId, request: impl IntoAction)
     let (reservation, action) = request.into_action()?;
     by.action(&action)?;
     let claim = queues.claim_behind(&reservation, &id, &by.caller);
+    if claim.is_none() && by.caller.is_known() {
+        // The same for every job: whether there is one is not for everybody who knows its id.
+        return Err(Error::ReservationLost { id, gone: false }.into());
+    }
     Ok(Settle { id, claim, action })
 }
 

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use crate::http::access::Granted;
 use crate::job::record::{Failure, Origin, TrailStep};
 use crate::job::spec::Headers;
 use crate::job::{
-    Backoff, BatchId, GroupName, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, SemaphoreName,
-    Stage, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, GroupName, Job, JobId, JobKey, Payload, QueueName, Reservation, Rules, Scope,
+    SemaphoreName, Stage, Timestamp, Visible, WorkerName,
 };
 
 fn is_false(value: &bool) -> bool {
@@ -165,4 +166,53 @@ pub struct ReservedJob {
     /// The job.
     #[serde(flatten)]
     pub job: JobView,
+}
+
+/// What is shown of something that was changed: all of it, or to a caller without the scope `read` only which it is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum Shown<T, I> {
+    /// All of it.
+    Whole(Box<T>),
+    /// Which it is.
+    Identity(I),
+}
+
+impl<T, I: for<'a> From<&'a T>> Shown<T, I> {
+    /// Returns what is shown to this caller.
+    pub fn to(by: &Granted, whole: T) -> Self {
+        match by.caller.has(Scope::Read) {
+            true => Self::Whole(Box::new(whole)),
+            false => Self::Identity(I::from(&whole)),
+        }
+    }
+}
+
+/// Which job it is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct JobIdentity {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: JobId,
+    /// Its current queue.
+    #[schema(value_type = String)]
+    queue: QueueName,
+    /// Its state.
+    state: Visible,
+}
+
+impl From<&JobView> for JobIdentity {
+    fn from(job: &JobView) -> Self {
+        Self { id: job.id.clone(), queue: job.queue.clone(), state: job.state }
+    }
+}
+
+/// Which queue, schedule or semaphore it is.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its version, as in the entity tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }

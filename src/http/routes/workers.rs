@@ -114,15 +114,11 @@ pub struct WorkersPage {
     responses((status = 200, description = "The workers, by name", body = WorkersPage)))]
 pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<WorkersPage>> {
     let query = query.only(&["limit", "cursor"])?;
-    let page = queues.workers(query.cursor::<WorkerName>()?.as_ref(), query.limit()?).await?;
+    let (after, limit) = (query.cursor::<WorkerName>()?, query.limit()?);
+    let page = queues.workers(after.as_ref(), limit, &by.caller.reach()).await?;
     let now = queues.now()?;
     Ok(Json(WorkersPage {
-        workers: page
-            .items
-            .into_iter()
-            .filter(|worker| by.caller.reaches_name(worker.name.as_str()))
-            .map(|worker| WorkerView::new(worker, now))
-            .collect(),
+        workers: page.items.into_iter().map(|worker| WorkerView::new(worker, now)).collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -161,7 +157,7 @@ pub async fn heartbeat(
     by.name("worker", name.as_str())?;
     let HeartbeatRequest { slots, version, timeout_ms } = request;
     let (holdings, timeout_ms) = queues.heartbeat(&name, Heartbeat { version, slots, timeout_ms }).await?;
-    let unwanted = holdings.cancel_requested.into_iter();
+    let unwanted = holdings.cancel_requested.into_iter().filter(|(_, queue)| by.caller.reaches(queue));
     Ok(Json(HeartbeatResponse {
         timeout_ms,
         held: holdings.jobs,

@@ -1,9 +1,10 @@
 //! What can happen to a job that is already there.
 
 use crate::job::state::{Verb, Visible};
-use crate::job::{Claim, NewJob, Payload, QueueName, Timestamp};
+use crate::job::{Claim, NewJob, Payload, QueueName, Reach, Timestamp};
 
-/// Something that is to happen to a job that is already there.
+/// Something that is to happen to a job that is already there. Where an operation has `within`, a job that is in another queue
+/// by now is unknown to it.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "a variant says what its fields are")]
 pub enum Operation {
@@ -34,13 +35,13 @@ pub enum Operation {
     /// The store found the job's `expires_at` to have passed.
     Expire { expires_at: Timestamp },
     /// Changes a job that is not reserved.
-    Edit { priority: Option<i32>, run_at: Option<Timestamp>, payload: Option<Payload> },
+    Edit { within: Reach, priority: Option<i32>, run_at: Option<Timestamp>, payload: Option<Payload> },
     /// Takes the job away; one that is reserved is only asked to stop, unless forced.
-    Cancel { force: bool },
+    Cancel { within: Reach, force: bool },
     /// Takes the job away if it is in this state.
-    Purge { state: Visible },
-    /// Another chance for a dead job, or for one that was dead-lettered into this queue.
-    Redrive { queue: QueueName },
+    Purge { within: Reach, state: Visible },
+    /// Another chance for a dead job, or for one that was dead-lettered from a queue of `home`.
+    Redrive { within: Reach, home: Reach },
 }
 
 impl Operation {
@@ -87,6 +88,17 @@ impl Operation {
         match self {
             Self::Commit { push, .. } => push,
             _ => &[],
+        }
+    }
+
+    /// Returns the queues in which the job must be.
+    pub fn within(&self) -> Option<&Reach> {
+        match self {
+            Self::Edit { within, .. }
+            | Self::Cancel { within, .. }
+            | Self::Purge { within, .. }
+            | Self::Redrive { within, .. } => Some(within),
+            _ => None,
         }
     }
 

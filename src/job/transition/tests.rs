@@ -45,7 +45,7 @@ fn jobs(claim: &Claim) -> Vec<Meta> {
 fn operations(claim: &Claim) -> Vec<Operation> {
     let (result, error, lease_ms, progress, payload) = (None, None, None, None, None);
     let (priority, run_at, delay_ms) = (None, None, None);
-    let claim = || claim.clone();
+    let (claim, all) = (|| claim.clone(), Reach::default);
     let mut operations = vec![
         Operation::Commit { claim: claim(), result, push: Vec::new() },
         Operation::Pop { claim: claim() },
@@ -57,13 +57,13 @@ fn operations(claim: &Claim) -> Vec<Operation> {
         Operation::Lapse { claim: claim(), reserved_until: at(NOW + 10) },
         Operation::Abandon { claim: claim(), loss: Loss::Removed },
         Operation::Expire { expires_at: at(NOW - 1) },
-        Operation::Edit { priority, run_at, payload },
-        Operation::Cancel { force: false },
-        Operation::Cancel { force: true },
-        Operation::Redrive { queue: queue("q") },
+        Operation::Edit { within: all(), priority, run_at, payload },
+        Operation::Cancel { within: all(), force: false },
+        Operation::Cancel { within: all(), force: true },
+        Operation::Redrive { within: all(), home: all() },
     ];
     let visible = [Visible::Ready, Visible::Blocked, Visible::Reserved, Visible::Done, Visible::Dead];
-    operations.extend(visible.map(|state| Operation::Purge { state }));
+    operations.extend(visible.map(|state| Operation::Purge { within: all(), state }));
     operations
 }
 
@@ -187,5 +187,29 @@ fn a_takeover_moves_the_token_and_never_shortens_the_lease() {
         assert_eq!((meta.state, meta.attempts), (State::Reserved, 1));
         let lost = Err(Refusal::Lost { gone: false });
         assert_eq!(step(&meta, &operation, around), lost, "the old token is dead");
+    }
+}
+
+#[test]
+fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
+    let (rules, claim) = (Rules::default(), Claim::random());
+    let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
+    let elsewhere = || Reach::one(&queue("other"));
+    let (priority, run_at, payload) = (None, None, None);
+    let operations = [
+        Operation::Edit { within: elsewhere(), priority, run_at, payload },
+        Operation::Cancel { within: elsewhere(), force: false },
+        Operation::Cancel { within: elsewhere(), force: true },
+        Operation::Purge { within: elsewhere(), state: Visible::Ready },
+        Operation::Redrive { within: elsewhere(), home: Reach::default() },
+    ];
+    for (operation, meta) in
+        operations.iter().flat_map(|one| jobs(&claim).into_iter().map(move |job| (one, job)))
+    {
+        assert_eq!(step(&meta, operation, around), Err(Refusal::Unknown), "{operation:?}");
+    }
+    let home = Operation::Redrive { within: Reach::one(&queue("q")), home: elsewhere() };
+    for meta in jobs(&claim).into_iter().filter(|job| job.origin.is_some()) {
+        assert!(matches!(step(&meta, &home, around), Err(Refusal::Conflict { .. })), "it stays where it is");
     }
 }

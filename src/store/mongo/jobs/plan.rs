@@ -186,7 +186,7 @@ fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<
         // it by then.
         Operation::Abandon { .. } => Some(Verb::Cancel),
         // Shows a commit that finds the job deleted that it was not its own doing.
-        Operation::Cancel { force: true } if meta.state == State::Reserved => Some(Verb::Cancel),
+        Operation::Cancel { force: true, .. } if meta.state == State::Reserved => Some(Verb::Cancel),
         operation => operation.leaves_receipt(meta, outcome).then_some(operation.verb()),
     }
 }

@@ -1,0 +1,60 @@
+//! What a request has shown, and whether that still holds where the request acts later than it was judged: behind a body that
+//! came slowly, or after a wait for jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Error, Queues, Result};
+use crate::job::ApiKey;
+use crate::job::access::EXPIRY_MAX_MS;
+
+/// What a request has shown.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// Nothing that can end: the admin key of the configuration, or nothing where nothing is needed.
+    Lasting,
+    /// Nothing, while there were no keys.
+    NoKey,
+    /// This key, or a session of it.
+    Key(Arc<ApiKey>),
+}
+
+impl Queues {
+    /// Refuses what does not hold any more.
+    pub fn check_credential(&self, credential: &Credential) -> Result<()> {
+        match credential {
+            Credential::Lasting => Ok(()),
+            Credential::NoKey if self.has_api_keys() == Some(false) => Ok(()),
+            Credential::NoKey => Err(Error::Unauthorized("a key is required by now")),
+            Credential::Key(shown) => match self.stored_api_key(&shown.id) {
+                Some(key) if key.allows_like(shown) && !key.is_expired(self.now()?) => Ok(()),
+                Some(key) if key.allows_like(shown) => Err(Error::Unauthorized("the key has expired")),
+                _ => Err(Error::Unauthorized("the key was deleted or replaced")),
+            },
+        }
+    }
+
+    /// Returns as soon as this does not hold any more, and why.
+    pub(super) async fn ended(&self, credential: &Credential) -> Error {
+        if matches!(credential, Credential::Lasting) {
+            return std::future::pending().await;
+        }
+        loop {
+            let narrowed = self.0.keys.narrowed(); // before the check: nothing is missed in between
+            if let Err(error @ Error::Unauthorized(_)) = self.check_credential(credential) {
+                return error;
+            }
+            let _ = tokio::time::timeout(self.lasts(credential), narrowed).await;
+        }
+    }
+
+    /// Returns after which time a key expires.
+    fn lasts(&self, credential: &Credential) -> Duration {
+        let expires_at = match credential {
+            Credential::Key(key) => key.expires_at,
+            Credential::Lasting | Credential::NoKey => None,
+        };
+        let ms = expires_at.zip(self.now().ok()).map_or(EXPIRY_MAX_MS, |(at, now)| at.ms_since(now));
+        Duration::from_millis(ms.max(1))
+    }
+}

@@ -1,0 +1,165 @@
+//! What acts later than it was judged: while its body came or it waited for a job, its key has ended.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::support::*;
+use crate::common::own_mongod::OwnMongod;
+use crate::common::server::{SHIPPED_DEADLINE, until_looked};
+
+/// A push whose body has begun.
+struct Begun {
+    stream: TcpStream,
+    rest: &'static str,
+}
+
+/// Sends the head of a push and a part of its body.
+async fn begin(server: &Server, key: Option<&str>, queue: &str) -> Begun {
+    let (body, host) = (r#"{"payload":1}"#, server.base.strip_prefix("http://").unwrap());
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let head = format!(
+        "POST /v1/queues/{queue}/jobs HTTP/1.1\r\nhost: {host}\r\n{key}content-type: application/json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    let (part, rest) = body.split_at(4);
+    let mut stream = TcpStream::connect(host).await.unwrap();
+    stream.write_all(format!("{head}{part}").as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    // The head has been judged by then, on all but a very busy machine; a later judgement refuses the same.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    Begun { stream, rest }
+}
+
+impl Begun {
+    /// Sends the rest, and returns the answer.
+    async fn finish(mut self) -> (u16, Value) {
+        let _ = self.stream.write_all(self.rest.as_bytes()).await; // it may have been refused before
+        let mut text = String::new();
+        self.stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+}
+
+/// Makes a key that ends by itself, soon.
+async fn short(server: &Server) -> String {
+    let asked = json!({"name": "a", "scopes": ["push", "consume"], "expires_in_ms": 2000});
+    make(server, asked).await.1
+}
+
+pub async fn a_key_that_ends_while_a_body_comes_does_nothing(place: &Place) {
+    let server = locked(place).await;
+    let key = json!({"name": "a", "scopes": ["push"]});
+    let ((revoked_id, revoked), (rotated_id, rotated)) =
+        (make(&server, key.clone()).await, make(&server, key.clone()).await);
+    let (_, valid) = make(&server, key).await;
+    let expired = short(&server).await;
+    let mut begun = Vec::new();
+    for key in [&revoked, &rotated, &expired] {
+        begun.push(begin(&server, Some(key), "q").await);
+    }
+    let lasting = begin(&server, Some(&valid), "other").await;
+    ok(&delete(&server, ADMIN, &format!("/v1/keys/{revoked_id}")).await);
+    ok(&post(&server, ADMIN, &format!("/v1/keys/{rotated_id}/rotate"), json!({})).await);
+    until("the key has expired", || async {
+        post(&server, &expired, "/v1/queues/q/reserve", json!({})).await.0 == 401
+    })
+    .await;
+    for begun in begun {
+        refused(&begun.finish().await, 401, "unauthorized");
+    }
+    assert_eq!(lasting.finish().await.0, 201);
+    assert_eq!(get(&server, ADMIN, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
+}
+
+pub async fn what_began_without_a_key_ends_with_the_first_key(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let begun = begin(&server, None, "q").await;
+    let waiting = server.post("/v1/queues/q/reserve", json!({"wait_ms": 60_000}));
+    let making = async {
+        until_looked(&server, 1).await;
+        let (status, made) = server.post("/v1/keys", json!({"name": "first", "scopes": ["admin"]})).await;
+        assert_eq!(status, 201, "{made}");
+        made["key"].as_str().unwrap().to_owned()
+    };
+    let start = Instant::now();
+    let (waited, first) = tokio::join!(waiting, making);
+    refused(&waited, 401, "unauthorized");
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    refused(&begun.finish().await, 401, "unauthorized");
+    assert_eq!(get(&server, &first, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
+}
+
+/// They are answered at once, and win no job that comes later; whose key is valid keeps waiting.
+pub async fn a_key_that_ends_while_it_waits_wins_nothing(place: &Place) {
+    let server = locked_with(place, &[("TAILBACK_AUTH__OPEN", "[metrics]")]).await;
+    let key = json!({"name": "a", "scopes": ["consume"]});
+    let ((revoked_id, revoked), (rotated_id, rotated)) =
+        (make(&server, key.clone()).await, make(&server, key.clone()).await);
+    let (_, valid) = make(&server, key).await;
+    let expired = short(&server).await;
+    let start = Instant::now();
+    let wait = |key: &str, call: &str| {
+        let (key, path) = (key.to_owned(), format!("/v1/queues/q/{call}"));
+        let server = &server;
+        async move { post(server, &key, &path, json!({"wait_ms": 60_000})).await }
+    };
+    let keyed = async {
+        let headers = [("idempotency-key", "k")];
+        let body = Some(json!({"wait_ms": 60_000}));
+        call_with(&server, Some(&revoked), Method::POST, "/v1/queues/q/reserve", &headers, body).await
+    };
+    let ended = async {
+        until_looked(&server, 6).await;
+        ok(&delete(&server, ADMIN, &format!("/v1/keys/{revoked_id}")).await);
+        ok(&post(&server, ADMIN, &format!("/v1/keys/{rotated_id}/rotate"), json!({})).await);
+    };
+    let refusals = async {
+        let (reserve, pop, rotated, expired, keyed, ()) = tokio::join!(
+            wait(&revoked, "reserve"),
+            wait(&revoked, "pop"),
+            wait(&rotated, "reserve"),
+            wait(&expired, "reserve"),
+            keyed,
+            ended
+        );
+        for answer in [reserve, pop, rotated, expired, keyed] {
+            refused(&answer, 401, "unauthorized");
+        }
+        let took = start.elapsed();
+        push(&server, ADMIN, "q", json!({"payload": 1})).await;
+        took
+    };
+    let (won, took) = tokio::join!(wait(&valid, "reserve"), refusals);
+    assert_eq!((won.0, &won.1["jobs"][0]["attempt"]), (200, &json!(1)), "{}", won.1);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+/// Whether keys are required is not known before the store has been reached: until then nobody may do anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_let_in_before_the_keys_are_known() {
+    let mut mongod = OwnMongod::start().await;
+    let mut server = Server::start(&mongod.url()).await;
+    let (status, made) = server.post("/v1/keys", json!({"name": "first", "scopes": ["admin"]})).await;
+    assert_eq!(status, 201, "{made}");
+    let first = made["key"].as_str().unwrap().to_owned();
+    server.terminate().await;
+    mongod.kill();
+    let server = Server::launch(&mongod.url(), &[SHIPPED_DEADLINE]);
+    let begun = begin(&server, None, "q").await;
+    for path in ["/v1/queues", "/stats", "/metrics", "/docs/", "/v1/keys"] {
+        refused(&server.get(path).await, 503, "store-unavailable");
+        refused(&get(&server, &first, path).await, 503, "store-unavailable");
+    }
+    ok(&server.get("/healthz").await);
+    mongod.run().await;
+    server.until_ready().await;
+    let (status, answer) = begun.finish().await;
+    assert!([401, 503].contains(&status), "{status} {answer}");
+    refused(&server.get("/v1/queues").await, 401, "unauthorized");
+    assert_eq!(get(&server, &first, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
+}
