@@ -9,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 
 use super::meter::Event;
+use super::quotas::Places;
 use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
@@ -53,7 +54,7 @@ impl Queues {
         self.check_job(&rule.job).await?;
         let stages = rule.job.then.iter().map(|stage| &stage.queue);
         let new = self.new_queues(stages.chain(std::iter::once(&rule.queue)));
-        self.admit_queues(new).await?;
+        let queues = self.admit_queues(new).await?;
         for _ in 0..TRIES {
             let found = match self.0.store.schedule(name).await {
                 Err(StoreError::Unreadable(_)) if *precondition == Precondition::None => {
@@ -65,10 +66,12 @@ impl Queues {
             if !allows(precondition, found.as_ref()) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
-            if found.is_none() {
-                self.admit_new_schedule().await?;
-            }
+            let place = match &found {
+                None => Some(self.admit_new_schedule(name).await?),
+                Some(_) => None,
+            };
             if let Some(schedule) = self.replace(name, found, rule.clone()).await? {
+                place.into_iter().chain([queues]).for_each(Places::keep_all);
                 return Ok(schedule);
             }
         }

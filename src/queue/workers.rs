@@ -4,7 +4,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{WorkerName, WorkerVersion};
-use crate::store::{Change, Holdings, Report, Worker};
+use crate::store::{Change, Holdings, Named, Report, Worker};
 
 /// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
 /// settle of any of its jobs makes all of it retry.
@@ -43,8 +43,9 @@ impl Queues {
     /// timeout that holds for it from now on, in milliseconds.
     pub async fn heartbeat(&self, worker: &WorkerName, heartbeat: Heartbeat) -> Result<(Holdings, u64)> {
         let report = heartbeat.report(self.options().defaults.worker_timeout_ms)?;
-        self.admit_worker(worker).await?;
+        let place = self.admit_worker(worker).await?;
         let holdings = self.0.store.heartbeat(worker, &report).await?;
+        place.keep_all();
         Ok((holdings, report.timeout_ms))
     }
 
@@ -82,6 +83,7 @@ impl Queues {
         // Only now: should this server die before, another one finds that the worker has timed out.
         let forgotten = self.0.store.forget_worker(name).await;
         let was_known = forgotten.map_err(|error| error.after(affected))?;
+        self.forget(Named::Workers, name.as_str());
         if affected == 0 && !was_known {
             return Err(Error::UnknownWorker(name.clone()));
         }
