@@ -162,7 +162,7 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// What one request takes, until its response is known.
+/// What one request takes, until its response is known and the work for it is over.
 pub struct Account(Mutex<Held>);
 
 impl Account {

@@ -13,6 +13,7 @@ use crate::job::transition::{Operation, Outcome};
 use crate::job::{
     ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules,
 };
+use crate::store::hold;
 use crate::store::{
     self, BatchChanged, BatchDenied, CalledBack, Change, Denied, Named, PushRefused, StoreError,
 };
@@ -183,7 +184,7 @@ impl Queues {
         change: impl Changing,
     ) -> Result<(Batch, Vec<Child>)> {
         let this = self.clone();
-        let changing = tokio::spawn(async move {
+        let changing = hold::spawn(async move {
             let first_expiry = jobs.iter().filter_map(|job| job.expires_at()).min();
             let changed = change(this.0.store.clone(), jobs, this.rules()).await;
             let BatchChanged { batch, pushed, callback } =

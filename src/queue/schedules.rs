@@ -14,6 +14,7 @@ use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::store::hold;
 use crate::store::{Fired, Firing, ListedSchedule, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
@@ -144,7 +145,7 @@ impl Queues {
     ) -> Result<ScheduleRun> {
         let (queues, name) = (self.clone(), name.clone());
         let request = key.map(IdempotencyKey::digest);
-        let run = tokio::spawn(async move { queues.run_by_hand(&name, request).await });
+        let run = hold::spawn(async move { queues.run_by_hand(&name, request).await });
         let lost = |_| StoreError::internal("a run of a schedule ended without a result");
         self.in_time(run).await?.map_err(lost)?
     }
