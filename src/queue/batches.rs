@@ -8,15 +8,12 @@ use super::quotas::Places;
 use super::semaphores::check_known;
 use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_year;
-use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{
     ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Rules,
 };
 use crate::store::hold;
-use crate::store::{
-    self, BatchChanged, BatchDenied, CalledBack, Change, Denied, Named, PushRefused, StoreError,
-};
+use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Named, PushRefused, StoreError};
 
 /// The most jobs that one call adds to a batch.
 pub const BATCH_MAX: usize = 1000;
@@ -107,6 +104,10 @@ impl Queues {
     /// Seals a batch and removes those of its jobs that are not reserved. Returns how many.
     pub async fn cancel_batch(&self, id: &BatchId) -> Result<u64> {
         self.seal_batch(id).await?;
+        self.cancel_sealed(id).await.map_err(|error| error.after(1)) // it is sealed
+    }
+
+    async fn cancel_sealed(&self, id: &BatchId) -> Result<u64> {
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
         loop {
             let ids = self.0.store.waiting_in_batch(id, last.as_ref(), STEP).await?;
@@ -115,19 +116,10 @@ impl Queues {
             };
             last = Some(end.clone());
             let cancel = |id| Change { id, operation: Operation::Cancel { force: false } };
-            let changes = ids.into_iter().map(cancel).collect();
-            let now = self.now()?;
-            let applied = self.0.store.apply(changes, &self.rules()).await;
-            let mut notes = self.meter().notes();
-            for applied in applied {
-                match applied {
-                    Ok(applied) => {
-                        affected += u64::from(applied.outcome == Outcome::Removed);
-                        self.note(Verb::Cancel, &applied, now, &mut notes);
-                    }
-                    Err(Denied::Store(error)) => return Err(error.into()),
-                    Err(_) => {} // finished in the meantime
-                }
+            let (done, failed) = self.apply_all(ids.into_iter().map(cancel).collect()).await?;
+            affected += done.iter().filter(|applied| applied.outcome == Outcome::Removed).count() as u64;
+            if let Some(error) = failed {
+                return Err(error.into());
             }
         }
     }

@@ -346,22 +346,30 @@ impl Queues {
 
     /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened.
     pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
+        faults::point("overdue.read").await;
+        let (done, failed) = self.apply_all(changes).await?;
+        failed.map_or(Ok(done.len()), |error| Err(error.after(done.len() as u64).into()))
+    }
+
+    /// Applies changes, counts what happened, and wakes waiters for what came back: also for what comes behind a change that
+    /// the store failed. Returns what happened, and the first failure.
+    pub(super) async fn apply_all(&self, changes: Vec<Change>) -> Result<(Vec<Applied>, Option<StoreError>)> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
-        faults::point("overdue.read").await;
         let applied = self.0.store.apply(changes, &self.rules()).await;
-        let (mut done, mut notes) = (0, self.meter().notes());
+        let mut notes = self.meter().notes();
+        let (mut done, mut failed) = (Vec::with_capacity(applied.len()), None);
         for (verb, applied) in verbs.into_iter().zip(applied) {
             match applied {
                 Ok(applied) => {
-                    done += 1;
                     self.note(verb, &applied, now, &mut notes);
+                    done.push(applied);
                 }
                 // A conflict: extended, settled, or done by another server.
                 Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
-                Err(Denied::Store(error)) => return Err(error.into()),
+                Err(Denied::Store(error)) => drop(failed.get_or_insert(error)),
             }
         }
-        Ok(done)
+        Ok((done, failed))
     }
 }

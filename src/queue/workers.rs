@@ -69,12 +69,12 @@ impl Queues {
     pub async fn remove_worker(&self, name: &WorkerName) -> Result<u64> {
         let mut affected = 0;
         loop {
-            let held = self.0.store.held_by(name, STEP).await?;
+            let held = self.0.store.held_by(name, STEP).await.map_err(|error| error.after(affected))?;
             let found = held.len();
             let abandon = |claim| Operation::Abandon { claim, loss: Loss::Removed };
             let changes =
                 held.into_iter().map(|(id, claim)| Change { id, operation: abandon(claim) }).collect();
-            let taken = self.apply_overdue(changes).await?;
+            let taken = self.apply_overdue(changes).await.map_err(|error| error.after(affected))?;
             affected += taken as u64;
             if found < STEP || taken == 0 {
                 break;
