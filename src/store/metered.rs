@@ -268,6 +268,7 @@ metered! {
         export(after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
         import(jobs: Vec<Job>) -> Vec<Result<Imported>>, each jobs;
         export_keys(after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
+        keys_like(keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>>;
         import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
     }
 }
