@@ -103,13 +103,13 @@ async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
             to,
         }) => {
             let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent };
-            let mut file = to.create()?;
-            hand_out(queues.create_api_key(new).await?, file.as_mut())
+            let file = to.create()?;
+            hand_out(queues.create_api_key(new).await?, file)
         }
         Action::List => Ok(table(&queues.api_keys().await?)),
         Action::Rotate { id, to } => {
-            let mut file = to.create()?;
-            hand_out(queues.rotate_api_key(&id).await?, file.as_mut())
+            let file = to.create()?;
+            hand_out(queues.rotate_api_key(&id).await?, file)
         }
         Action::Delete { id } => {
             queues.delete_api_key(&id).await?;
@@ -118,15 +118,36 @@ async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
     }
 }
 
-/// A file for a key.
-struct KeyFile(std::fs::File, PathBuf);
+/// A file for a key. One that gets none is removed: it would be in the way of the next call.
+struct KeyFile {
+    file: std::fs::File,
+    path: PathBuf,
+    is_used: bool,
+}
+
+impl KeyFile {
+    /// Writes the key's text, which is nowhere else: returns once it is on the disk.
+    fn write(&mut self, text: &str) -> std::io::Result<()> {
+        self.is_used = true; // even a part of it may be of use
+        writeln!(self.file, "{text}")?;
+        self.file.sync_all()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        if !self.is_used {
+            let _ = std::fs::remove_file(&self.path); // the call has failed already
+        }
+    }
+}
 
 impl To {
     /// Creates the file before the key is made, so that no key is lost where it cannot be created.
     fn create(&self) -> anyhow::Result<Option<KeyFile>> {
         let create = |path: &PathBuf| {
             let file = new_private_file(path).with_context(|| format!("cannot create {}", path.display()))?;
-            Ok(KeyFile(file, path.clone()))
+            Ok(KeyFile { file, path: path.clone(), is_used: false })
         };
         self.output.as_ref().map(create).transpose()
     }
@@ -138,11 +159,11 @@ fn new_private_file(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn hand_out(fresh: FreshKey, file: Option<&mut KeyFile>) -> anyhow::Result<String> {
+fn hand_out(fresh: FreshKey, file: Option<KeyFile>) -> anyhow::Result<String> {
     let FreshKey { key, text } = fresh;
-    let Some(KeyFile(file, path)) = file else { return Ok(text) };
-    writeln!(file, "{text}").with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(format!("the key {} is in {}", key.id, path.display()))
+    let Some(mut file) = file else { return Ok(text) };
+    file.write(&text).with_context(|| format!("cannot write {}", file.path.display()))?;
+    Ok(format!("the key {} is in {}", key.id, file.path.display()))
 }
 
 fn table(keys: &[ApiKey]) -> String {

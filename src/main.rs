@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
-use tailback::{bench, http, keys, server, telemetry};
+use tailback::{bench, http, keys, server, telemetry, transfer};
 
 /// A request makes a few hundred small allocations on several threads, and so does SQLite, which uses this allocator
 /// through the `override` feature.
@@ -185,6 +185,7 @@ fn copy(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
         anyhow::bail!("the stores differ: was one of them used during the copy?");
     }
     println!("verified: both stores are equal");
+    println!("{}", transfer::NOT_COPIED);
     Ok(())
 }
 

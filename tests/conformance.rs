@@ -188,6 +188,7 @@ macro_rules! every_case {
                 adding_and_ending_at_once_add_up
                 a_finished_batch_is_forgotten_after_its_time
                 a_batch_comes_over_as_it_is
+                long_batches_make_short_pages
             }
             moving {
                 a_move_starts_again_elsewhere

@@ -201,13 +201,19 @@ on_every_store! {
     a_page_of_large_jobs_comes_in_time
     a_client_that_does_not_read_is_closed
     large_batches_let_others_pass
+    what_a_client_that_left_has_pushed_counts_until_it_is_stored
 }
 
 /// What only one store can hold.
 mod one_store {
     use super::*;
 
-    on_one_store! { mongo: a_spoiled_document_stops_nothing_else a_name_that_ends_in_a_newline_is_refused }
+    on_one_store! {
+        mongo:
+        a_spoiled_document_stops_nothing_else
+        a_name_that_ends_in_a_newline_is_refused
+        a_batch_of_a_client_that_left_counts_until_it_is_stored
+    }
     on_one_store! { sqlite: a_spoiled_row_stops_nothing_else }
 }
 

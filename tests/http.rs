@@ -70,6 +70,9 @@ on_every_store! {
     payloads_and_bodies_have_limits
     there_are_only_so_many_queues
     there_are_only_so_many_names
+    a_call_that_does_nothing_takes_no_place
+    what_was_deleted_is_counted_anew
+    too_many_semaphores_do_not_reach_the_store
 
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused

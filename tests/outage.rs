@@ -139,6 +139,33 @@ async fn a_database_that_is_killed_is_waited_for() {
     assert_eq!(left.iter().filter(|id| ids.contains(id)).count(), ids.len(), "{ids:?} {left:?}");
 }
 
+/// However many ask at once: none waits for what others ask the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_at_once_say_soon_that_the_store_is_away() {
+    let mongod = OwnMongod::start().await;
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
+    server.push("work", json!({"payload": 1})).await;
+    tokio::time::sleep(Duration::from_secs(2)).await; // what was counted is out of date
+    mongod.freeze();
+    let call = |n: usize| {
+        let (path, body) = match n % 2 {
+            0 => (format!("/v1/queues/new{n}/jobs"), json!({"payload": 1})),
+            _ => ("/v1/queues/work/reserve".to_owned(), json!({})),
+        };
+        let request = server.http.post(format!("{}{path}", server.base)).json(&body);
+        let request = request.header("idempotency-key", format!("k{n}"));
+        async move {
+            let start = Instant::now();
+            let status = request.send().await.unwrap().status().as_u16();
+            (status, start.elapsed())
+        }
+    };
+    let answers = join_all((0..40).map(call)).await;
+    mongod.thaw();
+    let late: Vec<_> = answers.iter().filter(|(_, took)| *took > Duration::from_secs(8)).collect();
+    assert!(late.is_empty() && answers.iter().all(|(status, _)| *status == 503), "{answers:?}");
+}
+
 /// Somebody waits on one server and is woken by a push on another.
 async fn a_push_is_heard_elsewhere(one: &Server, other: &Server, queue: &str) {
     const SWEPT: &str = "tailback_store_call_seconds_count{call=\"stocked\"}";

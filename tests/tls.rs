@@ -115,6 +115,20 @@ async fn a_handshake_that_never_ends_is_closed() {
     }
 }
 
+/// A client that says nothing does not hold up the end of a server.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_handshake() {
+    let files = Files::new(Authority::new("ours").sign("server"));
+    let waits = [("TAILBACK_TLS__HANDSHAKE_WAIT_MS", "60000"), ("TAILBACK__SHUTDOWN_MS", "60000")];
+    let mut server = launch(&files, &waits);
+    let mut silent = TcpStream::connect(server.base.trim_start_matches("https://")).await.unwrap();
+    silent.write_all(b"\x16").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await; // it is accepted
+    let since = Instant::now();
+    assert!(server.terminate().await.success());
+    assert!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
+}
+
 #[tokio::test]
 async fn a_new_certificate_is_used_and_drops_no_connection() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));

@@ -250,6 +250,46 @@ async fn a_target_with_another_schedule_is_refused(from: &Place, to: &Place) {
     assert_eq!(server.get("/v1/schedules/leap").await.1["job"]["payload"], 2);
 }
 
+/// Whatever the target has that the source has not is found before anything is written.
+async fn a_target_with_another_key_is_refused(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    set(&server, "plain", json!({"max_attempts": 3})).await;
+    server.push("plain", json!({"payload": 1, "key": "k"})).await;
+    assert!(server.terminate().await.success());
+    let mut server = Server::start(&to.url).await;
+    let other = taken(&server, "plain", json!({"payload": 2, "key": "k"})).await;
+    assert_eq!(server.settle(&other, "commit", json!({})).await.0, 200); // its key is still taken
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    assert!(told.contains("the key \"k\"") && told.contains("nothing was written"), "{told}");
+    let mut server = Server::start(&to.url).await;
+    assert_ne!(server.get("/v1/queues/plain").await.1["max_attempts"], 3, "no setting was written");
+    // A key that the source has not is no better.
+    let own = taken(&server, "other", json!({"payload": 2, "key": "own"})).await;
+    assert_eq!(server.settle(&own, "commit", json!({})).await.0, 200);
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert!(code == Some(1) && told.contains("nothing was written"), "{told}");
+}
+
+async fn a_target_with_another_batch_is_refused(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    set(&server, "plain", json!({"max_attempts": 3})).await;
+    server.push("plain", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    let mut server = Server::start(&to.url).await;
+    let (status, batch) = server.post("/v1/batches", json!({"jobs": [], "sealed": false})).await;
+    assert_eq!(status, 201, "{batch}");
+    assert!(server.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1));
+    let id = batch["id"].as_str().unwrap();
+    assert!(told.contains(id) && told.contains("nothing was written"), "{told}");
+    let server = Server::start(&to.url).await;
+    assert_ne!(server.get("/v1/queues/plain").await.1["max_attempts"], 3, "no setting was written");
+}
+
 async fn a_server_on_a_file_is_in_the_way(from: &Place, to: &Place) {
     let server = Server::start(&from.url).await;
     let (code, told) = refused(&from.url, &to.url).await;
@@ -295,10 +335,12 @@ macro_rules! from_to {
 from_to! { mongo_to_sqlite, mongo, sqlite:
     everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
+    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
 }
 from_to! { sqlite_to_mongo, sqlite, mongo:
     everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
+    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
     a_server_on_a_file_is_in_the_way
 }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives }

@@ -20,7 +20,7 @@ pub const SMALL: usize = 64 << 10;
 pub const LARGE: usize = 1 << 20;
 /// How many large bodies are worked on at once.
 pub const TURNS: usize = 2;
-/// How long a large body waits for its turn.
+/// How long a large body, or the read of a page, waits for its turn.
 const TURN_WAIT: Duration = Duration::from_secs(10);
 /// How many times its size a body takes while it is worked on: as it came, parsed into parts, and as jobs.
 pub const FACTOR: usize = 3;
@@ -118,8 +118,14 @@ impl Budget {
 
     /// Waits for the turn to read a page of jobs.
     pub async fn page(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.page_within(TURN_WAIT).await
+    }
+
+    async fn page_within(&self, wait: Duration) -> Result<SemaphorePermit<'_>, Problem> {
         self.check()?;
-        self.0.pages.acquire().await.map_err(|_| Problem::new(Code::Draining, "the server is shutting down"))
+        let late = || Problem::new(Code::Overloaded, "too many pages of jobs are being read");
+        let turn = tokio::time::timeout(wait, self.0.pages.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(late)
     }
 
     /// Returns an account for the body of a request.
@@ -162,7 +168,7 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// What one request takes, until its response is known.
+/// What one request takes, until its response is known and the work for it is over.
 pub struct Account(Mutex<Held>);
 
 impl Account {
@@ -231,6 +237,19 @@ mod tests {
         assert!(futures::poll!(&mut waits).is_pending(), "two are worked on");
         drop(account);
         waits.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_page_is_not_waited_for_without_end() {
+        let budget = Budget::new(1 << 20);
+        let mut turns = Vec::new();
+        for _ in 0..PAGES {
+            turns.push(budget.page().await.unwrap());
+        }
+        let late = budget.page_within(Duration::from_millis(20)).await;
+        assert_eq!(late.err().map(|problem| problem.status()), Some(503));
+        turns.pop();
+        assert!(budget.page().await.is_ok());
     }
 
     #[tokio::test]

@@ -144,10 +144,10 @@ pub async fn serve<S, B>(
         };
         let Some(admitted) = accepted else { continue };
         let connection = Connection { service: service.clone(), options: options.clone() };
-        let (tls, watcher) = (tls.clone(), graceful.watcher());
+        let (tls, watcher, stop) = (tls.clone(), graceful.watcher(), stop.clone());
         tokio::spawn(async move {
             telemetry::connections(1.0);
-            connection.run(admitted, tls, watcher).await;
+            connection.run(admitted, tls, watcher, stop).await;
             telemetry::connections(-1.0);
         });
     }
@@ -179,9 +179,14 @@ struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// Serves the requests of the connection, after its handshake.
-    async fn run<B>(self, admitted: Admitted, tls: Option<Arc<Tls>>, watcher: Watcher)
-    where
+    /// Serves the requests of the connection, after its handshake, which a stop ends.
+    async fn run<B>(
+        self,
+        admitted: Admitted,
+        tls: Option<Arc<Tls>>,
+        watcher: Watcher,
+        stop: CancellationToken,
+    ) where
         S: Handler<B>,
         B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
@@ -192,7 +197,8 @@ impl<S> Connection<S> {
             Some(tls) => {
                 // Silent clients must not hold the spare places.
                 let wait = if is_spare { SPARE_WAIT } else { Duration::MAX };
-                if let Some(stream) = tls.accept(stream, wait).await {
+                let handshake = stop.run_until_cancelled(tls.accept(stream, wait)).await;
+                if let Some(stream) = handshake.flatten() {
                     self.requests(stream, marks, watcher).await;
                 }
             }

@@ -42,7 +42,7 @@ use self::origin::Hosts;
 use self::problem::{Code, Problem};
 use crate::background::driver::Statuses;
 use crate::faults;
-use crate::queue::{Queues, Readiness};
+use crate::queue::{Queues, Readiness, hold};
 use crate::telemetry;
 
 /// The state that all handlers share.
@@ -153,6 +153,7 @@ async fn respond(
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let guarded = AssertUnwindSafe(route(router, &entry, request)).catch_unwind();
+    let guarded = hold::holding(account.clone().map(|account| account as hold::Held), guarded);
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });

@@ -44,13 +44,16 @@ pub struct Encrypted;
 pub struct Tls {
     options: Options,
     current: RwLock<Arc<ServerConfig>>,
+    /// When the files were written that were read first.
+    read_of: Vec<Option<SystemTime>>,
 }
 
 impl Tls {
     /// Reads the files.
     pub fn open(options: Options) -> anyhow::Result<Self> {
+        let read_of = modified(&options.files); // before: what is written meanwhile is read again
         let current = RwLock::new(Arc::new(read(&options.files)?));
-        Ok(Self { options, current })
+        Ok(Self { options, current, read_of })
     }
 
     /// Does the handshake of a new connection, within `wait` at most; `None` if the client does not do its part in time.
@@ -71,7 +74,7 @@ impl Tls {
     /// Reads the files again whenever they change, for new connections; those that are open go on. Files that cannot be used,
     /// such as a certificate whose key is still to be written, change nothing.
     pub async fn follow(&self) {
-        let mut seen = modified(&self.options.files);
+        let mut seen = self.read_of.clone();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let now = modified(&self.options.files);

@@ -4,14 +4,16 @@ use futures::FutureExt as _;
 
 use super::meter::{Event, Notes};
 use super::push::NewPush;
+use super::quotas::Places;
+use super::semaphores::check_known;
 use super::{Error, Page, Queues, Result};
 use crate::job::spec::check_year;
-use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{
     ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
 };
-use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Denied, PushRefused, StoreError};
+use crate::store::hold;
+use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Named, PushRefused, StoreError};
 
 /// The most jobs that one call adds to a batch.
 pub const BATCH_MAX: usize = 1000;
@@ -36,15 +38,16 @@ impl Queues {
     pub async fn create_batch(&self, new: NewBatch) -> Result<(Batch, Vec<Child>)> {
         let now = self.now()?;
         let id = self.0.ids.next_batch(now);
+        self.check_jobs(&new.jobs)?;
         if let Some(on_finished) = &new.on_finished {
             self.check_on_finished(on_finished).await.map_err(|error| error.under("/on_finished"))?;
         }
-        let jobs = self.batch_jobs(&id, new.jobs).await?;
+        let (jobs, places) = self.batch_jobs(&id, new.jobs, new.on_finished.as_ref()).await?;
         let batch = Batch {
             owner: new.owner,
             ..Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now)
         };
-        self.change_batch(id, jobs, move |store, jobs, rules| {
+        self.change_batch(id, jobs, places, move |store, jobs, rules| {
             Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
         })
         .await
@@ -59,9 +62,10 @@ impl Queues {
         if jobs.is_empty() {
             return Err(Error::invalid("/jobs", "must be 1 to 1000 jobs"));
         }
-        let jobs = self.batch_jobs(id, jobs).await?;
+        self.check_jobs(&jobs)?;
+        let (jobs, places) = self.batch_jobs(id, jobs, None).await?;
         let batch = id.clone();
-        self.change_batch(id.clone(), jobs, move |store, jobs, rules| {
+        self.change_batch(id.clone(), jobs, places, move |store, jobs, rules| {
             Box::pin(async move { store.add_to_batch(&batch, jobs, &rules).await })
         })
         .await
@@ -70,7 +74,8 @@ impl Queues {
     /// Takes no more jobs into a batch; where none is pending, it ends. Sealing again changes nothing.
     pub async fn seal_batch(&self, id: &BatchId) -> Result<Batch> {
         let batch = id.clone();
-        let sealed = self.change_batch(id.clone(), Vec::new(), move |store, _, rules| {
+        let none = self.no_places(Named::Queues);
+        let sealed = self.change_batch(id.clone(), Vec::new(), none, move |store, _, rules| {
             Box::pin(async move { store.seal_batch(&batch, &rules).await })
         });
         Ok(sealed.await?.0)
@@ -101,6 +106,10 @@ impl Queues {
     /// Seals a batch and removes those of its jobs within these queues that are not reserved. Returns how many.
     pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         self.seal_batch(id).await?;
+        self.cancel_sealed(id, within).await.map_err(|error| error.after(1)) // it is sealed
+    }
+
+    async fn cancel_sealed(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
         loop {
             let ids = self.0.store.waiting_in_batch(id, last.as_ref(), STEP).await?;
@@ -110,49 +119,55 @@ impl Queues {
             last = Some(end.clone());
             let cancel =
                 |id| Change { id, operation: Operation::Cancel { within: within.clone(), force: false } };
-            let changes = ids.into_iter().map(cancel).collect();
-            let now = self.now()?;
-            let applied = self.0.store.apply(changes, &self.rules()).await;
-            let mut notes = self.meter().notes();
-            for applied in applied {
-                match applied {
-                    Ok(applied) => {
-                        affected += u64::from(applied.outcome == Outcome::Removed);
-                        self.note(Verb::Cancel, &applied, now, &mut notes);
-                    }
-                    Err(Denied::Store(error)) => return Err(error.into()),
-                    Err(_) => {} // finished in the meantime, or elsewhere
-                }
+            let (done, failed) = self.apply_all(ids.into_iter().map(cancel).collect()).await?;
+            affected += done.iter().filter(|applied| applied.outcome == Outcome::Removed).count() as u64;
+            if let Some(error) = failed {
+                return Err(error.into());
             }
         }
     }
 
     async fn check_on_finished(&self, on_finished: &OnFinished) -> Result<()> {
         let spec = JobSpec::from(on_finished.clone());
-        self.check_semaphores(&spec).await?;
-        let stages = spec.then.iter().map(|stage| &stage.queue);
-        let new = self.new_queues(stages.chain(std::iter::once(&on_finished.queue)));
-        self.admit_queues(new).await?;
         spec.check(self.options().payload_bytes)?;
-        Ok(check_year(on_finished.delay_ms, "/delay_ms")?)
+        check_year(on_finished.delay_ms, "/delay_ms")?;
+        self.check_semaphores(&spec).await
     }
 
-    async fn batch_jobs(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<Vec<NewJob>> {
+    /// Refuses the first value that is out of its range.
+    fn check_jobs(&self, jobs: &[(QueueName, NewPush)]) -> Result<()> {
         if jobs.len() > BATCH_MAX {
             return Err(Error::invalid("/jobs", "must be at most 1000 jobs"));
         }
-        let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| &push.spec)).await?;
-        let named = jobs.iter().flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue)));
-        let new = self.new_queues(named);
-        self.admit_queues(new).await?;
-        let (now, options) = (self.now()?, self.options());
-        let job = |(n, (queue, push)): (usize, (QueueName, NewPush))| {
-            let checked = push.check(options.payload_bytes, &unknown);
-            checked.map_err(|invalid| invalid.under(&format!("/jobs/{n}")))?;
-            let job = push.into_job(self.0.ids.next(now), queue, now, options.defaults.key_ttl_ms);
-            Ok(NewJob { batch: Some(id.clone()), ..job })
+        let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
+            let checked = push.check(self.options().payload_bytes);
+            checked.map_err(|invalid| invalid.under(&format!("/jobs/{n}")).into())
         };
-        jobs.into_iter().enumerate().map(job).collect()
+        jobs.iter().enumerate().try_for_each(check)
+    }
+
+    /// Returns the jobs as they are stored, which are in order by themselves, and places for the queues that the call names.
+    async fn batch_jobs(
+        &self,
+        id: &BatchId,
+        jobs: Vec<(QueueName, NewPush)>,
+        on_finished: Option<&OnFinished>,
+    ) -> Result<(Vec<NewJob>, Places)> {
+        let unknown = self.unknown_semaphores(jobs.iter().map(|(_, push)| &push.spec)).await?;
+        for (n, (_, push)) in jobs.iter().enumerate() {
+            check_known(&push.spec, &unknown).map_err(|invalid| invalid.under(&format!("/jobs/{n}")))?;
+        }
+        let named = jobs.iter().flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue)));
+        let finally = on_finished
+            .iter()
+            .flat_map(|job| job.then.iter().map(|stage| &stage.queue).chain(std::iter::once(&job.queue)));
+        let places = self.admit_queues(self.new_queues(named.chain(finally))).await?;
+        let (now, key_ttl_ms) = (self.now()?, self.options().defaults.key_ttl_ms);
+        let job = |(queue, push): (QueueName, NewPush)| {
+            let job = push.into_job(self.0.ids.next(now), queue, now, key_ttl_ms);
+            NewJob { batch: Some(id.clone()), ..job }
+        };
+        Ok((jobs.into_iter().map(job).collect(), places))
     }
 
     /// Changes a batch, and wakes waiters for what that stored: also where its client has left.
@@ -160,14 +175,16 @@ impl Queues {
         &self,
         id: BatchId,
         jobs: Vec<NewJob>,
+        places: Places,
         change: impl Changing,
     ) -> Result<(Batch, Vec<Child>)> {
         let this = self.clone();
-        let changing = tokio::spawn(async move {
+        let changing = hold::spawn(async move {
             let first_expiry = jobs.iter().filter_map(|job| job.expires_at()).min();
             let changed = change(this.0.store.clone(), jobs, this.rules()).await;
             let BatchChanged { batch, pushed, callback } =
                 changed.map_err(|denied| Error::batch_denied(&id, denied))?;
+            places.keep_all();
             let mut notes = this.meter().notes();
             this.note_pushed(first_expiry, &pushed, &mut notes);
             this.note_callback(callback.as_ref(), &mut notes);

@@ -3,7 +3,7 @@
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Reach, Scope, Timestamp, Visible};
-use crate::store::{Change, Denied, Filter};
+use crate::store::{Change, Filter};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -45,7 +45,8 @@ impl Queues {
         for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
             let left = limit.map(|limit| limit.saturating_sub(affected));
             let others = Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) };
-            affected += self.each(&others, left, operation).await?;
+            let more = self.each(&others, left, operation).await;
+            affected += more.map_err(|error| error.after(affected))?;
         }
         Ok(affected)
     }
@@ -85,19 +86,10 @@ impl Queues {
             if changes.is_empty() {
                 continue;
             }
-            let verb = changes.first().map(|change| change.operation.verb());
-            let now = self.now()?;
-            let applied = self.0.store.apply(changes, &self.rules()).await;
-            let mut notes = self.meter().notes();
-            for applied in applied {
-                match (applied, verb) {
-                    (Ok(applied), Some(verb)) => {
-                        affected += 1;
-                        self.note(verb, &applied, now, &mut notes);
-                    }
-                    (Err(Denied::Store(error)), _) => return Err(error.after(affected).into()),
-                    _ => {}
-                }
+            let (done, failed) = self.apply_all(changes).await?;
+            affected += done.len() as u64;
+            if let Some(error) = failed {
+                return Err(error.after(affected).into());
             }
         }
     }
@@ -126,9 +118,10 @@ impl Queues {
             last = Some(job.meta.id.clone());
             let now = self.now()?;
             let copies = jobs.into_iter().filter(may_push).map(|job| self.copy(job, now)).collect();
-            for pushed in self.push_jobs(copies).await {
-                pushed.map_err(|error| error.after(affected))?;
-                affected += 1;
+            let pushed = self.push_jobs(copies).await;
+            affected += pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
+            if let Some(error) = pushed.into_iter().find_map(Result::err) {
+                return Err(error.after(affected));
             }
         }
     }

@@ -94,6 +94,7 @@ use crate::job::{
     ApiKeyId, BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp,
     Tokens, Visible, WorkerName,
 };
+pub use crate::store::hold;
 use crate::store::{Denied, Named, PushRefused, SettingsSnapshot, Store, StoreError};
 
 /// Why a call was refused or failed. `http/problem.rs` says what it means for a client.

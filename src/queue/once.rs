@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
+use super::quotas::Places;
 use super::{Error, Queues, ReserveAsk, Result};
 use crate::faults;
 use crate::job::settings::LEASE_MAX_MS;
@@ -248,11 +249,11 @@ async fn beat(queues: Queues) {
 impl Queues {
     /// Runs the request, or returns what it won when it ran before.
     pub(super) async fn reserve_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
-        self.admit_request(&self.request(ask, key)?.id).await?;
+        let mut place = Some(self.admit_request(&self.request(ask, key)?.id).await?);
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.try_once(ask, key).await {
+            match self.try_once(ask, key, &mut place).await {
                 Err(Error::RequestPending) if Instant::now() < patience => {}
                 ended => return ended,
             }
@@ -266,10 +267,17 @@ impl Queues {
         }
     }
 
-    async fn try_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
+    async fn try_once(
+        &self,
+        ask: &ReserveAsk,
+        key: &IdempotencyKey,
+        place: &mut Option<Places>,
+    ) -> Result<Vec<Job>> {
         let request = Arc::new(self.request(ask, key)?);
         let once = Once { queues: self.clone(), request, won: Arc::default(), alive: Arc::default() };
         let (opened, _forget) = once.open().await?;
+        // Counted by its record from here on.
+        place.take().filter(|_| opened == Opened::New).into_iter().for_each(Places::keep_all);
         faults::point("request.opened").await;
         match opened {
             Opened::New => self.take_once(ask, once).await,

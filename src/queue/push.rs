@@ -1,6 +1,5 @@
 //! New jobs.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
@@ -10,9 +9,7 @@ use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::record::KeyHold;
 use crate::job::spec::check_year;
-use crate::job::{
-    Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, SemaphoreName, State, Timestamp, Visible,
-};
+use crate::job::{Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, State, Timestamp, Visible};
 use crate::store::{self, Pushed, StoreError};
 
 /// When a job is due.
@@ -53,13 +50,8 @@ pub struct PushAnswer {
 }
 
 impl NewPush {
-    /// Refuses the first value that is out of its range, and a semaphore that is among these unknown ones. Pointers are
-    /// relative to the job.
-    pub(super) fn check(
-        &self,
-        payload_bytes: usize,
-        unknown: &HashSet<SemaphoreName>,
-    ) -> Result<(), Invalid> {
+    /// Refuses the first value that is out of its range. Pointers are relative to the job.
+    pub(super) fn check(&self, payload_bytes: usize) -> Result<(), Invalid> {
         self.spec.check(payload_bytes)?;
         if let When::In(ms) = self.when {
             check_year(Some(ms), "/delay_ms")?;
@@ -68,7 +60,7 @@ impl NewPush {
         if self.key_ttl_ms.is_some() && self.key.is_none() {
             return Err(Invalid::new("/key_ttl_ms", "needs a key beside it"));
         }
-        check_known(&self.spec, unknown)
+        Ok(())
     }
 
     /// Returns the queues that the job goes on to.
@@ -136,46 +128,51 @@ fn parts(jobs: Vec<NewJob>) -> Vec<Vec<NewJob>> {
     parts
 }
 
+/// Returns the queues that a job names: its own, and those that it goes on to.
+pub(super) fn queues(job: &NewJob) -> Vec<QueueName> {
+    let stages = job.spec.then.iter().map(|stage| &stage.queue);
+    std::iter::once(&job.queue).chain(stages).cloned().collect()
+}
+
 impl Queues {
     /// Adds jobs to a queue; each element stands for itself. Ids sort in the order of the elements.
     pub async fn push(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Vec<Result<PushAnswer>> {
-        let now = match self.now() {
-            Ok(now) => now,
-            Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let unknown = match self.unknown_semaphores(pushes.iter().map(|push| &push.spec)).await {
-            Ok(unknown) => unknown,
-            Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let named = pushes.iter().flat_map(NewPush::stages).chain(std::iter::once(queue));
-        let refused = match self.refused_queues(self.new_queues(named)).await {
-            Ok(refused) => refused,
-            Err(error) => return pushes.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let options = self.options();
-        let mut answers: Vec<Option<Error>> = Vec::with_capacity(pushes.len());
+        let count = pushes.len();
+        self.push_valid(queue, pushes).await.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn push_valid(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Result<Vec<Result<PushAnswer>>> {
+        let (now, options) = (self.now()?, self.options());
+        // What is wrong by itself asks the store nothing, and takes no place.
+        let refused = |push: &NewPush| push.check(options.payload_bytes).err().map(Error::from);
+        let mut refusals: Vec<Option<Error>> = pushes.iter().map(refused).collect();
+        let in_order = |(push, refusal): (_, &Option<Error>)| refusal.is_none().then_some(push);
+        let valid = || pushes.iter().zip(&refusals).filter_map(in_order);
+        let unknown = self.unknown_semaphores(valid().map(|push: &NewPush| &push.spec)).await?;
+        let named = valid().flat_map(NewPush::stages).chain(valid().next().map(|_| queue));
+        let (mut places, full) = self.take_queues(&self.new_queues(named)).await?;
         let mut jobs = Vec::with_capacity(pushes.len());
-        for push in pushes {
-            let named = std::iter::once(queue).chain(push.stages());
-            let checked = push.check(options.payload_bytes, &unknown).map_err(Error::from);
-            match checked.and_then(|()| self.check_queues(&refused, named)) {
-                Ok(()) => {
-                    let id = self.0.ids.next(now);
-                    jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));
-                    answers.push(None);
-                }
-                Err(error) => answers.push(Some(error)),
+        for (push, refusal) in pushes.into_iter().zip(&mut refusals) {
+            if refusal.is_none() {
+                let named = std::iter::once(queue).chain(push.stages());
+                let known = check_known(&push.spec, &unknown).map_err(Error::from);
+                *refusal = known.and_then(|()| self.check_queues(&full, named)).err();
+            }
+            if refusal.is_none() {
+                let id = self.0.ids.next(now);
+                jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));
             }
         }
-        let mut stored = self.push_jobs(jobs).await.into_iter();
+        let named = places.of_each(jobs.iter().map(queues));
+        let stored = self.push_jobs(jobs).await;
+        places.keep_stored(&named, &stored);
+        let mut stored = stored.into_iter();
         let lost = || Err(Error::Store(StoreError::internal("a push was left unanswered")));
-        answers
-            .into_iter()
-            .map(|error| match error {
-                Some(error) => Err(error),
-                None => stored.next().unwrap_or_else(lost),
-            })
-            .collect()
+        let answer = |refusal: Option<Error>| match refusal {
+            Some(error) => Err(error),
+            None => stored.next().unwrap_or_else(lost),
+        };
+        Ok(refusals.into_iter().map(answer).collect())
     }
 
     /// Stores jobs that are in order, together with whatever else is being pushed.

@@ -17,6 +17,7 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use crate::faults;
+use crate::store::hold::{Held, held, holding};
 
 /// How large rounds may be.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +59,16 @@ pub struct Rounds<K, I, O> {
     lanes: Mutex<HashMap<K, Lane<I, O>>>,
 }
 
+/// An item that waits for its round.
+struct Waiting<I, O> {
+    item: I,
+    answer: oneshot::Sender<O>,
+    /// It may be in its lane for longer than its caller waits.
+    held: Option<Held>,
+}
+
 struct Lane<I, O> {
-    waiting: VecDeque<(I, oneshot::Sender<O>)>,
+    waiting: VecDeque<Waiting<I, O>>,
     weight: usize,
     running: usize,
 }
@@ -108,7 +117,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
             return Err(RoundError::Overloaded);
         }
         lane.weight += weight;
-        lane.waiting.push_back((item, answer));
+        lane.waiting.push_back(Waiting { item, answer, held: held() });
         if lane.running == 0 || (lane.running < self.limits.overlap && lane.weight >= self.limits.large) {
             lane.running += 1;
             tokio::spawn(drive(self.clone(), key));
@@ -118,7 +127,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
 
     /// Takes the items of the next round of a lane. If nothing waits, or what waits is not worth a round
     /// beside those under way, the lane has one driver less in the same moment.
-    fn next_round(&self, key: &K) -> Vec<(I, oneshot::Sender<O>)> {
+    fn next_round(&self, key: &K) -> Vec<Waiting<I, O>> {
         let mut lanes = self.lanes();
         let Some(lane) = lanes.get_mut(key) else { return Vec::new() };
         if lane.waiting.is_empty() || (lane.running > 1 && lane.weight < self.limits.large) {
@@ -130,11 +139,12 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         }
         let mut round = Vec::new();
         let mut weight = 0;
-        while let Some((item, _)) = lane.waiting.front() {
-            if !round.is_empty() && weight + item.weight() > self.limits.round {
+        while let Some(next) = lane.waiting.front() {
+            let more = next.item.weight();
+            if !round.is_empty() && weight + more > self.limits.round {
                 break;
             }
-            weight += item.weight();
+            weight += more;
             round.extend(lane.waiting.pop_front());
         }
         lane.weight -= weight;
@@ -158,11 +168,18 @@ where
         if round.is_empty() {
             return;
         }
-        let (items, waiting): (Vec<I>, Vec<_>) = round.into_iter().unzip();
+        let (mut items, mut waiting, mut held) = (Vec::new(), Vec::with_capacity(round.len()), Vec::new());
+        for next in round {
+            items.push(next.item);
+            waiting.push(next.answer);
+            held.extend(next.held);
+        }
+        let held = (!held.is_empty()).then(|| Arc::new(held) as Held);
         // A round that panics loses its own items only: their senders are dropped.
         let (own, lane) = (rounds.clone(), key.clone());
         faults::point("round.begin").await;
-        let answers = AssertUnwindSafe(async move { (own.run)(lane, items).await }).catch_unwind().await;
+        let answers = AssertUnwindSafe(holding(held, async move { (own.run)(lane, items).await }));
+        let answers = answers.catch_unwind().await;
         faults::point("round.end").await;
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
             let _ = waiting.send(answer); // the caller may have left

@@ -9,10 +9,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 
 use super::meter::Event;
+use super::quotas::Places;
 use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::store::hold;
 use crate::store::{Fired, Firing, ListedSchedule, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
@@ -58,7 +60,7 @@ impl Queues {
         self.check_job(&rule.job).await?;
         let stages = rule.job.then.iter().map(|stage| &stage.queue);
         let new = self.new_queues(stages.chain(std::iter::once(&rule.queue)));
-        self.admit_queues(new).await?;
+        let queues = self.admit_queues(new).await?;
         for _ in 0..TRIES {
             let found = match self.0.store.schedule(name).await {
                 Err(StoreError::Unreadable(_)) if *precondition == Precondition::None => {
@@ -70,10 +72,12 @@ impl Queues {
             if !allows(precondition, found.as_ref()) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
-            if found.is_none() {
-                self.admit_new_schedule().await?;
-            }
+            let place = match &found {
+                None => Some(self.admit_new_schedule(name).await?),
+                Some(_) => None,
+            };
             if let Some(schedule) = self.replace(name, found, rule.clone()).await? {
+                place.into_iter().chain([queues]).for_each(Places::keep_all);
                 return Ok(schedule);
             }
         }
@@ -155,7 +159,7 @@ impl Queues {
     ) -> Result<ScheduleRun> {
         let (queues, name) = (self.clone(), name.clone());
         let request = key.map(IdempotencyKey::digest);
-        let run = tokio::spawn(async move { queues.run_by_hand(&name, request, &precondition).await });
+        let run = hold::spawn(async move { queues.run_by_hand(&name, request, &precondition).await });
         let lost = |_| StoreError::internal("a run of a schedule ended without a result");
         self.in_time(run).await?.map_err(lost)?
     }

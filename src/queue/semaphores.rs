@@ -15,7 +15,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
 use crate::job::{Invalid, JobSpec, QueueName, Reach, SemaphoreName, Timestamp};
-use crate::store::{Applied, Holder, Removal, SemaphoreView};
+use crate::store::{Applied, Holder, Named, Removal, SemaphoreView};
 
 /// The most holders that are shown.
 pub const HOLDERS_MAX: usize = 1000;
@@ -87,8 +87,9 @@ impl Queues {
         if !(1..=CAPACITY_MAX).contains(&capacity) {
             return Err(Error::invalid("/capacity", "must be 1 to 1000000"));
         }
-        self.admit_semaphore(name).await?;
+        let place = self.admit_semaphore(name).await?;
         self.0.store.save_semaphore(name, capacity).await?;
+        place.keep_all();
         self.offer([name.clone()]);
         self.semaphore(name).await
     }
@@ -97,7 +98,10 @@ impl Queues {
     pub async fn delete_semaphore(&self, name: &SemaphoreName) -> Result<()> {
         lock(&self.0.semaphores.known).remove(name);
         match self.0.store.remove_semaphore(name).await? {
-            Removal::Done => Ok(()),
+            Removal::Done => {
+                self.forget(Named::Semaphores, name.as_str());
+                Ok(())
+            }
             Removal::Unknown => Err(Error::UnknownSemaphore(name.clone())),
             Removal::InUse => Err(Error::SemaphoreInUse(name.clone())),
         }

@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::quotas::Places;
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::job::{QueueName, QueueSettings, Reach, Rules, Tokens};
-use crate::store::{Expected, Saved, SettingsSnapshot, StoreError, StoredSettings};
+use crate::store::{Expected, Named, Saved, SettingsSnapshot, StoreError, StoredSettings};
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
@@ -177,13 +178,14 @@ impl Queues {
             let (view, expected) = self.current(name, precondition).await?;
             let settings = change(view.settings)?;
             self.check(name, &settings)?;
-            self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?;
+            let mut places = vec![self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?];
             if expected == Expected::Absent {
-                self.admit_settings(name).await?;
+                places.push(self.admit_settings(name).await?);
             }
             let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
             let stored = StoredSettings { settings, version };
             if self.0.store.save_settings(name, Some(&stored), &expected).await? == Saved::Done {
+                places.into_iter().for_each(Places::keep_all);
                 return self.queue(name).await;
             }
         }
@@ -238,6 +240,8 @@ impl Queues {
             }
             let saved = self.0.store.save_settings(name, None, &expected).await;
             if saved.map_err(|error| error.after(removed))? == Saved::Done {
+                self.forget(Named::Settings, name.as_str());
+                self.forget(Named::Queues, name.as_str());
                 return self.refresh_settings().await;
             }
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use super::meter::{Event, Notes};
 use super::push::NewPush;
 use super::rounds::{self, Item, Limits, Rounds};
+use super::semaphores::check_known;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
@@ -77,7 +78,8 @@ impl Settle {
         pushed.flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue))).chain(target)
     }
 
-    fn check(&self, payload_bytes: usize, unknown: &HashSet<SemaphoreName>) -> Result<()> {
+    /// Refuses the first value that is out of its range.
+    fn check(&self, payload_bytes: usize) -> Result<()> {
         let (payload, field) = match &self.action {
             Action::Commit { result, .. } => (result, "/result"),
             Action::Extend { progress, .. } => (progress, "/progress"),
@@ -93,7 +95,7 @@ impl Settle {
             }
             Action::Commit { push, .. } => {
                 let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
-                    let checked = push.check(payload_bytes, unknown);
+                    let checked = push.check(payload_bytes);
                     checked.map_err(|invalid| invalid.under(&format!("/push/{n}")).into())
                 };
                 push.iter().enumerate().try_for_each(check)
@@ -106,6 +108,15 @@ impl Settle {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a job to push that names one of these semaphores, which do not exist.
+    fn check_semaphores(&self, unknown: &HashSet<SemaphoreName>) -> Result<()> {
+        let check = |(n, (_, push)): (usize, &(QueueName, NewPush))| {
+            let known = check_known(&push.spec, unknown);
+            known.map_err(|invalid| invalid.under(&format!("/push/{n}")).into())
+        };
+        self.pushed().iter().enumerate().try_for_each(check)
     }
 
     fn into_change(self, queues: &Queues, now: Timestamp) -> Change {
@@ -164,42 +175,51 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
 impl Queues {
     /// Settles jobs; each element stands for itself. Returns a result for each, in the same order.
     pub async fn settle(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
-        let now = match self.now() {
-            Ok(now) => now,
-            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
+        let count = settles.len();
+        self.settle_valid(settles).await.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn settle_valid(&self, settles: Vec<Settle>) -> Result<Vec<Result<Settled>>> {
+        let now = self.now()?;
+        let refused = |settle: &Settle| settle.check(self.options().payload_bytes).err().map(Err);
+        let mut answers: Vec<Option<Result<Settled>>> = settles.iter().map(refused).collect();
+        // What is wrong by itself, or has no token that ever was, asks the store nothing, and takes no place.
+        let in_order = |(settle, answer): (_, &Option<_>)| answer.is_none().then_some(settle);
+        let plausible = || {
+            let valid = settles.iter().zip(&answers).filter_map(in_order);
+            valid.filter(|settle: &&Settle| settle.claim.is_some())
         };
-        let pushes = settles.iter().flat_map(Settle::pushed).map(|(_, push)| &push.spec);
-        let unknown = match self.unknown_semaphores(pushes).await {
-            Ok(unknown) => unknown,
-            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let new = self.new_queues(settles.iter().flat_map(Settle::queues));
-        let refused = match self.refused_queues(new).await {
-            Ok(refused) => refused,
-            Err(error) => return settles.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let mut answers: Vec<Option<Result<Settled>>> = Vec::with_capacity(settles.len());
-        let mut changes = Vec::new();
-        for settle in settles {
-            let checked = settle.check(self.options().payload_bytes, &unknown);
-            if let Err(error) = checked.and_then(|()| self.check_queues(&refused, settle.queues())) {
-                answers.push(Some(Err(error)));
+        let pushed = plausible().flat_map(Settle::pushed).map(|(_, push)| &push.spec);
+        let unknown = self.unknown_semaphores(pushed).await?;
+        let (mut places, full) =
+            self.take_queues(&self.new_queues(plausible().flat_map(Settle::queues))).await?;
+        let (mut changes, mut named) = (Vec::new(), Vec::new());
+        for (settle, answer) in settles.into_iter().zip(&mut answers) {
+            if answer.is_some() {
                 continue;
             }
+            let known = settle.check_semaphores(&unknown);
+            if let Err(error) = known.and_then(|()| self.check_queues(&full, settle.queues())) {
+                *answer = Some(Err(error));
+                continue;
+            }
+            let queues =
+                places.of_each(std::iter::once(&settle).map(|settle| settle.queues().cloned().collect()));
             let change = settle.into_change(self, now);
-            let earlier = self.recall(&change);
             let settled = |outcome| Ok(Settled { id: change.id.clone(), outcome, pushed: Vec::new(), now });
-            answers.push(earlier.map(settled));
-            if answers.last().is_some_and(Option::is_none) {
+            *answer = self.recall(&change).map(settled);
+            if answer.is_none() {
                 changes.push(change);
+                named.extend(queues);
             }
         }
-        let mut settled = self.settle_changes(changes).await.into_iter();
+        let settled = self.settle_changes(changes).await;
+        places.keep_stored(&named, &settled);
+        let mut settled = settled.into_iter();
         let lost = || Err(StoreError::internal("a settle was left unanswered").into());
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost)))
-            .collect()
+        let answer =
+            |answer: Option<Result<Settled>>| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost));
+        Ok(answers.into_iter().map(answer).collect())
     }
 
     /// Settles jobs together with whatever else is being settled.
@@ -326,22 +346,30 @@ impl Queues {
 
     /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened.
     pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<usize> {
+        faults::point("overdue.read").await;
+        let (done, failed) = self.apply_all(changes).await?;
+        failed.map_or(Ok(done.len()), |error| Err(error.after(done.len() as u64).into()))
+    }
+
+    /// Applies changes, counts what happened, and wakes waiters for what came back: also for what comes behind a change that
+    /// the store failed. Returns what happened, and the first failure.
+    pub(super) async fn apply_all(&self, changes: Vec<Change>) -> Result<(Vec<Applied>, Option<StoreError>)> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
-        faults::point("overdue.read").await;
         let applied = self.0.store.apply(changes, &self.rules()).await;
-        let (mut done, mut notes) = (0, self.meter().notes());
+        let mut notes = self.meter().notes();
+        let (mut done, mut failed) = (Vec::with_capacity(applied.len()), None);
         for (verb, applied) in verbs.into_iter().zip(applied) {
             match applied {
                 Ok(applied) => {
-                    done += 1;
                     self.note(verb, &applied, now, &mut notes);
+                    done.push(applied);
                 }
                 // A conflict: extended, settled, or done by another server.
                 Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
-                Err(Denied::Store(error)) => return Err(error.into()),
+                Err(Denied::Store(error)) => drop(failed.get_or_insert(error)),
             }
         }
-        Ok(done)
+        Ok((done, failed))
     }
 }

@@ -7,7 +7,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{Reach, WorkerName, WorkerVersion};
-use crate::store::{Change, Holdings, Report, Worker};
+use crate::store::{Change, Holdings, Named, Report, Worker};
 
 /// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
 /// settle of any of its jobs makes all of it retry.
@@ -46,8 +46,9 @@ impl Queues {
     /// timeout that holds for it from now on, in milliseconds.
     pub async fn heartbeat(&self, worker: &WorkerName, heartbeat: Heartbeat) -> Result<(Holdings, u64)> {
         let report = heartbeat.report(self.options().defaults.worker_timeout_ms)?;
-        self.admit_worker(worker).await?;
+        let place = self.admit_worker(worker).await?;
         let holdings = self.0.store.heartbeat(worker, &report).await?;
+        place.keep_all();
         Ok((holdings, report.timeout_ms))
     }
 
@@ -71,12 +72,12 @@ impl Queues {
     pub async fn remove_worker(&self, name: &WorkerName) -> Result<u64> {
         let mut affected = 0;
         loop {
-            let held = self.0.store.held_by(name, STEP).await?;
+            let held = self.0.store.held_by(name, STEP).await.map_err(|error| error.after(affected))?;
             let found = held.len();
             let abandon = |claim| Operation::Abandon { claim, loss: Loss::Removed };
             let changes =
                 held.into_iter().map(|(id, claim)| Change { id, operation: abandon(claim) }).collect();
-            let taken = self.apply_overdue(changes).await?;
+            let taken = self.apply_overdue(changes).await.map_err(|error| error.after(affected))?;
             affected += taken as u64;
             if found < STEP || taken == 0 {
                 break;
@@ -85,6 +86,7 @@ impl Queues {
         // Only now: should this server die before, another one finds that the worker has timed out.
         let forgotten = self.0.store.forget_worker(name).await;
         let was_known = forgotten.map_err(|error| error.after(affected))?;
+        self.forget(Named::Workers, name.as_str());
         if affected == 0 && !was_known {
             return Err(Error::UnknownWorker(name.clone()));
         }

@@ -91,10 +91,11 @@ pub trait Batches {
     async fn waiting_in_batch(&self, id: &BatchId, after: Option<&JobId>, limit: usize)
     -> Result<Vec<JobId>>;
 
-    /// Returns every batch, by id, those after `after`.
+    /// Returns every batch, by id, those after `after`: up to `limit`, fewer where they are long, and none only where there are
+    /// no more.
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
 
-    /// Stores a batch of another store as it is, and some of its results. What is there already stays.
-    /// Returns whether the batch that is there now is equal.
+    /// Stores a batch of another store as it is, and some of its results. What is there already stays: where the batch, or one
+    /// of these results, is there and another, nothing is stored. Returns whether what is there now is equal.
     async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
 }

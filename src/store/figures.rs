@@ -1,6 +1,6 @@
 //! The part of the contract that is about figures: how many jobs there are in each state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -97,6 +97,9 @@ pub trait Figures: Send + Sync {
 
     /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64>;
+
+    /// Returns those of these queues that have jobs.
+    async fn with_jobs(&self, queues: &[QueueName]) -> Result<HashSet<QueueName>>;
 
     /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly
     /// wrong. Cheap if called no sooner than it asks for.

@@ -5,6 +5,7 @@
 //! `metered!` is the table of all methods that are measured alike. Those that open the store, stay usable
 //! while it is closed, or return no `Result` are written out below it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -210,6 +211,7 @@ metered! {
         summary(most: usize) -> Result<Summary>;
         counts(queue: &QueueName) -> Result<QueueCounts>;
         how_many(of: Named, limit: u64) -> Result<u64>;
+        with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
     }
     Requests {
@@ -266,6 +268,7 @@ metered! {
         export(after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
         import(jobs: Vec<Job>) -> Vec<Result<Imported>>, each jobs;
         export_keys(after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
+        keys_like(keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>>;
         import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
     }
 }

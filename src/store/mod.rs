@@ -18,6 +18,8 @@
 //! | [`Signals`] | signals between the servers over one database |
 //! | [`Transfer`] | copying everything from one store to another |
 //!
+//! [`hold`] keeps what a call holds, such as memory, for as long as work for it goes on.
+//!
 //! `mongo` and `sqlite` implement each trait in the file about it; [`metered`] wraps either.
 
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub mod access;
 pub mod admission;
 pub mod batches;
 pub mod figures;
+pub mod hold;
 pub mod jobs;
 pub mod metered;
 mod migrations;

@@ -1,7 +1,7 @@
 //! Pages that end by their bytes: long payloads and results must fill neither the memory nor a response.
 
 use super::ListedSchedule;
-use crate::job::{BatchResult, Job, Meta, Payload};
+use crate::job::{Batch, BatchResult, Job, Meta, OnFinished, Payload};
 
 /// How many bytes end a page: the element that reaches it is the last one.
 pub const PAGE_BYTES: usize = 8 << 20;
@@ -46,6 +46,13 @@ fn text(text: &str) -> usize {
 impl Weight for BatchResult {
     fn weight(&self) -> usize {
         self.result.as_ref().map_or(0, |result| result.as_str().len())
+    }
+}
+
+impl Weight for Batch {
+    fn weight(&self) -> usize {
+        let stages = |job: &OnFinished| FIELDS * (1 + job.then.len());
+        self.on_finished.as_ref().map_or(0, |job| job.payload.as_str().len() + stages(job)) + FIELDS
     }
 }
 

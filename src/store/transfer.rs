@@ -49,6 +49,9 @@ pub trait Transfer: Send + Sync {
     /// there are no more.
     async fn export_keys(&self, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
 
+    /// Returns what is stored of the keys of these queues and names, in this order.
+    async fn keys_like(&self, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>>;
+
     /// Stores keys of another store, whether or not their jobs are here. What is there already stays.
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
 }

@@ -1,10 +1,71 @@
 //! Batches and their results.
 
+use std::collections::VecDeque;
+
 use anyhow::bail;
 
 use super::{Digest, PAGE, Progress, with_retries};
 use crate::job::{Batch, BatchId, BatchResult, JobId};
 use crate::store::Store;
+
+/// Fails if a batch of the target, or one of its results, is not in the source or differs from it.
+pub async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+    let mut after = None;
+    while let Some(batches) = page(target, after.as_ref()).await? {
+        for there in &batches {
+            let original = with_retries(async || source.batch(&there.id).await).await?;
+            if original.as_ref() != Some(there) || !has_all(source, target, there).await? {
+                bail!(
+                    "conflict: the batch {} in the target differs from the source; nothing was written. Start with an \
+                     empty target",
+                    there.id
+                );
+            }
+        }
+        after = batches.last().map(|batch| batch.id.clone());
+    }
+    Ok(())
+}
+
+/// Returns whether the source has every result that the target has of a batch.
+async fn has_all(source: &dyn Store, target: &dyn Store, batch: &Batch) -> anyhow::Result<bool> {
+    let (mut ours, mut theirs) = (Results::of(source, batch), Results::of(target, batch));
+    while let Some(there) = theirs.next().await? {
+        loop {
+            match ours.next().await? {
+                Some(original) if original.id < there.id => {}
+                Some(original) if original == there => break,
+                _ => return Ok(false),
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The results of a batch, one by one, by the ids of their jobs.
+struct Results<'a> {
+    store: &'a dyn Store,
+    batch: &'a Batch,
+    page: VecDeque<BatchResult>,
+    last: Option<JobId>,
+}
+
+impl<'a> Results<'a> {
+    fn of(store: &'a dyn Store, batch: &'a Batch) -> Self {
+        Self { store, batch, page: VecDeque::new(), last: None }
+    }
+
+    async fn next(&mut self) -> anyhow::Result<Option<BatchResult>> {
+        if self.page.is_empty() {
+            self.page = results(self.store, self.batch, self.last.as_ref()).await?.into();
+        }
+        let next = self.page.pop_front();
+        if let Some(next) = &next {
+            self.last = Some(next.id.clone());
+        }
+        Ok(next)
+    }
+}
 
 /// Copies every batch with its results. A batch that the target already has is not changed, and must be equal.
 pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {

@@ -9,7 +9,8 @@
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
 //! and their last runs. Not copied are receipts and requests, which live for minutes and only serve retries: the
 //! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a reserve with an
-//! `Idempotency-Key` reserves other jobs. Nor are workers: each is known again after its next heartbeat, and until
+//! `Idempotency-Key` reserves other jobs. Nor are the deliveries that a `rate` counts: a queue with one may be delivered twice as
+//! many jobs as it allows within the first period. Nor are workers: each is known again after its next heartbeat, and until
 //! then keeps its jobs for their leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
@@ -18,6 +19,7 @@
 mod access;
 mod batches;
 mod digest;
+mod keys;
 mod progress;
 mod schedules;
 mod semaphores;
@@ -34,7 +36,7 @@ pub use self::verify::{Side, Verdict, verify};
 use crate::job::{Job, JobId, QueueName, Timestamp};
 use crate::store::transfer::same;
 use crate::store::{
-    Expected, HeldKey, Imported, Result as StoreResult, Saved, Store, StoreError, StoredSettings, chain,
+    Expected, Imported, Result as StoreResult, Saved, Store, StoreError, StoredSettings, chain,
 };
 
 /// The number of jobs or keys in one call.
@@ -46,6 +48,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const BREATH: Duration = Duration::from_millis(50);
 /// A job whose `purge_at` is this near counts as purged: the clocks of two stores differ.
 const MARGIN_MS: u64 = 1000;
+
+/// What is not copied, as the command says.
+pub const NOT_COPIED: &str =
+    "not copied: records of retries (receipts, idempotency keys), what rates have delivered lately, workers";
 
 /// Copies the content of `source` into `target` and compares the two. Both must have been migrated.
 ///
@@ -60,9 +66,12 @@ pub async fn copy(
     schedules::check(source, target).await?;
     semaphores::check(source, target).await?;
     access::check(source, target).await?;
+    check_settings(source, target).await?;
+    keys::check(source, target, progress).await?;
+    batches::check(source, target).await?;
     copy_settings(source, target).await?;
     access::copy(source, target).await?;
-    copy_keys(source, target, progress).await?;
+    keys::copy(source, target, progress).await?;
     semaphores::copy(source, target).await?;
     batches::copy(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
@@ -140,15 +149,20 @@ async fn all_settings(store: &dyn Store) -> anyhow::Result<HashMap<QueueName, St
     Ok(snapshot.queues)
 }
 
+/// Fails if the target has settings that the source has not.
+async fn check_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+    let (wanted, there) = (all_settings(source).await?, all_settings(target).await?);
+    match there.iter().find(|(queue, settings)| wanted.get(queue) != Some(settings)) {
+        Some((queue, _)) => bail!(
+            "conflict: the settings of the queue {queue} in the target differ from the source; nothing was written. \
+             Start with an empty target"
+        ),
+        None => Ok(()),
+    }
+}
+
 async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let (wanted, mut there) = (all_settings(source).await?, all_settings(target).await?);
-    let foreign = there.iter().find(|(queue, settings)| wanted.get(queue) != Some(settings));
-    if let Some((queue, _)) = foreign {
-        bail!(
-            "conflict: the settings of the queue {queue} in the target differ from the source; no setting was changed. \
-             Start with an empty target"
-        );
-    }
     for (queue, settings) in &wanted {
         if there.remove(queue).is_some() {
             continue;
@@ -164,27 +178,6 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
         }
     }
     Ok(())
-}
-
-async fn copy_keys(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
-    let (mut after, mut copied): (Option<HeldKey>, u64) = (None, 0);
-    loop {
-        let page = with_retries(async || source.export_keys(after.as_ref(), PAGE).await).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        let imported = with_retries(async || all_or_error(target.import_keys(page.clone()).await)).await?;
-        let other = page.iter().zip(imported).find(|(_, imported)| *imported == Imported::Different);
-        if let Some((key, _)) = other {
-            bail!(
-                "conflict: the key {:?} of the queue {} belongs to another job in the target than in the source; it \
-                 was not changed. Start with an empty target",
-                key.key.as_str(),
-                key.queue
-            );
-        }
-        copied += page.len() as u64;
-        progress.report("copying keys", copied, copied);
-        after = Some(last.clone());
-    }
 }
 
 async fn copy_jobs(

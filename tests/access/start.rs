@@ -77,4 +77,11 @@ pub async fn files_are_their_owners(place: &Place) {
     assert_eq!(create().status.code(), Some(1), "a file that is there is not overwritten");
     let server = Server::start(&place.url).await;
     ok(&get(&server, text.trim(), "/v1/queues").await);
+    drop(server);
+    // A call that fails leaves no file in the way of the next one.
+    let other = directory.path().join("b.key");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    command.args(["keys", "rotate", "AAAAAAAAAAAA", "--store", &place.url]);
+    let failed = command.arg("--output").arg(&other).output().unwrap();
+    assert!(!failed.status.success() && !other.exists(), "{failed:?}");
 }

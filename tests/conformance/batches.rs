@@ -353,6 +353,27 @@ pub async fn a_finished_batch_is_forgotten_after_its_time(store: &dyn Store) {
     assert_eq!(counted(store, &kept.id).await, (1, 0, 0, 0), "one that is unfinished stays");
 }
 
+pub async fn long_batches_make_short_pages(store: &dyn Store) {
+    let long = format!("\"{}\"", "x".repeat(1 << 20));
+    for _ in 0..20 {
+        let now = store.now().unwrap();
+        let on_finished = serde_json::from_str(&format!(r#"{{"queue":"after","payload":{long}}}"#)).unwrap();
+        let batch = Batch::new(IDS.next_batch(now), IDS.next(now), Some(on_finished), false, now);
+        assert!(store.import_batch(batch, Vec::new()).await.unwrap());
+    }
+    let (mut all, mut after) = (0, None);
+    loop {
+        let page = store.export_batches(after.as_ref(), 1000).await.unwrap();
+        assert!(page.len() < 20, "{} batches of a megabyte in one page", page.len());
+        all += page.len();
+        match page.last() {
+            Some(last) => after = Some(last.id.clone()),
+            None => break,
+        }
+    }
+    assert_eq!(all, 20);
+}
+
 pub async fn a_batch_comes_over_as_it_is(store: &dyn Store) {
     let made = create(store, vec![job("a"), job("a")], &Rules::default()).await;
     apply(store, commit_with(&take(store, "a").await, "1.50")).await.unwrap();
@@ -362,6 +383,11 @@ pub async fn a_batch_comes_over_as_it_is(store: &dyn Store) {
     assert!(store.import_batch(there[0].clone(), kept.clone()).await.unwrap(), "it is there and equal");
     assert!(!store.import_batch(made.clone(), Vec::new()).await.unwrap(), "it is there and another");
     assert_eq!(counted(store, &made.id).await, (1, 1, 0, 0), "and stays as it is");
+    let another = BatchResult { id: id("other"), ..kept[0].clone() };
+    assert!(!store.import_batch(made.clone(), vec![another.clone()]).await.unwrap());
+    assert_eq!(results(store, &made.id).await.len(), 1, "nor is anything added to it");
+    let changed = BatchResult { result: Some(payload("7")), ..kept[0].clone() };
+    assert!(!store.import_batch(there[0].clone(), vec![changed]).await.unwrap(), "a result is another");
     let copy = Batch { id: IDS.next_batch(made.created_at), ..there[0].clone() };
     assert!(store.import_batch(copy.clone(), kept.clone()).await.unwrap());
     assert_eq!(see_batch(store, &copy.id).await, copy);

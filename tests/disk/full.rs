@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::common::server::until;
 use crate::common::shim::DiskFault;
 use crate::lane::Lane;
-use crate::site::{Answer, LEASE_MS, Site};
+use crate::site::{Answer, Call, LEASE_MS, Site};
 
 /// What a server answers meanwhile: that the store is full, or that it is not available.
 const FAILING: [u16; 2] = [507, 503];
@@ -131,6 +131,79 @@ async fn the_disk_is_full_for_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_quota_is_used_up_for_a_while() {
     is_ill_for_a_while(DiskFault::QuotaFrom, &[507]).await;
+}
+
+/// The quota is used up in the middle of a call that is made of several steps: 507 promises that none was made.
+async fn keeps_its_promise(prepare: impl AsyncFn(&Site) -> (Call, String)) {
+    const PARTS: u64 = 12;
+    let (mut lane, mut answers, mut operations) = (Lane::start().await, Vec::new(), 0);
+    for part in 0..=PARTS {
+        let site = lane.site();
+        let (call, look) = prepare(&site).await;
+        let look = [site.path(&look)];
+        let (before, first) = (site.picture(&look).await.unwrap(), lane.shim.count());
+        if part > 0 {
+            lane.shim.arm(DiskFault::QuotaFrom, first + operations * (part - 1) / PARTS);
+        }
+        let (status, answer) = site.make(&call.act).await.expect("the server lives");
+        operations = operations.max(lane.shim.count() - first);
+        lane.shim.heal();
+        lane.server().until_ready().await;
+        if status == 507 {
+            assert_eq!(site.picture(&look).await.unwrap(), before, "part {part}: {answer}");
+        }
+        answers.push(status);
+        site.clear().await;
+    }
+    println!("of {operations} operations: {answers:?}");
+    assert!(answers[0] < 300 && answers.contains(&507) && answers.contains(&503), "{answers:?}");
+    lane.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redrive_that_has_begun_is_not_507() {
+    keeps_its_promise(async |site| {
+        for queue in ["@", "@.next"] {
+            let path = format!("/queues/{queue}");
+            if queue == "@.next" {
+                site.must(Method::PUT, &path, json!({"dead_letter": "@"})).await;
+            }
+            let jobs: Vec<Value> = (0..20).map(|n| json!({"payload": n, "max_attempts": 1})).collect();
+            site.must(Method::POST, &format!("{path}/jobs/batch"), json!({ "jobs": jobs })).await;
+            let held = site.must(Method::POST, &format!("{path}/reserve"), json!({"count": 20})).await;
+            for job in held["jobs"].as_array().unwrap() {
+                assert_eq!(site.make(&site.settle(job, "rollback", json!({})).act).await.unwrap().0, 200);
+            }
+        }
+        (site.post("/queues/@/redrive", json!({})), "/queues/@".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_whose_cancel_has_begun_is_not_507() {
+    keeps_its_promise(async |site| {
+        let jobs: Vec<Value> = (0..20).map(|n| json!({"queue": "@", "payload": n})).collect();
+        let batch = json!({"sealed": false, "jobs": jobs});
+        let batch = site.must(Method::POST, "/batches", batch).await;
+        let path = format!("/batches/{}", batch["id"].as_str().unwrap());
+        (site.call(Method::DELETE, &path, Value::Null), path)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_half_removed_is_not_507() {
+    keeps_its_promise(async |site| {
+        let jobs: Vec<Value> = (0..250).map(|n| json!({"payload": n})).collect();
+        site.must(Method::POST, "/queues/@/jobs/batch", json!({ "jobs": jobs })).await;
+        site.must(Method::POST, "/workers/@/heartbeat", json!({})).await;
+        let ask = json!({"count": 250, "lease_ms": LEASE_MS, "worker": "@"});
+        let held = site.must(Method::POST, "/queues/@/reserve", ask).await;
+        assert_eq!(held["jobs"].as_array().unwrap().len(), 250);
+        (site.call(Method::DELETE, "/workers/@", Value::Null), "/queues/@".to_owned())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -179,6 +179,39 @@ pub async fn large_batches_let_others_pass(place: &Place) {
     .await;
 }
 
+const USED: &str = "tailback_http_memory_bytes";
+
+/// Sends a request, leaves once it is worked on, and looks whether its body counts until the work is over. `pause` is where
+/// the work stands still meanwhile.
+async fn leaves(place: &Place, pause: &str, path: &str, body: Value) {
+    let points = tempfile::tempdir().unwrap();
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Server::start_with(&place.url, &faults).await;
+    server.push("warm", json!({"payload": 1})).await;
+    let text = body.to_string();
+    std::fs::write(points.path().join(pause), "pause").unwrap();
+    let request = server.http.post(format!("{}{path}", server.base)).json(&body);
+    let call = tokio::spawn(request.send());
+    until("it is worked on", || async { points.path().join(format!("{pause}.met")).exists() }).await;
+    call.abort();
+    assert!(call.await.is_err());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let used = metric(&server, USED).await;
+    assert!(used >= text.len() as f64, "{used} of {} bytes count while they are worked on", text.len());
+    std::fs::write(points.path().join(format!("{pause}.go")), "").unwrap();
+    until("all is given back", || async { metric(&server, USED).await == 0.0 }).await;
+}
+
+pub async fn what_a_client_that_left_has_pushed_counts_until_it_is_stored(place: &Place) {
+    let job = json!({"payload": "x".repeat(MB / 2)});
+    leaves(place, "round.begin", "/v1/queues/large/jobs", job).await;
+}
+
+pub async fn a_batch_of_a_client_that_left_counts_until_it_is_stored(place: &Place) {
+    let jobs = json!({"jobs": [{"queue": "large", "payload": "x".repeat(MB / 2)}]});
+    leaves(place, "transaction.attempted", "/v1/batches", jobs).await;
+}
+
 pub async fn unread_responses_share_the_memory(place: &Place) {
     let (server, before) = start(place).await;
     let payload = "x".repeat(MB / 2);

@@ -1,5 +1,7 @@
 //! `max_jobs`, `expires_in_ms`, and the sizes of bodies and payloads.
 
+use std::time::Duration;
+
 use super::support::*;
 
 pub async fn a_full_queue_refuses_until_a_job_ends(place: &Place) {
@@ -97,6 +99,80 @@ pub async fn there_are_only_so_many_names(place: &Place) {
         assert_eq!(got, status, "{key}: {answer}");
         assert!(status != 200 || answer["jobs"][0]["id"] == first.as_str(), "{answer}");
     }
+}
+
+/// What stores nothing takes no place, now or later.
+pub async fn a_call_that_does_nothing_takes_no_place(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__QUEUES", "4")]).await;
+    server.push("a", json!({"payload": 1})).await;
+    let never = json!({"id": "01AAAAAAAAAAAAAAAAAAAAAAAA", "reservation": "AAAAAAAAAAAAAAAAAAAAAAAAAA"});
+    let settle = async |call: &str, body: Value| {
+        let body = if body.is_object() { body } else { Value::Null };
+        let mut request = never.clone();
+        request.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        let path = format!("/v1/jobs/{}/{call}", request["id"].as_str().unwrap());
+        request.as_object_mut().unwrap().remove("id");
+        server.post(&path, request).await
+    };
+    for names in [["b", "c", "d"], ["e", "f", "g"]] {
+        for name in names {
+            refused(&settle("move", json!({"queue": name})).await, 409, "reservation-lost");
+            let invalid = json!({"payload": 1, "priority": 1, "max_attempts": 0});
+            refused(&server.post(&format!("/v1/queues/{name}/jobs"), invalid).await, 422, "invalid-field");
+        }
+        tokio::time::sleep(Duration::from_millis(1100)).await; // a count is a second old at most
+    }
+    let pushes: Vec<Value> = (0..900).map(|n| json!({"queue": format!("n{n}"), "payload": 1})).collect();
+    refused(&settle("commit", json!({"push": pushes[..3]})).await, 409, "reservation-lost");
+    let asked = async || {
+        let call = |name| format!("tailback_store_call_seconds_count{{call=\"{name}\"}}");
+        metric(&server, &call("counts")).await + metric(&server, &call("with_jobs")).await
+    };
+    let before = asked().await;
+    refused(&settle("commit", json!({"push": pushes})).await, 429, "limit-reached");
+    assert!(asked().await <= before + 1.0, "names are asked about together");
+    let mut answers = Vec::new();
+    for name in ["b", "c", "d", "e", "f", "g"] {
+        answers.push(server.post(&format!("/v1/queues/{name}/jobs"), json!({"payload": 1})).await.0);
+    }
+    assert_eq!(answers, [201, 201, 201, 429, 429, 429]);
+}
+
+pub async fn what_was_deleted_is_counted_anew(place: &Place) {
+    let server = Server::start_with(&place.url, FEW).await;
+    let (put, delete) = (reqwest::Method::PUT, reqwest::Method::DELETE);
+    for (make, method, path) in [
+        ("/v1/semaphores/NAME", put, "/v1/semaphores/NAME"),
+        ("/v1/workers/NAME/heartbeat", reqwest::Method::POST, "/v1/workers/NAME"),
+    ] {
+        let body = if method == reqwest::Method::PUT { json!({"capacity": 1}) } else { json!({}) };
+        let send =
+            async |name| server.send(method.clone(), &make.replace("NAME", name), Some(body.clone())).await;
+        assert_eq!(send("one").await.0, 200, "{make}");
+        let gone = server.send(delete.clone(), &path.replace("NAME", "one"), None).await;
+        assert!(gone.0 < 300, "{gone:?}");
+        until("there is room again", || async { send("two").await.0 == 200 }).await;
+        refused(&send("one").await, 429, "limit-reached");
+    }
+}
+
+/// What is wrong by itself asks the store nothing.
+pub async fn too_many_semaphores_do_not_reach_the_store(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "mail").await;
+    let names: Vec<String> = (0..100_000).map(|n| format!("s{n}")).collect();
+    let job = json!({"payload": 1, "semaphores": names});
+    let queued = json!({"queue": "mail", "payload": 1, "semaphores": names});
+    invalid(&server.post("/v1/queues/mail/jobs", job.clone()).await, "/semaphores");
+    invalid(&server.settle(&taken, "commit", json!({"push": [queued]})).await, "/push/0/semaphores");
+    invalid(&server.post("/v1/batches", json!({"jobs": [queued]})).await, "/jobs/0/semaphores");
+    let batch = json!({"jobs": [], "on_finished": queued});
+    invalid(&server.post("/v1/batches", batch).await, "/on_finished/semaphores");
+    let schedule = json!({"cron": "0 0 1 1 *", "queue": "mail", "job": job});
+    let path = "/v1/schedules/leap";
+    invalid(&server.send(reqwest::Method::PUT, path, Some(schedule)).await, "/job/semaphores");
+    let asked = metric(&server, "tailback_store_call_seconds_count{call=\"unknown_semaphores\"}").await;
+    assert!(asked == 0.0, "the store was asked {asked} times");
 }
 
 pub async fn a_full_queue_refuses_a_move(place: &Place) {

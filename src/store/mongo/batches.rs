@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
+use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReturnDocument;
 
@@ -21,7 +22,9 @@ use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, Result, Store as _, StoreError};
+use crate::store::{
+    BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, Store as _, StoreError,
+};
 
 #[async_trait]
 impl Batches for Mongo {
@@ -80,12 +83,17 @@ impl Batches for Mongo {
 
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
         let behind = doc! { "_id": { "$gt": after.map_or("", BatchId::as_str) } };
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
         let find = async {
             let all = self.collection(BATCHES).await?;
-            let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-            let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-            found.iter().map(to_batch).collect()
+            let mut cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(most).await.map_err(fault)?;
+            let mut page = PageBuilder::new(limit);
+            while !page.is_full()
+                && let Some(found) = cursor.try_next().await.map_err(fault)?
+            {
+                page.push(to_batch(&found)?);
+            }
+            Ok(page.into_items())
         };
         self.connection.within(find).await
     }
@@ -345,22 +353,36 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
 }
 
 async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result<bool> {
-    let batches = mongo.collection(BATCHES).await?;
-    let met = insert_each(&batches, vec![from_batch(batch)?]).await?;
-    if !results.is_empty() {
-        let documents = results.iter().map(|result| from_result(&batch.id, result)).collect();
-        let refused = insert_each(&mongo.collection(BATCH_RESULTS).await?, documents).await?;
-        if let Some(refused) = refused.into_iter().find(|refused| refused.code != DUPLICATE_KEY) {
-            return Err(StoreError::internal(refused.message));
+    let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
+    let there = batches.find_one(doc! { "_id": batch.id.as_str() }).await.map_err(fault)?;
+    let there = there.as_ref().map(to_batch).transpose()?;
+    if there.as_ref().is_some_and(|there| there != batch) {
+        return Ok(false);
+    }
+    let ids: Vec<String> = results.iter().map(|result| result_id(&batch.id, &result.id)).collect();
+    let mut found = kept.find(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
+    while let Some(document) = found.try_next().await.map_err(fault)? {
+        let there = to_result(&document)?;
+        if !results.contains(&there) {
+            return Ok(false);
         }
     }
-    match met.into_iter().next() {
-        None => Ok(true),
-        Some(met) if met.code == DUPLICATE_KEY => {
-            let there = batches.find_one(doc! { "_id": batch.id.as_str() }).await.map_err(fault)?;
-            Ok(there.as_ref().map(to_batch).transpose()?.is_some_and(|there| there == *batch))
-        }
-        Some(met) => Err(StoreError::internal(met.message)),
+    if there.is_none() {
+        insert_new(&batches, vec![from_batch(batch)?]).await?;
+    }
+    insert_new(&kept, results.iter().map(|result| from_result(&batch.id, result)).collect()).await?;
+    Ok(true)
+}
+
+/// Inserts documents, unless they are there.
+async fn insert_new(collection: &Collection<Document>, documents: Vec<Document>) -> Result<()> {
+    if documents.is_empty() {
+        return Ok(());
+    }
+    let refused = insert_each(collection, documents).await?;
+    match refused.into_iter().find(|refused| refused.code != DUPLICATE_KEY) {
+        Some(refused) => Err(StoreError::internal(refused.message)),
+        None => Ok(()),
     }
 }
 

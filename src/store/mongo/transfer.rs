@@ -35,6 +35,10 @@ impl Transfer for Mongo {
         self.connection.within(export_keys(self, after, limit)).await
     }
 
+    async fn keys_like(&self, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>> {
+        self.connection.within(keys_like(self, keys)).await
+    }
+
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
         let imported = self.connection.within(import_keys(self, keys)).await;
@@ -165,6 +169,14 @@ fn held(record: &Document) -> Result<HeldKey> {
         until: row.time("until")?.ok_or_else(|| row.fault("until"))?,
         run_at: row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?,
     })
+}
+
+/// Returns what is remembered of the keys of these queues and names.
+pub async fn keys_like(mongo: &Mongo, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>> {
+    let ids: Vec<String> = keys.iter().map(key_id).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let there = by_id(&mongo.collection(KEYS).await?, &ids).await?;
+    ids.iter().map(|id| there.get(*id).map(held).transpose()).collect()
 }
 
 /// Remembers the keys, unless they are there.

@@ -218,11 +218,13 @@ fn export(db: &Connection, after: Option<&BatchId>, limit: usize) -> Result<Vec<
         " FROM batches WHERE id > ?1 ORDER BY id LIMIT ?2"
     ))?;
     let mut rows = all.query(params![after.map_or("", BatchId::as_str), row::signed(limit)])?;
-    let mut batches = Vec::new();
-    while let Some(found) = rows.next()? {
-        batches.push(read(found)?);
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
+        && let Some(found) = rows.next()?
+    {
+        page.push(read(found)?);
     }
-    Ok(batches)
+    Ok(page.into_items())
 }
 
 fn keep(db: &Connection, batch: &BatchId, result: &BatchResult) -> Result<(), Fault> {
@@ -257,15 +259,19 @@ fn results(
     while !results.is_full()
         && let Some(found) = rows.next()?
     {
-        results.push(BatchResult {
-            id: row::parsed(found, 0, "job of a result")?,
-            queue: row::parsed(found, 1, "queue of a result")?,
-            state: row::parsed::<Ending>(found, 2, "state of a result")?,
-            finished_at: Timestamp::from_millis(found.get(3)?),
-            result: row::payload(found, 4, "result")?,
-        });
+        results.push(result(found)?);
     }
     Ok(results.into_items())
+}
+
+fn result(found: &Row<'_>) -> Result<BatchResult, Fault> {
+    Ok(BatchResult {
+        id: row::parsed(found, 0, "job of a result")?,
+        queue: row::parsed(found, 1, "queue of a result")?,
+        state: row::parsed::<Ending>(found, 2, "state of a result")?,
+        finished_at: Timestamp::from_millis(found.get(3)?),
+        result: row::payload(found, 4, "result")?,
+    })
 }
 
 fn waiting(
@@ -289,11 +295,23 @@ fn waiting(
 
 fn import(tx: &Tx<'_>, batch: &Batch, results: &[BatchResult]) -> Result<bool, Fault> {
     let there = get(tx, &batch.id)?;
+    if there.as_ref().is_some_and(|there| there != batch) {
+        return Ok(false);
+    }
+    let mut of_job = tx.prepare_cached(
+        "SELECT job, queue, state, finished_at, result FROM batch_results WHERE batch = ?1 AND job = ?2",
+    )?;
+    for ours in results {
+        let mut rows = of_job.query([batch.id.as_str(), ours.id.as_str()])?;
+        if rows.next()?.map(result).transpose()?.is_some_and(|there| there != *ours) {
+            return Ok(false);
+        }
+    }
     if there.is_none() {
         put(tx, batch)?;
     }
     for result in results {
         keep(tx, &batch.id, result)?;
     }
-    Ok(there.is_none_or(|there| there == *batch))
+    Ok(true)
 }

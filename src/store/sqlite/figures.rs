@@ -1,6 +1,6 @@
 //! Figures: how many jobs there are in each state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +31,11 @@ impl Figures for SqliteStore {
 
     async fn how_many(&self, of: Named, _: u64) -> Result<u64> {
         self.read(move |db, _| how_many(db, of)).await
+    }
+
+    async fn with_jobs(&self, queues: &[QueueName]) -> Result<HashSet<QueueName>> {
+        let queues = queues.to_vec();
+        self.read(move |db, _| with_jobs(db, &queues)).await
     }
 
     /// The transaction of every change counts: there is nothing to compare.
@@ -94,6 +99,18 @@ fn how_many(db: &Connection, of: Named) -> Result<u64, Fault> {
     };
     let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
     Ok(count.unsigned_abs())
+}
+
+/// Returns those of these queues that have jobs: no others have counters.
+fn with_jobs(db: &Connection, queues: &[QueueName]) -> Result<HashSet<QueueName>, Fault> {
+    let mut of_queue = db.prepare_cached("SELECT 1 FROM counters WHERE queue = ?1")?;
+    let mut there = HashSet::new();
+    for queue in queues {
+        if of_queue.exists([queue.as_str()])? {
+            there.insert(queue.clone());
+        }
+    }
+    Ok(there)
 }
 
 /// Returns the columns of `counters` in the order of its statements.

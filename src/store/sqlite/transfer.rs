@@ -32,6 +32,11 @@ impl Transfer for SqliteStore {
         self.read(move |db, _| export_keys(db, after.as_ref(), limit)).await
     }
 
+    async fn keys_like(&self, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>> {
+        let keys = keys.to_vec();
+        self.read(move |db, _| keys_like(db, &keys)).await
+    }
+
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
         match self.writer.run(move |db, _| import_keys(db, &keys)).await {
@@ -105,19 +110,27 @@ fn held(found: &rusqlite::Row<'_>) -> Result<HeldKey, Fault> {
     })
 }
 
-/// Remembers the keys, unless they are there.
-pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, Fault> {
+/// Returns what is remembered of the keys of these queues and names.
+pub fn keys_like(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>, Fault> {
     let mut by_key = db.prepare_cached(
         "SELECT queue, key, job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2",
     )?;
+    let mut there = Vec::with_capacity(keys.len());
+    for key in keys {
+        let mut rows = by_key.query([key.queue.as_str(), key.key.as_str()])?;
+        there.push(rows.next()?.map(held).transpose()?);
+    }
+    Ok(there)
+}
+
+/// Remembers the keys, unless they are there.
+pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, Fault> {
     let mut insert = db.prepare_cached(
         "INSERT INTO keys (queue, key, job, digest, until, run_at, look_at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
     )?;
     let mut imported = Vec::with_capacity(keys.len());
-    for key in keys {
-        let mut rows = by_key.query([key.queue.as_str(), key.key.as_str()])?;
-        let there = rows.next()?.map(held).transpose()?;
+    for (key, there) in keys.iter().zip(keys_like(db, keys)?) {
         imported.push(match there {
             Some(there) if there == *key => Imported::Same,
             Some(_) => Imported::Different,

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::faults;
 use crate::job::Timestamp;
 use crate::store::StoreError;
+use crate::store::hold::{Held, held};
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::{self, Fault, Health};
@@ -36,6 +37,8 @@ struct Ask<T, W> {
     work: W,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
+    /// The work may wait for longer than its caller.
+    held: Option<Held>,
 }
 
 impl<T, W> Unit for Ask<T, W>
@@ -52,12 +55,14 @@ where
     }
 
     fn reply(self: Box<Self>, committed: Result<(), StoreError>) {
-        let result = match (committed, self.value) {
+        let Self { work, value, reply, held } = *self;
+        let result = match (committed, value) {
             (Ok(()), Some(value)) => Ok(value),
             (Ok(()), None) => return, // it was not run
             (Err(error), _) => Err(error),
         };
-        drop(self.reply.send(result));
+        drop((work, held));
+        drop(reply.send(result));
     }
 }
 
@@ -91,12 +96,12 @@ impl Writer {
         T: Send + 'static,
         W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send + 'static,
     {
-        let line = held(&self.line).clone();
+        let line = locked(&self.line).clone();
         let Some(line) = line else {
             return Err(StoreError::unavailable("the store is closed"));
         };
         let (reply, outcome) = oneshot::channel();
-        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, reply });
+        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, reply, held: held() });
         let result = tokio::time::timeout(DEADLINE, async {
             line.send(unit).await.ok()?;
             outcome.await.ok()
@@ -111,8 +116,8 @@ impl Writer {
 
     /// Lets the thread finish what is queued, and waits for its end.
     pub async fn close(&self) {
-        drop(held(&self.line).take());
-        let thread = held(&self.thread).take();
+        drop(locked(&self.line).take());
+        let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
             // A thread that panicked has closed the database as well.
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -120,7 +125,7 @@ impl Writer {
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -12,6 +12,8 @@ pub mod counts;
 pub mod reconcile;
 pub mod summary;
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 
 use crate::job::QueueName;
@@ -35,6 +37,10 @@ impl Figures for Mongo {
 
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64> {
         self.connection.within(summary::how_many(self, of, limit)).await
+    }
+
+    async fn with_jobs(&self, queues: &[QueueName]) -> Result<HashSet<QueueName>> {
+        self.connection.within(summary::with_jobs(self, queues)).await
     }
 
     async fn reconcile(&self) -> Result<Reconciled> {

@@ -1,7 +1,7 @@
 //! The figures of all queues, and of one. The counters of all are read one by one only where they are few; else MongoDB adds them
 //! up, and what is read are those of the busiest. One queue's own figures read nothing of others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
@@ -135,6 +135,15 @@ pub async fn how_many(mongo: &Mongo, of: Named, limit: u64) -> Result<u64> {
         Named::Queues => Ok(added_up(mongo).await?.1),
         _ => documents.count_documents(Document::new()).await.map_err(fault),
     }
+}
+
+/// Returns those of these queues that have jobs.
+pub async fn with_jobs(mongo: &Mongo, queues: &[QueueName]) -> Result<HashSet<QueueName>> {
+    mongo.counters.flush().await?;
+    let named: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    let found = rows(mongo, doc! { "_id": { "$in": named } }, Document::new(), 0).await?;
+    let has_jobs = |row: &Row| row.by_state.iter().any(|count| *count > 0);
+    Ok(found.into_iter().filter(|(_, row)| has_jobs(row)).map(|(queue, _)| queue).collect())
 }
 
 /// Returns the figures of one queue.

@@ -1,0 +1,59 @@
+//! What a call holds for as long as work for it goes on, such as its part of the memory: also where its client has left, or
+//! where it has stopped waiting.
+//!
+//! A call's own future carries it ([`holding`]). Whatever outlives that future takes a share ([`held`]) along with what it has
+//! to do: a spawned task ([`spawn`]), an item that waits for its round, a write that waits for the thread that writes.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+/// A share of what a call holds. It is given back with the last one.
+pub type Held = Arc<dyn Any + Send + Sync>;
+
+tokio::task_local! {
+    static HELD: Held;
+}
+
+/// Does the work of a call that holds this.
+pub async fn holding<T>(held: Option<Held>, work: impl Future<Output = T>) -> T {
+    match held {
+        Some(held) => HELD.scope(held, work).await,
+        None => work.await,
+    }
+}
+
+/// Returns a share of what the current call holds.
+pub fn held() -> Option<Held> {
+    HELD.try_with(Clone::clone).ok()
+}
+
+/// Does work that goes on where its caller leaves.
+pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(holding(held(), work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_goes_on_keeps_its_share() {
+        let account: Held = Arc::new(());
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let call = holding(Some(account.clone()), async {
+            let work = spawn(async {
+                let _ = gone.await;
+            });
+            (work, held().is_some())
+        });
+        let (work, is_held) = call.await;
+        assert!(is_held && held().is_none());
+        tokio::task::yield_now().await;
+        assert_eq!(Arc::strong_count(&account), 2, "the task has a share");
+        drop(go);
+        work.await.unwrap();
+        assert_eq!(Arc::strong_count(&account), 1);
+    }
+}
