@@ -17,8 +17,10 @@ pub struct Head {
     pub retry_after_s: Option<u64>,
     /// The offset of the body, in bytes.
     start: usize,
-    /// The length of the body, in bytes.
+    /// The length of the body, in bytes; 0 until all chunks have come.
     length: usize,
+    /// Whether the body comes in chunks.
+    is_chunked: bool,
 }
 
 impl Head {
@@ -28,24 +30,23 @@ impl Head {
         let mut response = httparse::Response::new(&mut headers);
         let httparse::Status::Complete(start) = response.parse(text)? else { return Ok(None) };
         let status = response.code.unwrap_or_default();
-        let (mut length, mut retry_after_s) = (None, None);
+        let (mut length, mut retry_after_s, mut is_chunked) = (None, None, false);
         for header in response.headers {
             if header.name.eq_ignore_ascii_case("content-length") {
                 length = Some(number(header.value).context("the content-length is no number")?);
             } else if header.name.eq_ignore_ascii_case("retry-after") {
                 retry_after_s = number(header.value);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-                bail!(
-                    "the response has chunks, which this client does not support: is there a proxy in between?"
-                );
+                is_chunked = true;
             }
         }
         let length = match (length, status) {
             (_, 204) => 0,
             (Some(length), _) => length,
+            (None, _) if is_chunked => 0,
             (None, _) => bail!("a response with status {status} has no content-length"),
         };
-        Ok(Some(Self { status, retry_after_s, start, length: usize::try_from(length)? }))
+        Ok(Some(Self { status, retry_after_s, start, length: usize::try_from(length)?, is_chunked }))
     }
 
     /// Returns the body in the buffer of this response.
@@ -62,21 +63,53 @@ fn number(value: &[u8]) -> Option<u64> {
 /// Reads one whole response into `buffer`, replacing its content.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> anyhow::Result<Head> {
     buffer.clear();
-    let mut head = None;
+    let (mut head, mut chunks) = (None, None);
     loop {
         buffer.reserve(ROOM);
         let n = stream.read_buf(buffer).await.context("cannot read the response")?;
         anyhow::ensure!(n > 0, "the server closed the connection without a response");
         if head.is_none() {
             head = Head::parse(buffer)?;
-            let rest = head.map_or(0, |head| (head.start + head.length).saturating_sub(buffer.len()));
+            let rest = head.map_or(0, |head: Head| (head.start + head.length).saturating_sub(buffer.len()));
             buffer.reserve(rest);
         }
-        if let Some(head) = head {
+        if let Some(head) = head.as_mut().filter(|head| head.is_chunked) {
+            let chunks = chunks.get_or_insert(Chunks { at: head.start, end: head.start });
+            if chunks.join(buffer)? {
+                head.length = chunks.end - head.start;
+                return Ok(*head);
+            }
+        } else if let Some(head) = head {
             match buffer.len().checked_sub(head.start + head.length) {
                 Some(0) => return Ok(head),
                 Some(more) => bail!("the response is {more} bytes longer than its content-length"),
                 None => {}
+            }
+        }
+    }
+}
+
+/// The chunks of a body: those before `end` are joined, those from `at` on are as they came.
+struct Chunks {
+    at: usize,
+    end: usize,
+}
+
+impl Chunks {
+    /// Joins the chunks that are complete. Returns whether the last one was among them.
+    fn join(&mut self, buffer: &mut [u8]) -> anyhow::Result<bool> {
+        loop {
+            let size = httparse::parse_chunk_size(&buffer[self.at..]);
+            let size = size.map_err(|error| anyhow::anyhow!("the response has an invalid chunk: {error}"))?;
+            let httparse::Status::Complete((line, size)) = size else { return Ok(false) };
+            let (begin, size) = (self.at + line, usize::try_from(size)?);
+            if buffer.len() < begin + size + 2 {
+                return Ok(false);
+            }
+            buffer.copy_within(begin..begin + size, self.end);
+            (self.at, self.end) = (begin + size + 2, self.end + size);
+            if size == 0 {
+                return Ok(true);
             }
         }
     }
@@ -137,6 +170,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn chunks_are_joined_wherever_they_are_split() {
+        let text =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"job\r\n6\r\ns\":[]}\r\n0\r\n\r\n";
+        for at in 1..text.len() {
+            let (first, second) = text.split_at(at);
+            let (head, body) = reading(&[first, second], 1024).await.unwrap();
+            assert_eq!((head.status, body.as_slice()), (200, &b"{\"jobs\":[]}"[..]));
+        }
+    }
+
+    #[tokio::test]
     async fn no_content_has_no_length() {
         let (head, body) = reading(&[b"HTTP/1.1 204 No Content\r\n\r\n"], 1024).await.unwrap();
         assert_eq!((head.status, body.len()), (204, 0));
@@ -145,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_read_is_refused() {
         let refused: [(&[&[u8]], &str); 5] = [
-            (&[b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"], "chunks"),
+            (&[b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nx\r\n\r\n"], "chunk"),
             (&[b"HTTP/1.1 200 OK\r\n\r\n{}"], "no content-length"),
             (&[b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}"], "no number"),
             (&[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{}"], "1 bytes longer"),

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::budget::Held;
 
-/// About how many bytes are written at once.
-const PIECE: usize = 64 << 10;
+/// About how many bytes are written at once. A response that is no longer has its length in its head.
+const PIECE: usize = 256 << 10;
 
 /// The pieces of `{"jobs":[…],"cursor":…}`.
 struct Pieces<T> {
