@@ -238,6 +238,7 @@ macro_rules! every_case {
                 pops_pass_over_jobs_that_need_semaphores
                 semaphores_are_listed_by_name
                 a_long_line_is_worked_off
+                a_head_that_is_read_in_parts_is_judged_in_each
             }
             reserving {
                 a_queue_has_no_more_reserved_than_it_may

@@ -398,3 +398,18 @@ pub async fn a_long_line_is_worked_off(store: &dyn Store) {
     }
     assert_eq!(order, pushed, "in the order of delivery");
 }
+
+pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {
+    make(store, &[("s", 1)]).await;
+    let large = job("a").payload(&format!("\"{}\"", "x".repeat(1 << 20))).priority(1);
+    for _ in 0..6 {
+        push_all(store, vec![large.clone(); 3]).await;
+    }
+    push_all(store, vec![job("a").needs(&["s"]); 9]).await;
+    let won = store.claim(&[ask("a", 500), ask("a", 10)], &Rules::default()).await.won;
+    let won: Vec<Job> = won.into_iter().flat_map(|jobs| jobs.unwrap()).collect();
+    let holding = won.iter().filter(|job| !job.meta.semaphores.is_empty()).count();
+    assert_eq!((won.len(), holding, held(store, "s").await), (19, 1, 1));
+    let counts = counts_of(store, "a").await;
+    assert_eq!((counts.reserved, counts.blocked, counts.ready), (19, 8, 0));
+}

@@ -233,6 +233,9 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
 /// Writes the reservation of a job that needs no semaphores: what [`update`] would write, and nothing else.
 pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     let meta = &found.job.meta;
+    if !meta.semaphores.is_empty() {
+        return Err(Fault::stored("semaphores", "the job was not judged by them"));
+    }
     tx.prepare_cached(
         "UPDATE jobs SET state = ?, due = NULL, attempts = ?, started_at = ?, reserved_until = ?, \
          lease_ms = ?, worker = ?, claim = ?, rev = ? WHERE rowid = ?",
