@@ -252,7 +252,8 @@ metered! {
         unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
         remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
-        unblock_waiters(names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
+        waited_for(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;
+        unblock_waiters(names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>>;
     }
     Workers {
         heartbeat(worker: &WorkerName, report: &Report) -> Result<Holdings>;

@@ -18,8 +18,6 @@ use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
 
 /// The most queues whose jobs are called for a semaphore at once.
 const QUEUES_MAX: usize = 64;
-/// The most semaphores that are checked at once.
-const CHECKED_MAX: usize = 1000;
 
 #[async_trait]
 impl Semaphores for SqliteStore {
@@ -57,15 +55,16 @@ impl Semaphores for SqliteStore {
         self.writer.run(move |db, _| remove(db, &name)).await
     }
 
-    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
-        let names = match names {
-            Some(names) => names.to_vec(),
-            None => self.read(|db, _| waited_for(db)).await?,
-        };
+    async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
+        let after = after.cloned();
+        self.read(move |db, _| waited_for(db, after.as_ref(), limit)).await
+    }
+
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let rules = rules.clone();
+        let (names, rules) = (names.to_vec(), rules.clone());
         self.writer.run(move |tx, now| call(tx, &names, &rules, now)).await
     }
 }
@@ -175,13 +174,16 @@ fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
 pub const WAITED_FOR: &str =
     "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
 
-/// Returns the semaphores by which jobs are blocked: one seek in the index for each.
-fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
+/// Returns semaphores by which jobs are blocked: one seek in the index for each.
+fn waited_for(
+    db: &Connection,
+    after: Option<&SemaphoreName>,
+    limit: usize,
+) -> Result<Vec<SemaphoreName>, Fault> {
     let mut next = db.prepare_cached(WAITED_FOR)?;
     let mut names: Vec<SemaphoreName> = Vec::new();
-    while names.len() < CHECKED_MAX {
-        let last = names.last().map_or("", SemaphoreName::as_str).to_owned();
-        let mut rows = next.query([last])?;
+    while names.len() < limit {
+        let mut rows = next.query([names.last().or(after).map_or("", SemaphoreName::as_str)])?;
         let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "semaphore")).transpose()?;
         match found.flatten() {
             Some(name) => names.push(name),
@@ -194,13 +196,14 @@ fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
 fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> Result<Vec<Called>, Fault> {
     let (mut called, mut done) = (Vec::new(), HashSet::new());
     for name in names {
-        let queues = queues(tx, name)?;
-        if queues.is_empty() || !done.insert(name) {
+        let by_name = queues(tx, name)?;
+        if by_name.is_empty() || !done.insert(name) {
             continue;
         }
         let admission = admission(tx, [name].into_iter(), rules, now)?;
-        for queue in queues {
-            let calls = admission.calls(name, &queue);
+        let mut seen = HashSet::new();
+        for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
+            let calls = admission.calls(name, queue);
             for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
                 called.extend(unblock(tx, &id, name, &admission, now)?);
             }
@@ -210,7 +213,7 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
     Ok(called)
 }
 
-/// Returns the queues in which jobs are blocked by the semaphore.
+/// Returns the first queues, by name, in which jobs are blocked by the semaphore.
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
     let mut queues: Vec<QueueName> = Vec::new();
