@@ -201,6 +201,7 @@ on_every_store! {
     a_page_of_large_jobs_comes_in_time
     a_client_that_does_not_read_is_closed
     large_batches_let_others_pass
+    a_spoiled_job_concerns_itself_only
 }
 
 /// What only one store can hold.

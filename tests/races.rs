@@ -263,7 +263,9 @@ async fn a_claim_that_waited_for_its_round_meets_the_pause(place: &Place) {
         std::fs::write(point(".go"), "").unwrap();
         assert_eq!(call.await.unwrap(), Vec::<Value>::new(), "delivered after the pause");
         assert_eq!(paused(false).await.0, 200);
-        [".met", ".go"].map(|name| std::fs::remove_file(point(name)).unwrap());
+        for name in [".met", ".go"] {
+            std::fs::remove_file(point(name)).unwrap();
+        }
     }
     assert_eq!(take(&server, "reserve", json!({"count": 5})).await.len(), 3);
 }

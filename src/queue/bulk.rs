@@ -3,7 +3,7 @@
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Scope, Timestamp, Visible};
-use crate::store::{Change, Denied, Filter};
+use crate::store::{Change, Denied, Filter, ListedJob, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -37,7 +37,11 @@ impl Queues {
     pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>, caller: &Caller) -> Result<u64> {
         let may_return =
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
-        let operation = |job: &Job| may_return(job).then(|| Operation::Redrive { queue: queue.clone() });
+        // One that cannot be read stays dead.
+        let operation = |job: &ListedJob| {
+            let is_meant = job.as_ref().is_ok_and(may_return);
+            is_meant.then(|| Operation::Redrive { queue: queue.clone() })
+        };
         let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
         for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
             let left = limit.map(|limit| limit.saturating_sub(affected));
@@ -58,7 +62,7 @@ impl Queues {
         &self,
         filter: &Filter,
         limit: Option<u64>,
-        operation: impl Fn(&Job) -> Option<Operation> + Send,
+        operation: impl Fn(&ListedJob) -> Option<Operation> + Send,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -72,10 +76,10 @@ impl Queues {
             let Some(job) = jobs.last() else {
                 return Ok(affected);
             };
-            last = Some(job.meta.id.clone());
+            last = Some(listed_id(job).clone());
             let changes: Vec<Change> = jobs
                 .iter()
-                .filter_map(|job| Some(Change { id: job.meta.id.clone(), operation: operation(job)? }))
+                .filter_map(|job| Some(Change { id: listed_id(job).clone(), operation: operation(job)? }))
                 .collect();
             if changes.is_empty() {
                 continue;
@@ -90,6 +94,7 @@ impl Queues {
                         affected += 1;
                         self.note(verb, &applied, now, &mut notes);
                     }
+                    (Err(Denied::Store(StoreError::Unreadable(_))), _) => {} // it concerns no other
                     (Err(Denied::Store(error)), _) => return Err(error.after(affected).into()),
                     _ => {}
                 }
@@ -115,12 +120,17 @@ impl Queues {
             let Some(job) = jobs.last() else {
                 return Ok(affected);
             };
-            last = Some(job.meta.id.clone());
+            last = Some(listed_id(job).clone());
             let now = self.now()?;
-            let copies = jobs.into_iter().map(|job| self.copy(job, now)).collect();
+            let copies = jobs.into_iter().flatten().map(|job| self.copy(job, now)).collect();
             for pushed in self.push_jobs(copies).await {
-                pushed.map_err(|error| error.after(affected))?;
-                affected += 1;
+                match pushed {
+                    Err(Error::Store(StoreError::Unreadable(_))) => {} // another program wrote what it is a copy of
+                    pushed => {
+                        pushed.map_err(|error| error.after(affected))?;
+                        affected += 1;
+                    }
+                }
             }
         }
     }

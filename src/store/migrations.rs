@@ -15,6 +15,7 @@ macro_rules! migrations {
             "0008_semaphores"
             "0009_anchors"
             "0010_access"
+            "0011_moderate"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

@@ -144,7 +144,7 @@ impl World<'_> {
         let names = asked.unwrap_or_else(names);
         let blocked = names.iter().flat_map(|name| self.model.waiting(name).into_values().flatten());
         let blocked: Vec<JobId> = blocked.map(|job| job.id.clone()).collect();
-        let seen = self.store.get(&blocked).await.map_err(fault)?.into_iter().flatten();
+        let seen = self.store.get(&blocked).await.map_err(fault)?.into_iter().flatten().flatten();
         let called = seen.filter(|job| job.meta.state == State::Ready).map(|job| job.meta.id);
         self.model.call(&names, &called.collect(), &told)?;
         self.model.touched.extend(blocked);

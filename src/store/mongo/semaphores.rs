@@ -24,6 +24,7 @@ use crate::store::mongo::client::{count, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
+use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
@@ -332,8 +333,12 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
         let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
-        let allowed =
-            readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into()));
+        let metas = readable(&first, to_meta);
+        if metas.len() < first.len() {
+            let spoiled: Vec<&Document> = first.iter().filter(|found| to_meta(found).is_err()).collect();
+            unreadable::bury(mongo, &spoiled).await?; // they would be the first in their queue for ever
+        }
+        let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));
         chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
     }
     wake(mongo, &chosen).await?;

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
@@ -112,13 +112,15 @@ fn capacities(
     after: Option<&SemaphoreName>,
     limit: usize,
 ) -> Result<Vec<(SemaphoreName, u64)>, Fault> {
-    let mut all =
-        db.prepare_cached("SELECT name, capacity FROM semaphores WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-    let mut rows = all.query(params![after.map_or("", SemaphoreName::as_str), row::signed(limit)])?;
+    let mut all = db.prepare_cached("SELECT name, capacity FROM semaphores WHERE name > ?1 ORDER BY name")?;
+    let mut rows = all.query([after.map_or("", SemaphoreName::as_str)])?;
     let mut semaphores = Vec::new();
-    while let Some(found) = rows.next()? {
-        semaphores
-            .push((row::parsed(found, 0, "name of a semaphore")?, found.get::<_, i64>(1)?.unsigned_abs()));
+    while semaphores.len() < limit
+        && let Some(found) = rows.next()?
+    {
+        let capacity = found.get::<_, i64>(1)?.unsigned_abs();
+        let name = readable(row::parsed(found, 0, "name of a semaphore"))?;
+        semaphores.extend(name.map(|name| (name, capacity)));
     }
     Ok(semaphores)
 }
@@ -146,14 +148,18 @@ fn holders(db: &Connection, name: &SemaphoreName, limit: usize) -> Result<Vec<Ho
     let mut rows = holders.query(params![name.as_str(), row::signed(limit)])?;
     let mut holders = Vec::new();
     while let Some(found) = rows.next()? {
-        holders.push(Holder {
-            id: row::parsed(found, 0, "id")?,
-            queue: row::parsed(found, 1, "queue")?,
-            worker: row::parsed_if_any(found, 2, "worker")?,
-            reserved_until: row::time(found, 3)?.unwrap_or_default(),
-        });
+        holders.extend(readable(holder(found))?);
     }
     Ok(holders)
+}
+
+fn holder(found: &Row<'_>) -> Result<Holder, Fault> {
+    Ok(Holder {
+        id: row::parsed(found, 0, "id")?,
+        queue: row::parsed(found, 1, "queue")?,
+        worker: row::parsed_if_any(found, 2, "worker")?,
+        reserved_until: row::time(found, 3)?.unwrap_or_default(),
+    })
 }
 
 fn save(db: &Connection, name: &SemaphoreName, capacity: u64) -> Result<(), Fault> {
@@ -182,13 +188,12 @@ fn waited_for(
 ) -> Result<Vec<SemaphoreName>, Fault> {
     let mut next = db.prepare_cached(WAITED_FOR)?;
     let mut names: Vec<SemaphoreName> = Vec::new();
-    while names.len() < limit {
-        let mut rows = next.query([names.last().or(after).map_or("", SemaphoreName::as_str)])?;
-        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "semaphore")).transpose()?;
-        match found.flatten() {
-            Some(name) => names.push(name),
-            None => break,
-        }
+    let mut last = after.map_or(String::new(), |name| name.as_str().to_owned());
+    while names.len() < limit
+        && let Some(name) = next.query_row([&last], |row| row.get::<_, Option<String>>(0))?
+    {
+        names.extend(readable(name.parse().map_err(|error| Fault::stored("semaphore", error)))?);
+        last = name;
     }
     Ok(names)
 }
@@ -216,15 +221,12 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
 /// Returns the first queues, by name, in which jobs are blocked by the semaphore.
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
-    let mut queues: Vec<QueueName> = Vec::new();
-    while queues.len() < QUEUES_MAX {
-        let last = queues.last().map_or("", QueueName::as_str).to_owned();
-        let mut rows = next.query([name.as_str(), &last])?;
-        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "queue")).transpose()?;
-        match found.flatten() {
-            Some(queue) => queues.push(queue),
-            None => break,
-        }
+    let (mut queues, mut last): (Vec<QueueName>, _) = (Vec::new(), String::new());
+    while queues.len() < QUEUES_MAX
+        && let Some(queue) = next.query_row([name.as_str(), &last], |row| row.get::<_, Option<String>>(0))?
+    {
+        queues.extend(readable(queue.parse().map_err(|error| Fault::stored("queue", error)))?);
+        last = queue;
     }
     Ok(queues)
 }
@@ -237,7 +239,11 @@ fn unblock(
     admission: &Admission<'_>,
     now: Timestamp,
 ) -> Result<Option<Called>, Fault> {
-    let Some(found) = row::meta_of(tx, id)? else { return Ok(None) };
+    let Some(found) = readable(row::meta_of(tx, id))? else {
+        row::bury_by_id(tx, id)?; // it would be the first in its queue for ever
+        return Ok(None);
+    };
+    let Some(found) = found else { return Ok(None) };
     let meta = &found.job;
     if meta.state != UNBLOCK.from || !admission.allows(name, meta.into()) {
         return Ok(None);

@@ -72,9 +72,9 @@ fn claim_from(
 }
 
 /// Returns the first jobs of a queue in the order of delivery, and whether they are fewer than there are because they are
-/// long. A pop passes over those that need semaphores.
+/// long. A pop passes over those that need semaphores. What cannot be read is dead then.
 pub fn heads(
-    db: &Connection,
+    tx: &Tx<'_>,
     queue: &QueueName,
     wanted: usize,
     pop: bool,
@@ -84,11 +84,17 @@ pub fn heads(
     let mut above = i64::MAX;
     while heads.len() < wanted
         && bytes < row::HEAD_BYTES
-        && let Some(priority) = next_priority(db, queue, above)?
+        && let Some(priority) = next_priority(tx, queue, above)?
     {
-        let sql = if pop { DUE_FOR_POP } else { DUE };
-        heads.extend(due(db, sql, (queue, priority), wanted - heads.len(), now, &mut bytes)?);
-        above = priority;
+        let (sql, mut read) = (if pop { DUE_FOR_POP } else { DUE }, bytes);
+        let (jobs, spoiled) = due(tx, sql, (queue, priority), wanted - heads.len(), now, &mut read)?;
+        if spoiled.is_empty() {
+            heads.extend(jobs);
+            (above, bytes) = (priority, read);
+        }
+        for rowid in spoiled {
+            row::bury(tx, rowid)?; // and then others are read in their places
+        }
     }
     Ok((heads, bytes >= row::HEAD_BYTES))
 }
@@ -115,7 +121,7 @@ fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Optio
 pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head \
      WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC LIMIT 1";
 
-/// Returns the first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
+/// Returns the first due jobs of one priority, and the places of those that cannot be read. Expired ones are passed over: the reaper takes them away.
 fn due(
     db: &Connection,
     sql: &str,
@@ -123,7 +129,7 @@ fn due(
     limit: usize,
     now: Timestamp,
     bytes: &mut usize,
-) -> Result<Vec<Found<Job>>, Fault> {
+) -> Result<(Vec<Found<Job>>, Vec<i64>), Fault> {
     let mut due = db.prepare_cached(sql)?;
     row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)], bytes)
 }

@@ -1,0 +1,1 @@
+-- On MongoDB the validator no longer refuses changes of jobs that it would refuse as new ones. Here nothing does.
