@@ -240,6 +240,10 @@ macro_rules! every_case {
                 pops_pass_over_jobs_that_need_semaphores
                 semaphores_are_listed_by_name
                 a_long_line_is_worked_off
+                a_head_that_is_read_in_parts_is_judged_in_each
+                a_queue_that_misses_its_call_keeps_nothing
+                who_is_first_in_line_is_called_whatever_its_queue
+                semaphores_that_jobs_wait_for_are_listed_by_name
             }
             reserving {
                 a_queue_has_no_more_reserved_than_it_may

@@ -202,6 +202,7 @@ on_every_store! {
     a_client_that_does_not_read_is_closed
     large_batches_let_others_pass
     what_a_client_that_left_has_pushed_counts_until_it_is_stored
+    a_spoiled_job_concerns_itself_only
 }
 
 /// What only one store can hold.

@@ -443,13 +443,13 @@ async fn limiting(bench: &Bench, now: i64) {
         job
     });
     bench.insert(line.collect()).await;
-    let called = bench
-        .judge("a call", 8, bench.store.unblock_waiters(Some(std::slice::from_ref(&one)), &rules(None)))
-        .await;
+    let called =
+        bench.judge("a call", 8, bench.store.unblock_waiters(std::slice::from_ref(&one), &rules(None))).await;
     let called = called.unwrap().len();
     assert!((5..=10).contains(&called), "{called} for five places, in two queues");
+    let all = bench.judge("a look for all", 8, bench.store.waited_for(None, 1000)).await.unwrap();
     let again =
-        bench.judge("a look for all", 8, bench.store.unblock_waiters(None, &rules(None))).await.unwrap();
+        bench.judge("a call of all", 8, bench.store.unblock_waiters(&all, &rules(None))).await.unwrap();
     assert!(again.len() <= 10, "{}", again.len());
     let ask = ClaimAsk {
         queue: "limited-1".parse().unwrap(),

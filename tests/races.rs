@@ -246,7 +246,32 @@ fn is_stored(status: &Value, problem: &Value) -> bool {
     false
 }
 
+async fn a_claim_that_waited_for_its_round_meets_the_pause(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let environment = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Arc::new(Server::start_with(&place.url, &environment).await);
+    push_many(&server, "work", 3, json!({})).await;
+    let point = |name: &str| points.path().join(format!("round.begin{name}"));
+    for call in ["reserve", "pop"] {
+        std::fs::write(point(""), "pause").unwrap();
+        let caller = server.clone();
+        let call = tokio::spawn(async move { take(&caller, call, json!({})).await });
+        until("the round is about to begin", || async { point(".met").exists() }).await;
+        let paused =
+            |is: bool| server.send(reqwest::Method::PUT, "/v1/queues/work", Some(json!({"paused": is})));
+        assert_eq!(paused(true).await.0, 200);
+        std::fs::write(point(".go"), "").unwrap();
+        assert_eq!(call.await.unwrap(), Vec::<Value>::new(), "delivered after the pause");
+        assert_eq!(paused(false).await.0, 200);
+        for name in [".met", ".go"] {
+            std::fs::remove_file(point(name)).unwrap();
+        }
+    }
+    assert_eq!(take(&server, "reserve", json!({"count": 5})).await.len(), 3);
+}
+
 on_every_store! {
+    a_claim_that_waited_for_its_round_meets_the_pause
     every_job_goes_to_one_of_many_reservers
     every_job_is_popped_at_most_once
     a_token_whose_job_was_given_to_another_is_refused

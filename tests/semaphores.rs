@@ -120,6 +120,46 @@ async fn limits_of_a_queue_hold_across_servers(place: &Place) {
     }
 }
 
+/// More semaphores than one check is about.
+async fn every_semaphore_is_checked_in_its_turn(place: &Place) {
+    const SEMAPHORES: usize = 1001;
+    let mut server = Server::start(&place.url).await;
+    let names: Vec<String> = (0..SEMAPHORES).map(|n| format!("s{n:04}")).collect();
+    for name in &names {
+        put(&server, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await;
+    }
+    let push_all = async |queue: &str, jobs: Vec<Value>| {
+        let (status, answer) =
+            server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({"jobs": jobs})).await;
+        assert_eq!(status, 200, "{answer}");
+    };
+    push_all("held", names.chunks(16).map(|names| json!({"payload": 1, "semaphores": names})).collect())
+        .await;
+    let ask = json!({"count": 1000, "lease_ms": 600_000});
+    assert_eq!(server.reserve("held", ask.clone()).await.len(), SEMAPHORES.div_ceil(16));
+    for names in names.chunks(1000) {
+        push_all("work", names.iter().map(|name| json!({"payload": name, "semaphores": [name]})).collect())
+            .await;
+    }
+    assert_eq!(server.reserve("work", ask.clone()).await, Vec::<Value>::new());
+    assert!(server.terminate().await.success());
+    // Room that no server has heard of, behind the first thousand.
+    let file = rusqlite::Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
+    let last = &names[SEMAPHORES - 1];
+    file.execute("UPDATE semaphores SET capacity = 2 WHERE name = ?1", [last]).unwrap();
+    drop(file);
+    let server = Server::start(&place.url).await;
+    let won = server.reserve("work", json!({"wait_ms": 20_000})).await;
+    assert_eq!(won.iter().map(|job| &job["payload"]).collect::<Vec<_>>(), [last]);
+}
+
+/// What only one store lets another program do to a stopped server's database so simply.
+mod one_store {
+    use super::*;
+
+    on_one_store! { sqlite: every_semaphore_is_checked_in_its_turn }
+}
+
 on_every_store! {
     no_semaphore_has_too_many_holders_across_servers
     limits_of_a_queue_hold_across_servers

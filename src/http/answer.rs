@@ -11,17 +11,18 @@ use super::budget::Held;
 /// About how many bytes are written at once. A response that is no longer has its length in its head.
 const PIECE: usize = 256 << 10;
 
-/// The pieces of `{"jobs":[…],"cursor":…}`.
-struct Pieces<T> {
+/// The pieces of `{"jobs":[…],"unreadable":[…],"cursor":…}`.
+struct Pieces<T, U> {
     /// What the jobs take of the budget.
     _held: Option<Held>,
     jobs: std::vec::IntoIter<T>,
+    unreadable: Vec<U>,
     cursor: Option<String>,
     begun: bool,
     ended: bool,
 }
 
-impl<T: Serialize> Pieces<T> {
+impl<T: Serialize, U: Serialize> Pieces<T, U> {
     fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
         let mut piece = Vec::with_capacity(1024);
         let mut separator: &[u8] = if self.begun { b"," } else { b"{\"jobs\":[" };
@@ -31,6 +32,10 @@ impl<T: Serialize> Pieces<T> {
                     piece.extend_from_slice(separator);
                 }
                 piece.push(b']');
+                if !self.unreadable.is_empty() {
+                    piece.extend_from_slice(b",\"unreadable\":");
+                    serde_json::to_writer(&mut piece, &self.unreadable)?;
+                }
                 if let Some(cursor) = self.cursor.take() {
                     piece.extend_from_slice(b",\"cursor\":");
                     serde_json::to_writer(&mut piece, &cursor)?;
@@ -47,7 +52,7 @@ impl<T: Serialize> Pieces<T> {
     }
 }
 
-impl<T: Serialize> Iterator for Pieces<T> {
+impl<T: Serialize, U: Serialize> Iterator for Pieces<T, U> {
     type Item = serde_json::Result<Bytes>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -61,8 +66,18 @@ impl<T: Serialize> Iterator for Pieces<T> {
 }
 
 /// Returns the response that lists these jobs, which count until the client has read them.
-pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, cursor: Option<String>, held: Held) -> Response {
-    let mut pieces = Pieces { _held: Some(held), jobs: jobs.into_iter(), cursor, begun: false, ended: false };
+pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, held: Held) -> Response {
+    page(jobs, Vec::<()>::new(), None, held)
+}
+
+/// Returns the response that is a page of jobs; those that cannot be read come behind them.
+pub fn page<T, U>(jobs: Vec<T>, unreadable: Vec<U>, cursor: Option<String>, held: Held) -> Response
+where
+    T: Serialize + Send + 'static,
+    U: Serialize + Send + 'static,
+{
+    let jobs = jobs.into_iter();
+    let mut pieces = Pieces { _held: Some(held), jobs, unreadable, cursor, begun: false, ended: false };
     let body = match pieces.next() {
         Some(Ok(whole)) if pieces.ended => Body::from(whole),
         first => Body::from_stream(futures::stream::iter(first.into_iter().chain(pieces))),
@@ -79,9 +94,11 @@ mod tests {
         for count in [0, 1, 2, 5000] {
             for cursor in [None, Some("c\"".to_owned())] {
                 let jobs: Vec<String> = (0..count).map(|n| format!("job {n} {}", "x".repeat(50))).collect();
+                let unreadable: Vec<String> = cursor.iter().map(|_| "bad".to_owned()).collect();
                 let pieces = Pieces {
                     _held: None,
                     jobs: jobs.clone().into_iter(),
+                    unreadable: unreadable.clone(),
                     cursor: cursor.clone(),
                     begun: false,
                     ended: false,
@@ -92,6 +109,8 @@ mod tests {
                     (&value["jobs"], value["cursor"].as_str()),
                     (&serde_json::json!(jobs), cursor.as_deref())
                 );
+                let others = cursor.as_ref().map(|_| serde_json::json!(unreadable));
+                assert_eq!(value.get("unreadable"), others.as_ref());
             }
         }
     }

@@ -115,24 +115,32 @@ impl<'a> Admission<'a> {
     /// Whether this semaphore alone would let the job pass.
     pub fn allows(&self, name: &SemaphoreName, job: Rank<'_>) -> bool {
         let Some(gauge) = self.gauges.get(name) else { return false };
-        let reserved = gauge.line.iter().filter(|waiter| self.reserves(waiter, job)).count() as u64;
+        let reserved = gauge.line.iter().filter(|waiter| self.reserves(gauge, waiter, job)).count() as u64;
         gauge.room() > reserved
     }
 
-    /// Whether room in what both need is reserved for this waiter from that job.
-    fn reserves(&self, waiter: &Waiter, from: Rank<'_>) -> bool {
+    /// Whether room in this semaphore, which both need, is reserved for this waiter from that job.
+    fn reserves(&self, gauge: &Gauge, waiter: &Waiter, from: Rank<'_>) -> bool {
         if !waiter.is_before(from) || waiter.run_at > self.now || self.rules.paused(&waiter.queue) {
             return false;
         }
         let patience_ms = self.rules.defaults().semaphore_patience_ms;
         let is_impatient = waiter.waiting_since.plus_ms(patience_ms) <= self.now;
-        match (waiter.state, waiter.called_at) {
-            (State::Ready, Some(at)) if at.plus_ms(CALLED_MS) > self.now => {
-                is_impatient || waiter.priority > from.priority
+        match waiter.state {
+            State::Ready if self.has_missed_call(waiter) => false,
+            State::Ready => is_impatient || waiter.priority > from.priority,
+            // Where nobody came for a job of its queue, nobody would take the room.
+            _ => {
+                let is_missed = |other: &Waiter| other.queue == waiter.queue && self.has_missed_call(other);
+                is_impatient && !gauge.line.iter().any(is_missed)
             }
-            (State::Ready, _) => false,
-            _ => is_impatient,
         }
+    }
+
+    /// Whether the job could have been claimed for as long as room is reserved for one that was called.
+    fn has_missed_call(&self, waiter: &Waiter) -> bool {
+        let is_called = |at: Timestamp| at.plus_ms(CALLED_MS) > self.now;
+        waiter.state == State::Ready && waiter.run_at <= self.now && !waiter.called_at.is_some_and(is_called)
     }
 
     /// Delivers the job, which takes all that it needs.
@@ -148,6 +156,13 @@ impl<'a> Admission<'a> {
     /// Returns the job's semaphores that have room left for other jobs.
     pub fn offers<'j>(&self, job: &'j Meta) -> impl Iterator<Item = &'j SemaphoreName> {
         job.semaphores.iter().filter(|name| self.gauges.get(name).is_some_and(|gauge| gauge.room() > 0))
+    }
+
+    /// Returns the queues of the jobs that are first in line for this semaphore, in their order: room may be reserved for
+    /// them from all others, so that they come first.
+    pub fn queues_in_line(&self, name: &SemaphoreName) -> impl Iterator<Item = &QueueName> {
+        let line = self.gauges.get(name).map_or(&[][..], |gauge| &gauge.line);
+        line.iter().filter(|waiter| waiter.state == State::Blocked).map(|waiter| &waiter.queue)
     }
 
     /// Returns how many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
@@ -298,7 +313,15 @@ mod tests {
         let long = waiter(&first, State::Ready, NOW - 10_000, Some(NOW - 900));
         assert!(stopped(long, &equal));
         let missed = waiter(&first, State::Ready, NOW - 10_000, Some(NOW - 1000));
-        assert!(!stopped(missed, &lower));
+        assert!(!stopped(missed.clone(), &lower));
+        let next = waiter(&job("6", 3, 50, &["a"]), State::Blocked, NOW - 10_000, None);
+        let line = [missed, next.clone()];
+        assert!(stopped(next.clone(), &lower));
+        let is_stopped =
+            |line: &[Waiter]| admission(&rules, &[("a", 1, 0, line)]).stopped_by(&lower).is_some();
+        assert!(!is_stopped(&line), "nobody comes for its queue");
+        let elsewhere = Waiter { queue: "r".parse().unwrap(), ..next };
+        assert!(is_stopped(&[line[0].clone(), elsewhere]), "its queue is another");
         let line = [called];
         let admission = admission(&rules, &[("a", 3, 1, &line)]);
         assert_eq!(admission.calls(&name("a"), &"q".parse().unwrap()), 1, "one was called already");

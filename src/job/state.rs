@@ -154,6 +154,8 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Block, &[BLOCKED]),
     (State::Blocked, Verb::Unblock, &[READY]),
     (State::Ready, Verb::Bury, &[DEAD]),
+    (State::Reserved, Verb::Bury, &[DEAD]),
+    (State::Blocked, Verb::Bury, &[DEAD]),
     (State::Reserved, Verb::Commit, &[DONE, GONE, READY]), // ready: in the next stage of its route
     (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose response was lost
     (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
@@ -186,7 +188,7 @@ pub fn targets(from: State, verb: Verb) -> Option<&'static [Target]> {
     TRANSITIONS.iter().find(|(state, v, _)| *state == from && *v == verb).map(|(_, _, targets)| *targets)
 }
 
-/// The one row of the table for a verb that has one row with one target.
+/// A row of the table with one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transition {
     /// The state that a job must have.
@@ -198,8 +200,16 @@ pub struct Transition {
 impl Transition {
     /// Reads the row of a verb. Called in constants only: a verb without a row does not compile.
     pub const fn of(verb: Verb) -> Self {
+        Self::nth_of(verb, 0)
+    }
+
+    /// Reads the row of a verb that has so many rows before it.
+    pub const fn nth_of(verb: Verb, mut before: usize) -> Self {
         let mut row = 0;
-        while TRANSITIONS[row].1 as u8 != verb as u8 {
+        while TRANSITIONS[row].1 as u8 != verb as u8 || before > 0 {
+            if TRANSITIONS[row].1 as u8 == verb as u8 {
+                before -= 1;
+            }
             row += 1;
         }
         let (from, _, targets) = TRANSITIONS[row];

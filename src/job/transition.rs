@@ -14,7 +14,7 @@ use super::state::{self, State, Visible};
 use super::{Payload, QueueName, Reach, Rules, Stage, Timestamp};
 use crate::faults;
 
-pub use self::operation::{Loss, Operation};
+pub use self::operation::{Loss, OfUnreadable, Operation};
 
 /// What has become of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]

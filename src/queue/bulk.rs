@@ -3,7 +3,7 @@
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Reach, Scope, Timestamp, Visible};
-use crate::store::{Change, Filter};
+use crate::store::{Change, Filter, ListedJob, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -40,7 +40,8 @@ impl Queues {
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
         let (within, home) = (Reach::one(queue), caller.reach());
         let redrive = || Operation::Redrive { within: within.clone(), home: home.clone() };
-        let operation = |job: &Job| may_return(job).then(redrive);
+        // One that cannot be read stays dead.
+        let operation = |job: &ListedJob| job.as_ref().is_ok_and(may_return).then(redrive);
         let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
         for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
             let left = limit.map(|limit| limit.saturating_sub(affected));
@@ -54,7 +55,7 @@ impl Queues {
     /// Removes every job of the queue, also those that workers hold. Returns how many.
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
         let within = Reach::one(queue);
-        let cancel = |_: &Job| Some(Operation::Cancel { within: within.clone(), force: true });
+        let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
         self.each(&Filter::all(queue.clone()), None, cancel).await
     }
 
@@ -64,7 +65,7 @@ impl Queues {
         &self,
         filter: &Filter,
         limit: Option<u64>,
-        operation: impl Fn(&Job) -> Option<Operation> + Send,
+        operation: impl Fn(&ListedJob) -> Option<Operation> + Send,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -78,10 +79,10 @@ impl Queues {
             let Some(job) = jobs.last() else {
                 return Ok(affected);
             };
-            last = Some(job.meta.id.clone());
+            last = Some(listed_id(job).clone());
             let changes: Vec<Change> = jobs
                 .iter()
-                .filter_map(|job| Some(Change { id: job.meta.id.clone(), operation: operation(job)? }))
+                .filter_map(|job| Some(Change { id: listed_id(job).clone(), operation: operation(job)? }))
                 .collect();
             if changes.is_empty() {
                 continue;
@@ -115,12 +116,14 @@ impl Queues {
             let Some(job) = jobs.last() else {
                 return Ok(affected);
             };
-            last = Some(job.meta.id.clone());
+            last = Some(listed_id(job).clone());
             let now = self.now()?;
-            let copies = jobs.into_iter().filter(may_push).map(|job| self.copy(job, now)).collect();
+            let copies = jobs.into_iter().flatten().filter(may_push).map(|job| self.copy(job, now)).collect();
             let pushed = self.push_jobs(copies).await;
             affected += pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
-            if let Some(error) = pushed.into_iter().find_map(Result::err) {
+            // A copy of what another program spoiled is left out.
+            let is_own = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
+            if let Some(error) = pushed.into_iter().filter_map(Result::err).find(is_own) {
                 return Err(error.after(affected));
             }
         }

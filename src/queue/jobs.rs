@@ -7,7 +7,7 @@ use crate::job::spec::check_size;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Job, JobId, Payload, Reach, Timestamp};
-use crate::store::{Applied, Change, Filter, StoreError};
+use crate::store::{Applied, Cause, Change, Filter, ListedJob, StoreError, listed_id};
 
 /// What to change of a job that is not reserved.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +32,9 @@ pub enum Cancelled {
 impl Queues {
     /// Returns the job.
     pub async fn job(&self, id: &JobId) -> Result<Job> {
-        let found = self.0.store.get(std::slice::from_ref(id)).await?;
-        found.into_iter().next().flatten().ok_or_else(|| Error::UnknownJob(id.clone()))
+        let found = self.0.store.get(std::slice::from_ref(id)).await?.into_iter().next().flatten();
+        let found = found.ok_or_else(|| Error::UnknownJob(id.clone()))?;
+        found.map_err(|(_, why)| StoreError::Unreadable(Cause(why.into())).into())
     }
 
     /// Changes a job within these queues that is not reserved, done or dead, and returns what it is then.
@@ -73,17 +74,17 @@ impl Queues {
         Ok(applied)
     }
 
-    /// Returns the jobs of a queue, oldest first.
+    /// Returns the jobs of a queue, oldest first, also those that cannot be read.
     pub async fn browse(
         &self,
         filter: &Filter,
         after: Option<&JobId>,
         limit: usize,
-    ) -> Result<Page<Job, JobId>> {
+    ) -> Result<Page<ListedJob, JobId>> {
         let store = &self.0.store;
         let read = |after: Option<JobId>, limit| {
             async move { store.find(filter, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |job: &Job| job.meta.id.clone(), |_| true, read).await
+        self.page(after, limit, |job: &ListedJob| listed_id(job).clone(), |_| true, read).await
     }
 }

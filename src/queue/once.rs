@@ -348,7 +348,7 @@ impl Queues {
     async fn still_held(&self, claim: &Claim, ids: &[JobId]) -> Result<Vec<Job>> {
         let jobs = self.0.store.get(ids).await?;
         let held = |job: &Job| job.meta.state == State::Reserved && job.meta.claim.as_ref() == Some(claim);
-        Ok(jobs.into_iter().flatten().filter(held).collect())
+        Ok(jobs.into_iter().flatten().flatten().filter(held).collect())
     }
 
     fn request(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Request> {

@@ -307,9 +307,14 @@ impl Queues {
         claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    /// Runs one round of claims, and passes on which semaphores and queues may have room for others.
+    /// Runs one round of claims of one queue, and passes on which semaphores and queues may have room for others.
     async fn claim_round(&self, asks: &[ClaimAsk]) -> Vec<store::Result<Vec<Job>>> {
-        let Claims { won, resume, offers } = self.0.store.claim(asks, &self.rules()).await;
+        let rules = self.rules();
+        // Only now: the requests may have waited for the round before while the queue was paused.
+        if asks.first().is_some_and(|ask| rules.paused(&ask.queue)) {
+            return asks.iter().map(|_| Ok(Vec::new())).collect();
+        }
+        let Claims { won, resume, offers } = self.0.store.claim(asks, &rules).await;
         self.offer(offers);
         resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
         won
@@ -321,9 +326,6 @@ impl Queues {
         for queue in self.expand(&ask.queues).await? {
             if delivery.won.len() >= ask.count || delivery.is_full() {
                 break;
-            }
-            if rules.paused(&queue) {
-                continue;
             }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
             let (count, worker) = (ask.count - delivery.won.len(), ask.worker.clone());

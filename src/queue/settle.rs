@@ -367,6 +367,8 @@ impl Queues {
                 }
                 // A conflict: extended, settled, or done by another server.
                 Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
+                // A job that another program spoiled, which concerns no other.
+                Err(Denied::Store(StoreError::Unreadable(_))) => {}
                 Err(Denied::Store(error)) => drop(failed.get_or_insert(error)),
             }
         }

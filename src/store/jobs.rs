@@ -132,6 +132,17 @@ impl Filter {
     }
 }
 
+/// A job as it is stored, or the id of one that cannot be read, because another program wrote it, and why.
+pub type ListedJob = std::result::Result<Job, (JobId, String)>;
+
+/// Returns the id of a job that was read or cannot be.
+pub fn listed_id(job: &ListedJob) -> &JobId {
+    match job {
+        Ok(job) => &job.meta.id,
+        Err((id, _)) => id,
+    }
+}
+
 /// The verbs on jobs. They take lists and return a result for each element, in the same order.
 #[async_trait]
 pub trait Jobs: Send + Sync {
@@ -151,6 +162,9 @@ pub trait Jobs: Send + Sync {
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
 
     /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
+    ///
+    /// A job that cannot be read is [`Unreadable`](super::StoreError::Unreadable), except to what removes jobs: that
+    /// removes it, whoever holds it. What the server wants by itself makes it dead, and is refused.
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
 
     /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's
@@ -160,12 +174,12 @@ pub trait Jobs: Send + Sync {
     /// Returns the scheduled jobs that are due next, the earliest first: up to `limit` queues and moments.
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
 
-    /// Returns jobs by their ids.
-    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>>;
+    /// Returns jobs by their ids, each at its place.
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
 
     /// Returns the jobs that match the filter, by id, those after `after`: up to `limit`, fewer where they have
     /// [`PAGE_BYTES`](super::PAGE_BYTES), and else only where there are no more.
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
 
     /// Returns the queues that have jobs and whose name begins with `prefix`, by name, those after `after`.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;

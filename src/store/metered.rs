@@ -16,10 +16,10 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected,
-    Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedSchedule, Named, Opened,
-    Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
-    SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError,
-    StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Worker, Workers,
+    Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule,
+    Named, Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result,
+    Saved, Schedules, SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals,
+    Store, StoreError, StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
@@ -202,8 +202,8 @@ metered! {
         apply(changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>, each changes;
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
-        get(ids: &[JobId]) -> Result<Vec<Option<Job>>>;
-        find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>>;
+        get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
+        find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
         queues(prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
         stocked(queues: &[QueueName]) -> Result<Vec<QueueName>>;
     }
@@ -254,7 +254,8 @@ metered! {
         unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
         remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
-        unblock_waiters(names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
+        waited_for(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;
+        unblock_waiters(names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>>;
     }
     Workers {
         heartbeat(worker: &WorkerName, report: &Report) -> Result<Holdings>;

@@ -52,7 +52,9 @@ pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
-pub use jobs::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, Overdue};
+pub use jobs::{
+    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, ListedJob, Overdue, listed_id,
+};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};

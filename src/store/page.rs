@@ -1,6 +1,6 @@
 //! Pages that end by their bytes: long payloads and results must fill neither the memory nor a response.
 
-use super::ListedSchedule;
+use super::{ListedJob, ListedSchedule};
 use crate::job::{Batch, BatchResult, Job, Meta, OnFinished, Payload};
 
 /// How many bytes end a page: the element that reaches it is the last one.
@@ -41,6 +41,15 @@ fn text(text: &str) -> usize {
         _ => 1,
     };
     text.bytes().map(escaped).sum()
+}
+
+impl Weight for ListedJob {
+    fn weight(&self) -> usize {
+        match self {
+            Ok(job) => job.weight(),
+            Err((_, why)) => FIELDS + text(why),
+        }
+    }
 }
 
 impl Weight for BatchResult {

@@ -85,8 +85,11 @@ pub trait Semaphores {
     /// Removes a semaphore that no unfinished job needs.
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal>;
 
-    /// Makes jobs ready that are blocked by one of these semaphores (`None`: by any) which now has room for
-    /// them, the first of each queue, and returns them, the highest priority first. Idempotent: a job that
-    /// was unblocked and is not claimed yet takes up room.
-    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>>;
+    /// Returns semaphores by which jobs are blocked, by name, those after `after`. One seek for each.
+    async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;
+
+    /// Makes jobs ready that are blocked by one of these semaphores which now has room for them, the first of
+    /// each queue, and returns them, the highest priority first. Idempotent: a job that was unblocked and is
+    /// not claimed yet takes up room.
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>>;
 }

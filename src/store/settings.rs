@@ -32,11 +32,17 @@ pub struct SettingsSnapshot {
 /// The version of settings whose version cannot be read.
 pub const NO_VALID_VERSION: &str = "unreadable";
 
+/// Returns the version if it is one that a server may have made: others fit into no entity tag.
+pub(super) fn valid_version(version: String) -> Option<String> {
+    Some(version).filter(|version| version.bytes().all(|byte| matches!(byte, b'!' | b'#'..=b'~')))
+}
+
 impl SettingsSnapshot {
     /// Adds the settings of a queue as they are stored. Logs what cannot be read.
     pub(super) fn add(&mut self, queue: QueueName, value: serde_json::Value, version: Option<String>) {
         let (settings, wrong) = QueueSettings::stored(value);
-        let wrong = wrong.or_else(|| version.is_none().then(|| "the version is not a text".to_owned()));
+        let version = version.and_then(valid_version);
+        let wrong = wrong.or_else(|| version.is_none().then(|| "the version is not a valid text".to_owned()));
         if let Some(why) = wrong {
             tracing::error!(%queue, why, "the stored settings of a queue cannot be read whole; a PUT replaces them");
             self.unreadable.insert(queue.clone(), why);

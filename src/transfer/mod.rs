@@ -111,8 +111,9 @@ async fn check(source: &dyn Store, target: &dyn Store, progress: &mut Progress) 
         let originals = with_retries(async || source.get(&ids).await).await?;
         for (there, original) in page.iter().zip(&originals) {
             match original {
-                Some(original) if same(there, original) => {}
-                Some(original) => bail!(conflict_message(original, there)),
+                Some(Err((id, why))) => bail!("the job {id} of the source cannot be read: {why}"),
+                Some(Ok(original)) if same(there, original) => {}
+                Some(Ok(original)) => bail!(conflict_message(original, there)),
                 None if may_be_purged(there, now(source, target)?) => {}
                 None => bail!(
                     "the target holds the job {} (queue {}), which the source does not; nothing was written. \
@@ -201,7 +202,7 @@ async fn copy_jobs(
         let other = page.iter().zip(imported).find(|(_, imported)| *imported == Imported::Different);
         if let Some((job, _)) = other {
             let there = with_retries(async || target.get(std::slice::from_ref(&job.meta.id)).await).await?;
-            let there = there.into_iter().flatten().next();
+            let there = there.into_iter().flatten().flatten().next();
             bail!(conflict_message(job, there.as_ref().unwrap_or(job)));
         }
         copied += page.len() as u64;

@@ -87,7 +87,7 @@ pub async fn a_cancel_removes_what_nobody_holds(store: &dyn Store) {
             assert_eq!((cancelled, look(store, &id).await), (Outcome::Removed, None), "{state:?}");
         }
     }
-    assert_eq!(store.find(&tailback::store::Filter::all(queue("q")), None, 10).await.unwrap().len(), 1);
+    assert_eq!(find(store, &tailback::store::Filter::all(queue("q")), None, 10).await.len(), 1);
 }
 
 pub async fn the_holder_learns_of_a_cancel(store: &dyn Store) {
@@ -131,7 +131,7 @@ pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
             break;
         }
     }
-    let left = store.find(&tailback::store::Filter::all(queue("q")), None, 10).await.unwrap();
+    let left = find(store, &tailback::store::Filter::all(queue("q")), None, 10).await;
     assert_eq!(ids(&left), [jobs[2].0.clone()], "the reserved one");
 }
 

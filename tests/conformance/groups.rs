@@ -29,7 +29,7 @@ async fn push_group(store: &dyn Store, name: &str, group: &str, count: usize) ->
 }
 
 async fn states(store: &dyn Store, ids: &[JobId]) -> Vec<Option<State>> {
-    let found = store.get(ids).await.unwrap();
+    let found = get(store, ids).await;
     found.into_iter().map(|job| job.map(|job| job.meta.state)).collect()
 }
 
@@ -319,11 +319,11 @@ pub async fn a_group_can_be_browsed(store: &dyn Store) {
     let pushed = push_group(store, "q", "a", 3).await;
     push_group(store, "q", "b", 1).await;
     let a = Filter { group: Some("a".parse().unwrap()), ..Filter::all(queue("q")) };
-    assert_eq!(ids(&store.find(&a, None, 9).await.unwrap()), pushed);
-    assert_eq!(ids(&store.find(&a, Some(&pushed[0]), 1).await.unwrap()), pushed[1..2]);
+    assert_eq!(ids(&find(store, &a, None, 9).await), pushed);
+    assert_eq!(ids(&find(store, &a, Some(&pushed[0]), 1).await), pushed[1..2]);
     let blocked =
         Filter { state: Some(State::Blocked.visible(Timestamp::default(), Timestamp::default())), ..a };
-    assert_eq!(ids(&store.find(&blocked, None, 9).await.unwrap()), pushed[1..]);
+    assert_eq!(ids(&find(store, &blocked, None, 9).await), pushed[1..]);
 }
 
 pub async fn a_blocked_job_can_be_changed_and_taken_away(store: &dyn Store) {

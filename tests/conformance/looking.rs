@@ -8,13 +8,13 @@ use tailback::store::{Counts, Filter, Store};
 use super::support::*;
 
 async fn found(store: &dyn Store, filter: &Filter) -> Vec<JobId> {
-    ids(&store.find(filter, None, 1000).await.unwrap())
+    ids(&find(store, filter, None, 1000).await)
 }
 
 pub async fn get_answers_each_id_at_its_place(store: &dyn Store) {
     let pushed = push_all(store, vec![job("a"), job("b")]).await;
     let asked = [pushed[1].clone(), id("nobody"), pushed[0].clone(), pushed[1].clone()];
-    let jobs = store.get(&asked).await.unwrap();
+    let jobs = get(store, &asked).await;
     let got: Vec<_> = jobs.iter().map(|job| job.as_ref().map(|job| job.meta.id.clone())).collect();
     assert_eq!(got, [Some(pushed[1].clone()), None, Some(pushed[0].clone()), Some(pushed[1].clone())]);
 }
@@ -48,7 +48,7 @@ pub async fn browsing_goes_by_id_whatever_the_state(store: &dyn Store) {
     }
     let (mut pages, mut after) = (Vec::new(), None);
     loop {
-        let page = store.find(&Filter::all(queue("q")), after.as_ref(), 4).await.unwrap();
+        let page = find(store, &Filter::all(queue("q")), after.as_ref(), 4).await;
         let Some(last) = page.last() else { break };
         assert!(page.len() <= 4);
         after = Some(last.meta.id.clone());
@@ -78,7 +78,7 @@ pub async fn browsing_by_state(store: &dyn Store) {
         assert_eq!(found(store, &Filter::state(queue("q"), state)).await, jobs, "{state:?}");
     }
     let page = Filter::state(queue("q"), Visible::Ready);
-    assert_eq!(ids(&store.find(&page, Some(&ready[0]), 1).await.unwrap()), [ready[1].clone()]);
+    assert_eq!(ids(&find(store, &page, Some(&ready[0]), 1).await), [ready[1].clone()]);
 }
 
 pub async fn browsing_by_key(store: &dyn Store) {
@@ -105,7 +105,7 @@ pub async fn browsing_the_dead_lettered(store: &dyn Store) {
     }
     let filter = Filter { dead_lettered: true, ..Filter::all(queue("graves")) };
     assert_eq!(found(store, &filter).await, buried);
-    assert_eq!(ids(&store.find(&filter, Some(&buried[0]), 1).await.unwrap()), buried[1..2]);
+    assert_eq!(ids(&find(store, &filter, Some(&buried[0]), 1).await), buried[1..2]);
     apply_under(store, redrive(&buried[1], "graves"), &rules).await.unwrap();
     assert_eq!(found(store, &filter).await, [buried[0].clone(), buried[2].clone()]);
 }
@@ -255,7 +255,7 @@ pub async fn the_figures_of_many_queues_are_added_up(store: &dyn Store) {
 
 async fn counted(store: &dyn Store, name: &str) -> Counts {
     let mut by_state: HashMap<Visible, u64> = HashMap::new();
-    for job in store.find(&Filter::all(queue(name)), None, 10_000).await.unwrap() {
+    for job in find(store, &Filter::all(queue(name)), None, 10_000).await {
         *by_state.entry(job.meta.visible(store.now().unwrap())).or_default() += 1;
     }
     let count = |state| by_state.get(&state).copied().unwrap_or(0);

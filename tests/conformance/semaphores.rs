@@ -33,8 +33,14 @@ async fn call(store: &dyn Store, names: &[&str]) -> Vec<String> {
 
 async fn call_under(store: &dyn Store, names: &[&str], rules: &Rules) -> Vec<String> {
     let names: Vec<SemaphoreName> = names.iter().map(|text| name(text)).collect();
-    let called = store.unblock_waiters(Some(&names), rules).await.unwrap();
+    let called = store.unblock_waiters(&names, rules).await.unwrap();
     called.into_iter().map(|called| called.queue.to_string()).collect()
+}
+
+/// Calls who waits for any.
+async fn call_all(store: &dyn Store) -> Vec<String> {
+    let names = store.waited_for(None, 1000).await.unwrap();
+    call(store, &names.iter().map(SemaphoreName::as_str).collect::<Vec<_>>()).await
 }
 
 /// Rules under which everybody loses patience at once.
@@ -95,7 +101,7 @@ pub async fn claimers_at_once_never_pass_the_capacity(store: &dyn Store) {
             applied.unwrap();
         }
         won.iter().for_each(|job| assert!(left.remove(&job.meta.id), "delivered twice"));
-        store.unblock_waiters(None, &Rules::default()).await.unwrap();
+        call_all(store).await;
         left.is_empty().then_some(())
     })
     .await;
@@ -215,7 +221,7 @@ async fn room_is_kept_for_the_highest_priority(store: &dyn Store, n: &str) -> bo
     let taken = see(store, &pushed[1]).await;
     apply(store, commit(&taken)).await.unwrap();
     until("the room is given to the other", async || {
-        store.unblock_waiters(None, &Rules::default()).await.unwrap();
+        call_all(store).await;
         claim(store, ask(&a, 1)).await.pop()
     })
     .await;
@@ -239,8 +245,8 @@ async fn each_is_called_once(store: &dyn Store, n: &str) -> bool {
         apply(store, commit(holder)).await.unwrap();
         let first = call(store, &[&s]).await;
         let again = call(store, &[&s]).await;
-        let of_all = store.unblock_waiters(None, &Rules::default()).await.unwrap();
-        called.push((first, again.len(), of_all.iter().filter(|called| called.queue == queue(&a)).count()));
+        let of_all = call_all(store).await;
+        called.push((first, again.len(), of_all.iter().filter(|queue| **queue == a).count()));
     }
     let counts = counts_of(store, &a).await;
     if !still_holds(store, called_at).await {
@@ -339,7 +345,7 @@ pub async fn a_blocked_job_is_like_any_that_waits(store: &dyn Store) {
         push_all(store, vec![draft.clone(), draft.clone(), draft.clone(), draft.clone().expires(100), draft])
             .await;
     assert!(claim(store, ask("a", 1)).await.is_empty());
-    let blocked = ids(&store.find(&Filter::state(queue("a"), Visible::Blocked), None, 10).await.unwrap());
+    let blocked = ids(&find(store, &Filter::state(queue("a"), Visible::Blocked), None, 10).await);
     // The one that expires may have been passed over already.
     assert!(pushed[..3].iter().all(|id| blocked.contains(id)), "{blocked:?}");
     apply(store, cancel(&pushed[0], false)).await.unwrap();
@@ -405,4 +411,69 @@ pub async fn a_long_line_is_worked_off(store: &dyn Store) {
         call(store, &["s"]).await;
     }
     assert_eq!(order, pushed, "in the order of delivery");
+}
+
+pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {
+    make(store, &[("s", 1)]).await;
+    let large = job("a").payload(&format!("\"{}\"", "x".repeat(1 << 20))).priority(1);
+    for _ in 0..6 {
+        push_all(store, vec![large.clone(); 3]).await;
+    }
+    push_all(store, vec![job("a").needs(&["s"]); 9]).await;
+    let won = store.claim(&[ask("a", 500), ask("a", 10)], &Rules::default()).await.won;
+    let won: Vec<Job> = won.into_iter().flat_map(|jobs| jobs.unwrap()).collect();
+    let holding = won.iter().filter(|job| !job.meta.semaphores.is_empty()).count();
+    assert_eq!((won.len(), holding, held(store, "s").await), (19, 1, 1));
+    let counts = counts_of(store, "a").await;
+    assert_eq!((counts.reserved, counts.blocked, counts.ready), (19, 8, 0));
+}
+
+pub async fn a_queue_that_misses_its_call_keeps_nothing(store: &dyn Store) {
+    make(store, &[("s", 1)]).await;
+    let rules = impatient([]);
+    let holder = push_and_take(store, job("x").needs(&["s"])).await;
+    let idle = push_all(store, vec![job("a").needs(&["s"]); 2]).await;
+    assert!(claim_under(store, ask("a", 2), &rules).await.is_empty());
+    let behind = push_one(store, job("b").needs(&["s"])).await;
+    assert!(claim_under(store, ask("b", 1), &rules).await.is_empty());
+    apply(store, commit(&holder)).await.unwrap();
+    assert_eq!(call_under(store, &["s"], &rules).await, ["a"]);
+    // Nobody comes for the first: neither it nor the one behind it in its queue keeps the place from others.
+    let won = until("the place is given to the other queue", async || {
+        call_under(store, &["s"], &rules).await;
+        claim_under(store, ask("b", 1), &rules).await.pop()
+    })
+    .await;
+    assert_eq!(won.meta.id, behind);
+    assert_eq!(state_of(store, &idle[1]).await, Some(State::Blocked));
+    // Its queue is served again: the line is as it was.
+    apply(store, commit(&won)).await.unwrap();
+    assert_eq!(ids(&claim_under(store, ask("a", 2), &rules).await), idle[..1]);
+}
+
+pub async fn who_is_first_in_line_is_called_whatever_its_queue(store: &dyn Store) {
+    make(store, &[("s", 1)]).await;
+    let rules = impatient([]);
+    let holder = push_and_take(store, job("x").needs(&["s"])).await;
+    let first = push_one(store, job("z").needs(&["s"])).await;
+    let others: Vec<String> = (0..70).map(|n| format!("a{n:02}")).collect();
+    push_all(store, others.iter().map(|queue| job(queue).needs(&["s"])).collect()).await;
+    for queue in others.iter().map(String::as_str).chain(["z"]) {
+        assert!(claim_under(store, ask(queue, 1), &rules).await.is_empty());
+    }
+    apply(store, commit(&holder)).await.unwrap();
+    assert_eq!(call_under(store, &["s"], &rules).await, ["z"], "room is kept for it from all others");
+    assert_eq!(ids(&claim_under(store, ask("z", 1), &rules).await), [first]);
+}
+
+pub async fn semaphores_that_jobs_wait_for_are_listed_by_name(store: &dyn Store) {
+    make(store, &[("b", 1), ("c", 1), ("a", 1), ("d", 1)]).await;
+    assert_eq!(store.waited_for(None, 10).await.unwrap(), []);
+    push_and_take(store, job("x").needs(&["a", "b", "c"])).await;
+    push_all(store, ["c", "a", "b", "a", "d"].map(|text| job("q").needs(&[text])).to_vec()).await;
+    assert_eq!(claim(store, ask("q", 5)).await.len(), 1);
+    let names = ["a", "b", "c"].map(name);
+    assert_eq!(store.waited_for(None, 10).await.unwrap(), names);
+    assert_eq!(store.waited_for(None, 2).await.unwrap(), names[..2]);
+    assert_eq!(store.waited_for(Some(&names[1]), 2).await.unwrap(), names[2..]);
 }

@@ -12,7 +12,7 @@ use tailback::job::{
     Backoff, BatchId, Claim, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
     Stage, Timestamp,
 };
-use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Pushed, Store};
+use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Filter, Pushed, Store};
 
 use crate::common::server::PATIENCE;
 
@@ -294,7 +294,19 @@ pub async fn outcome(store: &dyn Store, change: Change, rules: &Rules) -> Outcom
 }
 
 pub async fn look(store: &dyn Store, id: &JobId) -> Option<Job> {
-    store.get(std::slice::from_ref(id)).await.unwrap().remove(0)
+    get(store, std::slice::from_ref(id)).await.remove(0)
+}
+
+/// Jobs by their ids, which must be readable.
+pub async fn get(store: &dyn Store, ids: &[JobId]) -> Vec<Option<Job>> {
+    let jobs = store.get(ids).await.unwrap();
+    jobs.into_iter().map(|job| job.map(Result::unwrap)).collect()
+}
+
+/// The jobs that a filter means, which must be readable.
+pub async fn find(store: &dyn Store, filter: &Filter, after: Option<&JobId>, limit: usize) -> Vec<Job> {
+    let jobs = store.find(filter, after, limit).await.unwrap();
+    jobs.into_iter().map(Result::unwrap).collect()
 }
 
 /// The job, which must be there.

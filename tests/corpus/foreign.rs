@@ -55,8 +55,7 @@ async fn fill(server: &Server) {
     }
 }
 
-/// Asks for everything. What is valid is served, and the server stays; requests that touch what is spoiled may fail, and are
-/// counted by what they asked for.
+/// Asks for everything. What is valid is served, and no request fails over what is spoiled. Returns how many there were.
 async fn walk(server: &Server) -> usize {
     let mut client = Client::new(server);
     let mut faults = Vec::new();
@@ -68,7 +67,15 @@ async fn walk(server: &Server) -> usize {
         if let Err(fault) = judge(&reply, &[200, 201, 202, 204, 404, 409, 422, 429]) {
             faults.push(format!("{method} {path} {body}: {fault}"));
         }
-        serde_json::from_slice::<Value>(&reply.body).unwrap_or(Value::Null)
+        // It is a valid number, which this parser does not hold.
+        match serde_json::from_str::<Value>(&reply.text().replace("1e400", "0")) {
+            Ok(value) => value,
+            Err(error) => {
+                let is_text = reply.body.is_empty() || path == "/metrics";
+                assert!(is_text, "{method} {path}: {error}: {}", reply.text());
+                Value::Null
+            }
+        }
     };
     let names = |list: &Value, name: &str| -> Vec<String> {
         list.as_array()
@@ -81,15 +88,15 @@ async fn walk(server: &Server) -> usize {
         ask("GET", path.to_owned(), "").await;
     }
     let queues = ask("GET", "/v1/queues?limit=1000".to_owned(), "").await;
-    let mut jobs = Vec::new();
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
     for queue in names(&queues["queues"], "name") {
         ask("GET", format!("/v1/queues/{queue}"), "").await;
         ask("GET", format!("/v1/queues/{queue}/stats"), "").await;
-        jobs.extend(names(
-            &ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await["jobs"],
-            "id",
-        ));
+        let page = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
+        jobs.extend(names(&page["jobs"], "id"));
+        unreadable.extend(names(&page["unreadable"], "id"));
     }
+    jobs.extend(unreadable.iter().cloned());
     for id in &jobs {
         ask("GET", format!("/v1/jobs/{id}"), "").await;
         ask("PATCH", format!("/v1/jobs/{id}"), r#"{"priority":1}"#).await;
@@ -118,13 +125,17 @@ async fn walk(server: &Server) -> usize {
     for id in &jobs {
         ask("DELETE", format!("/v1/jobs/{id}?force=true"), "").await;
     }
+    for queue in names(&queues["queues"], "name") {
+        let left = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
+        let left = [names(&left["jobs"], "id"), names(&left["unreadable"], "id")].concat();
+        assert!(!left.iter().any(|id| jobs.contains(id)), "{queue}: not removed: {left:?}");
+    }
     let pushed = ask("POST", "/v1/queues/valid/jobs".to_owned(), r#"{"payload":1}"#).await;
     let taken = ask("POST", "/v1/queues/valid/pop".to_owned(), &format!("{{\"wait_ms\":{}}}", 30_000)).await;
     assert_eq!(taken["jobs"][0]["id"], pushed["id"], "what is valid is served: {taken}");
-    println!("{} of {asked} requests failed over what is spoiled", faults.len());
-    for fault in faults.iter().take(5) {
-        println!("  {}", fault.chars().take(200).collect::<String>());
-    }
+    let shown: Vec<String> = faults.iter().map(|fault| fault.chars().take(200).collect()).collect();
+    assert!(faults.is_empty(), "{} of {asked} requests failed:\n{}", faults.len(), shown.join("\n"));
+    println!("{asked} requests, over {} jobs that cannot be read among {}", unreadable.len(), jobs.len());
     asked
 }
 

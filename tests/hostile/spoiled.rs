@@ -138,3 +138,83 @@ pub async fn a_spoiled_row_stops_nothing_else(place: &Place) {
     let server = Server::start(&place.url).await;
     assert_eq!(server.get("/v1/queues/bad").await.1["max_jobs"], 9_223_372_036_854_775_807_u64);
 }
+
+/// Spoils a field of these jobs that nothing looks for them by.
+async fn spoil(place: &Place, ids: &[&str]) {
+    if place.url.starts_with("sqlite:") {
+        let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
+        return execute(place, &format!("UPDATE jobs SET backoff = '{{' WHERE id IN ({})", ids.join(", ")));
+    }
+    let jobs = database(place).await.collection::<Document>("jobs");
+    let update = jobs.update_many(doc! { "_id": { "$in": ids } }, doc! { "$set": { "backoff": 7 } });
+    let spoiled = update.bypass_document_validation(true).await.unwrap().matched_count;
+    assert_eq!(spoiled, ids.len() as u64);
+}
+
+async fn unreadable(server: &Server, path: &str) -> Vec<String> {
+    let (status, page) = server.get(path).await;
+    assert_eq!(status, 200, "{page}");
+    let listed = page["unreadable"].as_array().into_iter().flatten();
+    assert!(listed.clone().all(|job| job["detail"].as_str().unwrap().contains("backoff")), "{page}");
+    listed.map(|job| job["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Jobs that have been spoiled where they wait, are held, are next in a group, or have a key.
+pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    put(&server, "/v1/semaphores/s", json!({"capacity": 1})).await;
+    let waiting = server.push("work", json!({"payload": 1, "priority": 1, "semaphores": ["s"]})).await;
+    let good = server.push("work", json!({"payload": 2, "semaphores": ["s"]})).await;
+    let expiring =
+        server.push("late", json!({"payload": 1, "expires_in_ms": 2000, "delay_ms": 60_000})).await;
+    let keyed = server.push("keyed", json!({"payload": 1, "key": "k"})).await;
+    server.push("line", json!({"payload": 1, "group": "g"})).await;
+    let next = server.push("line", json!({"payload": 2, "group": "g"})).await;
+    let held = server.push("held", json!({"payload": 1})).await;
+    let first = server.reserve("line", json!({"lease_ms": 600_000})).await.remove(0);
+    let lost = server.reserve("held", json!({"lease_ms": 2000})).await.remove(0);
+    assert!(server.terminate().await.success());
+    spoil(place, &[&waiting, &expiring, &keyed, &next, &held]).await;
+    let mut server = Server::start(&place.url).await;
+
+    assert_eq!(unreadable(&server, "/v1/queues/work/jobs").await, [waiting.clone()]);
+    let taken = server.post("/v1/reserve", json!({"queues": ["w*"], "count": 9})).await;
+    assert_eq!((taken.0, &taken.1["jobs"][0]["id"]), (200, &json!(good)), "{taken:?}");
+    assert_eq!(unreadable(&server, "/v1/queues/work/jobs?state=dead").await, [waiting.clone()]);
+    assert_eq!(server.get("/v1/queues/work/stats").await.1["counts"]["dead"], 1);
+    assert_eq!(server.settle(&lost, "commit", json!({})).await.1["code"], "unreadable");
+    assert_eq!(
+        server.settle(&first, "commit", json!({})).await.0,
+        200,
+        "its end is one thing, its group another"
+    );
+    let again = server.post("/v1/queues/keyed/jobs", json!({"payload": 1, "key": "k"})).await;
+    assert_eq!((again.0, &again.1["id"]), (200, &json!(keyed)), "{again:?}");
+    for id in [&held, &expiring] {
+        let queue = if *id == held { "held" } else { "late" };
+        let dead = format!("/v1/queues/{queue}/jobs?state=dead");
+        until("it is out of the way", || async { unreadable(&server, &dead).await == [id.clone()] }).await;
+    }
+    for queue in ["work", "held", "line"] {
+        assert_eq!(server.post(&format!("/v1/queues/{queue}/redrive"), json!({})).await.1["affected"], 0);
+    }
+    assert!(server.terminate().await.success());
+    let server = Server::start(&place.url).await;
+    for id in [&waiting, &expiring, &keyed, &next, &held] {
+        let path = format!("/v1/jobs/{id}");
+        let (status, problem) = server.get(&path).await;
+        assert_eq!((status, &problem["code"]), (409, &json!("unreadable")), "{problem}");
+        let edited = server.send(Method::PATCH, &path, Some(json!({"priority": 1}))).await;
+        assert_eq!((edited.0, &edited.1["code"]), (409, &json!("unreadable")), "{edited:?}");
+        assert_eq!(server.send(Method::DELETE, &path, None).await.0, 204);
+        assert_eq!(server.get(&path).await.0, 404);
+    }
+    assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1, "the valid one alone holds it");
+    server.push("line", json!({"payload": 3, "group": "g"})).await;
+    assert_eq!(server.reserve("line", json!({})).await.len(), 1, "the group goes on");
+    until("the counts are exact", || async {
+        let total = server.get("/stats").await.1["counts"].clone();
+        (total["dead"].clone(), total["reserved"].clone()) == (json!(0), json!(2))
+    })
+    .await;
+}

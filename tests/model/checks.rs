@@ -81,8 +81,9 @@ impl World<'_> {
             let seen = self.store.get(&ids).await.map_err(fault)?;
             for (id, seen) in ids.iter().zip(&seen) {
                 match (self.model.jobs.get_mut(id), seen) {
-                    (Some(job), Some(seen)) => job.check(seen)?,
+                    (Some(job), Some(Ok(seen))) => job.check(seen)?,
                     (None, None) => {}
+                    (_, Some(Err((id, why)))) => return Err(format!("job {id} cannot be read: {why}")),
                     (Some(_), None) => return Err(format!("job {id} is lost")),
                     (None, Some(seen)) => return Err(format!("job {id} is still there: {seen:?}")),
                 }
@@ -272,7 +273,7 @@ impl World<'_> {
 
     async fn check_filter(&self, filter: &Filter, is_meant: impl Fn(&Job) -> bool) -> Checked {
         let found = self.store.find(filter, None, ALL).await.map_err(fault)?;
-        let ids: Vec<&JobId> = found.iter().map(|job| &job.meta.id).collect();
+        let ids: Vec<&JobId> = found.iter().map(tailback::store::listed_id).collect();
         let jobs = self.model.jobs.values().filter(|job| job.queue == filter.queue && is_meant(job));
         let expected: Vec<&JobId> = jobs.map(|job| &job.id).collect();
         equal(&format!("what {filter:?} finds"), &ids, &expected)

@@ -144,7 +144,7 @@ impl World<'_> {
             let Some(members) = self.model.lines.get(&line).cloned() else { continue };
             let seen = self.store.get(&members).await.map_err(fault)?;
             let mut seen: Vec<_> =
-                seen.into_iter().flatten().map(|job| (job.meta.turn, job.meta.id)).collect();
+                seen.into_iter().flatten().flatten().map(|job| (job.meta.turn, job.meta.id)).collect();
             seen.sort();
             let seen: Vec<JobId> = seen.into_iter().map(|(_, id)| id).collect();
             let stood =

@@ -135,12 +135,16 @@ impl World<'_> {
     /// Calls those who wait for one semaphore, or for any; false where nobody was called.
     pub async fn call(&mut self, place: Option<u8>) -> Result<bool, String> {
         let asked = place.map(|place| vec![semaphore(place)]);
-        let told = self.store.unblock_waiters(asked.as_deref(), &self.rules).await.map_err(fault)?;
+        let meant = match &asked {
+            Some(names) => names.clone(),
+            None => self.store.waited_for(None, ALL).await.map_err(fault)?,
+        };
+        let told = self.store.unblock_waiters(&meant, &self.rules).await.map_err(fault)?;
         self.say(format!("call {asked:?} -> {told:?}"));
         let names = asked.unwrap_or_else(names);
         let blocked = names.iter().flat_map(|name| self.model.waiting(name).into_values().flatten());
         let blocked: Vec<JobId> = blocked.map(|job| job.id.clone()).collect();
-        let seen = self.store.get(&blocked).await.map_err(fault)?.into_iter().flatten();
+        let seen = self.store.get(&blocked).await.map_err(fault)?.into_iter().flatten().flatten();
         let called = seen.filter(|job| job.meta.state == State::Ready).map(|job| job.meta.id);
         self.model.call(&names, &called.collect(), &told)?;
         self.model.touched.extend(blocked);

@@ -258,11 +258,24 @@ pub async fn cancel(
     })
 }
 
+/// A job that cannot be read.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct UnreadableJob {
+    /// The job.
+    #[schema(value_type = String)]
+    id: JobId,
+    /// What is wrong with it.
+    detail: String,
+}
+
 /// Jobs of a queue.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct JobsPage {
     /// The jobs, oldest first.
     jobs: Vec<JobView>,
+    /// Those that cannot be read, because another program wrote them. They are delivered to nobody; `DELETE` removes one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<UnreadableJob>,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
@@ -296,6 +309,12 @@ pub async fn browse(
     let held = budget.take(page.items.iter().map(|job| job.weight()).sum())?;
     drop(turn);
     let (rules, now) = (queues.rules(), queues.now()?);
-    let jobs = page.items.into_iter().map(|job| JobView::new(job, &rules, now)).collect();
-    Ok(answer::jobs(jobs, page.next.as_ref().map(cursor), held))
+    let (mut jobs, mut unreadable) = (Vec::with_capacity(page.items.len()), Vec::new());
+    for listed in page.items {
+        match listed {
+            Ok(job) => jobs.push(JobView::new(job, &rules, now)),
+            Err((id, detail)) => unreadable.push(UnreadableJob { id, detail }),
+        }
+    }
+    Ok(answer::page(jobs, unreadable, page.next.as_ref().map(cursor), held))
 }

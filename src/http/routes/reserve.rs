@@ -83,7 +83,7 @@ async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk
             job: JobView::new(job, &rules, now),
         })
     };
-    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), None, held))
+    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), held))
 }
 
 /// Reserve jobs
@@ -175,5 +175,5 @@ pub async fn pop(
     let jobs = queues.pop(PopAsk { queue, count, wait_ms, credential: by.credential }).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
-    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), None, held))
+    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), held))
 }

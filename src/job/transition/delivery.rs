@@ -15,8 +15,9 @@ pub const RESERVE: Transition = Transition::of(Verb::Reserve);
 pub const BLOCK: Transition = Transition::of(Verb::Block);
 /// Nothing blocks the job any more.
 pub const UNBLOCK: Transition = Transition::of(Verb::Unblock);
-/// The store cannot read the job, so that there is no [`Meta`] to change: it must not stay at the head of its queue.
-pub const BURY: Transition = Transition::of(Verb::Bury);
+/// The store cannot read the job, so that there is no [`Meta`] to change: it must not stay where jobs are looked for.
+pub const BURY: [Transition; 3] =
+    [Transition::of(Verb::Bury), Transition::nth_of(Verb::Bury, 1), Transition::nth_of(Verb::Bury, 2)];
 
 /// How many attempts a delivery counts as.
 pub const ATTEMPTS_PER_DELIVERY: u32 = 1;

@@ -64,6 +64,18 @@ impl Operation {
         }
     }
 
+    /// Returns what it does to a job that the store cannot read.
+    pub fn of_unreadable(&self) -> OfUnreadable {
+        match self {
+            Self::Cancel { within, .. } => {
+                OfUnreadable::Remove(Self::Cancel { within: within.clone(), force: true })
+            }
+            Self::Purge { .. } => OfUnreadable::Remove(self.clone()),
+            Self::Lapse { .. } | Self::Abandon { .. } | Self::Expire { .. } => OfUnreadable::Bury,
+            _ => OfUnreadable::Refuse,
+        }
+    }
+
     /// Returns the JSON value that comes with it, if any.
     pub fn value(&self) -> Option<&Payload> {
         match self {
@@ -121,6 +133,17 @@ impl Operation {
             | Self::Redrive { .. } => None,
         }
     }
+}
+
+/// What an operation does to a job that the store cannot read, because another program wrote it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OfUnreadable {
+    /// This is done with what can be read of it: nobody could settle it, so that its holder is not asked.
+    Remove(Operation),
+    /// It is made dead, out of the way of what the server does by itself.
+    Bury,
+    /// Nothing.
+    Refuse,
 }
 
 /// How a job's worker was lost.

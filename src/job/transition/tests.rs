@@ -114,7 +114,7 @@ fn every_transition() -> HashSet<(State, Verb, Target)> {
             found.insert((before.state, Verb::Block, Some(behind.state)));
         }
     }
-    found.insert((BURY.from, Verb::Bury, Some(BURY.to)));
+    found.extend(BURY.map(|bury| (bury.from, Verb::Bury, Some(bury.to))));
     found
 }
 
@@ -134,7 +134,7 @@ fn what_happens_is_in_the_table_and_all_of_the_table_happens() {
 
 #[test]
 fn the_verbs_of_claims_have_one_row_with_one_target() {
-    for verb in [Verb::Reserve, Verb::Block, Verb::Unblock, Verb::Bury] {
+    for verb in [Verb::Reserve, Verb::Block, Verb::Unblock] {
         let rows: Vec<_> = TRANSITIONS.iter().filter(|(_, listed, _)| *listed == verb).collect();
         let Transition { from, to } = Transition::of(verb);
         assert_eq!(rows, [&(from, verb, &[Some(to)][..])]);

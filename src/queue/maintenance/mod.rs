@@ -32,6 +32,7 @@ use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
 use super::{Queues, Readiness, Result};
+use crate::job::SemaphoreName;
 use crate::store::StoreError;
 
 /// How many records one run of [`Maintenance::prune`] deletes.
@@ -57,6 +58,8 @@ pub struct Maintenance {
     poll: Mutex<PollState>,
     /// When all semaphores were checked last.
     semaphores_checked: Mutex<Option<Instant>>,
+    /// The last semaphore that was checked, where more of them come behind it.
+    last_semaphore: Mutex<Option<SemaphoreName>>,
     signals: Option<SignalStream>,
 }
 
@@ -78,6 +81,7 @@ impl Maintenance {
             coming: Mutex::default(),
             listening: Mutex::default(),
             semaphores_checked: Mutex::default(),
+            last_semaphore: Mutex::default(),
             signals,
         })
     }

@@ -127,14 +127,16 @@ pub async fn count<'a>(
             "pending": -number(ended.total()), "done": number(ended.done), "dead": number(ended.dead),
             "cancelled": number(ended.cancelled),
         };
+        let mut filter = doc! { "_id": id.as_str() };
+        let counts = increments.keys().map(|field| (field.clone(), doc! { "$type": "number" }.into()));
+        filter.extend(counts.collect::<Vec<_>>());
         let update = batches
-            .find_one_and_update(doc! { "_id": id.as_str() }, doc! { "$inc": increments })
+            .find_one_and_update(filter, doc! { "$inc": increments })
             .return_document(ReturnDocument::After)
             .projection(doc! { "on_finished": 0 });
-        // There is none where another program named a batch that never was.
-        if let Some(found) = update.session(tx.session()).await? {
-            counted.push(Counted { batch: to_batch(&found)?, finishes });
-        }
+        // There is none where another program named a batch that never was, or spoiled it.
+        let found = Vec::from_iter(update.session(tx.session()).await?);
+        counted.extend(readable(&found, to_batch).pop().map(|batch| Counted { batch, finishes }));
     }
     Ok(counted)
 }
@@ -156,8 +158,8 @@ pub async fn conclude(
             continue;
         }
         let whole = batches.find_one(doc! { "_id": batch.id.as_str() }).session(tx.session());
-        let Some(whole) = whole.await? else { continue };
-        let mut batch = to_batch(&whole)?;
+        let whole = Vec::from_iter(whole.await?);
+        let Some(mut batch) = readable(&whole, to_batch).pop() else { continue };
         let callback = end(&mut batch, rules, now, tx).await?;
         callbacks.extend(callback.map(|callback| (batch.id, callback)));
     }

@@ -170,6 +170,8 @@ const PASSING: [i32; 21] =
 const NO_SPACE: i32 = 14031;
 /// MongoDB's `DuplicateKey`.
 pub const DUPLICATE_KEY: i32 = 11000;
+/// MongoDB's `DocumentValidationFailure`: what this server writes is valid, so that it comes from what another wrote.
+pub const NOT_VALID: i32 = 121;
 /// MongoDB's `NamespaceExists`.
 pub const NAMESPACE_EXISTS: i32 = 48;
 
@@ -201,6 +203,7 @@ pub fn fault(error: Error) -> StoreError {
     let cause = Cause(error.to_string().into());
     match code(&error) {
         Some(NO_SPACE) => StoreError::Full(cause),
+        Some(NOT_VALID) => StoreError::Unreadable(cause),
         _ if passing || labelled => StoreError::Unavailable(cause),
         _ => StoreError::Internal(cause),
     }
@@ -256,6 +259,16 @@ pub struct NotInserted {
     pub index: usize,
     pub code: i32,
     pub message: String,
+}
+
+impl NotInserted {
+    /// Returns the error of what was to be inserted.
+    pub fn fault(self) -> StoreError {
+        match self.code {
+            NOT_VALID => StoreError::Unreadable(Cause(self.message.into())),
+            _ => StoreError::internal(self.message),
+        }
+    }
 }
 
 /// Inserts documents, each for itself, and returns those that were refused.
@@ -315,6 +328,7 @@ pub fn write_error(error: Option<&Document>) -> StoreError {
     let cause = Cause(error.map(ToString::to_string).unwrap_or_default().into());
     match code {
         Some(NO_SPACE) => StoreError::Full(cause),
+        Some(NOT_VALID) => StoreError::Unreadable(cause),
         Some(code) if PASSING.contains(&code) => StoreError::Unavailable(cause),
         _ => StoreError::Internal(cause),
     }

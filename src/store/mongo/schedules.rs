@@ -17,6 +17,7 @@ use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::settings::valid_version;
 use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, Store as _, StoreError, chain};
 
 #[async_trait]
@@ -97,7 +98,7 @@ fn parse(document: &Document) -> Result<Schedule> {
     Ok(Schedule {
         name: row.text("_id")?,
         rule: serde_json::from_str(json("rule")?).map_err(|_| row.fault("rule"))?,
-        version: row.text("version")?,
+        version: valid_version(row.text("version")?).ok_or_else(|| row.fault("version"))?,
         rev: row.number("rev")?,
         next_at: row.time("next_at")?,
         last_job: last_job.transpose()?,

@@ -6,7 +6,7 @@
 //! | `capacity` | how many jobs may hold it at once |
 //! | `rev` | random, replaced by every claim that reads it: two at once conflict, and one retries |
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
@@ -24,13 +24,12 @@ use crate::store::mongo::client::{count, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
+use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
-/// The most semaphores that one pass over all of them is about.
-const LOOK: i64 = 1000;
 
 #[async_trait]
 impl Semaphores for Mongo {
@@ -89,14 +88,15 @@ impl Semaphores for Mongo {
         Ok(transaction::until(self, self.connection.end()).run(Remove(name)).await?)
     }
 
-    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
+    async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
+        self.connection.within(waited_for(self, after, limit)).await
+    }
+
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>> {
         let calling = async {
-            let names: BTreeSet<SemaphoreName> = match names {
-                Some(names) => names.iter().cloned().collect(),
-                None => waited_for(self).await?,
-            };
+            let names: BTreeSet<&SemaphoreName> = names.iter().collect();
             let mut called = Vec::new();
-            for name in &names {
+            for name in names {
                 called.extend(call(self, name, rules).await?);
             }
             Called::sort(&mut called);
@@ -292,15 +292,20 @@ impl Transaction for Remove<'_> {
 }
 
 /// The semaphores by which jobs are blocked: a seek in the index for each.
-async fn waited_for(mongo: &Mongo) -> Result<BTreeSet<SemaphoreName>> {
+async fn waited_for(
+    mongo: &Mongo,
+    after: Option<&SemaphoreName>,
+    limit: usize,
+) -> Result<Vec<SemaphoreName>> {
     let pipeline = vec![
-        doc! { "$match": { "waits_for": { "$gt": "" } } },
+        doc! { "$match": { "waits_for": { "$gt": after.map_or("", SemaphoreName::as_str) } } },
         doc! { "$sort": { "waits_for": 1 } },
         doc! { "$group": { "_id": "$waits_for" } },
-        doc! { "$limit": LOOK },
+        doc! { "$sort": { "_id": 1 } },
+        doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
     ];
     let found = Reader::Plain(mongo).read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
-    Ok(readable(&found, |document| Row(document).text("_id")).into_iter().collect())
+    Ok(readable(&found, |document| Row(document).text("_id")))
 }
 
 /// Unblocks jobs that wait for one semaphore.
@@ -318,17 +323,22 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
     }
     let now = mongo.now()?;
     let admission = admission(&mut reader, &[name], rules, now).await.map_err(plain)?;
-    let mut chosen: Vec<Meta> = Vec::new();
-    for queue in readable(&queues, |queue| Row(queue).text::<QueueName>("_id")) {
-        let calls = usize::try_from(admission.calls(name, &queue)).unwrap_or(0);
+    let by_name = readable(&queues, |queue| Row(queue).text::<QueueName>("_id"));
+    let (mut chosen, mut seen): (Vec<Meta>, _) = (Vec::new(), HashSet::new());
+    for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
+        let calls = usize::try_from(admission.calls(name, queue)).unwrap_or(0);
         if calls == 0 {
             continue;
         }
         let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
-        let allowed =
-            readable(&first, to_meta).into_iter().filter(|meta| admission.allows(name, meta.into()));
+        let metas = readable(&first, to_meta);
+        if metas.len() < first.len() {
+            let spoiled: Vec<&Document> = first.iter().filter(|found| to_meta(found).is_err()).collect();
+            unreadable::bury(mongo, &spoiled).await?; // they would be the first in their queue for ever
+        }
+        let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));
         chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
     }
     wake(mongo, &chosen).await?;

@@ -81,7 +81,8 @@ impl Transaction for Save<'_> {
         let queues = tx.collection(QUEUES);
         let mut filter = doc! { "_id": queue.as_str() };
         if let Expected::Version(version) = expected {
-            let unreadable = Bson::from(doc! { "$not": { "$type": "string" } });
+            // As `valid_version` has it.
+            let unreadable = Bson::from(doc! { "$not": { "$regex": r"^[!#-~]*\z" } });
             filter.insert("version", if version == NO_VALID_VERSION { unreadable } else { version.into() });
         }
         let document = to.map(|to| {

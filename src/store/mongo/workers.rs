@@ -17,6 +17,7 @@ use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
+use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -75,7 +76,11 @@ impl Workers for Mongo {
 async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<Holdings> {
     see(mongo, worker, report).await?;
     let filter = doc! { "worker": worker.as_str(), "state": "reserved" };
-    let until = doc! { "$max": ["$reserved_until", { "$add": ["$$NOW", { "$ifNull": ["$lease_ms", 0] }] }] };
+    // No more than a lease can be: another program may have written anything.
+    let most = LEASE_MAX_MS.cast_signed();
+    let is_lease = doc! { "$and": [{ "$gte": ["$lease_ms", 0] }, { "$lte": ["$lease_ms", most] }] };
+    let lease = doc! { "$cond": [is_lease, "$lease_ms", 0] };
+    let until = doc! { "$max": ["$reserved_until", { "$add": ["$$NOW", lease] }] };
     let set = doc! { "reserved_until": until, "rev": rand::random::<i64>() };
     let update = vec![doc! { "$set": set }];
     let statement = doc! { "q": filter.clone(), "u": update, "multi": true, "hint": INDEX };

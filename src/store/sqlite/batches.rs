@@ -6,12 +6,12 @@ use rusqlite::{Connection, Row, params};
 use crate::job::batch::{Endings, Finish};
 use crate::job::{ApiKeyId, Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::children::{self, Fate};
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result};
+use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, StoreError};
 
 #[async_trait]
 impl Batches for SqliteStore {
@@ -51,7 +51,7 @@ impl Batches for SqliteStore {
 
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
         let id = id.clone();
-        self.read(move |db, _| get(db, &id)).await
+        self.read(move |db, _| get(db, &id)).await.map_err(StoreError::unreadable)
     }
 
     async fn batch_results(
@@ -112,7 +112,9 @@ pub fn count(
         while rows.next()?.is_some() {}
         is_over
     };
-    match if is_over == Some(true) { get(tx, &finish.batch)? } else { None } {
+    // One that cannot be read ends without its callback: the end of its jobs is more than that.
+    let batch = if is_over == Some(true) { readable(get(tx, &finish.batch))?.flatten() } else { None };
+    match batch {
         Some(mut batch) => {
             let callback = end_if_over(tx, &mut batch, rules, now)?;
             put(tx, &batch)?;
@@ -259,7 +261,7 @@ fn results(
     while !results.is_full()
         && let Some(found) = rows.next()?
     {
-        results.push(result(found)?);
+        readable(result(found))?.into_iter().for_each(|result| results.push(result));
     }
     Ok(results.into_items())
 }
@@ -288,7 +290,7 @@ fn waiting(
     let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
     let mut ids = Vec::new();
     while let Some(found) = rows.next()? {
-        ids.push(row::parsed(found, 0, "id")?);
+        ids.extend(readable(row::parsed(found, 0, "id"))?);
     }
     Ok(ids)
 }

@@ -11,7 +11,7 @@ use crate::store::{Cause, StoreError};
 pub enum Fault {
     /// SQLite refused or failed.
     #[error(transparent)]
-    Sql(#[from] rusqlite::Error),
+    Sql(rusqlite::Error),
     /// A row holds what this version never writes.
     #[error("the stored {what} is not valid: {cause}")]
     Stored {
@@ -26,6 +26,35 @@ impl Fault {
     /// Returns a [`Fault::Stored`].
     pub fn stored(what: &'static str, cause: impl std::fmt::Display) -> Self {
         Self::Stored { what, cause: cause.to_string() }
+    }
+}
+
+/// A value that is not of the type that was asked for is one that this version never writes.
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::Error::{
+            FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+        };
+        match error {
+            InvalidColumnType(..)
+            | IntegralValueOutOfRange(..)
+            | FromSqlConversionFailure(..)
+            | Utf8Error(..) => Self::stored("value", error),
+            error => Self::Sql(error),
+        }
+    }
+}
+
+/// Returns what was read, unless the row cannot be read. Such a row, which another program wrote, is logged and skipped:
+/// it must not make the others undeliverable, unreapable or invisible.
+pub fn readable<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(fault @ Fault::Stored { .. }) => {
+            tracing::error!(%fault, "a row cannot be read");
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
     }
 }
 

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::{Counts, Figures, Named, QueueCounts, Reconciled, Result, Summary};
 
@@ -64,7 +64,7 @@ fn summary(db: &Connection, most: usize, now: Timestamp) -> Result<Summary, Faul
     let mut busiest = db.prepare_cached(BUSIEST)?;
     let mut rows = busiest.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
     while let Some(found) = rows.next()? {
-        let queue: QueueName = row::parsed(found, 6, "queue")?;
+        let Some(queue) = readable(row::parsed::<QueueName>(found, 6, "queue"))? else { continue };
         let due = came_due.get(&queue).copied().unwrap_or(0);
         let counts = split(by_state(found)?, |marked| marked.saturating_sub(due));
         let oldest_ready = oldest_if_any(db, &queue, &counts, now)?;
@@ -134,7 +134,7 @@ fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, 
     let mut counts = HashMap::new();
     while let Some(found) = rows.next()? {
         let count: i64 = found.get(1)?;
-        counts.insert(row::parsed(found, 0, "queue")?, count.unsigned_abs());
+        counts.extend(readable(row::parsed(found, 0, "queue"))?.map(|queue| (queue, count.unsigned_abs())));
     }
     Ok(counts)
 }

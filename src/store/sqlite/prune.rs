@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::job::Timestamp;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 
@@ -87,7 +87,9 @@ fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
     let mut rows = forget.query([now.millis(), row::signed(limit)])?;
     let mut forgotten = 0;
     while let Some(found) = rows.next()? {
-        tx.leaves(&row::parsed(found, 0, "queue")?, row::state(found, 1)?, false);
+        if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
+            tx.leaves(&queue, row::state(found, 1)?, false);
+        }
         forgotten += 1;
     }
     Ok(forgotten)
@@ -124,7 +126,9 @@ fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<(), Fault> {
     )?;
     let mut rows = wipe.query([now.millis(), row::signed(limit)])?;
     while let Some(found) = rows.next()? {
-        tx.unmarks(&row::parsed(found, 0, "queue")?);
+        if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
+            tx.unmarks(&queue);
+        }
     }
     Ok(())
 }

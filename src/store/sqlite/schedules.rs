@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::job::{Schedule, ScheduleName, Timestamp};
+use crate::store::settings::valid_version;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::push::{self, New};
@@ -91,7 +92,8 @@ fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault>
 fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
     Ok(Schedule {
         name: row::parsed(found, 0, "name of a schedule")?,
-        version: row::own(found, 1, "version of a schedule")?,
+        version: valid_version(row::own(found, 1, "version of a schedule")?)
+            .ok_or_else(|| Fault::stored("version of a schedule", "not a version"))?,
         rev: row::own(found, 2, "rev of a schedule")?,
         next_at: row::own::<Option<i64>>(found, 3, "next run of a schedule")?.map(Timestamp::from_millis),
         last_job: row::parsed_if_any(found, 4, "job of a schedule")?,

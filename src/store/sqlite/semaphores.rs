@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
@@ -18,8 +18,6 @@ use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
 
 /// The most queues whose jobs are called for a semaphore at once.
 const QUEUES_MAX: usize = 64;
-/// The most semaphores that are checked at once.
-const CHECKED_MAX: usize = 1000;
 
 #[async_trait]
 impl Semaphores for SqliteStore {
@@ -57,15 +55,16 @@ impl Semaphores for SqliteStore {
         self.writer.run(move |db, _| remove(db, &name)).await
     }
 
-    async fn unblock_waiters(&self, names: Option<&[SemaphoreName]>, rules: &Rules) -> Result<Vec<Called>> {
-        let names = match names {
-            Some(names) => names.to_vec(),
-            None => self.read(|db, _| waited_for(db)).await?,
-        };
+    async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
+        let after = after.cloned();
+        self.read(move |db, _| waited_for(db, after.as_ref(), limit)).await
+    }
+
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let rules = rules.clone();
+        let (names, rules) = (names.to_vec(), rules.clone());
         self.writer.run(move |tx, now| call(tx, &names, &rules, now)).await
     }
 }
@@ -113,13 +112,15 @@ fn capacities(
     after: Option<&SemaphoreName>,
     limit: usize,
 ) -> Result<Vec<(SemaphoreName, u64)>, Fault> {
-    let mut all =
-        db.prepare_cached("SELECT name, capacity FROM semaphores WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-    let mut rows = all.query(params![after.map_or("", SemaphoreName::as_str), row::signed(limit)])?;
+    let mut all = db.prepare_cached("SELECT name, capacity FROM semaphores WHERE name > ?1 ORDER BY name")?;
+    let mut rows = all.query([after.map_or("", SemaphoreName::as_str)])?;
     let mut semaphores = Vec::new();
-    while let Some(found) = rows.next()? {
-        semaphores
-            .push((row::parsed(found, 0, "name of a semaphore")?, found.get::<_, i64>(1)?.unsigned_abs()));
+    while semaphores.len() < limit
+        && let Some(found) = rows.next()?
+    {
+        let capacity = found.get::<_, i64>(1)?.unsigned_abs();
+        let name = readable(row::parsed(found, 0, "name of a semaphore"))?;
+        semaphores.extend(name.map(|name| (name, capacity)));
     }
     Ok(semaphores)
 }
@@ -147,14 +148,18 @@ fn holders(db: &Connection, name: &SemaphoreName, limit: usize) -> Result<Vec<Ho
     let mut rows = holders.query(params![name.as_str(), row::signed(limit)])?;
     let mut holders = Vec::new();
     while let Some(found) = rows.next()? {
-        holders.push(Holder {
-            id: row::parsed(found, 0, "id")?,
-            queue: row::parsed(found, 1, "queue")?,
-            worker: row::parsed_if_any(found, 2, "worker")?,
-            reserved_until: row::time(found, 3)?.unwrap_or_default(),
-        });
+        holders.extend(readable(holder(found))?);
     }
     Ok(holders)
+}
+
+fn holder(found: &Row<'_>) -> Result<Holder, Fault> {
+    Ok(Holder {
+        id: row::parsed(found, 0, "id")?,
+        queue: row::parsed(found, 1, "queue")?,
+        worker: row::parsed_if_any(found, 2, "worker")?,
+        reserved_until: row::time(found, 3)?.unwrap_or_default(),
+    })
 }
 
 fn save(db: &Connection, name: &SemaphoreName, capacity: u64) -> Result<(), Fault> {
@@ -175,18 +180,20 @@ fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
 pub const WAITED_FOR: &str =
     "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
 
-/// Returns the semaphores by which jobs are blocked: one seek in the index for each.
-fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
+/// Returns semaphores by which jobs are blocked: one seek in the index for each.
+fn waited_for(
+    db: &Connection,
+    after: Option<&SemaphoreName>,
+    limit: usize,
+) -> Result<Vec<SemaphoreName>, Fault> {
     let mut next = db.prepare_cached(WAITED_FOR)?;
     let mut names: Vec<SemaphoreName> = Vec::new();
-    while names.len() < CHECKED_MAX {
-        let last = names.last().map_or("", SemaphoreName::as_str).to_owned();
-        let mut rows = next.query([last])?;
-        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "semaphore")).transpose()?;
-        match found.flatten() {
-            Some(name) => names.push(name),
-            None => break,
-        }
+    let mut last = after.map_or(String::new(), |name| name.as_str().to_owned());
+    while names.len() < limit
+        && let Some(name) = next.query_row([&last], |row| row.get::<_, Option<String>>(0))?
+    {
+        names.extend(readable(name.parse().map_err(|error| Fault::stored("semaphore", error)))?);
+        last = name;
     }
     Ok(names)
 }
@@ -194,13 +201,14 @@ fn waited_for(db: &Connection) -> Result<Vec<SemaphoreName>, Fault> {
 fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> Result<Vec<Called>, Fault> {
     let (mut called, mut done) = (Vec::new(), HashSet::new());
     for name in names {
-        let queues = queues(tx, name)?;
-        if queues.is_empty() || !done.insert(name) {
+        let by_name = queues(tx, name)?;
+        if by_name.is_empty() || !done.insert(name) {
             continue;
         }
         let admission = admission(tx, [name].into_iter(), rules, now)?;
-        for queue in queues {
-            let calls = admission.calls(name, &queue);
+        let mut seen = HashSet::new();
+        for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
+            let calls = admission.calls(name, queue);
             for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
                 called.extend(unblock(tx, &id, name, &admission, now)?);
             }
@@ -210,18 +218,15 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
     Ok(called)
 }
 
-/// Returns the queues in which jobs are blocked by the semaphore.
+/// Returns the first queues, by name, in which jobs are blocked by the semaphore.
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
-    let mut queues: Vec<QueueName> = Vec::new();
-    while queues.len() < QUEUES_MAX {
-        let last = queues.last().map_or("", QueueName::as_str).to_owned();
-        let mut rows = next.query([name.as_str(), &last])?;
-        let found = rows.next()?.map(|row| row::parsed_if_any(row, 0, "queue")).transpose()?;
-        match found.flatten() {
-            Some(queue) => queues.push(queue),
-            None => break,
-        }
+    let (mut queues, mut last): (Vec<QueueName>, _) = (Vec::new(), String::new());
+    while queues.len() < QUEUES_MAX
+        && let Some(queue) = next.query_row([name.as_str(), &last], |row| row.get::<_, Option<String>>(0))?
+    {
+        queues.extend(readable(queue.parse().map_err(|error| Fault::stored("queue", error)))?);
+        last = queue;
     }
     Ok(queues)
 }
@@ -234,7 +239,11 @@ fn unblock(
     admission: &Admission<'_>,
     now: Timestamp,
 ) -> Result<Option<Called>, Fault> {
-    let Some(found) = row::meta_of(tx, id)? else { return Ok(None) };
+    let Some(found) = readable(row::meta_of(tx, id))? else {
+        row::bury_by_id(tx, id)?; // it would be the first in its queue for ever
+        return Ok(None);
+    };
+    let Some(found) = found else { return Ok(None) };
     let meta = &found.job;
     if meta.state != UNBLOCK.from || !admission.allows(name, meta.into()) {
         return Ok(None);

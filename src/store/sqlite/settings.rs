@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::job::QueueName;
-use crate::store::settings::NO_VALID_VERSION;
+use crate::store::settings::{NO_VALID_VERSION, valid_version};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::access;
 use crate::store::sqlite::fault::Fault;
@@ -65,7 +65,10 @@ pub fn save(
     to: Option<&StoredSettings>,
     expected: &Expected,
 ) -> Result<Saved, Fault> {
-    let version = |row: &rusqlite::Row<'_>| Ok(row.get(0).unwrap_or_else(|_| NO_VALID_VERSION.to_owned()));
+    let version = |row: &rusqlite::Row<'_>| {
+        let version = row.get(0).ok().and_then(valid_version);
+        Ok(version.unwrap_or_else(|| NO_VALID_VERSION.to_owned()))
+    };
     let current: Option<String> = db
         .prepare_cached("SELECT version FROM settings WHERE queue = ?1")?
         .query_row([queue.as_str()], version)

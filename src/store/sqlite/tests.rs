@@ -65,7 +65,7 @@ async fn jobs_and_reservations_survive_a_restart() {
 
     let store = opened(&path).await;
     let again = store.get(std::slice::from_ref(&keyed.id)).await.unwrap().remove(0);
-    assert_eq!(again, Some(taken));
+    assert_eq!(again, Some(Ok(taken)));
     let repeat = NewJob { id: ids.next(keyed.created_at), ..keyed };
     assert!(matches!(push_one(&store, repeat).await, Ok(Pushed::Duplicate { .. })));
     store.close().await;
@@ -198,7 +198,7 @@ async fn history_is_forgotten_after_its_time() {
     };
     let commit = Change { id: new.id.clone(), operation };
     store.apply(vec![commit], &rules).await.remove(0).unwrap();
-    let done = store.get(std::slice::from_ref(&new.id)).await.unwrap().remove(0).unwrap();
+    let done = store.get(std::slice::from_ref(&new.id)).await.unwrap().remove(0).unwrap().unwrap();
     while store.now().unwrap() <= done.meta.purge_at.unwrap() {
         tokio::task::yield_now().await;
     }

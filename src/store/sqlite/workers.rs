@@ -6,11 +6,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 use crate::store::workers::{Holding, Suspect, TIMED_OUT_KEPT_MS, TimeoutDecision, WORKERS_PER_CHECK};
-use crate::store::{Holdings, Report, Result, TimedOut, Worker, Workers};
+use crate::store::{Holdings, Report, Result, StoreError, TimedOut, Worker, Workers};
 
 #[async_trait]
 impl Workers for SqliteStore {
@@ -26,7 +26,7 @@ impl Workers for SqliteStore {
 
     async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
         let worker = worker.clone();
-        self.read(move |db, _| one(db, &worker)).await
+        self.read(move |db, _| one(db, &worker)).await.map_err(StoreError::unreadable)
     }
 
     async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
@@ -54,10 +54,10 @@ impl Workers for SqliteStore {
     }
 }
 
-/// Gives everything that a worker holds more time. No job changes its state, so that nothing is to be
-/// counted.
+/// Gives everything that a worker holds more time, up to the longest lease. No job changes its state, so that nothing is
+/// to be counted.
 pub const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
-     SET reserved_until = max(coalesce(reserved_until, 0), ?2 + coalesce(lease_ms, 0)), rev = random() \
+     SET reserved_until = max(coalesce(reserved_until, 0), ?2 + min(max(coalesce(lease_ms, 0), 0), 86400000)), rev = random() \
      WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
 
 fn heartbeat(
@@ -85,7 +85,10 @@ fn heartbeat(
     let mut holdings = Holdings::default();
     while let Some(found) = rows.next()? {
         let until = Timestamp::from_millis(found.get(2)?);
-        holdings.add(row::parsed(found, 0, "id")?, row::parsed(found, 1, "queue")?, until, found.get(3)?);
+        let (id, queue) = (row::parsed(found, 0, "id"), row::parsed(found, 1, "queue"));
+        if let (Some(id), Some(queue)) = (readable(id)?, readable(queue)?) {
+            holdings.add(id, queue, until, found.get(3)?);
+        }
     }
     Ok(holdings)
 }
@@ -112,12 +115,14 @@ pub const COUNT: &str =
     "SELECT count(*) FROM jobs INDEXED BY jobs_worker WHERE worker = ?1 AND state = 'reserved'";
 
 fn list(db: &Connection, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>, Fault> {
-    let sql = format!("SELECT {COLUMNS} FROM workers WHERE name > ?1 ORDER BY name LIMIT ?2");
+    let sql = format!("SELECT {COLUMNS} FROM workers WHERE name > ?1 ORDER BY name");
     let mut all = db.prepare_cached(&sql)?;
-    let mut rows = all.query(params![after.map_or("", WorkerName::as_str), row::signed(limit)])?;
+    let mut rows = all.query([after.map_or("", WorkerName::as_str)])?;
     let mut workers = Vec::new();
-    while let Some(found) = rows.next()? {
-        workers.push(worker(db, found)?);
+    while workers.len() < limit
+        && let Some(found) = rows.next()?
+    {
+        workers.extend(readable(worker(db, found))?);
     }
     Ok(workers)
 }
@@ -184,8 +189,9 @@ fn suspects(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Suspec
         past.query(params![now.millis(), row::signed(heard_ms), row::signed(WORKERS_PER_CHECK)])?;
     let mut suspects = Vec::new();
     while let Some(found) = rows.next()? {
-        let name = row::parsed(found, 0, "name of a worker")?;
-        suspects.push(Suspect { name, timeout_ms: found.get::<_, i64>(1)?.unsigned_abs() });
+        let timeout_ms = found.get::<_, i64>(1)?.unsigned_abs();
+        let name = readable(row::parsed(found, 0, "name of a worker"))?;
+        suspects.extend(name.map(|name| Suspect { name, timeout_ms }));
     }
     Ok(suspects)
 }
@@ -199,13 +205,17 @@ fn held(db: &Connection, worker: &WorkerName, limit: usize) -> Result<Vec<Holdin
     let mut rows = of_worker.query(params![worker.as_str(), row::signed(limit)])?;
     let mut held = Vec::new();
     while let Some(found) = rows.next()? {
-        held.push(Holding {
-            worker: worker.clone(),
-            id: row::parsed(found, 0, "id")?,
-            claim: Claim::from_stored(&found.get::<_, String>(1)?),
-            rev: found.get(2)?,
-            started_at: row::time(found, 3)?.unwrap_or_default(),
-        });
+        held.extend(readable(holding(worker, found))?);
     }
     Ok(held)
+}
+
+fn holding(worker: &WorkerName, found: &Row<'_>) -> Result<Holding, Fault> {
+    Ok(Holding {
+        worker: worker.clone(),
+        id: row::parsed(found, 0, "id")?,
+        claim: Claim::from_stored(&found.get::<_, String>(1)?),
+        rev: found.get(2)?,
+        started_at: row::time(found, 3)?.unwrap_or_default(),
+    })
 }

@@ -261,7 +261,9 @@ impl Figures {
 /// Returns the earliest `run_at` of the due jobs of each queue: one seek in the index `head` for each priority in use.
 pub async fn look_up<T>(mongo: &Mongo, queues: &[(QueueName, T)]) -> Result<HashMap<QueueName, Timestamp>> {
     let now = date(mongo.now()?);
-    let due = doc! { "$cond": [{ "$lte": ["$first", now] }, "$first", Bson::Null] };
+    // What another program spoiled may be no date.
+    let is_due = doc! { "$and": [{ "$eq": [{ "$type": "$first" }, "date"] }, { "$lte": ["$first", now] }] };
+    let due = doc! { "$cond": [is_due, "$first", Bson::Null] };
     let mut pipeline: Vec<Document> = Vec::new();
     for (queue, _) in queues {
         let branch = vec![

@@ -14,16 +14,17 @@ use tokio::time::Instant;
 use crate::faults;
 use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Refusal, Surroundings, missing, step};
+use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{barrier, fault, parts, strict, write, write_strict};
 use crate::store::mongo::jobs::apply_atomic::Writer;
-use crate::store::mongo::jobs::document::{readable, to_meta, without_contents};
+use crate::store::mongo::jobs::document::{Row, to_meta, without_contents};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::receipts;
-use crate::store::{Applied, Change, Denied, Result, Store as _, StoreError};
+use crate::store::mongo::jobs::unreadable;
+use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, chain};
 
 /// How often changes are planned at most, where they conflict with others.
 const ATTEMPTS: usize = 6;
@@ -53,6 +54,12 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
     }
     let unanswered = || Err(StoreError::internal("a change was left unanswered").into());
     answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+/// A job that cannot be read.
+struct Spoiled {
+    document: Document,
+    why: String,
 }
 
 /// What is known of a plan that was sent without a certain response.
@@ -113,7 +120,11 @@ impl Round<'_> {
     async fn run(&mut self) -> Result<()> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
         for attempt in 0..ATTEMPTS {
-            let metas = if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
+            let (mut metas, spoiled) =
+                if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
+            if !spoiled.is_empty() {
+                self.set_aside(spoiled, &mut metas).await?;
+            }
             let plans = self.plan(metas).await?;
             if !self.goes_on() {
                 return Ok(());
@@ -282,7 +293,7 @@ impl Round<'_> {
     /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have
     /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
     /// read: a refusal is not guarded, so that it must not come from memory.
-    async fn recall(&self) -> Result<HashMap<JobId, Meta>> {
+    async fn recall(&self) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
@@ -293,19 +304,60 @@ impl Round<'_> {
                 None => unknown.push(id),
             }
         }
-        metas.extend(self.read(&unknown).await?);
-        Ok(metas)
+        let (read, spoiled) = self.read(&unknown).await?;
+        metas.extend(read);
+        Ok((metas, spoiled))
     }
 
-    async fn read(&self, ids: &[&JobId]) -> Result<HashMap<JobId, Meta>> {
+    /// Reads jobs. Returns the documents of those that cannot be read as well.
+    async fn read(&self, ids: &[&JobId]) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         if ids.is_empty() {
-            return Ok(HashMap::new());
+            return Ok((HashMap::new(), Vec::new()));
         }
         let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
         let jobs = self.mongo.collection(JOBS).await?;
         let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
         let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
-        Ok(readable(&documents, to_meta).into_iter().map(|meta| (meta.id.clone(), meta)).collect())
+        let (mut metas, mut spoiled) = (HashMap::with_capacity(documents.len()), Vec::new());
+        for document in documents {
+            match to_meta(&document) {
+                Ok(meta) => drop(metas.insert(meta.id.clone(), meta)),
+                Err(error) => spoiled.push(Spoiled { document, why: chain(&error) }),
+            }
+        }
+        Ok((metas, spoiled))
+    }
+
+    /// Deals with jobs that cannot be read: what removes them goes on with what can be read.
+    async fn set_aside(&mut self, spoiled: Vec<Spoiled>, metas: &mut HashMap<JobId, Meta>) -> Result<()> {
+        for Spoiled { document, why } in &spoiled {
+            tracing::error!(why, "a job cannot be read");
+            let Ok(id) = Row(document).text::<JobId>("_id") else { continue };
+            let Some((n, change)) = self.pending.iter_mut().find(|(_, change)| change.id == id) else {
+                continue;
+            };
+            let salvaged = match change.operation.of_unreadable() {
+                OfUnreadable::Remove(operation) => {
+                    change.operation = operation;
+                    unreadable::salvage(self.mongo, document).await?
+                }
+                OfUnreadable::Bury => {
+                    unreadable::bury(self.mongo, &[document]).await?;
+                    self.answers[*n] = Some(Err(Denied::Refused(Refusal::Unknown)));
+                    continue;
+                }
+                OfUnreadable::Refuse => None,
+            };
+            match salvaged {
+                Some(meta) => drop(metas.insert(id, meta)),
+                None => {
+                    let why = StoreError::Unreadable(Cause(why.as_str().into()));
+                    self.answers[*n] = Some(Err(Denied::Store(why)));
+                }
+            }
+        }
+        self.goes_on();
+        Ok(())
     }
 
     /// The receipt which shows that this very call was carried out before.

@@ -175,16 +175,33 @@ pub fn readable<'d, T>(documents: &'d [Document], read: impl Fn(&'d Document) ->
 
 /// Reads a job's metadata from a document.
 pub fn to_meta(document: &Document) -> Result<Meta> {
+    meta(document, false)
+}
+
+/// Returns what can be read of the metadata of a job which is to be removed.
+pub fn salvaged(document: &Document) -> Result<Meta> {
+    meta(document, true)
+}
+
+/// `salvages`: what cannot be read is left out, where a job can do without it.
+fn meta(document: &Document, salvages: bool) -> Result<Meta> {
     let row = Row(document);
     macro_rules! read {
         ($($field:ident $name:literal,)*) => {
             Meta {
                 id: row.text("_id")?,
-                progress: row.json("progress")?,
-                turn: row.some("turn", Row::turn)?,
-                $($field: Field::read(&row, $name)?,)*
+                progress: row.json("progress").or_else(|error| if salvages { Ok(None) } else { Err(error) })?,
+                turn: or_instead(row.some("turn", Row::turn), salvages)?,
+                $($field: or_instead(Field::read(&row, $name), salvages)?,)*
             }
         };
     }
     Ok(meta_table!(read))
+}
+
+fn or_instead<T: Field>(read: Result<T>, salvages: bool) -> Result<T> {
+    match read {
+        Err(error) if salvages => T::instead().ok_or(error),
+        read => read,
+    }
 }

@@ -5,8 +5,9 @@ use mongodb::bson::doc;
 use crate::job::transition::Operation;
 use crate::job::{State, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
+use crate::store::mongo::jobs::document::{Row, date, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::jobs::unreadable;
 use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
 
 /// What the reaper has to do.
@@ -24,8 +25,19 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
         "$expr": { "$lte": ["$expires_at", "$$NOW"] },
     };
     let expired = query::all(mongo, expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let found = [lapsed, expired].concat();
+    let (mut metas, mut spoiled) = (Vec::with_capacity(found.len()), Vec::new());
+    for document in &found {
+        match to_meta(document) {
+            Ok(meta) => metas.push(meta),
+            Err(_) => spoiled.push(document),
+        }
+    }
+    if !spoiled.is_empty() {
+        unreadable::bury(mongo, &spoiled).await?; // they would be the first ones for ever
+    }
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
-    for meta in readable(&[lapsed, expired].concat(), to_meta) {
+    for meta in metas {
         let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
             (State::Reserved, Some(claim), Some(reserved_until), _) => {
                 (reserved_until, Operation::Lapse { claim, reserved_until })

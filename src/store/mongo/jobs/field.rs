@@ -19,6 +19,11 @@ pub trait Field: Sized {
 
     /// Returns what is written; nothing for a field that is absent.
     fn write(&self) -> Result<Option<Bson>>;
+
+    /// Returns what a job that is about to be removed has instead of a value that cannot be read, if it needs none.
+    fn instead() -> Option<Self> {
+        None
+    }
 }
 
 impl<T: Field> Field for Option<T> {
@@ -28,6 +33,10 @@ impl<T: Field> Field for Option<T> {
 
     fn write(&self) -> Result<Option<Bson>> {
         self.as_ref().map_or(Ok(None), T::write)
+    }
+
+    fn instead() -> Option<Self> {
+        Some(None)
     }
 }
 
@@ -67,6 +76,10 @@ impl Field for State {
     fn write(&self) -> Result<Option<Bson>> {
         Ok(Some(self.as_str().into()))
     }
+
+    fn instead() -> Option<Self> {
+        Some(Self::Dead)
+    }
 }
 
 /// Integers, and the type that each is written as; either is read.
@@ -81,6 +94,10 @@ macro_rules! numbers {
                 fn write(&self) -> Result<Option<Bson>> {
                     let bson = <$bson>::try_from(*self).map_err(StoreError::internal)?;
                     Ok(Some(bson.into()))
+                }
+
+                fn instead() -> Option<Self> {
+                    Some(0)
                 }
             }
         )*
@@ -113,6 +130,10 @@ impl Field for Timestamp {
     fn write(&self) -> Result<Option<Bson>> {
         Ok(Some(date(*self).into()))
     }
+
+    fn instead() -> Option<Self> {
+        Some(Self::default())
+    }
 }
 
 macro_rules! parts {
@@ -141,6 +162,10 @@ impl<T: Serialize + DeserializeOwned> Field for Vec<T> {
 
     fn write(&self) -> Result<Option<Bson>> {
         (!self.is_empty()).then(|| serialized(self)).transpose()
+    }
+
+    fn instead() -> Option<Self> {
+        Some(Self::new())
     }
 }
 

@@ -1,20 +1,16 @@
 //! The head of a queue: the first jobs that may be delivered.
 
-use std::collections::HashSet;
-
 use futures::TryStreamExt;
-use mongodb::Database;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use crate::job::transition::delivery::BURY;
 use crate::job::{Job, QueueName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{fault, write};
-use crate::store::mongo::jobs::document::{date, readable, to_job};
-use crate::store::mongo::jobs::transitions;
-use crate::store::{Result, StoreError};
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::document::{date, to_job};
+use crate::store::mongo::jobs::unreadable;
+use crate::store::{Result, StoreError, chain};
 
 /// Returns the filter for jobs that are due, and not past their expiry, by the store's clock. A missing `expires_at` is
 /// given a value, since MongoDB sorts what is missing before every date.
@@ -52,12 +48,12 @@ pub struct Heads {
 pub async fn read(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> Result<Heads> {
     let mut floor = mongo.heads.lower_bound(queue);
     loop {
-        let heads = read_heads(mongo, deliverable(queue, floor), queue, limit).await?;
+        let heads = read_heads(mongo, deliverable(queue, floor), limit).await?;
         if pop && heads.jobs.iter().any(|job| !job.meta.semaphores.is_empty()) {
             // They stay where they are for other claims, and so no position is cached.
             let mut filter = deliverable(queue, None);
             filter.insert("semaphores", doc! { "$exists": false });
-            return read_heads(mongo, filter, queue, limit).await;
+            return read_heads(mongo, filter, limit).await;
         }
         if floor.is_none() || heads.read == limit || heads.large {
             if let Some(Job { meta, .. }) = heads.jobs.first() {
@@ -69,7 +65,7 @@ pub async fn read(mongo: &Mongo, queue: &QueueName, limit: usize, pop: bool) -> 
     }
 }
 
-async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: usize) -> Result<Heads> {
+async fn read_heads(mongo: &Mongo, filter: Document, limit: usize) -> Result<Heads> {
     let database = mongo.connection.database().await?;
     let mut cursor = database
         .collection::<RawDocumentBuf>(JOBS)
@@ -86,22 +82,18 @@ async fn read_heads(mongo: &Mongo, filter: Document, queue: &QueueName, limit: u
         bytes += raw.as_bytes().len();
         documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
     }
-    let jobs = readable(&documents, to_job);
-    if jobs.len() < documents.len() {
-        let sent = mongo.counters.sending([queue]);
-        let buried = bury_unreadable(database, &documents, &jobs).await?;
-        mongo.counters.moved(queue, BURY.from, BURY.to, buried);
-        sent.answered();
+    let (mut jobs, mut spoiled) = (Vec::with_capacity(documents.len()), Vec::new());
+    for document in &documents {
+        match to_job(document) {
+            Ok(job) => jobs.push(job),
+            Err(error) => {
+                tracing::error!(error = chain(&error), "a job cannot be read");
+                spoiled.push(document);
+            }
+        }
+    }
+    if !spoiled.is_empty() {
+        unreadable::bury(mongo, &spoiled).await?; // they must not stay at the head of the queue
     }
     Ok(Heads { jobs, read: documents.len(), large: bytes >= HEAD_BYTES })
-}
-
-/// Buries documents that another program spoiled. They must not stay at the head of the queue; an operator finds them
-/// among the dead.
-async fn bury_unreadable(database: &Database, documents: &[Document], readable: &[Job]) -> Result<u64> {
-    let readable: HashSet<&str> = readable.iter().map(|job| job.meta.id.as_str()).collect();
-    let ids = documents.iter().filter_map(|document| document.get_str("_id").ok());
-    let spoiled: Vec<&str> = ids.filter(|id| !readable.contains(id)).collect();
-    tracing::error!(?spoiled, "jobs that cannot be read are dead now");
-    write(database, doc! { "update": JOBS, "updates": [transitions::bury(&spoiled)] }).await
 }

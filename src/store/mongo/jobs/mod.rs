@@ -8,6 +8,7 @@
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
 //! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |
+//! | `unreadable` | jobs that another program spoiled |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
@@ -28,12 +29,15 @@ pub mod query;
 mod receipts;
 mod stocked;
 pub mod transitions;
+pub mod unreadable;
 
 use async_trait::async_trait;
 
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, Overdue, Pushed, Result};
+use crate::store::{
+    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Overdue, Pushed, Result,
+};
 
 #[async_trait]
 impl Jobs for Mongo {
@@ -76,11 +80,11 @@ impl Jobs for Mongo {
         self.connection.within(query::upcoming(self, limit)).await
     }
 
-    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
         self.connection.within(query::get(self, ids)).await
     }
 
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
         self.connection.within(query::find(self, filter, after, limit)).await
     }
 

@@ -114,7 +114,7 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
     let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
-    let errors = errors.map(|failed| (failed.index, StoreError::internal(failed.message)));
+    let errors = errors.map(|failed| (failed.index, failed.fault()));
     let errors: Vec<_> = errors.collect();
     if errors.is_empty() {
         arriving.stored(); // else they are counted later: it never happens

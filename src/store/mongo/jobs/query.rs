@@ -9,13 +9,14 @@ use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 
 use crate::job::push::Room;
-use crate::job::{Job, JobId, QueueName, Rules, State, Timestamp, Visible};
+use crate::job::{JobId, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
-use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
-use crate::store::{Filter, PageBuilder, Result, Weight};
+use crate::store::mongo::jobs::document::{Row, date, readable};
+use crate::store::mongo::jobs::unreadable::listed;
+use crate::store::{Filter, ListedJob, PageBuilder, Result, Weight, listed_id};
 
 /// How many documents one reply brings, up to 16 MB of them.
 const READ_AT_ONCE: usize = 1000;
@@ -58,20 +59,25 @@ pub async fn room(
 }
 
 /// Jobs by their ids.
-pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
     let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
     let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    let found = readable(&documents, to_job).into_iter().map(|job| (job.meta.id.clone(), job));
-    let found: HashMap<JobId, Job> = found.collect();
+    let found = readable(&documents, listed).into_iter().map(|job| (listed_id(&job).clone(), job));
+    let found: HashMap<JobId, ListedJob> = found.collect();
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
 }
 
 /// The jobs that the filter means, by id.
-pub async fn find(mongo: &Mongo, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+pub async fn find(
+    mongo: &Mongo,
+    filter: &Filter,
+    after: Option<&JobId>,
+    limit: usize,
+) -> Result<Vec<ListedJob>> {
     let jobs = mongo.collection(JOBS).await?;
-    page(jobs, condition(filter, after), limit, to_job).await
+    page(jobs, condition(filter, after), limit, listed).await
 }
 
 /// Reads what a filter finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it. The filter may

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::state::Transition;
 use crate::job::transition::Refusal;
-use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, BURY, RESERVE, UNBLOCK};
+use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, RESERVE, UNBLOCK};
 use crate::job::{Claim, Job, Meta, Timestamp};
 use crate::store::mongo::jobs::document::date;
 use crate::store::{ClaimAsk, Result, StoreError};
@@ -149,10 +149,11 @@ pub fn unblock_called(jobs: &[Meta]) -> Document {
 }
 
 /// Returns the statement that buries documents that cannot be read, and so have no `rev` to go by.
-pub fn bury(ids: &[&str]) -> Document {
-    let set = doc! { "state": BURY.to.as_str(), "rev": rand::random::<i64>() };
+pub fn bury(transition: Transition, ids: &[&Bson]) -> Document {
+    let ids: Vec<Bson> = ids.iter().copied().cloned().collect();
+    let set = doc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
     doc! {
-        "q": { "_id": { "$in": ids }, "state": BURY.from.as_str() },
+        "q": { "_id": { "$in": ids }, "state": transition.from.as_str() },
         "u": { "$set": set, "$unset": { "due": "" } },
         "multi": true,
     }

@@ -5,17 +5,20 @@ use rusqlite::{Connection, params};
 use crate::job::push::entered;
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
-use crate::job::transition::{Next, Operation, Outcome, Refusal, Step, Surroundings, missing, step};
+use crate::job::transition::{
+    Next, OfUnreadable, Operation, Outcome, Refusal, Step, Surroundings, missing, step,
+};
 use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children;
 use crate::store::sqlite::jobs::children::Committed;
 use crate::store::sqlite::jobs::groups;
+use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Applied, Change, Denied};
+use crate::store::{Applied, Change, Denied, StoreError};
 
 /// Applies the changes in order, each for itself.
 pub fn apply(
@@ -26,10 +29,13 @@ pub fn apply(
 ) -> Result<Vec<Result<Applied, Denied>>, Fault> {
     let mut applied = Vec::with_capacity(changes.len());
     for change in changes {
+        let before = tx.total_changes();
         applied.push(match apply_one(tx, change, rules, now) {
             Ok(result) => result,
             // Found while reading, before anything was written: no reason to undo the others.
-            Err(fault @ Fault::Stored { .. }) => Err(Denied::Store(fault.into())),
+            Err(fault @ Fault::Stored { .. }) if tx.total_changes() == before => {
+                Err(Denied::Store(StoreError::from(fault).unreadable()))
+            }
             Err(fault) => return Err(fault),
         });
     }
@@ -42,10 +48,52 @@ fn apply_one(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Applied, Denied>, Fault> {
+    match row::meta_of(tx, &change.id) {
+        Ok(Some(found)) => carry_out(tx, &found, change, rules, now),
+        Ok(None) => refused(tx, change, missing(&change.operation)),
+        Err(fault @ Fault::Stored { .. }) => unreadable(tx, change, fault, rules, now),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Returns what becomes of a job that cannot be read: it can be removed, and what the server wants of it by itself takes it
+/// out of the way.
+fn unreadable(
+    tx: &Tx<'_>,
+    change: &Change,
+    fault: Fault,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Result<Applied, Denied>, Fault> {
     let Change { id, operation } = change;
-    let Some(found) = row::meta_of(tx, id)? else {
-        return refused(tx, change, missing(operation));
-    };
+    tracing::error!(%id, %fault, "a job cannot be read");
+    match operation.of_unreadable() {
+        OfUnreadable::Remove(operation) => {
+            let Some(found) = row::salvaged(tx, id)? else {
+                return refused(tx, change, Refusal::Unknown);
+            };
+            let removed = carry_out(tx, &found, &Change { id: id.clone(), operation }, rules, now)?;
+            if removed.is_ok() {
+                needs::forget(tx, id.as_str())?;
+            }
+            Ok(removed)
+        }
+        OfUnreadable::Bury => {
+            row::bury_by_id(tx, id)?;
+            Ok(Err(Denied::Refused(Refusal::Unknown)))
+        }
+        OfUnreadable::Refuse => Ok(Err(Denied::Store(StoreError::from(fault).unreadable()))),
+    }
+}
+
+fn carry_out(
+    tx: &Tx<'_>,
+    found: &row::Found<Meta>,
+    change: &Change,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Result<Applied, Denied>, Fault> {
+    let operation = &change.operation;
     let meta = &found.job;
     let around = Surroundings { now, rules, chance: rand::random() };
     let mut done = match step(meta, operation, around) {
@@ -66,7 +114,7 @@ fn apply_one(
             Ok(children) => children,
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
-    let unblocked = write(tx, &found, &mut done, now)?;
+    let unblocked = write(tx, found, &mut done, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,

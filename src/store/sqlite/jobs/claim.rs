@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 
 use crate::job::transition::{Refusal, delivery};
 use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
-use crate::store::admission;
+use crate::store::admission::{self, Given};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim_limited;
 use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
@@ -26,39 +26,55 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
         if asks[..n].iter().any(shares) {
             continue; // served with the earlier one
         }
-        let wanted = asks[n..].iter().filter(|ask| shares(ask)).map(|ask| ask.count).sum();
-        let (heads, is_cut) = heads(tx, &first.queue, wanted, first.pop, now)?;
         let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
-        if admission::is_limited(&first.queue, heads.iter().map(|found| &found.job.meta), rules) {
-            let (asks, won): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
-            let given = claim_limited::claim(tx, &asks, rules, now)?;
-            won.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
-            claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
-            claims.offers.extend(given.offers);
-            continue;
-        }
-        let mut heads = heads.into_iter();
-        for (ask, won) in sharing {
-            let mut own: Vec<Found<Job>> = heads.by_ref().take(ask.count).collect();
-            if own.is_empty() && is_cut {
-                // What was read at once went to others: there are more.
-                own = self::heads(tx, &first.queue, ask.count, first.pop, now)?.0;
-            }
-            for mut found in own {
-                reserve(&mut found.job, ask, now)?;
-                row::reserve(tx, &found)?;
-                won.push(found.job);
-            }
-        }
+        let (asks, places): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
+        let given = claim_from(tx, first, &asks, rules, now)?;
+        places.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
+        claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
+        claims.offers.extend(given.offers);
     }
     claims.won = won.into_iter().map(Ok).collect();
     Ok(claims)
 }
 
+/// Serves requests for one queue, in order.
+fn claim_from(
+    tx: &Tx<'_>,
+    ClaimAsk { queue, pop, .. }: &ClaimAsk,
+    asks: &[&ClaimAsk],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Given, Fault> {
+    let mut given = Given::default();
+    while let Some(left) = asks.get(given.won.len()..).filter(|left| !left.is_empty()) {
+        let wanted = left.iter().map(|ask| ask.count).sum();
+        let (heads, is_cut) = heads(tx, queue, wanted, *pop, now)?;
+        if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {
+            let limited = claim_limited::claim(tx, left, rules, now)?;
+            given.won.extend(limited.won);
+            return Ok(Given { won: given.won, ..limited });
+        }
+        let mut heads = heads.into_iter().peekable();
+        for ask in left {
+            if heads.peek().is_none() && is_cut {
+                break; // what was read at once went to others: there are more
+            }
+            let mut won = Vec::with_capacity(ask.count.min(heads.len()));
+            for mut found in heads.by_ref().take(ask.count) {
+                reserve(&mut found.job, ask, now)?;
+                row::reserve(tx, &found)?;
+                won.push(found.job);
+            }
+            given.won.push(won);
+        }
+    }
+    Ok(given)
+}
+
 /// Returns the first jobs of a queue in the order of delivery, and whether they are fewer than there are because they are
-/// long. A pop passes over those that need semaphores.
+/// long. A pop passes over those that need semaphores. What cannot be read is dead then.
 pub fn heads(
-    db: &Connection,
+    tx: &Tx<'_>,
     queue: &QueueName,
     wanted: usize,
     pop: bool,
@@ -68,11 +84,17 @@ pub fn heads(
     let mut above = i64::MAX;
     while heads.len() < wanted
         && bytes < row::HEAD_BYTES
-        && let Some(priority) = next_priority(db, queue, above)?
+        && let Some(priority) = next_priority(tx, queue, above)?
     {
-        let sql = if pop { DUE_FOR_POP } else { DUE };
-        heads.extend(due(db, sql, (queue, priority), wanted - heads.len(), now, &mut bytes)?);
-        above = priority;
+        let (sql, mut read) = (if pop { DUE_FOR_POP } else { DUE }, bytes);
+        let (jobs, spoiled) = due(tx, sql, (queue, priority), wanted - heads.len(), now, &mut read)?;
+        if spoiled.is_empty() {
+            heads.extend(jobs);
+            (above, bytes) = (priority, read);
+        }
+        for rowid in spoiled {
+            row::bury(tx, rowid)?; // and then others are read in their places
+        }
     }
     Ok((heads, bytes >= row::HEAD_BYTES))
 }
@@ -99,7 +121,7 @@ fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Optio
 pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head \
      WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC LIMIT 1";
 
-/// Returns the first due jobs of one priority. Expired ones are passed over: the reaper takes them away.
+/// Returns the first due jobs of one priority, and the places of those that cannot be read. Expired ones are passed over: the reaper takes them away.
 fn due(
     db: &Connection,
     sql: &str,
@@ -107,7 +129,7 @@ fn due(
     limit: usize,
     now: Timestamp,
     bytes: &mut usize,
-) -> Result<Vec<Found<Job>>, Fault> {
+) -> Result<(Vec<Found<Job>>, Vec<i64>), Fault> {
     let mut due = db.prepare_cached(sql)?;
     row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)], bytes)
 }

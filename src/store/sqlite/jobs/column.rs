@@ -23,6 +23,11 @@ pub trait Column: Sized {
 
     /// Returns what is bound to a statement.
     fn write(&self) -> Result<ToSqlOutput<'_>, Fault>;
+
+    /// Returns what a job that is about to be removed has instead of a value that cannot be read, if it needs none.
+    fn instead() -> Option<Self> {
+        None
+    }
 }
 
 /// What is absent is NULL.
@@ -36,6 +41,10 @@ impl<T: Column> Column for Option<T> {
 
     fn write(&self) -> Result<ToSqlOutput<'_>, Fault> {
         self.as_ref().map_or(Ok(NULL), T::write)
+    }
+
+    fn instead() -> Option<Self> {
+        Some(None)
     }
 }
 
@@ -68,6 +77,10 @@ macro_rules! numbers {
                 fn write(&self) -> Result<ToSqlOutput<'_>, Fault> {
                     Ok((*self).into())
                 }
+
+                fn instead() -> Option<Self> {
+                    Some(Self::default())
+                }
             }
         )*
     };
@@ -84,6 +97,10 @@ impl Column for u64 {
     fn write(&self) -> Result<ToSqlOutput<'_>, Fault> {
         Ok(row::signed(*self).into())
     }
+
+    fn instead() -> Option<Self> {
+        Some(0)
+    }
 }
 
 impl Column for Timestamp {
@@ -93,6 +110,10 @@ impl Column for Timestamp {
 
     fn write(&self) -> Result<ToSqlOutput<'_>, Fault> {
         Ok(self.millis().into())
+    }
+
+    fn instead() -> Option<Self> {
+        Some(Self::default())
     }
 }
 
@@ -148,6 +169,10 @@ json! { Backoff Origin }
 impl<T: Serialize + DeserializeOwned> Column for Vec<T> {
     fn read(row: &Row<'_>, at: usize, name: &'static str) -> Result<Self, Fault> {
         Ok(row::json(row, at, name)?.unwrap_or_default())
+    }
+
+    fn instead() -> Option<Self> {
+        Some(Self::new())
     }
 
     fn write(&self) -> Result<ToSqlOutput<'_>, Fault> {

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use crate::job::transition::Operation;
 use crate::job::{Claim, Timestamp};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::{Change, Overdue};
 
@@ -25,7 +25,7 @@ pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue,
 }
 
 pub const LAPSED: &str = "SELECT id, reserved_until, claim FROM jobs INDEXED BY jobs_reserved_until \
-         WHERE state = 'reserved' AND reserved_until <= ?1 ORDER BY reserved_until LIMIT ?2";
+         WHERE state = 'reserved' AND reserved_until <= ?1 AND claim IS NOT NULL ORDER BY reserved_until LIMIT ?2";
 
 fn lapsed(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>, Fault> {
     let mut lapsed = db.prepare_cached(LAPSED)?;
@@ -34,11 +34,9 @@ fn lapsed(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>
     while let Some(found) = rows.next()? {
         let reserved_until = Timestamp::from_millis(found.get(1)?);
         let claim = Claim::from_stored(&found.get::<_, String>(2)?);
-        let change = Change {
-            id: row::parsed(found, 0, "id")?,
-            operation: Operation::Lapse { claim, reserved_until },
-        };
-        due.push((reserved_until, change));
+        let id = readable(row::parsed(found, 0, "id"))?;
+        let change = |id| Change { id, operation: Operation::Lapse { claim, reserved_until } };
+        due.extend(id.map(|id| (reserved_until, change(id))));
     }
     Ok(due)
 }
@@ -52,8 +50,9 @@ fn expired(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline
     let mut due = Vec::new();
     while let Some(found) = rows.next()? {
         let expires_at = Timestamp::from_millis(found.get(1)?);
-        let change = Change { id: row::parsed(found, 0, "id")?, operation: Operation::Expire { expires_at } };
-        due.push((expires_at, change));
+        let id = readable(row::parsed(found, 0, "id"))?;
+        let change = |id| Change { id, operation: Operation::Expire { expires_at } };
+        due.extend(id.map(|id| (expires_at, change(id))));
     }
     Ok(due)
 }

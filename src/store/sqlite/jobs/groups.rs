@@ -7,14 +7,14 @@ use crate::job::group::{Line, Vacated};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::transition::{Next, Step};
 use crate::job::{Job, JobId, QueueName, Timestamp};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
 
-/// The number of the last place that is taken.
+/// The number of the last place that is taken. Places that no line has ever had come from another program.
 pub const LAST: &str = "SELECT turn FROM jobs INDEXED BY jobs_turn \
-     WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn DESC LIMIT 1";
+     WHERE queue = ?1 AND group_name = ?2 AND turn < 4611686018427387904 ORDER BY turn DESC LIMIT 1";
 /// The first place that is taken.
 pub const FIRST: &str = "SELECT id FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn LIMIT 1";
@@ -58,7 +58,11 @@ pub fn advance(
     let mut rows = first.query([queue.as_str(), group.as_str()])?;
     let Some(first) = rows.next()? else { return Ok(Vec::new()) };
     let id: JobId = row::parsed(first, 0, "id")?;
-    let Some(found) = row::meta_of(tx, &id)? else { return Ok(Vec::new()) };
+    let Some(found) = readable(row::meta_of(tx, &id))? else {
+        row::bury_by_id(tx, &id)?; // a dead job holds its group until it is removed
+        return Ok(Vec::new());
+    };
+    let Some(found) = found else { return Ok(Vec::new()) };
     if found.job.state != UNBLOCK.from {
         return Ok(Vec::new()); // it joined the line in this very step, alone
     }

@@ -22,11 +22,17 @@ pub mod query;
 pub mod row;
 pub mod stocked;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, Overdue, Pushed, Result};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{
+    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Overdue, Pushed, Result, StoreError,
+};
 
 #[async_trait]
 impl Jobs for SqliteStore {
@@ -59,9 +65,25 @@ impl Jobs for SqliteStore {
     }
 
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
-        let (count, rules) = (changes.len(), rules.clone());
-        let applied = self.writer.run(move |tx, now| apply::apply(tx, &changes, &rules, now)).await;
-        applied.unwrap_or_else(|error| vec![Err(Denied::Store(error)); count])
+        let changes: Arc<[Change]> = changes.into();
+        let apply = async |part: Range<usize>| {
+            let (changes, rules) = (Arc::clone(&changes), rules.clone());
+            let apply = move |tx: &Tx<'_>, now| apply::apply(tx, &changes[part.clone()], &rules, now);
+            self.writer.run(apply).await
+        };
+        let failed = |error| vec![Err(Denied::Store(error))];
+        match apply(0..changes.len()).await {
+            Ok(applied) => applied,
+            // One may have met behind a write what another program spoiled: the others go on without it.
+            Err(StoreError::Internal(_)) if changes.len() > 1 => {
+                let mut applied = Vec::with_capacity(changes.len());
+                for n in 0..changes.len() {
+                    applied.extend(apply(n..n + 1).await.unwrap_or_else(failed));
+                }
+                applied
+            }
+            Err(error) => changes.iter().flat_map(|_| failed(error.clone())).collect(),
+        }
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
@@ -72,12 +94,12 @@ impl Jobs for SqliteStore {
         self.read(move |db, now| query::upcoming(db, limit, now)).await
     }
 
-    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Job>>> {
+    async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
         let ids = ids.to_vec();
         self.read(move |db, _| query::get(db, &ids)).await
     }
 
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<Job>> {
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
         let (filter, after) = (filter.clone(), after.cloned());
         self.read(move |db, now| query::find(db, &filter, after.as_ref(), limit, now)).await
     }

@@ -1,10 +1,10 @@
 //! The table `needs`: the semaphores of unfinished jobs, brought up to date with every write of such a job.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::job::semaphore::{Gauge, LINE, Waiter};
 use crate::job::{JobId, Meta, SemaphoreName, State, Timestamp};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 
 /// Writes what the job needs. Costs nothing where it needs no semaphores.
@@ -43,6 +43,12 @@ pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     for semaphore in &meta.semaphores {
         remove.execute([semaphore.as_str(), meta.id.as_str()])?;
     }
+    Ok(())
+}
+
+/// Removes what the job needs, whatever that is. Rarely called: it walks the table.
+pub fn forget(db: &Connection, id: &str) -> Result<(), Fault> {
+    db.prepare_cached("DELETE FROM needs WHERE job = ?1")?.execute([id])?;
     Ok(())
 }
 
@@ -90,18 +96,22 @@ fn line(db: &Connection, name: &SemaphoreName) -> Result<Vec<Waiter>, Fault> {
     let mut rows = first.query(params![name.as_str(), row::signed(LINE)])?;
     let mut line = Vec::new();
     while let Some(found) = rows.next()? {
-        line.push(Waiter {
-            id: row::parsed(found, 0, "job of a need")?,
-            queue: row::parsed(found, 1, "queue of a need")?,
-            state: row::state(found, 2)?,
-            priority: found.get(3)?,
-            run_at: Timestamp::from_millis(found.get(4)?),
-            waiting_since: Timestamp::from_millis(found.get(5)?),
-            called_at: row::time(found, 6)?,
-            semaphores: row::json(found, 7, "semaphores")?.unwrap_or_default(),
-        });
+        line.extend(readable(waiter(found))?);
     }
     Ok(line)
+}
+
+fn waiter(found: &Row<'_>) -> Result<Waiter, Fault> {
+    Ok(Waiter {
+        id: row::parsed(found, 0, "job of a need")?,
+        queue: row::parsed(found, 1, "queue of a need")?,
+        state: row::state(found, 2)?,
+        priority: found.get(3)?,
+        run_at: Timestamp::from_millis(found.get(4)?),
+        waiting_since: Timestamp::from_millis(found.get(5)?),
+        called_at: row::time(found, 6)?,
+        semaphores: row::json(found, 7, "semaphores")?.unwrap_or_default(),
+    })
 }
 
 pub const QUEUES: &str = "SELECT min(queue) FROM needs INDEXED BY needs_waits \
@@ -116,7 +126,7 @@ pub fn waiting(db: &Connection, name: &SemaphoreName, queue: &str, limit: u64) -
     let mut rows = first.query(params![name.as_str(), queue, row::signed(limit)])?;
     let mut jobs = Vec::new();
     while let Some(found) = rows.next()? {
-        jobs.push(row::parsed(found, 0, "job of a need")?);
+        jobs.extend(readable(row::parsed(found, 0, "job of a need"))?);
     }
     Ok(jobs)
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
-use crate::job::{Job, JobId, NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Job, JobId, Meta, NewJob, QueueName, Rules, State, Timestamp};
 use crate::store::StoreError;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children::Committed;
@@ -104,11 +104,20 @@ pub fn holder(
     // Wherever the job has been moved to.
     let job = match committed.and_then(|committed| committed.after(&id)) {
         Some(after) => after.map(|meta| (meta.run_at, meta.visible(now))),
-        None => row::meta_of(db, &id)?.map(|found| (found.job.run_at, found.job.visible(now))),
+        None => held_by(db, &id)?.map(|meta| (meta.run_at, meta.visible(now))),
     };
     let (run_at, state) = job.unzip();
     let run_at = run_at.unwrap_or(Timestamp::from_millis(found.get(3)?));
     Ok(Some(Holder { id, digest, until, run_at, state }))
+}
+
+/// Returns the job of a key. It holds the key also where it cannot be read whole.
+fn held_by(db: &Connection, id: &JobId) -> Result<Option<Meta>, Fault> {
+    let found = match row::meta_of(db, id) {
+        Err(Fault::Stored { .. }) => row::salvaged(db, id)?,
+        found => found?,
+    };
+    Ok(found.map(|found| found.job))
 }
 
 fn take(db: &Connection, job: &Job, hold: &KeyHold) -> Result<(), Fault> {

@@ -1,16 +1,16 @@
 //! Reading without changing anything: jobs by id and by filter, queues, and what is due when.
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 
-use crate::job::{Job, JobId, QueueName, State, Timestamp, Visible};
-use crate::store::sqlite::fault::Fault;
+use crate::job::{JobId, QueueName, State, Timestamp, Visible};
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
-use crate::store::{Filter, PageBuilder};
+use crate::store::{Filter, ListedJob, PageBuilder};
 
 /// Returns the jobs with these ids, each at its place.
-pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<Job>>, Fault> {
-    ids.iter().map(|id| row::job_of(db, id)).collect()
+pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>, Fault> {
+    ids.iter().map(|id| row::listed(db, id)).collect()
 }
 
 /// Returns the jobs that the filter selects, by id.
@@ -20,7 +20,7 @@ pub fn find(
     after: Option<&JobId>,
     limit: usize,
     now: Timestamp,
-) -> Result<Vec<Job>, Fault> {
+) -> Result<Vec<ListedJob>, Fault> {
     let narrow = [
         (filter.key.is_some(), "jobs_key"),
         (filter.group.is_some(), "jobs_group"),
@@ -46,7 +46,7 @@ pub fn find(
         if page.is_full() {
             break;
         }
-        row::job_of(db, id)?.into_iter().for_each(|job| page.push(job));
+        row::listed(db, id)?.into_iter().for_each(|job| page.push(job));
     }
     Ok(page.into_items())
 }
@@ -92,12 +92,14 @@ fn matching(
     if let Some(before) = filter.before {
         only(&format!(" AND {moment} < ?"), Some(before.millis().into()));
     }
-    only(" ORDER BY id LIMIT ?", Some(row::signed(limit).into()));
+    only(" ORDER BY id", None);
     let mut matching = db.prepare_cached(&sql)?;
     let mut rows = matching.query(params_from_iter(values))?;
     let mut ids = Vec::new();
-    while let Some(found) = rows.next()? {
-        ids.push(row::parsed(found, 0, "id")?);
+    while ids.len() < limit
+        && let Some(found) = rows.next()?
+    {
+        ids.extend(readable(row::parsed(found, 0, "id"))?);
     }
     Ok(ids)
 }
@@ -113,12 +115,14 @@ pub fn queues(
     let end = format!("{prefix}\u{10ffff}");
     let after = after.map_or("", QueueName::as_str);
     let mut named = db.prepare_cached(
-        "SELECT queue FROM counters WHERE queue >= ?1 AND queue < ?2 AND queue > ?3 ORDER BY queue LIMIT ?4",
+        "SELECT queue FROM counters WHERE queue >= ?1 AND queue < ?2 AND queue > ?3 ORDER BY queue",
     )?;
-    let mut rows = named.query(params![prefix, end, after, row::signed(limit)])?;
+    let mut rows = named.query([prefix, &end, after])?;
     let mut queues = Vec::new();
-    while let Some(found) = rows.next()? {
-        queues.push(row::parsed(found, 0, "queue")?);
+    while queues.len() < limit
+        && let Some(found) = rows.next()?
+    {
+        queues.extend(readable(row::parsed(found, 0, "queue"))?);
     }
     Ok(queues)
 }
@@ -132,7 +136,8 @@ pub fn upcoming(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<(Qu
     let mut rows = next.query([now.millis(), row::signed(limit)])?;
     let mut moments = Vec::new();
     while let Some(found) = rows.next()? {
-        moments.push((row::parsed(found, 0, "queue")?, Timestamp::from_millis(found.get(1)?)));
+        let at = Timestamp::from_millis(found.get(1)?);
+        moments.extend(readable(row::parsed(found, 0, "queue"))?.map(|queue| (queue, at)));
     }
     Ok(moments)
 }

@@ -3,17 +3,17 @@
 use std::str::FromStr;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, Row, Statement, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::job::transition::delivery::RESERVE;
+use crate::job::transition::delivery::{BURY, RESERVE};
 use crate::job::{Job, JobId, Meta, Payload, State, Timestamp};
-use crate::store::Weight as _;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::tx::Tx;
+use crate::store::{ListedJob, Weight as _};
 
 /// The most bytes that are read of a head, give or take one job: large payloads come in smaller batches.
 pub const HEAD_BYTES: usize = 16 << 20;
@@ -108,7 +108,7 @@ pub(in crate::store::sqlite) use found_columns;
 
 impl<T> Found<T> {
     fn read(row: &Row<'_>, job: impl FnOnce(&mut Cells<'_>) -> Result<T, Fault>) -> Result<Self, Fault> {
-        let mut cells = Cells { row, next: 0 };
+        let mut cells = Cells::of(row);
         let job = job(&mut cells)?;
         Ok(Self { rowid: cells.read("rowid")?, marked: cells.read("due")?, job })
     }
@@ -118,13 +118,22 @@ impl<T> Found<T> {
 struct Cells<'a> {
     row: &'a Row<'a>,
     next: usize,
+    /// Whether what cannot be read is left out, where a job can do without it.
+    salvages: bool,
 }
 
-impl Cells<'_> {
+impl<'a> Cells<'a> {
+    fn of(row: &'a Row<'a>) -> Self {
+        Self { row, next: 0, salvages: false }
+    }
+
     fn read<T: Column>(&mut self, name: &'static str) -> Result<T, Fault> {
         let at = self.next;
         self.next += 1;
-        T::read(self.row, at, name)
+        match T::read(self.row, at, name) {
+            Err(fault @ Fault::Stored { .. }) if self.salvages => T::instead().ok_or(fault),
+            read => read,
+        }
     }
 }
 
@@ -149,15 +158,27 @@ fn job_in(cells: &mut Cells<'_>) -> Result<Job, Fault> {
 
 /// Reads the job from a row of the columns `job_columns!`.
 pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
-    job_in(&mut Cells { row, next: 0 })
+    job_in(&mut Cells::of(row))
 }
 
 /// Returns the metadata of the job with this id.
 pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
-    let mut by_id =
-        db.prepare_cached(concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1"))?;
+    let mut by_id = db.prepare_cached(META_OF)?;
     let mut rows = by_id.query([id.as_str()])?;
     rows.next()?.map(|row| Found::read(row, meta)).transpose()
+}
+
+const META_OF: &str = concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1");
+
+/// Returns what can be read of the metadata of a job which is to be removed.
+pub fn salvaged(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
+    let mut by_id = db.prepare_cached(META_OF)?;
+    let mut rows = by_id.query([id.as_str()])?;
+    let salvage = |cells: &mut Cells<'_>| {
+        cells.salvages = true;
+        meta(cells)
+    };
+    rows.next()?.map(|row| Found::read(row, salvage)).transpose()
 }
 
 /// Returns the job with this id.
@@ -167,32 +188,79 @@ pub fn job_of(db: &Connection, id: &JobId) -> Result<Option<Job>, Fault> {
     rows.next()?.map(job).transpose()
 }
 
-/// Reads every row of this query as a job.
+/// Returns the job with this id as a list shows it.
+pub fn listed(db: &Connection, id: &JobId) -> Result<Option<ListedJob>, Fault> {
+    match job_of(db, id) {
+        Err(fault @ Fault::Stored { .. }) => {
+            tracing::error!(%id, %fault, "a job cannot be read");
+            Ok(Some(Err((id.clone(), fault.to_string()))))
+        }
+        read => Ok(read?.map(Ok)),
+    }
+}
+
+/// Reads every row of this query as a job; those that cannot be read are skipped.
 pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Result<Vec<Job>, Fault> {
     let mut rows = statement.query(params)?;
     let mut jobs = Vec::new();
     while let Some(row) = rows.next()? {
-        jobs.push(job(row)?);
+        jobs.extend(readable(job(row))?);
     }
     Ok(jobs)
 }
 
-/// Reads every row of this query as a job that is about to be changed.
+/// Reads the rows of this query as jobs that are about to be changed. Returns the places of those that cannot be read,
+/// as well.
 pub fn found_jobs(
     statement: &mut Statement<'_>,
     params: impl rusqlite::Params,
     bytes: &mut usize,
-) -> Result<Vec<Found<Job>>, Fault> {
+) -> Result<(Vec<Found<Job>>, Vec<i64>), Fault> {
     let mut rows = statement.query(params)?;
-    let mut jobs = Vec::new();
+    let (mut jobs, mut spoiled) = (Vec::new(), Vec::new());
     while *bytes < HEAD_BYTES
         && let Some(row) = rows.next()?
     {
-        let found = Found::read(row, job_in)?;
-        *bytes += found.job.weight();
-        jobs.push(found);
+        match readable(Found::read(row, job_in))? {
+            Some(found) => {
+                *bytes += found.job.weight();
+                jobs.push(found);
+            }
+            None => spoiled.push(row.get("rowid")?),
+        }
     }
-    Ok(jobs)
+    Ok((jobs, spoiled))
+}
+
+/// Makes a job that cannot be read dead, so that it is not found where jobs are looked for. An operator finds it among the
+/// dead. It keeps its place in the line of its group.
+pub fn bury(tx: &Tx<'_>, rowid: i64) -> Result<(), Fault> {
+    let mut by_place =
+        tx.prepare_cached("SELECT id, queue, state, due IS NOT NULL FROM jobs WHERE rowid = ?1")?;
+    let mut rows = by_place.query([rowid])?;
+    let Some(row) = rows.next()? else { return Ok(()) };
+    let (id, from): (String, State) = (row.get(0)?, state(row, 2)?);
+    let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(()) };
+    let (queue, marked) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
+    drop(rows);
+    tracing::error!(id, "a job that cannot be read is dead now");
+    tx.prepare_cached("UPDATE jobs SET state = ?2, due = NULL, rev = random() WHERE rowid = ?1")?
+        .execute(params![rowid, bury.to.write()?])?;
+    needs::forget(tx, &id)?;
+    if let Some(queue) = queue {
+        tx.leaves(&queue, bury.from, marked);
+        tx.enters(&queue, bury.to, false);
+    }
+    Ok(())
+}
+
+/// The same for the job with this id.
+pub fn bury_by_id(tx: &Tx<'_>, id: &JobId) -> Result<(), Fault> {
+    let mut by_id = tx.prepare_cached("SELECT rowid FROM jobs WHERE id = ?1")?;
+    match by_id.query_row([id.as_str()], |row| row.get(0)).optional()? {
+        Some(rowid) => bury(tx, rowid),
+        None => Ok(()),
+    }
 }
 
 macro_rules! mark {
@@ -233,6 +301,9 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
 /// Writes the reservation of a job that needs no semaphores: what [`update`] would write, and nothing else.
 pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
     let meta = &found.job.meta;
+    if !meta.semaphores.is_empty() {
+        return Err(Fault::stored("semaphores", "the job was not judged by them"));
+    }
     tx.prepare_cached(
         "UPDATE jobs SET state = ?, due = NULL, attempts = ?, started_at = ?, reserved_until = ?, \
          lease_ms = ?, worker = ?, claim = ?, rev = ? WHERE rowid = ?",
