@@ -13,6 +13,7 @@ pub mod peers;
 pub mod problem;
 pub mod request_id;
 pub mod routes;
+mod schemas;
 pub mod security;
 pub mod session;
 pub mod stream;

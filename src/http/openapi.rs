@@ -14,6 +14,7 @@ use super::problem::{Code, Problem};
 use super::routes::{
     batches, jobs, keys, operations, queues, reserve, schedules, semaphores, session, settle, stats, workers,
 };
+use super::schemas;
 use crate::job::Scope;
 
 #[derive(utoipa::OpenApi)]
@@ -95,7 +96,7 @@ pub fn document() -> OpenApi {
     finish(router().split_for_parts().1)
 }
 
-/// Adds the common problems to every operation, and to some the problems that only they return.
+/// Adds the common problems to every operation, and to some the problems that only they return. Opens the schemas of responses.
 pub fn finish(mut api: OpenApi) -> OpenApi {
     api.info.version = env!("CARGO_PKG_VERSION").to_owned();
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
@@ -144,6 +145,7 @@ pub fn finish(mut api: OpenApi) -> OpenApi {
             }
         }
     }
+    schemas::open_responses(&mut api);
     api
 }
 

@@ -132,3 +132,35 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     anyhow::ensure!(!certificates.is_empty(), unreadable());
     Ok(certificates)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_written_right_after_the_first_look_is_read() {
+        let files = tempfile::tempdir().unwrap();
+        let write = || {
+            let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            std::fs::write(files.path().join("key"), own.signing_key.serialize_pem()).unwrap();
+            std::fs::write(files.path().join("certificate"), own.cert.pem()).unwrap();
+        };
+        write();
+        let [certificate, key] = ["certificate", "key"].map(|name| files.path().join(name));
+        let files = Files { certificate, key, client_ca: None };
+        let tls = Tls::open(Options { files, handshake_wait: Duration::from_secs(1) }).unwrap();
+        let current = || tls.current.read().unwrap().clone();
+        let first = current();
+        write();
+        let followed = async {
+            while Arc::ptr_eq(&first, &current()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = tls.follow() => {}
+            () = followed => {}
+            () = tokio::time::sleep(LOOK_EVERY * 20) => panic!("it is not noticed"),
+        }
+    }
+}

@@ -351,12 +351,21 @@ impl Queues {
         failed.map_or(Ok(done.len()), |error| Err(error.after(done.len() as u64).into()))
     }
 
-    /// Applies changes, counts what happened, and wakes waiters for what came back: also for what comes behind a change that
-    /// the store failed. Returns what happened, and the first failure.
+    /// Applies changes. Returns what happened, which is announced, and the first failure of the store.
     pub(super) async fn apply_all(&self, changes: Vec<Change>) -> Result<(Vec<Applied>, Option<StoreError>)> {
         let now = self.now()?;
         let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
         let applied = self.0.store.apply(changes, &self.rules()).await;
+        Ok(self.note_all(verbs, applied, now))
+    }
+
+    /// Counts what happened, and wakes waiters for what came back: also behind a change that the store failed.
+    fn note_all(
+        &self,
+        verbs: Vec<Verb>,
+        applied: Vec<Result<Applied, Denied>>,
+        now: Timestamp,
+    ) -> (Vec<Applied>, Option<StoreError>) {
         let mut notes = self.meter().notes();
         let (mut done, mut failed) = (Vec::with_capacity(applied.len()), None);
         for (verb, applied) in verbs.into_iter().zip(applied) {
@@ -372,6 +381,47 @@ impl Queues {
                 Err(Denied::Store(error)) => drop(failed.get_or_insert(error)),
             }
         }
-        Ok((done, failed))
+        (done, failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::queue::{Options, Quotas};
+    use crate::store::sqlite::{Location, SqliteStore};
+
+    #[tokio::test]
+    async fn what_comes_behind_a_failure_is_announced() {
+        let quotas = Quotas { queues: 1, workers: 1, schedules: 1, semaphores: 1, keys: 1 };
+        let options = Options {
+            defaults: Arc::default(),
+            payload_bytes: 1000,
+            answer_bytes: 1000,
+            waiting: 1,
+            metrics_queues: 1,
+            quotas,
+            poll: Duration::from_secs(1),
+            patience: Duration::from_secs(1),
+        };
+        let queues = Queues::new(SqliteStore::open(Location::Memory).unwrap(), options);
+        let released: SemaphoreName = "s".parse().unwrap();
+        let applied = || Applied {
+            outcome: Outcome::Removed,
+            queue: "q".parse().unwrap(),
+            started_at: None,
+            pushed: Vec::new(),
+            callback: None,
+            unblocked: Vec::new(),
+            released: vec![released.clone()],
+            repeated: false,
+        };
+        let failed = || Err(StoreError::unavailable("away").into());
+        let all = vec![failed(), Ok(applied()), failed()];
+        let (done, error) = queues.note_all(vec![Verb::Cancel; 3], all, Timestamp::from_millis(0));
+        assert_eq!((done.len(), error.is_some()), (1, true));
+        assert_eq!(queues.0.semaphores.take_offers(), [released]);
     }
 }

@@ -158,9 +158,11 @@ pub async fn queues_are_listed_by_name(store: &dyn Store) {
 pub async fn a_queue_without_jobs_has_no_figures(store: &dyn Store) {
     let count = async || store.summary(10).await.unwrap().count;
     assert_eq!(count().await, 0);
+    let with_jobs = async || store.with_jobs(&[queue("p"), queue("q"), queue("r")]).await.unwrap();
     let taken = push_and_take(store, job("q")).await;
-    assert_eq!(count().await, 1);
+    assert_eq!((count().await, with_jobs().await), (1, [queue("q")].into()));
     apply(store, commit(&taken)).await.unwrap();
+    assert!(with_jobs().await.is_empty());
     assert_eq!(counts_of(store, "q").await, Counts::default());
 }
 

@@ -188,6 +188,11 @@ pub async fn every_key_is_exported_once(store: &dyn Store) {
         keys.iter().map(|key| &key.job).collect::<HashSet<_>>(),
         pushed.iter().collect::<HashSet<_>>()
     );
+    let mut asked = keys.clone();
+    asked[1].key = "other".parse().unwrap();
+    let like = store.keys_like(&asked).await.unwrap();
+    let expected = keys.iter().enumerate().map(|(n, key)| (n != 1).then(|| key.clone()));
+    assert_eq!(like, expected.collect::<Vec<_>>());
     for key in keys {
         let holder = see(store, &key.job).await;
         assert_eq!((&holder.meta.queue, holder.meta.key.as_ref()), (&key.queue, Some(&key.key)));
