@@ -18,7 +18,7 @@ use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{barrier, fault, write};
+use crate::store::mongo::client::{barrier, fault, update_jobs};
 use crate::store::mongo::jobs::claim_limited;
 use crate::store::mongo::jobs::document::{readable, to_job};
 use crate::store::mongo::jobs::head::{self, Heads};
@@ -126,7 +126,7 @@ async fn take(
     let taken: Vec<Job> = taken.collect::<Result<_>>()?;
     let statement = transitions::reserve(&taken, &revs, false);
     let sent = counters.sending([&queue]);
-    let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    let written = update_jobs(&mongo.connection, vec![statement]).await;
     faults::point("claim.written").await;
     if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
         counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
