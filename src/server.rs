@@ -49,8 +49,12 @@ pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> 
 fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
     Ok(match url {
         StoreUrl::Mongo(url) => {
-            let options =
-                MongoOptions { url: url.clone(), deadline: tuning.deadline, pool_size: tuning.pool_size };
+            let options = MongoOptions {
+                url: url.clone(),
+                deadline: tuning.deadline,
+                pool_size: tuning.pool_size,
+                validates_own: false,
+            };
             (Arc::new(Mongo::new(options)), "mongodb")
         }
         StoreUrl::Sqlite(path) => {

@@ -1,8 +1,13 @@
 //! Telemetry: the name and help text of every metric, declared once, and the format of the log.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -101,20 +106,51 @@ pub fn count_events(event: &'static str, jobs: u64) {
 
 /// Records the time from when a job was due to its delivery.
 pub fn queue_time(ms: u64) {
-    histogram!(QUEUE_SECONDS).record(Duration::from_millis(ms));
+    static HANDLE: LazyLock<Histogram> = LazyLock::new(|| histogram!(QUEUE_SECONDS));
+    HANDLE.record(Duration::from_millis(ms));
 }
 
 /// Records the time from a job's delivery to its commit or move.
 pub fn run_time(ms: u64) {
-    histogram!(RUN_SECONDS).record(Duration::from_millis(ms));
+    static HANDLE: LazyLock<Histogram> = LazyLock::new(|| histogram!(RUN_SECONDS));
+    HANDLE.record(Duration::from_millis(ms));
 }
 
-/// Counts a request and records its latency.
+/// The metrics of the requests of one kind.
+struct Requests {
+    method: &'static str,
+    status: u16,
+    count: Counter,
+    seconds: Histogram,
+}
+
+thread_local! {
+    /// The metrics of requests, by route. The recorder looks each up under a lock, by the hash of all of its labels: here that is
+    /// done once for each kind of request and thread.
+    static REQUESTS: RefCell<HashMap<Box<str>, Vec<Requests>>> = RefCell::default();
+}
+
+/// Counts a request and records its latency. Methods, routes and statuses must be few.
 pub fn http_request(method: &'static str, route: &str, status: u16, took: Duration) {
-    let route = route.to_owned();
-    counter!(HTTP_REQUESTS, "method" => method, "route" => route.clone(), "status" => status.to_string())
-        .increment(1);
-    histogram!(HTTP_SECONDS, "method" => method, "route" => route).record(took);
+    let record = |requests: &Requests| {
+        requests.count.increment(1);
+        requests.seconds.record(took);
+    };
+    REQUESTS.with_borrow_mut(|all| {
+        let known = all.get(route).map(Vec::as_slice).unwrap_or_default();
+        if let Some(known) = known.iter().find(|known| known.status == status && known.method == method) {
+            return record(known);
+        }
+        let labels = (route.to_owned(), status.to_string());
+        let new = Requests {
+            method,
+            status,
+            count: counter!(HTTP_REQUESTS, "method" => method, "route" => labels.0.clone(), "status" => labels.1),
+            seconds: histogram!(HTTP_SECONDS, "method" => method, "route" => labels.0),
+        };
+        record(&new);
+        all.entry(route.into()).or_default().push(new);
+    });
 }
 
 /// Adds `change` to the number of open connections.

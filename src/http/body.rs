@@ -270,6 +270,12 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, BodyError> {
         array.map_err(|error| refuse(String::new(), &error))?;
         return Err(BodyError::Invalid(Invalid::new("", "must be an object")));
     }
+    // Nearly every body is valid: where the fault of one is, is looked for only once there is one.
+    serde_json::from_str(text).or_else(|_| parse_with_path(text))
+}
+
+/// Parses text, and says of a fault where it is.
+fn parse_with_path<T: DeserializeOwned>(text: &str) -> Result<T, BodyError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());

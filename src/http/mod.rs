@@ -32,6 +32,7 @@ use axum::http::header;
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
+use http_body_util::Either;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower::{Layer as _, Service};
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, SizeAbove};
@@ -113,15 +114,15 @@ struct Entry {
     queues: Queues,
 }
 
-/// A response, compressed if it is large enough.
-pub type Compressed = axum::http::Response<CompressionBody<Body>>;
+/// A response, compressed if its client takes that and it is large enough.
+pub type Answer = axum::http::Response<Either<Body, CompressionBody<Body>>>;
 
 /// Returns the whole service. What applies to every request is done once, around the router and not around each
 /// route: axum would clone every layer of a route for every request.
 pub fn service(
     state: AppState,
     hosts: Hosts,
-) -> impl Service<Request, Response = Compressed, Error = Infallible, Future: Send> + Clone + Send + use<> {
+) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<> {
     let entry = Arc::new(Entry { hosts, access: state.access, queues: state.queues.clone() });
     let budget = state.budget.clone();
     let (router, api) = openapi::router().split_for_parts();
@@ -138,7 +139,22 @@ pub fn service(
         .layer(middleware::from_fn_with_state(state.clone(), access::guard))
         .with_state(state);
     let respond = move |request| respond(router.clone(), entry.clone(), budget.clone(), request);
-    CompressionLayer::new().compress_when(compressible()).layer(tower::service_fn(respond))
+    let plain = tower::service_fn(respond);
+    let compressing = CompressionLayer::new().compress_when(compressible()).layer(plain.clone());
+    tower::service_fn(move |request: Request| {
+        // Few clients of a queue ask for it; the others need not pay for the layer.
+        let asks = request.headers().contains_key(header::ACCEPT_ENCODING);
+        let response = match asks {
+            false => Either::Left(plain.clone().call(request)),
+            true => Either::Right(compressing.clone().call(request)),
+        };
+        async move {
+            Ok(match response {
+                Either::Left(response) => response.await?.map(Either::Left),
+                Either::Right(response) => response.await?.map(Either::Right),
+            })
+        }
+    })
 }
 
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.

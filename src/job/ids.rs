@@ -36,15 +36,28 @@ text_type! {
     Reservation, is_token, TOKEN_RULE
 }
 
-/// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won.
+/// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. A claim that several requests share
+/// begins with [`SHARED`].
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Claim(Box<str>);
 
 impl Claim {
-    /// Returns a fresh one: 120 random bits.
+    /// Returns a fresh one for one request: 120 random bits.
     pub fn random() -> Self {
-        Self(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>()).into())
+        loop {
+            let text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>());
+            if !text.starts_with(SHARED) {
+                return Self(text.into());
+            }
+        }
+    }
+
+    /// Returns a fresh one for several requests, whose tokens must be signed: 114 random bits.
+    pub fn shared() -> Self {
+        let mut text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>());
+        text.replace_range(..1, SHARED);
+        Self(text.into())
     }
 
     /// Returns the claim that a store has kept.
@@ -64,6 +77,8 @@ impl fmt::Debug for Claim {
     }
 }
 
+/// What a claim begins with that several requests share.
+const SHARED: &str = "-";
 const CLAIM_LEN: usize = 20;
 /// The length of the tail of a token that is signed: 66 bits.
 const SIGNED_LEN: usize = 11;
@@ -73,9 +88,9 @@ const PLAIN_LEN: usize = 6;
 /// Makes and reads the tokens of reservations. A token is the claim and a tail, so that each delivery has a token of its own
 /// although one claim wins many jobs.
 ///
-/// While keys are required the tail is a signature that only the servers over one database can make, since they share a
-/// secret: then the holder of one job cannot derive the tokens of others. While they are not, there is nothing to protect;
-/// the tail is the end of the job's id, which servers of older versions understand as well.
+/// The tail is a signature that only the servers over one database can make, since they share a secret: the holder of one job cannot
+/// derive the tokens of others, also where one claim won jobs for several requests. While keys are not required, a token of an older
+/// version is understood as well, whose tail is the end of the job's id and whose claim is that of one request.
 #[derive(Clone)]
 pub struct Tokens(Hmac<Sha256>);
 
@@ -107,17 +122,15 @@ impl Tokens {
         signature
     }
 
-    /// Returns the reservation of one of the jobs that this claim won, signed or not.
-    pub fn reservation(&self, claim: &Claim, id: &JobId, signed: bool) -> Reservation {
-        let signature = signed.then(|| self.signature(&claim.0, id));
-        let tail = signature.as_deref().unwrap_or_else(|| plain_tail(id));
-        Reservation(format!("{}{tail}", claim.0).into())
+    /// Returns the reservation of one of the jobs that this claim won.
+    pub fn reservation(&self, claim: &Claim, id: &JobId) -> Reservation {
+        Reservation(format!("{}{}", claim.0, self.signature(&claim.0, id)).into())
     }
 
     /// Returns the claim behind a token, if it is a token of this job; where it must be `signed`, only if it is.
     pub fn claim(&self, token: &Reservation, id: &JobId, signed: bool) -> Option<Claim> {
         let (claim, tail) = token.as_str().split_at_checked(CLAIM_LEN)?;
-        let is_plain = || tail == plain_tail(id);
+        let is_plain = || !claim.starts_with(SHARED) && tail == plain_tail(id);
         let is_signed = || -> bool { self.signature(claim, id).as_bytes().ct_eq(tail.as_bytes()).into() };
         ((!signed && is_plain()) || is_signed()).then(|| Claim(claim.into()))
     }
@@ -168,22 +181,33 @@ mod tests {
         let ids = IdSource::default();
         let (one, two) = (ids.next(Timestamp::from_millis(1)), ids.next(Timestamp::from_millis(1)));
         let (tokens, others) = (Tokens::new(&[1; 32]), Tokens::new(&[2; 32]));
-        let claim = Claim::random();
-        for signed in [false, true] {
-            let token = tokens.reservation(&claim, &one, signed);
-            assert_eq!(tokens.claim(&token, &one, signed), Some(claim.clone()));
-            assert_eq!(tokens.claim(&token, &two, signed), None);
-            assert_ne!(token, tokens.reservation(&claim, &two, signed));
-            assert_eq!(tokens.claim(&token, &one, false), Some(claim.clone()));
+        for claim in [Claim::random(), Claim::shared()] {
+            let token = tokens.reservation(&claim, &one);
+            for signed in [false, true] {
+                assert_eq!(tokens.claim(&token, &one, signed), Some(claim.clone()));
+                assert_eq!(tokens.claim(&token, &two, signed), None);
+                assert_eq!(others.claim(&token, &one, signed), None);
+            }
+            assert_ne!(token, tokens.reservation(&claim, &two));
+            let short: JobId = "x".parse().unwrap();
+            assert_eq!(tokens.claim(&tokens.reservation(&claim, &short), &short, false), Some(claim));
         }
-        let plain = tokens.reservation(&claim, &one, false);
-        assert_eq!(tokens.claim(&plain, &one, true), None);
-        let signed = tokens.reservation(&claim, &one, true);
-        assert_eq!(others.claim(&signed, &one, true), None);
         assert_eq!(tokens.claim(&"short".parse().unwrap(), &one, false), None);
-        let short: JobId = "x".parse().unwrap();
-        let token = tokens.reservation(&claim, &short, false);
-        assert_eq!(tokens.claim(&token, &short, false), Some(claim));
+    }
+
+    #[test]
+    fn a_token_of_an_older_version_is_that_of_one_request() {
+        let (tokens, id) = (Tokens::new(&[1; 32]), IdSource::default().next(Timestamp::from_millis(1)));
+        let plain = |claim: &Claim| -> Reservation {
+            format!("{}{}", claim.as_str(), plain_tail(&id)).parse().unwrap()
+        };
+        for _ in 0..500 {
+            let (own, shared) = (Claim::random(), Claim::shared());
+            assert_eq!(own.as_str().len(), shared.as_str().len());
+            assert_eq!(tokens.claim(&plain(&own), &id, false), Some(own.clone()));
+            assert_eq!(tokens.claim(&plain(&own), &id, true), None);
+            assert_eq!(tokens.claim(&plain(&shared), &id, false), None);
+        }
     }
 
     #[test]

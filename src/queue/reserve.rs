@@ -81,10 +81,20 @@ enum Purpose {
     Pop,
 }
 
-/// Claims on their way, a lane for each queue: those that wait for one queue share a round.
-pub(super) type ClaimRounds = Arc<Rounds<QueueName, ClaimAsk, store::Result<Vec<Job>>>>;
+/// A request for jobs of the queue in whose lane it travels.
+pub(super) struct Wanted {
+    count: usize,
+    /// The claim of a keyed request; others share that of their round.
+    claim: Option<Claim>,
+    lease_ms: u64,
+    worker: Option<WorkerName>,
+    pop: bool,
+}
 
-impl Item for ClaimAsk {
+/// Claims on their way, a lane for each queue: those that wait for one queue share a round.
+pub(super) type ClaimRounds = Arc<Rounds<QueueName, Wanted, store::Result<Vec<Job>>>>;
+
+impl Item for Wanted {
     fn weight(&self) -> usize {
         self.count
     }
@@ -95,11 +105,11 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
     // One at a time: two rounds of one queue would be after the same jobs.
     Rounds::new(
         Limits { round: COUNT_MAX, overlap: 1, large: COUNT_MAX, waiting: 1_000_000 },
-        move |_, asks: Vec<ClaimAsk>| {
+        move |queue: QueueName, wanted: Vec<Wanted>| {
             let shared = shared.upgrade();
             Box::pin(async move {
                 match shared {
-                    Some(shared) => Queues(shared).claim_round(&asks).await,
+                    Some(shared) => Queues(shared).claim_round(queue, wanted).await,
                     None => Vec::new(),
                 }
             })
@@ -117,23 +127,24 @@ struct Delivery {
 
 /// A claim in flight.
 struct Coming {
-    queue: QueueName,
-    claim: Claim,
+    /// The queue and the claim of a keyed request, whose jobs it finds itself where the outcome is unknown; a round finds those of the
+    /// others.
+    keyed: Option<(QueueName, Claim)>,
     answer: oneshot::Receiver<store::Result<Vec<Job>>>,
 }
 
 impl Delivery {
     /// Claims from one queue.
-    async fn claim(&mut self, ask: ClaimAsk) -> Result<()> {
-        let (queue, claim) = (ask.queue.clone(), ask.claim.clone());
-        let answer = self.queues.0.claims.send(queue.clone(), ask)?;
-        let coming = self.coming.insert(Coming { queue, claim, answer });
+    async fn claim(&mut self, queue: QueueName, wanted: Wanted) -> Result<()> {
+        let keyed = wanted.claim.clone().map(|claim| (queue.clone(), claim));
+        let answer = self.queues.0.claims.send(queue, wanted)?;
+        let coming = self.coming.insert(Coming { keyed, answer });
         let answer = self.queues.in_time(&mut coming.answer).await?;
-        let came = self.coming.take();
+        let keyed = self.coming.take().and_then(|came| came.keyed);
         match answer {
             Ok(Ok(jobs)) => self.won.extend(jobs),
             failed => {
-                came.into_iter().for_each(|Coming { queue, claim, .. }| self.queues.recover(queue, claim));
+                keyed.into_iter().for_each(|(queue, claim)| self.queues.recover(queue, claim));
                 failed.map_err(|_| RoundError::Lost)??;
             }
         }
@@ -169,12 +180,13 @@ impl Drop for Delivery {
         if !self.won.is_empty() {
             tokio::spawn(queues.clone().give_back(std::mem::take(&mut self.won)));
         }
-        if let Some(Coming { queue, claim, answer }) = self.coming.take() {
+        if let Some(Coming { keyed, answer }) = self.coming.take() {
             let queues = queues.clone();
             tokio::spawn(async move {
-                match answer.await {
-                    Ok(Ok(jobs)) => queues.give_back(jobs).await,
-                    _ => queues.recover(queue, claim),
+                match (answer.await, keyed) {
+                    (Ok(Ok(jobs)), _) => queues.give_back(jobs).await,
+                    (_, Some((queue, claim))) => queues.recover(queue, claim),
+                    (_, None) => {}
                 }
             });
         }
@@ -192,10 +204,9 @@ fn check(count: usize, wait_ms: u64) -> Result<()> {
 }
 
 impl Queues {
-    /// Returns the token of a reserved job for this caller.
-    pub fn reservation(&self, job: &Job, caller: &Caller) -> Option<Reservation> {
-        let tokens = self.0.tokens.get()?;
-        Some(tokens.reservation(job.meta.claim.as_ref()?, &job.meta.id, caller.is_known()))
+    /// Returns the token of a reserved job.
+    pub fn reservation(&self, job: &Job) -> Option<Reservation> {
+        Some(self.0.tokens.get()?.reservation(job.meta.claim.as_ref()?, &job.meta.id))
     }
 
     /// Returns the claim behind the token that a caller sends for this job, if it is one.
@@ -279,9 +290,9 @@ impl Queues {
     /// Claims once.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let jobs = match purpose {
-            Purpose::Reserve => self.claim_from_queues(ask, &Claim::random(), false).await?.hand_over(),
+            Purpose::Reserve => self.claim_from_queues(ask, None, false).await?.hand_over(),
             Purpose::Pop => {
-                let jobs = self.claim_from_queues(ask, &Claim::random(), true).await?.hand_over();
+                let jobs = self.claim_from_queues(ask, None, true).await?.hand_over();
                 faults::point("pop.claimed").await;
                 self.finish_pop(&jobs).await?
             }
@@ -297,7 +308,7 @@ impl Queues {
         let (this, ask) = (self.clone(), ask.clone());
         let claiming = tokio::spawn(async move {
             let guard = once.claiming().await;
-            let jobs = this.claim_from_queues(&ask, once.claim(), false).await?.hand_over();
+            let jobs = this.claim_from_queues(&ask, Some(once.claim()), false).await?.hand_over();
             faults::point("request.claimed").await;
             let jobs = guard.won(jobs).await?;
             faults::point("request.closed").await;
@@ -307,20 +318,42 @@ impl Queues {
         claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
-    /// Runs one round of claims of one queue, and passes on which semaphores and queues may have room for others.
-    async fn claim_round(&self, asks: &[ClaimAsk]) -> Vec<store::Result<Vec<Job>>> {
+    /// Runs one round of claims, and passes on which semaphores and queues may have room for others.
+    ///
+    /// The requests of one round share a claim, those that pop another one, so that what all of them win is written alike: their tokens
+    /// differ by their signatures. What such a claim may have won where it failed, the round itself gives back, since only it knows
+    /// that it failed for all.
+    async fn claim_round(&self, queue: QueueName, wanted: Vec<Wanted>) -> Vec<store::Result<Vec<Job>>> {
         let rules = self.rules();
         // Only now: the requests may have waited for the round before while the queue was paused.
-        if asks.first().is_some_and(|ask| rules.paused(&ask.queue)) {
-            return asks.iter().map(|_| Ok(Vec::new())).collect();
+        if rules.paused(&queue) {
+            return wanted.iter().map(|_| Ok(Vec::new())).collect();
         }
-        let Claims { won, resume, offers } = self.0.store.claim(asks, &rules).await;
+        let (for_reserves, for_pops) = (Claim::shared(), Claim::shared());
+        let shared = |pop: bool| if pop { &for_pops } else { &for_reserves };
+        let ask = |Wanted { count, claim, lease_ms, worker, pop }| {
+            let claim = claim.unwrap_or_else(|| shared(pop).clone());
+            ClaimAsk { queue: queue.clone(), count, claim, lease_ms, worker, pop }
+        };
+        let asks: Vec<ClaimAsk> = wanted.into_iter().map(ask).collect();
+        let Claims { won, resume, offers } = self.0.store.claim(&asks, &rules).await;
+        for claim in [&for_reserves, &for_pops] {
+            let failed = |(ask, won): (&ClaimAsk, &store::Result<_>)| ask.claim == *claim && won.is_err();
+            if asks.iter().zip(&won).any(failed) {
+                self.recover(queue.clone(), claim.clone());
+            }
+        }
         self.offer(offers);
         resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
         won
     }
 
-    async fn claim_from_queues(&self, ask: &ReserveAsk, claim: &Claim, pop: bool) -> Result<Delivery> {
+    async fn claim_from_queues(
+        &self,
+        ask: &ReserveAsk,
+        claim: Option<&Claim>,
+        pop: bool,
+    ) -> Result<Delivery> {
         let rules = self.rules();
         let mut delivery = Delivery { queues: self.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
@@ -329,8 +362,8 @@ impl Queues {
             }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
             let (count, worker) = (ask.count - delivery.won.len(), ask.worker.clone());
-            let claim = claim.clone();
-            match delivery.claim(ClaimAsk { queue, count, claim, lease_ms, worker, pop }).await {
+            let wanted = Wanted { count, claim: claim.cloned(), lease_ms, worker, pop };
+            match delivery.claim(queue, wanted).await {
                 Ok(()) => {}
                 Err(error) if delivery.won.is_empty() => return Err(error),
                 Err(_) => break, // what other queues gave is not lost to an error of this one

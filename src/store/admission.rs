@@ -33,10 +33,21 @@ pub fn is_limited<'m>(queue: &QueueName, mut heads: impl Iterator<Item = &'m Met
         || heads.any(|meta| !meta.semaphores.is_empty())
 }
 
+/// A request that lacks a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    /// Its index among the requests.
+    pub index: usize,
+    /// The request.
+    pub ask: &'a ClaimAsk,
+}
+
 /// Returns the requests that still lack jobs, each once for each job, in order.
-pub fn wants<'a>(asks: &[&'a ClaimAsk], won: &[Vec<Job>]) -> Vec<&'a ClaimAsk> {
-    let missing = asks.iter().zip(won).map(|(ask, won)| (*ask, ask.count.saturating_sub(won.len())));
-    missing.flat_map(|(ask, count)| std::iter::repeat_n(ask, count)).collect()
+pub fn wants<'a>(asks: &[&'a ClaimAsk], won: &[Vec<Job>]) -> Vec<Want<'a>> {
+    let asks = asks.iter().zip(won).enumerate();
+    let missing =
+        asks.map(|(index, (ask, won))| (Want { index, ask: *ask }, ask.count.saturating_sub(won.len())));
+    missing.flat_map(|(want, count)| std::iter::repeat_n(want, count)).collect()
 }
 
 /// How many jobs the limits of a queue let it deliver now.
@@ -89,7 +100,7 @@ impl Allowance {
 #[derive(Debug)]
 pub struct Verdicts<'a, J> {
     /// The jobs that are delivered, and to which request.
-    pub granted: Vec<(J, &'a ClaimAsk)>,
+    pub granted: Vec<(J, Want<'a>)>,
     /// The jobs that are blocked, and by which semaphore.
     pub blocked: Vec<(J, SemaphoreName)>,
     /// Semaphores that other jobs may get now.
@@ -99,13 +110,13 @@ pub struct Verdicts<'a, J> {
 /// Decides for each job at the head, in order, whether it is delivered or blocked, until `wants` are served.
 pub fn judge<'a, J>(
     heads: impl IntoIterator<Item = J>,
-    wants: &[&'a ClaimAsk],
+    wants: &[Want<'a>],
     admission: &mut Admission<'_>,
     meta: impl Fn(&J) -> &Meta,
 ) -> Verdicts<'a, J> {
     let (mut granted, mut blocked, mut offers) = (Vec::new(), Vec::new(), Vec::new());
     for job in heads {
-        let Some(ask) = wants.get(granted.len()) else { break };
+        let Some(want) = wants.get(granted.len()) else { break };
         match admission.stopped_by(meta(&job)).cloned() {
             Some(semaphore) => {
                 offers.extend(admission.offers(meta(&job)).filter(|name| **name != semaphore).cloned());
@@ -114,7 +125,7 @@ pub fn judge<'a, J>(
             None => {
                 admission.grant(meta(&job));
                 offers.extend(admission.offers(meta(&job)).cloned());
-                granted.push((job, *ask));
+                granted.push((job, *want));
             }
         }
     }

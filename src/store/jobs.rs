@@ -17,7 +17,8 @@ pub struct ClaimAsk {
     pub queue: QueueName,
     /// The most jobs to take.
     pub count: usize,
-    /// Marks what this request wins; fresh for each request.
+    /// Marks what this request wins. Requests of one call that fail together, those for one queue that are all pops or none of them,
+    /// may share it.
     pub claim: Claim,
     /// How long the reservation lasts, in milliseconds.
     pub lease_ms: u64,

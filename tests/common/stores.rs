@@ -51,7 +51,8 @@ async fn open_sqlite(location: Location) -> Arc<SqliteStore> {
 
 /// A store over this database, with its schema up to date. Its deadline is one that no machine runs into.
 pub async fn open_mongo(url: &str) -> Arc<Mongo> {
-    let options = MongoOptions { url: url.to_owned(), deadline: PATIENCE, pool_size: 16 };
+    let options =
+        MongoOptions { url: url.to_owned(), deadline: PATIENCE, pool_size: 16, validates_own: true };
     let store = Arc::new(Mongo::new(options));
     store.migrate().await.unwrap();
     store

@@ -78,10 +78,7 @@ async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     let reserved = |job: Job| {
-        Some(ReservedJob {
-            reservation: queues.reservation(&job, &by.caller)?,
-            job: JobView::new(job, &rules, now),
-        })
+        Some(ReservedJob { reservation: queues.reservation(&job)?, job: JobView::new(job, &rules, now) })
     };
     Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), held))
 }

@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Document, RawArrayBuf, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
 use mongodb::{Client, Collection, Database};
+use serde::Serialize;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
@@ -25,6 +28,8 @@ pub struct MongoOptions {
     pub deadline: Duration,
     /// The most connections to one member.
     pub pool_size: u32,
+    /// Whether the validator of `jobs` judges the server's own documents as well, which always pass: the proof of that in tests.
+    pub validates_own: bool,
 }
 
 /// Writes return once a majority of the members has them in their journals.
@@ -47,12 +52,14 @@ pub fn durable_document() -> Document {
 pub struct Connection {
     options: MongoOptions,
     database: OnceCell<Database>,
+    /// Whether the server's own writes to `jobs` pass by the validator.
+    bypasses_validator: AtomicBool,
 }
 
 impl Connection {
     /// Nothing is sent yet.
     pub fn new(options: MongoOptions) -> Self {
-        Self { options, database: OnceCell::new() }
+        Self { options, database: OnceCell::new(), bypasses_validator: AtomicBool::new(false) }
     }
 
     /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then retried next time.
@@ -76,6 +83,40 @@ impl Connection {
         let late =
             |_| Err(StoreError::unavailable(format_args!("no answer within {} ms", deadline.as_millis())));
         timeout_at(end, part).await.unwrap_or_else(late)
+    }
+
+    /// Finds out whether writes may pass by the validator of `jobs`, which is for the documents of other programs: judging ours costs a
+    /// tenth of an insert. That needs the privilege `bypassDocumentValidation`, which the role `readWrite` does not have.
+    pub async fn probe_validator(&self) -> Result<()> {
+        if self.options.validates_own {
+            return Ok(());
+        }
+        let nothing = doc! { "q": { "_id": "barrier" }, "u": { "$unset": { "none": "" } } };
+        let probe = doc! { "update": JOBS, "updates": [nothing], "bypassDocumentValidation": true };
+        let is_allowed = match self.database().await?.run_command(probe).await {
+            Ok(_) => true,
+            Err(error) if code(&error) == Some(UNAUTHORIZED) => false,
+            Err(error) => return Err(fault(error)),
+        };
+        if !is_allowed {
+            tracing::info!(
+                "the store's user has no privilege bypassDocumentValidation: the validator judges our jobs as well"
+            );
+        }
+        self.bypasses_validator.store(is_allowed, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns whether writes to `jobs` pass by its validator.
+    pub fn bypasses_validator(&self) -> bool {
+        self.bypasses_validator.load(Ordering::Relaxed)
+    }
+
+    /// Notes the outcome of a write that passed by the validator. Where the privilege was taken away, the next write goes without.
+    fn note_bypass(&self, error: &Error) {
+        if code(error) == Some(UNAUTHORIZED) && self.bypasses_validator.swap(false, Ordering::Relaxed) {
+            tracing::warn!("a write was not allowed: from now on without bypassDocumentValidation");
+        }
     }
 
     /// Whether anything was sent.
@@ -168,6 +209,8 @@ const PASSING: [i32; 21] =
     [6, 7, 13, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 9001, 10107, 11600, 11602, 13435];
 /// MongoDB's `OutOfDiskSpace`.
 const NO_SPACE: i32 = 14031;
+/// MongoDB's `Unauthorized`.
+const UNAUTHORIZED: i32 = 13;
 /// MongoDB's `DuplicateKey`.
 pub const DUPLICATE_KEY: i32 = 11000;
 /// MongoDB's `DocumentValidationFailure`: what this server writes is valid, so that it comes from what another wrote.
@@ -213,14 +256,18 @@ pub fn fault(error: Error) -> StoreError {
 /// concern. Returns how many documents it found.
 pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
     command.insert("writeConcern", durable_document());
-    let answer = database.run_command(command).await.map_err(fault)?;
+    outcome(&database.run_command(command).await.map_err(fault)?)
+}
+
+/// Returns how many documents a write command found, from its reply.
+fn outcome(answer: &Document) -> Result<u64> {
     if let Ok(concern) = answer.get_document("writeConcernError") {
         return Err(StoreError::unavailable(concern));
     }
     if let Ok(errors) = answer.get_array("writeErrors") {
         return Err(write_error(errors.first().and_then(|error| error.as_document())));
     }
-    Ok(count(&answer, "n"))
+    Ok(count(answer, "n"))
 }
 
 /// MongoDB's `ImmutableField`.
@@ -234,11 +281,28 @@ pub fn strict(filter: Document, mut update: Document) -> Document {
     doc! { "q": filter, "u": update, "upsert": true }
 }
 
-/// Runs an unordered command of [`strict`] updates, and returns the indexes of those that found nothing.
-pub async fn write_strict(database: &Database, statements: Vec<Document>) -> Result<HashSet<usize>> {
-    let mut command = doc! { "update": JOBS, "updates": statements, "ordered": false };
+/// Runs an update command on jobs, and returns how many documents it found.
+pub async fn update_jobs(connection: &Connection, statements: Vec<Document>) -> Result<u64> {
+    outcome(&jobs_command(connection, doc! { "update": JOBS, "updates": statements }).await?)
+}
+
+/// Runs a write command on jobs, past their validator where that is allowed.
+async fn jobs_command(connection: &Connection, mut command: Document) -> Result<Document> {
+    if connection.bypasses_validator() {
+        command.insert("bypassDocumentValidation", true);
+    }
     command.insert("writeConcern", durable_document());
-    let answer = database.run_command(command).await.map_err(fault)?;
+    let done = connection.database().await?.run_command(command).await;
+    done.map_err(|error| {
+        connection.note_bypass(&error);
+        fault(error)
+    })
+}
+
+/// Runs an unordered command of [`strict`] updates, and returns the indexes of those that found nothing.
+pub async fn write_strict(connection: &Connection, statements: Vec<Document>) -> Result<HashSet<usize>> {
+    let command = doc! { "update": JOBS, "updates": statements, "ordered": false };
+    let answer = jobs_command(connection, command).await?;
     if let Ok(concern) = answer.get_document("writeConcernError") {
         return Err(StoreError::unavailable(concern));
     }
@@ -272,9 +336,9 @@ impl NotInserted {
 }
 
 /// Inserts documents, each for itself, and returns those that were refused.
-pub async fn insert_each(
-    collection: &Collection<Document>,
-    documents: Vec<Document>,
+pub async fn insert_each<T: Serialize + Send + Sync>(
+    collection: &Collection<T>,
+    documents: Vec<T>,
 ) -> Result<Vec<NotInserted>> {
     let Err(error) = collection.insert_many(documents).ordered(false).await else {
         return Ok(Vec::new());
@@ -292,6 +356,81 @@ pub async fn insert_each(
         message: error.message.clone(),
     });
     Ok(refused.collect())
+}
+
+/// Inserts new jobs, and returns those that were refused.
+///
+/// The command is built once, from the documents as they are sent, and without a retryable session: MongoDB would write down in
+/// `config.transactions` that it was run. Their ids are new, so that it can be repeated without one: where an id is there the second
+/// time, the first time stored it.
+pub async fn insert_jobs(
+    connection: &Connection,
+    documents: Vec<RawDocumentBuf>,
+) -> Result<Vec<NotInserted>> {
+    let (mut refused, mut begin) = (Vec::new(), 0);
+    let mut documents = documents.into_iter().peekable();
+    while documents.peek().is_some() {
+        let (mut part, mut size, mut count) = (RawArrayBuf::new(), 0, 0);
+        while let Some(document) =
+            documents.next_if(|next| count == 0 || size + next.as_bytes().len() <= PART_BYTES)
+        {
+            size += document.as_bytes().len();
+            part.push(document);
+            count += 1;
+        }
+        let of_part = insert_part(connection, &part).await?;
+        refused.extend(of_part.into_iter().map(|not| NotInserted { index: begin + not.index, ..not }));
+        begin += count;
+    }
+    Ok(refused)
+}
+
+async fn insert_part(connection: &Connection, documents: &RawArrayBuf) -> Result<Vec<NotInserted>> {
+    let first = try_insert(connection, documents).await;
+    if !matches!(first, Err(StoreError::Unavailable(_))) {
+        return first;
+    }
+    tracing::debug!("an insert of jobs is tried again");
+    let mut refused = try_insert(connection, documents).await?;
+    let before = refused.len();
+    refused.retain(|refused| refused.code != DUPLICATE_KEY);
+    if refused.len() < before {
+        // What the first try stored must be as durable as what this one did.
+        barrier(connection.database().await?).await?;
+    }
+    Ok(refused)
+}
+
+async fn try_insert(connection: &Connection, documents: &RawArrayBuf) -> Result<Vec<NotInserted>> {
+    let mut command = RawDocumentBuf::new();
+    command.append(cstr!("insert"), JOBS);
+    command.append(cstr!("ordered"), false);
+    if connection.bypasses_validator() {
+        command.append(cstr!("bypassDocumentValidation"), true);
+    }
+    let concern = RawDocumentBuf::try_from(&durable_document()).map_err(StoreError::internal)?;
+    command.append(cstr!("writeConcern"), concern);
+    command.append(cstr!("documents"), documents.clone());
+    let answer = connection.database().await?.run_raw_command(command).await.map_err(|error| {
+        connection.note_bypass(&error);
+        fault(error)
+    })?;
+    if let Ok(concern) = answer.get_document("writeConcernError") {
+        return Err(StoreError::unavailable(concern));
+    }
+    let errors = answer.get_array("writeErrors").into_iter().flatten();
+    errors
+        .map(|error| {
+            let error = error.as_document();
+            let code = error.and_then(|error| error.get_i32("code").ok()).unwrap_or_default();
+            if PASSING.contains(&code) || code == NO_SPACE {
+                return Err(write_error(error));
+            }
+            let index = error.map(|error| count(error, "index")).unwrap_or_default();
+            let message = error.and_then(|error| error.get_str("errmsg").ok()).unwrap_or_default().to_owned();
+            Ok(NotInserted { index: usize::try_from(index).map_err(StoreError::internal)?, code, message })
+        })
+        .collect()
 }
 
 /// A command may be about 16 MiB long: statements in parts that fit, each with room for one large statement.

@@ -176,7 +176,9 @@ impl Store for Mongo {
             return Err(reason);
         }
         self.connection.within(self.hello()).await?; // writes nothing: the collections are still to be made
-        migrate::migrate(self.connection.database().await?).await
+        let migrated = migrate::migrate(self.connection.database().await?).await?;
+        self.connection.within(self.connection.probe_validator()).await?;
+        Ok(migrated)
     }
 
     async fn api_keys(&self) -> Result<StoredKeys> {

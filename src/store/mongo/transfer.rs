@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use serde::Serialize;
 
 use crate::job::group::Line;
 use crate::job::{Job, JobId, Meta, State, Timestamp};
@@ -75,7 +76,7 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
     let now = mongo.now()?;
     let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
-    let collection = mongo.collection(JOBS).await?;
+    let collection = mongo.collection(JOBS).await?.clone_with_type();
     let sent = mongo.counters.sending(jobs.iter().map(|job| &job.meta.queue));
     let imported =
         insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
@@ -99,9 +100,9 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
 }
 
 /// Inserts documents; one whose id is there is compared with what is there.
-async fn insert_or_compare(
-    collection: &Collection<Document>,
-    documents: Vec<Document>,
+async fn insert_or_compare<T: Serialize + Send + Sync>(
+    collection: &Collection<T>,
+    documents: Vec<T>,
     ids: &[&str],
     is_same: impl Fn(usize, &Document) -> Result<bool>,
 ) -> Result<Vec<Result<Imported>>> {
@@ -118,7 +119,7 @@ async fn insert_or_compare(
     }
     let met: Vec<usize> = met.into_iter().map(|met| met.index).collect();
     let met_ids: Vec<&str> = met.iter().map(|n| ids[*n]).collect();
-    let there = by_id(collection, &met_ids).await?;
+    let there = by_id(&collection.clone_with_type(), &met_ids).await?;
     for n in met {
         imported[n] = match there.get(ids[n]) {
             Some(there) => {

@@ -351,7 +351,12 @@ mod tests {
 
     fn counters() -> Counters {
         let (url, deadline) = ("mongodb://127.0.0.1:1/away".to_owned(), Duration::from_millis(50));
-        Counters::new(Arc::new(Connection::new(MongoOptions { url, deadline, pool_size: 1 })))
+        Counters::new(Arc::new(Connection::new(MongoOptions {
+            url,
+            deadline,
+            pool_size: 1,
+            validates_own: false,
+        })))
     }
 
     fn queue(name: &str) -> QueueName {

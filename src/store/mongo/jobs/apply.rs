@@ -401,7 +401,9 @@ impl Round<'_> {
             let (mut in_vain, mut sent) = (HashSet::new(), 0);
             for part in parts(updates)? {
                 let count = part.len();
-                in_vain.extend(write_strict(database, part).await?.into_iter().map(|index| sent + index));
+                in_vain.extend(
+                    write_strict(&self.mongo.connection, part).await?.into_iter().map(|index| sent + index),
+                );
                 sent += count;
             }
             Ok(in_vain)

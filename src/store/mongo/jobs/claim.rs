@@ -5,7 +5,7 @@
 //! conflict with another claim, or where the result of the write is lost, the claim looks up what it won.
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use mongodb::Database;
@@ -18,7 +18,7 @@ use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{barrier, fault, write};
+use crate::store::mongo::client::{barrier, fault, update_jobs};
 use crate::store::mongo::jobs::claim_limited;
 use crate::store::mongo::jobs::document::{readable, to_job};
 use crate::store::mongo::jobs::head::{self, Heads};
@@ -66,7 +66,6 @@ async fn claim(
     now: Timestamp,
 ) -> Result<Given> {
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
-    let indexes: HashMap<&Claim, usize> = asks.iter().enumerate().map(|(n, ask)| (&ask.claim, n)).collect();
     // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
     let (retry_until, end) = (begin + deadline / 2, begin + deadline);
@@ -85,9 +84,8 @@ async fn claim(
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
-        for job in taken {
-            let winner = job.meta.claim.as_ref().and_then(|claim| indexes.get(claim));
-            if let Some(jobs) = winner.and_then(|n| won.get_mut(*n)) {
+        for (index, job) in taken {
+            if let Some(jobs) = won.get_mut(index) {
                 jobs.push(job);
             }
         }
@@ -105,16 +103,16 @@ async fn claim(
     Ok(Given { won, ..Given::default() })
 }
 
-/// Reserves the jobs for the requests in order. Returns those that it won, as they are now.
+/// Reserves the jobs for the requests in order. Returns those that it won, as they are now, each with the index of its request.
 async fn take(
     mongo: &Mongo,
     asks: &[&ClaimAsk],
     won: &[Vec<Job>],
     heads: Vec<Job>,
     now: Timestamp,
-) -> Result<Vec<Job>> {
+) -> Result<Vec<(usize, Job)>> {
     let Some(queue) = heads.first().map(|job| job.meta.queue.clone()) else {
-        return Ok(heads);
+        return Ok(Vec::new());
     };
     let (database, counters) = (mongo.connection.database().await?, &mongo.counters);
     // The estimate of the store's clock lags behind it, which has found all of these to be due.
@@ -122,16 +120,17 @@ async fn take(
     let wants = admission::wants(asks, won);
     let revs: Vec<i64> = heads.iter().map(|job| job.meta.rev).collect();
     let rev: i64 = rand::random();
-    let taken = heads.into_iter().zip(wants).map(|(job, ask)| reserved(job, ask, rev, now));
+    let indexes: Vec<usize> = wants.iter().map(|want| want.index).collect();
+    let taken = heads.into_iter().zip(wants).map(|(job, want)| reserved(job, want.ask, rev, now));
     let taken: Vec<Job> = taken.collect::<Result<_>>()?;
     let statement = transitions::reserve(&taken, &revs, false);
     let sent = counters.sending([&queue]);
-    let written = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    let written = update_jobs(&mongo.connection, vec![statement]).await;
     faults::point("claim.written").await;
     if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
         counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
         sent.answered();
-        return Ok(taken);
+        return Ok(indexes.into_iter().zip(taken).collect());
     }
     // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
     let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
@@ -148,7 +147,8 @@ async fn take(
         return Err(error);
     }
     barrier(database).await?;
-    Ok(taken.into_iter().filter(|job| found.contains(job.meta.id.as_str())).collect())
+    let is_won = |(_, job): &(usize, Job)| found.contains(job.meta.id.as_str());
+    Ok(indexes.into_iter().zip(taken).filter(is_won).collect())
 }
 
 /// Returns the jobs that a claim holds in these queues, in the order of delivery.

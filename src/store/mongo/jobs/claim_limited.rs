@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::job::transition::delivery::{self, BLOCK, RESERVE};
 use crate::job::{Job, Meta, QueueName, Rules, SemaphoreName, Timestamp};
-use crate::store::admission::{self, Allowance, Given, Verdicts};
+use crate::store::admission::{self, Allowance, Given, Verdicts, Want};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
@@ -55,9 +55,8 @@ pub async fn claim(
         if let Some(dealt) = dealt {
             given.offers.extend(dealt.offers);
             given.resume_at = dealt.resume_at;
-            for job in dealt.granted {
-                let index = asks.iter().position(|ask| job.meta.claim.as_ref() == Some(&ask.claim));
-                if let Some(won) = index.and_then(|index| given.won.get_mut(index)) {
+            for (index, job) in dealt.granted {
+                if let Some(won) = given.won.get_mut(index) {
                     won.push(job);
                 }
             }
@@ -81,7 +80,8 @@ pub async fn claim(
 /// What a round has done.
 #[derive(Default)]
 struct Dealt {
-    granted: Vec<Job>,
+    /// With the index of the request that each is for.
+    granted: Vec<(usize, Job)>,
     blocked: usize,
     /// Whether a limit of the queue has stopped it.
     is_stopped: bool,
@@ -92,7 +92,7 @@ struct Dealt {
 struct Round<'a> {
     mongo: &'a Mongo,
     queue: &'a QueueName,
-    wants: Vec<&'a ClaimAsk>,
+    wants: Vec<Want<'a>>,
     rules: &'a Rules,
 }
 
@@ -201,16 +201,16 @@ impl Transaction for Deliver<'_> {
     }
 }
 
-/// Writes which jobs are delivered and which are blocked. Returns the former, as they are then, and how many the latter
-/// are; `None` if one of the jobs is not as it was read.
+/// Writes which jobs are delivered and which are blocked. Returns the former, as they are then, with the index of the request that
+/// each is for, and how many the latter are; `None` if one of the jobs is not as it was read.
 async fn write(
     Verdicts { granted, blocked, .. }: &Verdicts<'_, &Job>,
     now: Timestamp,
     tx: &mut Tx<'_>,
-) -> Result<Option<(Vec<Job>, usize)>, TxError> {
+) -> Result<Option<(Vec<(usize, Job)>, usize)>, TxError> {
     let mut statements = Vec::new();
     let rev = rand::random();
-    let reserved = granted.iter().map(|(job, ask)| reserved((*job).clone(), ask, rev, now));
+    let reserved = granted.iter().map(|(job, want)| reserved((*job).clone(), want.ask, rev, now));
     let reserved: Vec<Job> = reserved.collect::<Result<_>>()?;
     if !reserved.is_empty() {
         let revs: Vec<i64> = granted.iter().map(|(job, _)| job.meta.rev).collect();
@@ -225,6 +225,7 @@ async fn write(
     statements.extend(alike.values().map(|jobs| transitions::block(jobs)));
     let found = tx.write(doc! { "update": JOBS, "updates": statements }).await?;
     let expected = reserved.len() + blocked.len();
+    let reserved = granted.iter().map(|(_, want)| want.index).zip(reserved).collect();
     Ok((found == expected as u64).then_some((reserved, blocked.len())))
 }
 

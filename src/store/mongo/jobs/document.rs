@@ -1,13 +1,14 @@
 //! Jobs as documents of the collection `jobs`. Their fields are public: see `docs/documents.md`.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::raw::{CStr, cstr};
+use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, doc};
 
 use crate::job::spec::Headers;
 use crate::job::{GroupName, Job, Meta, Payload, QueueName, Timestamp};
-use crate::store::Result;
 use crate::store::mongo::jobs::field::Field;
 pub use crate::store::mongo::jobs::field::{Row, date, serialized};
 use crate::store::mongo::jobs::payload;
+use crate::store::{Result, StoreError};
 
 /// The version of the documents that this server writes.
 pub const VERSION: i32 = 1;
@@ -56,19 +57,19 @@ pub fn without_contents() -> Document {
     doc! { "payload": 0, "payload_json": 0, "headers": 0, "result": 0, "result_json": 0 }
 }
 
-/// Returns a job as a document.
-pub fn from_job(job: &Job, now: Timestamp) -> Result<Document> {
-    let document = doc! { "_id": job.meta.id.as_str(), "v": VERSION };
-    let mut fields = Fields { set: document, unset: None };
-    fields.put_meta(&job.meta, now)?;
-    let mut document = fields.set;
-    put_json(&mut document, "payload", &job.payload);
+/// Returns a job as a document, in the form in which it is sent: a map of it in between would cost as much again.
+pub fn from_job(job: &Job, now: Timestamp) -> Result<RawDocumentBuf> {
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), job.meta.id.as_str());
+    document.append(cstr!("v"), VERSION);
+    put_meta(&mut document, &job.meta, now)?;
+    put_exact(&mut document, (cstr!("payload"), cstr!("payload_json")), &job.payload)?;
     if !job.headers.is_empty() {
         let headers: Document = job.headers.iter().map(|(name, text)| (name.clone(), text.into())).collect();
-        document.insert("headers", headers);
+        document.put(cstr!("headers"), Some(headers.into()))?;
     }
     if let Some(result) = &job.result {
-        put_json(&mut document, "result", result);
+        put_exact(&mut document, (cstr!("result"), cstr!("result_json")), result)?;
     }
     Ok(document)
 }
@@ -80,9 +81,9 @@ pub fn update(
     result: Option<&Payload>,
     now: Timestamp,
 ) -> Result<Document> {
-    let mut fields = Fields { set: Document::new(), unset: Some(Document::new()) };
-    fields.put_meta(meta, now)?;
-    let (mut set, mut unset) = (fields.set, fields.unset.unwrap_or_default());
+    let mut changes = Changes::default();
+    put_meta(&mut changes, meta, now)?;
+    let Changes { mut set, mut unset } = changes;
     for (name, value) in [("payload", new_payload), ("result", result)] {
         if let Some(value) = value {
             put_json(&mut set, name, value);
@@ -98,35 +99,63 @@ pub fn update(
     Ok(update)
 }
 
-/// The fields of a document, and for an update those that are removed.
-struct Fields {
-    set: Document,
-    unset: Option<Document>,
+/// What fields are written into.
+trait Fields {
+    /// Writes the field, or that it is absent.
+    fn put(&mut self, name: &'static CStr, value: Option<Bson>) -> Result<()>;
 }
 
-impl Fields {
-    fn maybe(&mut self, name: &str, value: Option<impl Into<Bson>>) {
-        match (value, &mut self.unset) {
-            (Some(value), _) => drop(self.set.insert(name, value)),
-            (None, Some(unset)) => drop(unset.insert(name, "")),
-            (None, None) => {}
+/// A document: what is absent is left out.
+impl Fields for RawDocumentBuf {
+    fn put(&mut self, name: &'static CStr, value: Option<Bson>) -> Result<()> {
+        if let Some(value) = value {
+            self.append(name, RawBson::try_from(value).map_err(StoreError::internal)?);
         }
-    }
-
-    /// Puts the metadata.
-    fn put_meta(&mut self, meta: &Meta, now: Timestamp) -> Result<()> {
-        macro_rules! put {
-            ($($field:ident $name:literal,)*) => { $(self.maybe($name, meta.$field.write()?);)* };
-        }
-        meta_table!(put);
-        self.maybe("due", meta.due(now).map(date));
-        let progress = meta.progress.as_ref();
-        let progress_bson = progress.and_then(payload::to_bson);
-        let progress_text = if progress_bson.is_none() { progress.map(Payload::as_str) } else { None };
-        self.maybe("progress", progress_bson);
-        self.maybe("progress_json", progress_text);
-        self.maybe("turn", turn(meta));
         Ok(())
+    }
+}
+
+/// An update: what is absent is removed.
+#[derive(Default)]
+struct Changes {
+    set: Document,
+    unset: Document,
+}
+
+impl Fields for Changes {
+    fn put(&mut self, name: &'static CStr, value: Option<Bson>) -> Result<()> {
+        match value {
+            Some(value) => self.set.insert(name.as_str(), value),
+            None => self.unset.insert(name.as_str(), ""),
+        };
+        Ok(())
+    }
+}
+
+/// Puts the metadata.
+fn put_meta(fields: &mut impl Fields, meta: &Meta, now: Timestamp) -> Result<()> {
+    macro_rules! put {
+        ($($field:ident $name:literal,)*) => { $(fields.put(cstr!($name), meta.$field.write()?)?;)* };
+    }
+    meta_table!(put);
+    fields.put(cstr!("due"), meta.due(now).map(|due| date(due).into()))?;
+    let progress = meta.progress.as_ref();
+    let progress_bson = progress.and_then(payload::to_bson);
+    let progress_text = progress.filter(|_| progress_bson.is_none()).map(Payload::as_str);
+    fields.put(cstr!("progress"), progress_bson)?;
+    fields.put(cstr!("progress_json"), progress_text.map(Bson::from))?;
+    fields.put(cstr!("turn"), turn(meta).map(Bson::from))
+}
+
+/// Puts a JSON value as BSON under the first name or, where that cannot hold it exactly, as its text under the second.
+fn put_exact(
+    fields: &mut impl Fields,
+    (name, name_of_text): (&'static CStr, &'static CStr),
+    value: &Payload,
+) -> Result<()> {
+    match payload::to_bson(value) {
+        Some(bson) => fields.put(name, Some(bson)),
+        None => fields.put(name_of_text, Some(value.as_str().into())),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 
 use crate::faults;
 use crate::job::group::Line;
@@ -15,7 +15,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, insert_each, parts};
+use crate::store::mongo::client::{insert_jobs, parts};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
@@ -111,10 +111,8 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     jobs.iter().for_each(|job| arriving.came(&job.queue, State::Ready, 1));
     let arriving = mongo.counters.in_flight(arriving);
     let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect::<Result<_>>()?;
-    let failed = insert_each(&mongo.collection(JOBS).await?, documents).await?;
-    // Ids are new: one that is there was put there by the driver's first try of this very insert.
-    let errors = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
-    let errors = errors.map(|failed| (failed.index, failed.fault()));
+    let failed = insert_jobs(&mongo.connection, documents).await?;
+    let errors = failed.into_iter().map(|failed| (failed.index, failed.fault()));
     let errors: Vec<_> = errors.collect();
     if errors.is_empty() {
         arriving.stored(); // else they are counted later: it never happens
@@ -174,7 +172,7 @@ pub struct Resolved {
     /// For each job, at its place.
     pub pushed: Vec<Pushed>,
     /// The jobs that are to be stored.
-    documents: Vec<Document>,
+    documents: Vec<RawDocumentBuf>,
     /// The updates that take their keys.
     records: Vec<Document>,
     /// The queues of the jobs that are to be stored, their states and their positions.
@@ -245,7 +243,8 @@ pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
         tx.write(doc! { "update": KEYS, "updates": part }).await?;
     }
     if !documents.is_empty() {
-        tx.collection(JOBS).insert_many(documents).session(tx.session()).await?;
+        let jobs = tx.collection(JOBS).clone_with_type::<RawDocumentBuf>();
+        jobs.insert_many(documents).session(tx.session()).await?;
     }
     arriving.iter().for_each(|(queue, state, position)| tx.arrives(queue, *state, *position));
     Ok(())

@@ -7,7 +7,7 @@ use crate::job::rate::Deliveries;
 use crate::job::transition::delivery;
 use crate::job::{Job, Meta, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::ClaimAsk;
-use crate::store::admission::{self, Allowance, Given, Verdicts};
+use crate::store::admission::{self, Allowance, Given, Verdicts, Want};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim::{self, heads, not_as_listed};
 use crate::store::sqlite::jobs::row::{self, Found};
@@ -60,7 +60,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
         let is_stuck = verdicts.granted.is_empty() && verdicts.blocked.is_empty();
         granted += verdicts.granted.len();
         blocked += verdicts.blocked.len();
-        write(tx, verdicts, asks, &mut given, now)?;
+        write(tx, verdicts, &mut given, now)?;
         let all_have_some = given.won.iter().all(|won| !won.is_empty());
         if (read < chunk && !is_cut) || (is_cut && (all_have_some || is_stuck)) {
             break;
@@ -83,14 +83,12 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
 fn write(
     tx: &Tx<'_>,
     Verdicts { granted, blocked, offers }: Verdicts<'_, Found<Job>>,
-    asks: &[&ClaimAsk],
     given: &mut Given,
     now: Timestamp,
 ) -> Result<(), Fault> {
-    for (mut found, ask) in granted {
+    for (mut found, Want { index, ask }) in granted {
         reserve(tx, &mut found, ask, now)?;
-        let index = asks.iter().position(|other| other.claim == ask.claim);
-        if let Some(won) = index.and_then(|index| given.won.get_mut(index)) {
+        if let Some(won) = given.won.get_mut(index) {
             won.push(found.job);
         }
     }
