@@ -177,10 +177,10 @@ pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
     spoil(place, &[&waiting, &expiring, &keyed, &next, &held]).await;
     let mut server = Server::start(&place.url).await;
 
-    assert_eq!(unreadable(&server, "/v1/queues/work/jobs").await, [waiting.clone()]);
+    assert_eq!(unreadable(&server, "/v1/queues/work/jobs").await, std::slice::from_ref(&waiting));
     let taken = server.post("/v1/reserve", json!({"queues": ["w*"], "count": 9})).await;
     assert_eq!((taken.0, &taken.1["jobs"][0]["id"]), (200, &json!(good)), "{taken:?}");
-    assert_eq!(unreadable(&server, "/v1/queues/work/jobs?state=dead").await, [waiting.clone()]);
+    assert_eq!(unreadable(&server, "/v1/queues/work/jobs?state=dead").await, std::slice::from_ref(&waiting));
     assert_eq!(server.get("/v1/queues/work/stats").await.1["counts"]["dead"], 1);
     assert_eq!(server.settle(&lost, "commit", json!({})).await.1["code"], "unreadable");
     assert_eq!(
