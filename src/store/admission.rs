@@ -45,8 +45,7 @@ pub struct Want<'a> {
 /// Returns the requests that still lack jobs, each once for each job, in order.
 pub fn wants<'a>(asks: &[&'a ClaimAsk], won: &[Vec<Job>]) -> Vec<Want<'a>> {
     let asks = asks.iter().zip(won).enumerate();
-    let missing =
-        asks.map(|(index, (ask, won))| (Want { index, ask: *ask }, ask.count.saturating_sub(won.len())));
+    let missing = asks.map(|(index, (ask, won))| (Want { index, ask }, ask.count.saturating_sub(won.len())));
     missing.flat_map(|(want, count)| std::iter::repeat_n(want, count)).collect()
 }
 
