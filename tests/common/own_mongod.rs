@@ -12,6 +12,9 @@ use nix::unistd::Pid;
 
 use super::server::{PATIENCE, until};
 
+/// How long a command may take.
+const ANSWER: Duration = Duration::from_secs(20);
+
 const SET: &str = "rs0";
 
 /// A mongod on a port and a directory that stay the same across its restarts; killed when dropped.
@@ -159,9 +162,13 @@ impl OwnMongod {
         let mut options = ClientOptions::parse(url).await.unwrap();
         options.server_selection_timeout = Some(Duration::from_millis(500));
         let client = Client::with_options(options).unwrap();
-        let answer = client.database("admin").run_command(command).await.ok();
-        client.shutdown().immediate(true).await;
-        answer
+        // A driver whose server comes up in between has been seen to wait for ever.
+        let asking = async {
+            let answer = client.database("admin").run_command(command).await.ok();
+            client.clone().shutdown().immediate(true).await;
+            answer
+        };
+        tokio::time::timeout(ANSWER, asking).await.ok().flatten()
     }
 }
 
