@@ -37,7 +37,7 @@ text_type! {
 }
 
 /// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. A claim that several requests share
-/// begins with [`SHARED`].
+/// begins with `-`.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Claim(Box<str>);
