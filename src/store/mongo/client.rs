@@ -5,8 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mongodb::bson::raw::cstr;
-use mongodb::bson::{Document, RawArrayBuf, RawDocumentBuf, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
 use mongodb::{Client, Collection, Database};
@@ -340,9 +339,14 @@ pub async fn insert_each<T: Serialize + Send + Sync>(
     collection: &Collection<T>,
     documents: Vec<T>,
 ) -> Result<Vec<NotInserted>> {
-    let Err(error) = collection.insert_many(documents).ordered(false).await else {
-        return Ok(Vec::new());
-    };
+    match collection.insert_many(documents).ordered(false).await {
+        Ok(_) => Ok(Vec::new()),
+        Err(error) => refused(error),
+    }
+}
+
+/// Returns the documents that an insert refused; an error where that is not all that happened.
+fn refused(error: Error) -> Result<Vec<NotInserted>> {
     let ErrorKind::InsertMany(failure) = error.kind.as_ref() else {
         return Err(fault(error));
     };
@@ -358,79 +362,23 @@ pub async fn insert_each<T: Serialize + Send + Sync>(
     Ok(refused.collect())
 }
 
-/// Inserts new jobs, and returns those that were refused.
+/// Inserts new jobs, past their validator where that is allowed, and returns those that were refused.
 ///
-/// The command is built once, from the documents as they are sent, and without a retryable session: MongoDB would write down in
-/// `config.transactions` that it was run. Their ids are new, so that it can be repeated without one: where an id is there the second
-/// time, the first time stored it.
+/// In a retryable session: a repeat without one could store a job anew that was stored by the first try, and delivered and
+/// committed since.
 pub async fn insert_jobs(
     connection: &Connection,
     documents: Vec<RawDocumentBuf>,
 ) -> Result<Vec<NotInserted>> {
-    let (mut refused, mut begin) = (Vec::new(), 0);
-    let mut documents = documents.into_iter().peekable();
-    while documents.peek().is_some() {
-        let (mut part, mut size, mut count) = (RawArrayBuf::new(), 0, 0);
-        while let Some(document) =
-            documents.next_if(|next| count == 0 || size + next.as_bytes().len() <= PART_BYTES)
-        {
-            size += document.as_bytes().len();
-            part.push(document);
-            count += 1;
-        }
-        let of_part = insert_part(connection, &part).await?;
-        refused.extend(of_part.into_iter().map(|not| NotInserted { index: begin + not.index, ..not }));
-        begin += count;
-    }
-    Ok(refused)
-}
-
-async fn insert_part(connection: &Connection, documents: &RawArrayBuf) -> Result<Vec<NotInserted>> {
-    let first = try_insert(connection, documents).await;
-    if !matches!(first, Err(StoreError::Unavailable(_))) {
-        return first;
-    }
-    tracing::debug!("an insert of jobs is tried again");
-    let mut refused = try_insert(connection, documents).await?;
-    let before = refused.len();
-    refused.retain(|refused| refused.code != DUPLICATE_KEY);
-    if refused.len() < before {
-        // What the first try stored must be as durable as what this one did.
-        barrier(connection.database().await?).await?;
-    }
-    Ok(refused)
-}
-
-async fn try_insert(connection: &Connection, documents: &RawArrayBuf) -> Result<Vec<NotInserted>> {
-    let mut command = RawDocumentBuf::new();
-    command.append(cstr!("insert"), JOBS);
-    command.append(cstr!("ordered"), false);
-    if connection.bypasses_validator() {
-        command.append(cstr!("bypassDocumentValidation"), true);
-    }
-    let concern = RawDocumentBuf::try_from(&durable_document()).map_err(StoreError::internal)?;
-    command.append(cstr!("writeConcern"), concern);
-    command.append(cstr!("documents"), documents.clone());
-    let answer = connection.database().await?.run_raw_command(command).await.map_err(|error| {
-        connection.note_bypass(&error);
-        fault(error)
-    })?;
-    if let Ok(concern) = answer.get_document("writeConcernError") {
-        return Err(StoreError::unavailable(concern));
-    }
-    let errors = answer.get_array("writeErrors").into_iter().flatten();
-    errors
-        .map(|error| {
-            let error = error.as_document();
-            let code = error.and_then(|error| error.get_i32("code").ok()).unwrap_or_default();
-            if PASSING.contains(&code) || code == NO_SPACE {
-                return Err(write_error(error));
-            }
-            let index = error.map(|error| count(error, "index")).unwrap_or_default();
-            let message = error.and_then(|error| error.get_str("errmsg").ok()).unwrap_or_default().to_owned();
-            Ok(NotInserted { index: usize::try_from(index).map_err(StoreError::internal)?, code, message })
-        })
-        .collect()
+    let jobs = connection.database().await?.collection::<RawDocumentBuf>(JOBS);
+    let insert = jobs.insert_many(documents).ordered(false);
+    let insert = match connection.bypasses_validator() {
+        true => insert.bypass_document_validation(true),
+        false => insert,
+    };
+    let Err(error) = insert.await else { return Ok(Vec::new()) };
+    connection.note_bypass(&error);
+    refused(error)
 }
 
 /// A command may be about 16 MiB long: statements in parts that fit, each with room for one large statement.

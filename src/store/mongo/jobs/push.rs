@@ -15,7 +15,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{insert_jobs, parts};
+use crate::store::mongo::client::{DUPLICATE_KEY, insert_jobs, parts};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
@@ -112,7 +112,9 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     let arriving = mongo.counters.in_flight(arriving);
     let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect::<Result<_>>()?;
     let failed = insert_jobs(&mongo.connection, documents).await?;
-    let errors = failed.into_iter().map(|failed| (failed.index, failed.fault()));
+    // Ids are new: one that is there was put there by the driver's first try of this very insert.
+    let failed = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
+    let errors = failed.map(|failed| (failed.index, failed.fault()));
     let errors: Vec<_> = errors.collect();
     if errors.is_empty() {
         arriving.stored(); // else they are counted later: it never happens
