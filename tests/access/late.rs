@@ -9,36 +9,44 @@ use super::support::*;
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{SHIPPED_DEADLINE, until_looked};
 
-/// A push whose body has begun.
+/// A push whose head has been judged, and whose body has begun.
 struct Begun {
     stream: TcpStream,
+    /// What came of the response.
+    came: Vec<u8>,
     rest: &'static str,
 }
 
-/// Sends the head of a push and a part of its body.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
+
+/// Sends the head of a push, and a part of its body as soon as the server asks for it: it has judged the head by then (RFC 9110,
+/// section 10.1.1). A head that it refuses is answered instead.
 async fn begin(server: &Server, key: Option<&str>, queue: &str) -> Begun {
     let (body, host) = (r#"{"payload":1}"#, server.base.strip_prefix("http://").unwrap());
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!(
         "POST /v1/queues/{queue}/jobs HTTP/1.1\r\nhost: {host}\r\n{key}content-type: application/json\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n",
+         content-length: {}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n",
         body.len()
     );
-    let (part, rest) = body.split_at(4);
     let mut stream = TcpStream::connect(host).await.unwrap();
-    stream.write_all(format!("{head}{part}").as_bytes()).await.unwrap();
-    stream.flush().await.unwrap();
-    // The head has been judged by then, on all but a very busy machine; a later judgement refuses the same.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    Begun { stream, rest }
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut came = Vec::new();
+    while !came.ends_with(b"\r\n\r\n") && stream.read_buf(&mut came).await.unwrap() > 0 {}
+    if came.starts_with(CONTINUE) {
+        came.clear();
+    }
+    let (part, rest) = body.split_at(4);
+    let _ = stream.write_all(part.as_bytes()).await; // where it was refused, nobody reads it
+    Begun { stream, came, rest }
 }
 
 impl Begun {
     /// Sends the rest, and returns the answer.
     async fn finish(mut self) -> (u16, Value) {
         let _ = self.stream.write_all(self.rest.as_bytes()).await; // it may have been refused before
-        let mut text = String::new();
-        self.stream.read_to_string(&mut text).await.unwrap();
+        let _ = self.stream.read_to_end(&mut self.came).await; // likewise: it may be closed on what was not read
+        let text = String::from_utf8(self.came).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, serde_json::from_str(body).unwrap_or(Value::Null))
