@@ -65,10 +65,11 @@ const PARAMETERS: [&str; 2] = ["enableTestCommands=1", "transactionLifetimeLimit
 const MISTAKE_TRIES: usize = 6;
 
 /// Mistakes that a server can be told to make, and a case that finds each.
-const MISTAKES: [(&str, &str, &str, Harm); 3] = [
+const MISTAKES: [(&str, &str, &str, Harm); 4] = [
     ("absence_proves", "commit", "delete jobs", Harm::PartedBefore),
     ("hand_out_dead_tokens", "reserve with a key", "·request.claimed", Harm::Stopped),
     ("share_claims", "reserve with a key", "update jobs", Harm::PartedAfter),
+    ("insert_anew", "push", "insert jobs", Harm::PartedAfter),
 ];
 
 /// Which cases are run.
