@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{self, Driver};
 use crate::config::{Config, ConfigError, MongoTuning, StoreUrl};
 use crate::http::budget::Budget;
+use crate::http::session::Attempts;
 use crate::http::tls::Tls;
-use crate::http::{self, AppState, ServerInfo, listen};
+use crate::http::{self, AppState, ServerInfo, Services, listen};
 use crate::queue::{Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{Mongo, MongoOptions};
@@ -86,14 +87,14 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         store: kind,
     };
     let access = config.access;
-    let state = AppState {
+    let state = AppState::new(Services {
         queues: queues.clone(),
-        server: Arc::new(server),
+        server,
         limits: config.limits,
         budget: Budget::new(config.memory),
         access,
-        attempts: Arc::default(),
-    };
+        attempts: Attempts::default(),
+    });
     let connections =
         listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
     let service = http::service(state, config.hosts.clone());

@@ -3,6 +3,10 @@
 //! A route that is not in the table is refused while keys are required. What a handler does beyond its path, such as a
 //! push into another queue, it checks itself with [`Granted`].
 
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
@@ -14,7 +18,7 @@ use http_body_util::BodyExt as _;
 use super::problem::{Code, Problem};
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash};
-use crate::queue::{Credential, Permit, Queues, Recognised};
+use crate::queue::{Credential, Permit, Queues, Recognised, Shown};
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -152,13 +156,28 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
 
 /// Returns what a route needs; `None` where it is not in the table.
 pub fn need(method: &str, path: &str) -> Option<Need> {
+    static NEEDS: LazyLock<HashMap<(&str, &str), Need>> =
+        LazyLock::new(|| ROUTES.iter().map(|(of, at, need)| ((*of, *at), *need)).collect());
     let method = if method == "HEAD" { "GET" } else { method };
-    ROUTES.iter().find(|(of, at, _)| *at == path && *of == method).map(|(_, _, need)| *need)
+    NEEDS.get(&(method, path)).copied()
 }
 
-/// What a request may do: put into it before its handler runs.
+/// What a request may do: put into it before its handler runs. One pointer: the key itself all requests share, and counting
+/// who uses it costs more than anything else about it.
 #[derive(Debug, Clone)]
-pub struct Granted {
+pub struct Granted(Arc<Grant>);
+
+impl Deref for Granted {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.0
+    }
+}
+
+/// What [`Granted`] consists of.
+#[derive(Debug)]
+pub struct Grant {
     /// Where the request comes from.
     pub caller: Caller,
     /// What it has shown: this must still hold when it acts.
@@ -178,7 +197,7 @@ pub async fn guard(
     let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
     let mut response = match admitted {
         Ok((permit, granted)) => {
-            request.extensions_mut().insert(granted);
+            request.extensions_mut().insert(Granted(Arc::new(granted)));
             until_read(next.run(request).await, permit)
         }
         Err(problem) => problem.into_response(),
@@ -211,12 +230,12 @@ fn until_read(response: Response, permit: Option<Permit>) -> Response {
 }
 
 /// Returns what the request may do, if it may use its route.
-fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Result<Granted, Problem> {
+fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Result<Grant, Problem> {
     let required = state.access.is_required(&state.queues);
     if required == Some(false) {
         let is_settled = state.access.required.is_some();
         let credential = if is_settled { Credential::Lasting } else { Credential::NoKey };
-        return Ok(Granted { caller: Caller::Anyone, credential, scope: Admin });
+        return Ok(Grant { caller: Caller::Anyone, credential, scope: Admin });
     }
     let need = route.map(|route| need(request.method().as_str(), route.as_str()));
     let (is_open, scope) = match need {
@@ -227,12 +246,13 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Some(None) | None => (false, Read),
     };
     if is_open {
-        return Ok(Granted { caller: Caller::Anyone, credential: Credential::Lasting, scope });
+        return Ok(Grant { caller: Caller::Anyone, credential: Credential::Lasting, scope });
     }
     if required.is_none() {
         let detail = "the store has not been reached yet, so that it is not known whether keys are required";
         return Err(Problem::new(Code::StoreUnavailable, detail));
     }
+    let narrowings = state.queues.narrowings(); // before: what changes from here on is noticed
     let caller = authenticate(&state.access, &state.queues, request.headers())?;
     if let (Some(None), Some(route)) = (need, route) {
         return Err(undeclared(route.as_str(), request.method()));
@@ -247,10 +267,10 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         return Err(Problem::new(Code::Forbidden, detail));
     }
     let credential = match &caller {
-        Caller::Key(key) => Credential::Key(key.clone()),
+        Caller::Key(key) => Credential::Key(Arc::new(Shown { key: key.clone(), narrowings })),
         Caller::Anyone | Caller::Admin => Credential::Lasting,
     };
-    Ok(Granted { caller, credential, scope })
+    Ok(Grant { caller, credential, scope })
 }
 
 /// Returns the refusal of a method that the table does not have: the path does not support it, or it was forgotten there.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody as _};
-use axum::extract::{FromRef, FromRequest, Request};
+use axum::extract::{FromRequest, Request};
 use axum::http::{header, request};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
@@ -16,9 +16,8 @@ use super::budget::{Account, LARGE};
 use super::problem::{Code, Problem};
 use super::stream::Wire;
 use super::wire::{Refusal, TOO_LARGE};
-use super::{Limits, access};
+use super::{AppState, Limits, access};
 use crate::job::{Invalid, Payload};
-use crate::queue::Queues;
 
 /// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
@@ -26,43 +25,26 @@ pub struct Body<T>(pub T);
 /// A valid request body of a call that replaces something: it is required, since `{}` would reset everything.
 pub struct Whole<T>(pub T);
 
-impl<T, S> FromRequest<S> for Whole<T>
-where
-    T: DeserializeOwned,
-    S: Send + Sync,
-    Limits: FromRef<S>,
-    Queues: FromRef<S>,
-{
+impl<T: DeserializeOwned> FromRequest<AppState> for Whole<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Problem> {
         let required = || Problem::field("", "is required; send {} to reset everything to the defaults");
         parsed(request, state).await?.ok_or_else(required).map(Self)
     }
 }
 
-impl<T, S> FromRequest<S> for Body<T>
-where
-    T: DeserializeOwned,
-    S: Send + Sync,
-    Limits: FromRef<S>,
-    Queues: FromRef<S>,
-{
+impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Problem> {
         parsed(request, state).await?.map_or_else(|| Ok(parse("{}")?), Ok).map(Self)
     }
 }
 
 /// Reads the body, which must be declared as JSON; nothing if it is empty.
-async fn parsed<T, S>(request: Request, state: &S) -> Result<Option<T>, Problem>
-where
-    T: DeserializeOwned,
-    Limits: FromRef<S>,
-    Queues: FromRef<S>,
-{
-    let limits = Limits::from_ref(state);
+async fn parsed<T: DeserializeOwned>(request: Request, state: &AppState) -> Result<Option<T>, Problem> {
+    let limits = state.limits;
     // Refused before it arrives: the client may wait for that (`Expect: 100-continue`).
     if request.body().size_hint().lower() > limits.body_bytes as u64 {
         return Err(Problem::new(Code::TooLarge, TOO_LARGE));
@@ -94,11 +76,8 @@ where
 }
 
 /// Refuses a request whose key has ended while its body came.
-fn still_granted<S>(head: &request::Parts, state: &S) -> Result<(), Problem>
-where
-    Queues: FromRef<S>,
-{
-    Ok(Queues::from_ref(state).check_credential(&access::of(head)?.credential)?)
+fn still_granted(head: &request::Parts, state: &AppState) -> Result<(), Problem> {
+    Ok(state.queues.check_credential(&access::of(head)?.credential)?)
 }
 
 /// Does work on so many bytes; where that takes long, other tasks go on meanwhile.

@@ -21,6 +21,7 @@ pub mod tls;
 pub mod wire;
 
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,13 +48,31 @@ use crate::faults;
 use crate::queue::{Queues, Readiness, hold};
 use crate::telemetry;
 
-/// The state that all handlers share.
+/// The state that all handlers share. Every request clones it several times, so that it is one pointer.
 #[derive(Clone)]
-pub struct AppState {
+pub struct AppState(Arc<Services>);
+
+impl AppState {
+    /// The state of handlers that use these.
+    pub fn new(services: Services) -> Self {
+        Self(Arc::new(services))
+    }
+}
+
+impl Deref for AppState {
+    type Target = Services;
+
+    fn deref(&self) -> &Services {
+        &self.0
+    }
+}
+
+/// What handlers use.
+pub struct Services {
     /// The operations on queues and jobs.
     pub queues: Queues,
     /// What only the operations routes need.
-    pub server: Arc<ServerInfo>,
+    pub server: ServerInfo,
     /// The limits on request bodies.
     pub limits: Limits,
     /// The memory for requests and responses.
@@ -61,7 +80,7 @@ pub struct AppState {
     /// Whether and which keys are required.
     pub access: access::Options,
     /// The logins that failed lately.
-    pub attempts: Arc<session::Attempts>,
+    pub attempts: session::Attempts,
 }
 
 /// What the operations routes report about the server itself.
@@ -90,12 +109,6 @@ impl FromRef<AppState> for Budget {
     }
 }
 
-impl FromRef<AppState> for Limits {
-    fn from_ref(state: &AppState) -> Self {
-        state.limits
-    }
-}
-
 /// The configured limits on requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -107,11 +120,11 @@ pub struct Limits {
     pub request: Duration,
 }
 
-/// What is judged before the router.
+/// The router, and what is judged before it.
 struct Entry {
+    router: Router,
     hosts: Hosts,
-    access: access::Options,
-    queues: Queues,
+    state: AppState,
 }
 
 /// A response, compressed if its client takes that and it is large enough.
@@ -123,8 +136,6 @@ pub fn service(
     state: AppState,
     hosts: Hosts,
 ) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<> {
-    let entry = Arc::new(Entry { hosts, access: state.access, queues: state.queues.clone() });
-    let budget = state.budget.clone();
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
     let router: Router = router
@@ -137,9 +148,9 @@ pub fn service(
             )
         })
         .layer(middleware::from_fn_with_state(state.clone(), access::guard))
-        .with_state(state);
-    let respond = move |request| respond(router.clone(), entry.clone(), budget.clone(), request);
-    let plain = tower::service_fn(respond);
+        .with_state(state.clone());
+    let entry = Arc::new(Entry { router, hosts, state });
+    let plain = tower::service_fn(move |request| respond(entry.clone(), request));
     let compressing = CompressionLayer::new().compress_when(compressible()).layer(plain.clone());
     tower::service_fn(move |request: Request| {
         // Few clients of a queue ask for it; the others need not pay for the layer.
@@ -158,18 +169,14 @@ pub fn service(
 }
 
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
-async fn respond(
-    router: Router,
-    entry: Arc<Entry>,
-    budget: Budget,
-    mut request: Request,
-) -> Result<Response, Infallible> {
+async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, Infallible> {
     let start = Instant::now();
+    let budget = &entry.state.budget;
     let account = (!request.body().is_end_stream()).then(|| budget.account());
     account.iter().for_each(|account| drop(request.extensions_mut().insert(account.clone())));
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
-    let guarded = AssertUnwindSafe(route(router, &entry, request)).catch_unwind();
+    let guarded = AssertUnwindSafe(route(&entry, request)).catch_unwind();
     let guarded = hold::holding(account.clone().map(|account| account as hold::Held), guarded);
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
@@ -198,7 +205,7 @@ async fn respond(
 }
 
 /// Rejects what no route is to see.
-async fn route(mut router: Router, entry: &Entry, request: Request) -> Response {
+async fn route(entry: &Entry, request: Request) -> Response {
     if let Some(wire::Refusal { code, detail }) = request.extensions().get() {
         return ([(header::CONNECTION, "close")], Problem::new(*code, *detail)).into_response();
     }
@@ -210,12 +217,13 @@ async fn route(mut router: Router, entry: &Entry, request: Request) -> Response 
         return ([(header::CONNECTION, "close")], busy).into_response();
     }
     // A foreign page that has its own name resolved to this server has no key.
-    let hosts = Some(&entry.hosts)
-        .filter(|hosts| !hosts.is_default || entry.access.is_required(&entry.queues) != Some(true));
+    let hosts = Some(&entry.hosts).filter(|hosts| {
+        !hosts.is_default || entry.state.access.is_required(&entry.state.queues) != Some(true)
+    });
     if let Err(problem) = origin::check(&request, hosts) {
         return problem.into_response();
     }
-    match router.call(request).await {
+    match entry.router.clone().call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

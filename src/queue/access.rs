@@ -2,7 +2,7 @@
 //! read the keys with the settings.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::sync::Notify;
@@ -86,6 +86,8 @@ pub(super) struct KeyRing {
     is_known: AtomicBool,
     /// Notified when something that was allowed may not be any more.
     narrowed: Notify,
+    /// How many times that has happened.
+    narrowings: AtomicU64,
 }
 
 impl KeyRing {
@@ -103,6 +105,9 @@ impl KeyRing {
             |known: &Entry| adopted.get(&known.key.id).is_some_and(|entry| entry.key.allows_like(&known.key));
         let all_kept = entries.values().all(is_kept);
         *entries = adopted;
+        if !all_kept {
+            self.narrowings.fetch_add(1, Ordering::AcqRel); // before a key of the new ones can be recognised
+        }
         drop(entries);
         let had_any = self.has_any.swap(!stored.is_empty(), Ordering::AcqRel);
         self.is_known.store(true, Ordering::Release);
@@ -114,6 +119,11 @@ impl KeyRing {
     /// Returns once something that was allowed may not be any more, from the moment of this call on.
     pub fn narrowed(&self) -> Notified<'_> {
         self.narrowed.notified()
+    }
+
+    /// Returns a number that is another one as soon as something that a key allowed may not be any more.
+    pub fn narrowings(&self) -> u64 {
+        self.narrowings.load(Ordering::Acquire)
     }
 
     /// Returns the uses that are later than those that are stored.

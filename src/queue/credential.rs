@@ -15,23 +15,49 @@ pub enum Credential {
     Lasting,
     /// Nothing, while there were no keys.
     NoKey,
-    /// This key, or a session of it.
-    Key(Arc<ApiKey>),
+    /// A key, or a session of it.
+    Key(Arc<Shown>),
+}
+
+/// A key that a request has shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// The key.
+    pub key: Arc<ApiKey>,
+    /// What [`Queues::narrowings`] returned before the key was recognised.
+    pub narrowings: u64,
 }
 
 impl Queues {
+    /// Returns a number that is another one as soon as something that a key allowed may not be any more.
+    pub fn narrowings(&self) -> u64 {
+        self.0.keys.narrowings()
+    }
+
     /// Refuses what does not hold any more.
     pub fn check_credential(&self, credential: &Credential) -> Result<()> {
         match credential {
             Credential::Lasting => Ok(()),
             Credential::NoKey if self.has_api_keys() == Some(false) => Ok(()),
             Credential::NoKey => Err(Error::Unauthorized("a key is required by now")),
-            Credential::Key(shown) => match self.stored_api_key(&shown.id) {
-                Some(key) if key.allows_like(shown) && !key.is_expired(self.now()?) => Ok(()),
-                Some(key) if key.allows_like(shown) => Err(Error::Unauthorized("the key has expired")),
-                _ => Err(Error::Unauthorized("the key was deleted or replaced")),
-            },
+            Credential::Key(shown) => self.check_shown(shown),
         }
+    }
+
+    fn check_shown(&self, Shown { key: shown, narrowings }: &Shown) -> Result<()> {
+        // Most requests act at once: nothing has changed, and nothing needs to be looked up.
+        let is_unchanged = *narrowings == self.narrowings();
+        if is_unchanged && shown.expires_at.is_none() {
+            return Ok(());
+        }
+        let is_kept = || self.stored_api_key(&shown.id).is_some_and(|key| key.allows_like(shown));
+        if !is_unchanged && !is_kept() {
+            return Err(Error::Unauthorized("the key was deleted or replaced"));
+        }
+        if shown.is_expired(self.now()?) {
+            return Err(Error::Unauthorized("the key has expired"));
+        }
+        Ok(())
     }
 
     /// Returns as soon as this does not hold any more, and why.
@@ -51,7 +77,7 @@ impl Queues {
     /// Returns after which time a key expires.
     fn lasts(&self, credential: &Credential) -> Duration {
         let expires_at = match credential {
-            Credential::Key(key) => key.expires_at,
+            Credential::Key(shown) => shown.key.expires_at,
             Credential::Lasting | Credential::NoKey => None,
         };
         let ms = expires_at.zip(self.now().ok()).map_or(EXPIRY_MAX_MS, |(at, now)| at.ms_since(now));

@@ -63,7 +63,7 @@ pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
-pub use self::credential::Credential;
+pub use self::credential::{Credential, Shown};
 pub use self::jobs::{Cancelled, Edit};
 pub use self::key_limits::Permit;
 pub use self::maintenance::{Maintenance, Run};

@@ -169,7 +169,7 @@ pub async fn pop(
 ) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
     budget.check()?;
-    let jobs = queues.pop(PopAsk { queue, count, wait_ms, credential: by.credential }).await?;
+    let jobs = queues.pop(PopAsk { queue, count, wait_ms, credential: by.credential.clone() }).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), held))

@@ -1,7 +1,5 @@
 //! Sessions of browsers.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -78,7 +76,7 @@ pub async fn log_in(
                       proxy that ends TLS in front, and name it in http.trusted_proxies";
         return Err(Problem::new(Code::TlsRequired, detail));
     }
-    let attempts: &Arc<Attempts> = &state.attempts;
+    let attempts: &Attempts = &state.attempts;
     if !attempts.begin(source.client) {
         return Err(Problem::new(Code::TooManyAttempts, "too many logins failed; try again in a minute"));
     }
