@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -113,6 +113,18 @@ struct Admitted {
 struct Proxy {
     address: IpAddr,
     peers: Arc<Peers>,
+}
+
+/// How many connections may wait to be accepted; the system may allow fewer (`net.core.somaxconn`). One that finds no room is
+/// tried again by its client's system after a second.
+const BACKLOG: u32 = 4096;
+
+/// Listens on an address.
+pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?; // else a restart waits until the connections of before are forgotten
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `stop`, then lets in-flight requests finish within `drain_timeout`.
