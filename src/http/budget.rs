@@ -25,7 +25,7 @@ const TURN_WAIT: Duration = Duration::from_secs(10);
 /// How many times its size a body takes while it is worked on: as it came, parsed into parts, and as jobs.
 pub const FACTOR: usize = 3;
 /// How many pages of jobs are read at once: what they take is known only then.
-const PAGES: usize = 4;
+const PAGES: usize = 2;
 
 /// See the module's documentation.
 #[derive(Clone)]

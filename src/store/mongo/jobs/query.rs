@@ -20,6 +20,10 @@ use crate::store::{Filter, ListedJob, PageBuilder, Result, Weight, listed_id};
 
 /// How many documents one reply brings, up to 16 MB of them.
 const READ_AT_ONCE: usize = 1000;
+/// After how many bytes of jobs others have their turn.
+const TURN_BYTES: usize = 128 << 10;
+/// What a document counts at least.
+const DOCUMENT_BYTES: usize = 256;
 
 /// The documents that a filter means, in order.
 pub async fn all(
@@ -95,12 +99,20 @@ pub async fn page<T: Weight>(
         let find = all.find(filter.clone()).sort(doc! { "_id": 1 }).batch_size(at_once);
         let most = i64::try_from(wanted).unwrap_or(i64::MAX);
         let mut cursor = find.limit(most).await.map_err(fault)?;
-        let (mut found, mut last) = (0, None);
+        let (mut found, mut last, mut bytes) = (0, None, 0);
         while !page.is_full()
             && let Some(document) = cursor.try_next().await.map_err(fault)?
         {
-            readable(std::slice::from_ref(&document), &read).into_iter().for_each(|item| page.push(item));
+            bytes += DOCUMENT_BYTES;
+            for item in readable(std::slice::from_ref(&document), &read) {
+                bytes += item.weight();
+                page.push(item);
+            }
             (found, last) = (found + 1, document.get("_id").cloned());
+            if bytes >= TURN_BYTES {
+                bytes = 0;
+                tokio::task::yield_now().await; // one reply has many: others have their turns in between
+            }
         }
         // A document that cannot be read must not look like the end.
         let Some(last) = last.filter(|_| found == wanted && !page.is_full()) else {
