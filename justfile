@@ -56,9 +56,9 @@ torture time="60m":
 model steps="20000":
     TAILBACK_MODEL_SEED=$(date +%s) TAILBACK_MODEL_STEPS={{ steps }} scripts/test -E 'binary(model)'
 
-# hundreds of large bodies, heads and unread responses at once, against the release build's defaults: what the server takes
-memory:
-    TAILBACK_TEST_MEMORY=full scripts/test --release --test hostile -E 'test(memory) | test(let_others_pass)' --no-capture
+# let slow and greedy clients loose on the dist build: what they cost the server and the others; see bench/attack --help
+attack *args:
+    bench/attack {{ args }}
 
 # place every fault at every step of every verb over MongoDB, and write the table; about half an hour
 placed:

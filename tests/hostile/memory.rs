@@ -1,5 +1,5 @@
-//! Requests and responses share a budget of memory, and leave room for others. With `TAILBACK_TEST_MEMORY=full` the cases run at
-//! full size against the defaults, and print what they measured: `just memory`.
+//! Requests and responses share a budget of memory, and leave room for others. What full attacks cost the defaults, `bench/attack`
+//! measures.
 
 use std::time::{Duration, Instant};
 
@@ -12,45 +12,15 @@ use crate::{connect, read_to_end};
 
 const MB: usize = 1 << 20;
 
-/// How large the attacks are, and what the server may take.
-struct Scale {
-    environment: &'static [(&'static str, &'static str)],
-    body: usize,
-    bodies: usize,
-    heads: usize,
-    batches: usize,
-    readers: usize,
-    /// By how much the server may grow.
-    growth: usize,
-}
-
-const SMALL: Scale = Scale {
-    environment: &[
-        ("TAILBACK_LIMITS__BODY_BYTES", "4194304"),
-        ("TAILBACK_LIMITS__ANSWER_BYTES", "4194304"),
-        ("TAILBACK_LIMITS__MEMORY_BYTES", "33554432"),
-    ],
-    body: 4 * MB,
-    bodies: 80,
-    heads: 300,
-    batches: 10,
-    readers: 80,
-    growth: 128 * MB,
-};
-
-const FULL: Scale = Scale {
-    environment: &[],
-    body: 16 * MB,
-    bodies: 100,
-    heads: 2000,
-    batches: 20,
-    readers: 200,
-    growth: 512 * MB,
-};
-
-fn scale() -> &'static Scale {
-    if std::env::var_os("TAILBACK_TEST_MEMORY").is_some() { &FULL } else { &SMALL }
-}
+/// Limits that small attacks reach.
+const LIMITS: &[(&str, &str)] = &[
+    ("TAILBACK_LIMITS__BODY_BYTES", "4194304"),
+    ("TAILBACK_LIMITS__ANSWER_BYTES", "4194304"),
+    ("TAILBACK_LIMITS__MEMORY_BYTES", "33554432"),
+];
+const BODY: usize = 4 * MB;
+/// By how much the server may grow.
+const GROWTH: usize = 128 * MB;
 
 /// A figure of the server's process in bytes, such as `VmRSS`.
 fn memory(server: &Server, field: &str) -> usize {
@@ -61,13 +31,13 @@ fn memory(server: &Server, field: &str) -> usize {
 
 /// Fails if the server has ever been larger than it may.
 fn judge(what: &str, server: &Server, before: usize) {
-    let (peak, may) = (memory(server, "VmHWM"), scale().growth);
+    let peak = memory(server, "VmHWM");
     println!("{what}: {} MB before, {} MB at most", before / MB, peak / MB);
-    assert!(peak - before <= may, "{what}: grew from {before} to {peak} bytes");
+    assert!(peak - before <= GROWTH, "{what}: grew from {before} to {peak} bytes");
 }
 
 async fn start(place: &Place) -> (Server, usize) {
-    let server = Server::start_with(&place.url, scale().environment).await;
+    let server = Server::start_with(&place.url, LIMITS).await;
     server.push("warm", json!({"payload": 1})).await;
     let before = memory(&server, "VmRSS");
     (server, before)
@@ -93,7 +63,7 @@ async fn unfinished(server: &Server, body: usize) -> TcpStream {
 
 pub async fn unfinished_bodies_share_the_memory(place: &Place) {
     let (server, before) = start(place).await;
-    let all = (0..scale().bodies).map(|_| unfinished(&server, scale().body));
+    let all = (0..80).map(|_| unfinished(&server, BODY));
     let mut slowest = Duration::ZERO;
     let sending = futures::future::join_all(all);
     tokio::pin!(sending);
@@ -130,7 +100,7 @@ pub async fn half_heads_take_little_memory(place: &Place) {
         }
         stream
     };
-    let streams = futures::future::join_all((0..scale().heads).map(|_| half())).await;
+    let streams = futures::future::join_all((0..300).map(|_| half())).await;
     server.push("healthy", json!({"payload": 1})).await;
     judge("half heads", &server, before);
     drop(streams);
@@ -139,7 +109,7 @@ pub async fn half_heads_take_little_memory(place: &Place) {
 pub async fn large_batches_let_others_pass(place: &Place) {
     let (server, before) = start(place).await;
     let payload = "x".repeat(16_000);
-    let count = (scale().body - MB / 4) / 16_100;
+    let count = (BODY - MB / 4) / 16_100;
     let jobs: Vec<Value> = (0..count.min(1000)).map(|_| json!({"payload": payload})).collect();
     let body = json!({ "jobs": jobs }).to_string();
     let batch = async || {
@@ -149,7 +119,7 @@ pub async fn large_batches_let_others_pass(place: &Place) {
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
     let (began, mut slowest, mut passed) = (Instant::now(), Duration::ZERO, 0);
-    let sending = futures::future::join_all((0..scale().batches).map(|_| batch()));
+    let sending = futures::future::join_all((0..10).map(|_| batch()));
     tokio::pin!(sending);
     let answers = loop {
         let began = Instant::now();
@@ -215,7 +185,7 @@ pub async fn a_batch_of_a_client_that_left_counts_until_it_is_stored(place: &Pla
 pub async fn unread_responses_share_the_memory(place: &Place) {
     let (server, before) = start(place).await;
     let payload = "x".repeat(MB / 2);
-    for _ in 0..scale().body / (MB / 2) {
+    for _ in 0..BODY / (MB / 2) {
         server.push("large", json!({"payload": payload})).await;
     }
     let unread = async || {
@@ -226,9 +196,9 @@ pub async fn unread_responses_share_the_memory(place: &Place) {
             .unwrap();
         stream
     };
-    let streams = futures::future::join_all((0..scale().readers).map(|_| unread())).await;
+    let streams = futures::future::join_all((0..80).map(|_| unread())).await;
     until("the budget is in use", || async {
-        metric(&server, "tailback_http_memory_bytes").await > (scale().body / 2) as f64
+        metric(&server, "tailback_http_memory_bytes").await > (BODY / 2) as f64
     })
     .await;
     for _ in 0..10 {
