@@ -31,6 +31,7 @@ use crate::job::Timestamp;
 pub mod access;
 pub mod admission;
 pub mod batches;
+pub mod delivered;
 pub mod figures;
 pub mod hold;
 pub mod jobs;

@@ -50,12 +50,13 @@ use self::clock::Clock;
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
 
-use self::cache::{DeadlineCache, DeliveredCache, HeadCache};
+use self::cache::{DeadlineCache, HeadCache};
 use self::figures::reconcile::Reconciler;
 use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
+use super::delivered::DeliveredCache;
 use super::{Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
 use crate::job::{QueueName, Timestamp};

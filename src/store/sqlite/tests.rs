@@ -206,6 +206,37 @@ async fn history_is_forgotten_after_its_time() {
     assert_eq!(store.get(&[new.id]).await.unwrap(), [None]);
 }
 
+/// Takes a job, lets something happen to its row, and commits it.
+async fn committed_after(happened: &str) -> (Result<bool, String>, i64) {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    push_one(&store, job(&store, &IdSource::default(), "0")).await.unwrap();
+    let taken = store.claim(&[ask(1)], &Rules::default()).await.won.remove(0).unwrap().remove(0);
+    let happened = happened.to_owned();
+    store.writer.run(move |db, _| Ok(db.execute_batch(&happened)?)).await.unwrap();
+    let operation = Operation::Commit { claim: taken.meta.claim.unwrap(), result: None, push: Vec::new() };
+    let commit = Change { id: taken.meta.id, operation };
+    let applied = store.apply(vec![commit], &Rules::default()).await.remove(0);
+    let left = store.writer.run(|db, _| Ok(db.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0))?));
+    (applied.map(|applied| applied.repeated).map_err(|denied| format!("{denied:?}")), left.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_job_that_changed_since_its_delivery_is_read_before_it_ends() {
+    assert_eq!(committed_after("").await, (Ok(false), 0));
+    // Found by its new `rev` to be another one, and then by what it is.
+    assert_eq!(committed_after("UPDATE jobs SET rev = rev + 1").await, (Ok(false), 0));
+    for other in ["rev = rev + 1, claim = 'another'", "claim = 'another'", "state = 'ready'"] {
+        let (lost, left) = committed_after(&format!("UPDATE jobs SET {other}")).await;
+        assert!(lost.unwrap_err().contains("Lost { gone: false }") && left == 1, "{other}");
+    }
+    // Another job has its place by now.
+    let (gone, left) = committed_after("UPDATE jobs SET id = 'another'").await;
+    assert!(gone.unwrap_err().contains("Lost { gone: true }") && left == 1);
+    // What the end of a job needs not, nobody looks at.
+    assert_eq!(committed_after("UPDATE jobs SET backoff = 'spoiled'").await, (Ok(false), 0));
+}
+
 #[tokio::test]
 async fn hot_statements_are_served_by_one_index_without_sorting() {
     let store = SqliteStore::open(Location::Memory).unwrap();

@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::faults;
 use crate::job::{QueueName, State};
+use crate::store::delivered::DeliveredCache;
 use crate::store::sqlite::fault::Fault;
 
 /// See the module's documentation. Every write to the table `jobs` must be counted here; the table
@@ -15,6 +16,8 @@ use crate::store::sqlite::fault::Fault;
 pub struct Tx<'c> {
     db: &'c Connection,
     changes: RefCell<HashMap<QueueName, Change>>,
+    /// The jobs that were delivered lately, and their places in the table.
+    pub delivered: &'c DeliveredCache<i64>,
 }
 
 /// By how much the counts of a queue change, in the order of the columns.
@@ -34,8 +37,8 @@ impl Deref for Tx<'_> {
 
 impl<'c> Tx<'c> {
     /// Returns the transaction that has just begun on this connection.
-    pub fn new(db: &'c Connection) -> Self {
-        Self { db, changes: RefCell::default() }
+    pub fn new(db: &'c Connection, delivered: &'c DeliveredCache<i64>) -> Self {
+        Self { db, changes: RefCell::default(), delivered }
     }
 
     /// Counts a job that is in this state now; `marked`: it has a due mark.

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::faults;
 use crate::job::Timestamp;
 use crate::store::StoreError;
+use crate::store::delivered::DeliveredCache;
 use crate::store::hold::{Held, held};
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::clock::Clock;
@@ -130,6 +131,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Clock) {
+    let delivered = DeliveredCache::default();
     while let Some(first) = waiting.blocking_recv() {
         let mut round = vec![first];
         while round.len() < ROUND_MAX
@@ -137,7 +139,7 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Cl
         {
             round.push(unit);
         }
-        transact(db, round, clock);
+        transact(db, round, &delivered, clock);
     }
 }
 
@@ -152,11 +154,11 @@ enum RoundError {
 /// Runs units in one transaction and sends their results after its commit. Where one of them fails, all are run
 /// again, each in a transaction of its own: units rarely fail, and so need no savepoints, whose journals cost
 /// more than all else that a unit does.
-fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, clock: &Clock) {
-    match commit(db, &mut units, clock) {
+fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, delivered: &DeliveredCache<i64>, clock: &Clock) {
+    match commit(db, &mut units, delivered, clock) {
         Ok(()) => units.into_iter().for_each(|unit| unit.reply(Ok(()))),
         Err(RoundError::One(_)) if units.len() > 1 => {
-            units.into_iter().for_each(|unit| transact(db, vec![unit], clock));
+            units.into_iter().for_each(|unit| transact(db, vec![unit], delivered, clock));
         }
         Err(RoundError::One(error) | RoundError::Whole(error)) => {
             units.into_iter().for_each(|unit| unit.reply(Err(error.clone())));
@@ -164,10 +166,15 @@ fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, clock: &Clock) {
     }
 }
 
-fn commit(db: &Connection, units: &mut [Box<dyn Unit>], clock: &Clock) -> Result<(), RoundError> {
+fn commit(
+    db: &Connection,
+    units: &mut [Box<dyn Unit>],
+    delivered: &DeliveredCache<i64>,
+    clock: &Clock,
+) -> Result<(), RoundError> {
     let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
-    let tx = Tx::new(db);
+    let tx = Tx::new(db, delivered);
     let run = || -> Result<(), RoundError> {
         for unit in units {
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;

@@ -3,14 +3,11 @@
 //!
 //! | file | what it remembers |
 //! |---|---|
-//! | `delivered` | jobs as this server delivered them |
 //! | `head` | a lower bound of the head of each queue |
 //! | `deadline` | a lower bound of the deadlines that have not passed |
 
 mod deadline;
-mod delivered;
 mod head;
 
 pub use self::deadline::DeadlineCache;
-pub use self::delivered::DeliveredCache;
 pub use self::head::{HeadCache, Position};

@@ -297,7 +297,10 @@ impl Round<'_> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
-            let known = operation.claim().and_then(|claim| self.mongo.delivered.take(id, claim));
+            let known = operation
+                .claim()
+                .and_then(|claim| self.mongo.delivered.take(id, claim))
+                .map(|(meta, ())| meta);
             let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
             match known.filter(|meta| !compares && !meta.may_be_overdue(now)) {
                 Some(meta) => drop(metas.insert(id.clone(), meta)),
@@ -432,7 +435,7 @@ impl Round<'_> {
                 }
             };
             if certain {
-                self.mongo.delivered.remember(plan.held().iter());
+                self.mongo.delivered.remember(plan.held().iter().map(|meta| (meta, ())));
                 self.mongo.counters.stepped(&plan.meta, &plan.step.next);
                 self.answer(n, Ok(plan.applied(Vec::new(), None)));
             } else if !in_vain {

@@ -39,7 +39,7 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
         let given = claim(mongo, first, &asks, rules, now).await;
         if let Ok(given) = &given {
-            mongo.delivered.remember(given.won.iter().flatten().map(|job| &job.meta));
+            mongo.delivered.remember(given.won.iter().flatten().map(|job| (&job.meta, ())));
         }
         (&first.queue, members, given)
     });

@@ -9,7 +9,7 @@
 use rusqlite::{Connection, params};
 
 use crate::job::transition::{Refusal, delivery};
-use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, Meta, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim_limited;
@@ -63,6 +63,9 @@ fn claim_from(
             for mut found in heads.by_ref().take(ask.count) {
                 reserve(&mut found.job, ask, now)?;
                 row::reserve(tx, &found)?;
+                if is_alone(&found.job.meta) {
+                    tx.delivered.remember([(&found.job.meta, found.rowid)].into_iter());
+                }
                 won.push(found.job);
             }
             given.won.push(won);
@@ -97,6 +100,11 @@ pub fn heads(
         }
     }
     Ok((heads, bytes >= row::HEAD_BYTES))
+}
+
+/// Whether nothing but the job itself changes when it ends.
+fn is_alone(meta: &Meta) -> bool {
+    meta.group.is_none() && meta.batch.is_none() && meta.semaphores.is_empty()
 }
 
 /// Makes the job the request's.

@@ -362,6 +362,21 @@ pub fn update(
     Ok(rev)
 }
 
+/// Deletes a job that is as it was delivered, and returns whether it is. `rev` says so wherever this server wrote; the rest is there for
+/// other programs, which may not know about it.
+pub fn delete_delivered(tx: &Tx<'_>, meta: &Meta, rowid: i64) -> Result<bool, Fault> {
+    let mut delete = tx.prepare_cached(
+        "DELETE FROM jobs WHERE rowid = ?1 AND rev = ?2 AND id = ?3 AND queue = ?4 AND state = 'reserved' \
+         AND claim = ?5 AND batch IS NULL",
+    )?;
+    let (id, queue) = (meta.id.as_str(), meta.queue.as_str());
+    let deleted = delete.execute(params![rowid, meta.rev, id, queue, meta.claim.write()?])? > 0;
+    if deleted {
+        tx.leaves(&meta.queue, meta.state, false);
+    }
+    Ok(deleted)
+}
+
 /// Deletes a job.
 pub fn delete(tx: &Tx<'_>, found: &Found<Meta>) -> Result<(), Fault> {
     tx.prepare_cached("DELETE FROM jobs WHERE rowid = ?1")?.execute([found.rowid])?;

@@ -12,34 +12,38 @@ use crate::job::{Claim, JobId, Meta};
 /// How many jobs are remembered at most, in either half: a bound on memory, about 20 MB.
 const HALF: usize = 10_000;
 
-/// See the module's documentation.
-#[derive(Default)]
-pub struct DeliveredCache(Mutex<Halves>);
+/// See the module's documentation. `P` is where the store finds a job again.
+pub struct DeliveredCache<P = ()>(Mutex<Halves<P>>);
+
+impl<P> Default for DeliveredCache<P> {
+    fn default() -> Self {
+        Self(Mutex::new(Halves { newer: HashMap::new(), older: HashMap::new() }))
+    }
+}
 
 /// The newer half takes what comes; once it is full it becomes the older one, which is thrown away.
-#[derive(Default)]
-struct Halves {
-    newer: HashMap<JobId, Box<Meta>>,
-    older: HashMap<JobId, Box<Meta>>,
+struct Halves<P> {
+    newer: HashMap<JobId, Box<(Meta, P)>>,
+    older: HashMap<JobId, Box<(Meta, P)>>,
 }
 
-/// Jobs with a long past are rare, and not worth the room.
+/// Jobs with a long past or a long way to go are rare, and not worth the room.
 fn is_small(meta: &Meta) -> bool {
-    meta.progress.is_none() && meta.errors.is_empty() && meta.trail.len() <= 8
+    meta.progress.is_none() && meta.errors.is_empty() && meta.trail.len() <= 8 && meta.route.len() <= 8
 }
 
-impl DeliveredCache {
-    fn halves(&self) -> MutexGuard<'_, Halves> {
+impl<P> DeliveredCache<P> {
+    fn halves(&self) -> MutexGuard<'_, Halves<P>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// These jobs are now like this. All in one moment: no other thread sees some of one claim's jobs as they
     /// are, and others as they were before.
-    pub fn remember<'a>(&self, metas: impl Iterator<Item = &'a Meta>) {
+    pub fn remember<'a>(&self, metas: impl Iterator<Item = (&'a Meta, P)>) {
         let mut halves = self.halves();
-        for meta in metas.filter(|meta| is_small(meta)) {
+        for (meta, place) in metas.filter(|(meta, _)| is_small(meta)) {
             halves.older.remove(&meta.id);
-            halves.newer.insert(meta.id.clone(), Box::new(meta.clone()));
+            halves.newer.insert(meta.id.clone(), Box::new((meta.clone(), place)));
         }
         if halves.newer.len() >= HALF {
             halves.older = std::mem::take(&mut halves.newer);
@@ -56,9 +60,9 @@ impl DeliveredCache {
     }
 
     /// Takes out what is known of this job, if this claim was the last to hold it.
-    pub fn take(&self, id: &JobId, claim: &Claim) -> Option<Meta> {
+    pub fn take(&self, id: &JobId, claim: &Claim) -> Option<(Meta, P)> {
         let mut halves = self.halves();
         let known = halves.newer.remove(id).or_else(|| halves.older.remove(id))?;
-        (known.claim.as_ref() == Some(claim)).then_some(*known)
+        (known.0.claim.as_ref() == Some(claim)).then_some(*known)
     }
 }
