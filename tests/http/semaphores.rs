@@ -98,7 +98,11 @@ pub async fn a_release_wakes_who_waits(place: &Place) {
         let since = Instant::now();
         let waiter = begin_reserve(&server, "two");
         until("it is blocked", || async { see(&server, &waiting).await["state"] == "blocked" }).await;
-        let body = if verb == "move" { json!({"queue": "three"}) } else { json!({}) };
+        let body = match verb {
+            "move" => json!({"queue": "three"}),
+            "rollback" => json!({"delay_ms": 3_600_000}), // it must not come back beside the others
+            _ => json!({}),
+        };
         assert_eq!(server.settle(&taken, verb, body).await.0, 200);
         let (status, answer) = waiter.await.unwrap();
         assert_eq!((status, &answer["jobs"][0]["id"]), (200, &json!(waiting)), "{n}: {answer}");
