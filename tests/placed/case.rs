@@ -226,15 +226,18 @@ impl Prep<'_> {
     /// Pushes a job, and returns its id.
     pub async fn push(&self, queue: &str, label: &str, more: Value) -> String {
         let path = format!("/v1/queues/{}/jobs", self.name(queue));
-        let answer = self.lane.must("POST", path, self.job(label, more)).await;
+        let push = Call::new("POST", path, self.job(label, more));
+        let (tries, answer) = self.lane.must_at(&self.lane.near, &push).await;
+        if tries > 1 {
+            self.story.allow(label, tries); // a slow machine: each of them may have happened
+        }
         answer["id"].as_str().unwrap().to_owned()
     }
 
     /// Gives a queue settings, which hold at once at `far`.
     pub async fn settings(&self, queue: &str, settings: Value) {
         let put = Call::new("PUT", format!("/v1/queues/{}", self.name(queue)), settings);
-        let answer = self.lane.at_far(&put).await;
-        assert!(matches!(answer, Some((200, _))), "{put:?}: {answer:?}");
+        self.lane.must_at(&self.lane.far, &put).await;
     }
 
     /// The first worker takes so many jobs, at `far` or at `near`.

@@ -203,25 +203,39 @@ impl Lane {
         call.send(&self.recorder, &self.far.http, &self.far.base).await
     }
 
-    /// A call at `near`, until it is answered with something else than 503.
-    pub async fn call(&self, call: &Call) -> (u16, Value) {
-        let answer = std::sync::Mutex::new(None);
+    /// A call until it is answered with something else than 503. Returns how often it was made, as well: of each that was not the
+    /// last it is unknown whether it happened.
+    async fn call_at(&self, server: &Server, call: &Call) -> (usize, u16, Value) {
+        let answer = std::sync::Mutex::new((0, None));
         until("a call is answered", || async {
-            let got = self.at_near(call).await;
+            let got = call.send(&self.recorder, &server.http, &server.base).await;
             let is_over = got.as_ref().is_some_and(|(status, _)| *status != 503);
-            *answer.lock().unwrap() = got;
+            let mut answer = answer.lock().unwrap();
+            *answer = (answer.0 + 1, got);
             is_over
         })
         .await;
-        answer.into_inner().unwrap().unwrap()
+        let (tries, answer) = answer.into_inner().unwrap();
+        let (status, answer) = answer.unwrap();
+        (tries, status, answer)
     }
 
-    /// The same where it must succeed.
-    pub async fn must(&self, method: &'static str, path: impl Into<String>, body: Value) -> Value {
-        let call = Call::new(method, path, body);
-        let (status, answer) = self.call(&call).await;
+    /// A call at `near`, until it is answered with something else than 503.
+    pub async fn call(&self, call: &Call) -> (u16, Value) {
+        let (_, status, answer) = self.call_at(&self.near, call).await;
+        (status, answer)
+    }
+
+    /// A call at this server that must succeed. Returns how often it was made, as well.
+    pub async fn must_at(&self, server: &Server, call: &Call) -> (usize, Value) {
+        let (tries, status, answer) = self.call_at(server, call).await;
         assert!((200..300).contains(&status), "{call:?}: {status} {answer}");
-        answer
+        (tries, answer)
+    }
+
+    /// A call at `near` that must succeed.
+    pub async fn must(&self, method: &'static str, path: impl Into<String>, body: Value) -> Value {
+        self.must_at(&self.near, &Call::new(method, path, body)).await.1
     }
 
     /// Commits a job and notes how that ended.
