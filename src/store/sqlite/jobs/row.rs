@@ -366,11 +366,12 @@ pub fn update(
 /// other programs, which may not know about it.
 pub fn delete_delivered(tx: &Tx<'_>, meta: &Meta, rowid: i64) -> Result<bool, Fault> {
     let mut delete = tx.prepare_cached(
-        "DELETE FROM jobs WHERE rowid = ?1 AND rev = ?2 AND id = ?3 AND queue = ?4 AND state = 'reserved' \
-         AND claim = ?5 AND batch IS NULL",
+        "DELETE FROM jobs WHERE rowid = ?1 AND rev = ?2 AND id = ?3 AND queue = ?4 AND state = ?5 \
+         AND claim = ?6 AND batch IS NULL",
     )?;
     let (id, queue) = (meta.id.as_str(), meta.queue.as_str());
-    let deleted = delete.execute(params![rowid, meta.rev, id, queue, meta.claim.write()?])? > 0;
+    let (state, claim) = (meta.state.write()?, meta.claim.write()?);
+    let deleted = delete.execute(params![rowid, meta.rev, id, queue, state, claim])? > 0;
     if deleted {
         tx.leaves(&meta.queue, meta.state, false);
     }
