@@ -34,6 +34,8 @@ fn urls() -> Vec<String> {
         "ada:CANARY@host/jobs",
         "postgres://ada:CANARY@host/jobs",
         " mongodb://ada:CANARY@host/jobs",
+        "mongodb://u?ser:CANARYLx://user:CANARY@host/jobs@host/jobs?replicaSet=rs",
+        "mongodb://ada:CANARY@host/jobs?appName=CANARY%zz",
     ];
     texts.iter().map(|text| text.replace("CANARY", CANARY)).collect()
 }

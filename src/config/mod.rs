@@ -114,7 +114,8 @@ impl std::str::FromStr for StoreUrl {
 
 /// Returns what is wrong with a URL of MongoDB, without quoting any of it but its scheme and options.
 fn wrong_url(url: &str, error: &mongodb::error::Error) -> String {
-    let quotes = |word: &str| word.len() > 2 && url.contains(word);
+    let lowercase = url.to_lowercase(); // as the driver quotes the names of options
+    let quotes = |word: &str| word.len() > 2 && lowercase.contains(&word.to_lowercase());
     let text = error.to_string();
     let words = text.split_inclusive([' ', ':', ',', '"', '\'', '`', '@', '/']);
     let said: String = words

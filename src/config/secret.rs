@@ -18,12 +18,12 @@ pub fn mask(text: &str) -> String {
     passwords.into_iter().fold(masked.collect(), |masked: String, password| masked.replace(password, MASK))
 }
 
-/// Returns what may be the passwords of these credentials. One that also stands before them, such as `mongodb`, is left: to mask
-/// it there would tell what it is.
-fn passwords<'t>((before, credentials, _): (&'t str, &'t str, &'t str)) -> impl Iterator<Item = &'t str> {
+/// Returns what may be the passwords of these credentials. The scheme's own name is none: to mask it where it stands before the
+/// credentials would tell what the password is.
+fn passwords<'t>((_, credentials, _): (&'t str, &'t str, &'t str)) -> impl Iterator<Item = &'t str> {
     let of_users = credentials.split('@').flat_map(|user| [user.split_once(':'), user.rsplit_once(':')]);
     let passwords = of_users.flatten().map(|(_, password)| password);
-    passwords.filter(move |password| password.len() >= PASSWORD_MIN && !before.contains(password))
+    passwords.filter(|password| password.len() >= PASSWORD_MIN && *password != "mongodb")
 }
 
 /// Returns what may be credentials in a line, and what is before and behind them.
@@ -31,7 +31,7 @@ fn credentials(line: &str) -> Option<(&str, &str, &str)> {
     let (before, behind) = line.split_at_checked(line.rfind('@')?)?;
     // A password may have any character, so that the mask begins as early as a URL can: at the first scheme, or at the
     // first word that has a colon.
-    let scheme = before.find("://").map(|found| found + 3);
+    let scheme = before.find("://").map(|found| found + 3).filter(|start| !before[..*start].contains('@'));
     let word = || {
         let head = &before[..before.find(':').unwrap_or(before.len())];
         head.rfind([' ', '\'', '"', '`', '=']).map_or(0, |found| found + 1)
@@ -88,6 +88,8 @@ mod tests {
             "mongodb://ada:canary@host/db?appName=canary",
             "mongodb://ada:canary@host: bad host 'canary'\n1 | canary",
             "mongodb:/ada:canary@host: bad host 'canary'",
+            "mongodb://\nada:canary@host/db?replicaSet=mongodb://ada:canary@host/db",
+            "mongodb://\nada:canary@host/db?replicaSet=mongodb://ada canary@host/db",
             "from mongodb://ada:canary@host to mongodb://bob:canary2@host: 'canary2'",
         ] {
             let masked = mask(text);
