@@ -382,6 +382,14 @@ mod tests {
     }
 
     #[test]
+    fn an_escape_beside_long_characters_is_no_panic() {
+        for text in ["\"¡¡A\\a\"", "[\"ää\\n\"]"] {
+            let error = with(&[("TAILBACK_LIMITS__BODY_BYTES", text)], &Flags::default()).unwrap_err();
+            assert!(error.starts_with("limits.body_bytes"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_documented_file_is_the_defaults() {
         let config = with(&[], &Flags::default()).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8321");

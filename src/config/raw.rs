@@ -206,15 +206,20 @@ impl Provider for Environment {
         let mut dict = Dict::new();
         for (variable, text) in &self.0 {
             let Some(key) = key(variable) else { continue };
-            let value = if TEXTS.contains(&key.as_str()) {
-                Value::from(text.as_str())
-            } else {
-                text.parse::<Value>().unwrap_or_else(|never| match never {})
-            };
-            insert(&mut dict, &key, value);
+            insert(&mut dict, &key, value(&key, text));
         }
         Ok(Profile::Default.collect(dict))
     }
+}
+
+/// Returns the value that a text stands for.
+fn value(key: &str, text: &str) -> Value {
+    // figment 0.10 slices a text at a number of characters where an escape stands in it, and panics beside longer ones.
+    let is_unsafe = text.contains('\\') && !text.is_ascii();
+    if is_unsafe || TEXTS.contains(&key) {
+        return Value::from(text);
+    }
+    text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
 /// Inserts a value at a dotted key.
