@@ -19,7 +19,7 @@ use crate::config::{Config, ConfigError, MongoTuning, StoreUrl};
 use crate::http::budget::Budget;
 use crate::http::session::Attempts;
 use crate::http::tls::Tls;
-use crate::http::{self, AppState, ServerInfo, Services, listen};
+use crate::http::{self, AppState, ServerInfo, Services, listen, peers};
 use crate::queue::{Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{Mongo, MongoOptions};
@@ -72,7 +72,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         listen::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
     let address = listener.local_addr()?;
     let (store, kind) = store(&config)?;
-    let queues = Queues::new(store.clone(), config.queue.clone());
+    let connections =
+        listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
+    let mut options = config.queue.clone();
+    options.waiting = options.waiting.min(peers::may_wait(connections.connections));
+    let queues = Queues::new(store.clone(), options);
     let readiness = Readiness::default();
     let maintenance = Maintenance::new(queues.clone(), readiness.clone());
     let mut driver = Driver::default();
@@ -84,23 +88,28 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         started: Instant::now(),
         store: kind,
     };
-    let access = config.access;
+    let (access, budget) = (config.access, Budget::new(config.memory));
     let state = AppState::new(Services {
         queues: queues.clone(),
         server,
         limits: config.limits,
-        budget: Budget::new(config.memory),
+        budget: budget.clone(),
         access,
         attempts: Attempts::default(),
     });
-    let connections =
-        listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
     let service = http::service(state, config.hosts.clone());
     let tls = connections.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let stop = CancellationToken::new();
-    let serving =
-        tokio::spawn(listen::serve(listener, service, connections, tls, stop.clone(), config.shutdown));
+    let serving = tokio::spawn(listen::serve(
+        listener,
+        service,
+        connections,
+        tls,
+        budget,
+        stop.clone(),
+        config.shutdown,
+    ));
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let listening_line = format!("listening on {scheme}://{address}");

@@ -229,6 +229,7 @@ mod bytes {
         a_body_that_breaks_off_stores_nothing
         a_trickled_body_is_given_up
         health_is_served_when_all_connections_are_in_use
+        waiting_calls_leave_connections_for_others
         waiting_calls_leave_room_for_others
         no_request_hides_behind_another
         each_request_has_one_response
@@ -242,6 +243,7 @@ mod bytes {
         clients_that_leave_at_once_leave_nothing_behind
         unfinished_bodies_share_the_memory
         half_heads_take_little_memory
+        slow_readers_keep_nobody_from_working
         unread_responses_share_the_memory
         what_could_be_read_in_two_ways_is_refused
         every_refusal_is_a_problem

@@ -1,7 +1,11 @@
 //! The memory that requests and responses take together: bodies while they arrive and are worked on, and responses until
-//! their clients have read them. What would exceed `limits.memory_bytes` is refused at once. Large ones may take half of it, so
-//! that small ones have room. Large bodies are worked on two at a time; what that takes beside is not refused, and is for the other
-//! half.
+//! their clients have read them. What would exceed `limits.memory_bytes` is refused at once.
+//!
+//! - Large bodies may take half of it, so that small ones have room. They are worked on two at a time; what that takes beside
+//!   is not refused, and is for the other half.
+//! - Responses may take a quarter. Pages beyond it are refused, and reserves get few jobs, but one at least. What they take
+//!   beyond it is not counted against requests: clients that read slowly must not keep others from pushing and committing.
+//! - While responses take half of their part, clients must read quickly ([`Budget::pace`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,6 +17,7 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::problem::{Code, Problem};
+use crate::queue::Room;
 
 /// Up to this a body, or a response, is small.
 pub const SMALL: usize = 64 << 10;
@@ -26,45 +31,85 @@ const TURN_WAIT: Duration = Duration::from_secs(10);
 pub const FACTOR: usize = 3;
 /// How many pages of jobs are read at once: what they take is known only then.
 const PAGES: usize = 2;
+/// The share of the memory that responses may take: one part of so many.
+const RESPONSES: usize = 4;
+/// How many bytes a second a client that the server waits for must read.
+const PACE: usize = 64 << 10;
+/// The same while responses take half of the memory that they may take.
+const PACE_WHILE_CROWDED: usize = 1 << 20;
 
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Budget(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     limit: usize,
-    used: AtomicUsize,
+    /// What bodies take, and what working on them takes.
+    bodies: AtomicUsize,
+    /// What responses take.
+    responses: AtomicUsize,
     /// The part of that which working on large bodies takes beside the bodies.
     working: AtomicUsize,
     turns: Arc<Semaphore>,
     pages: Semaphore,
 }
 
-/// A part of the budget, given back when it is dropped.
+impl Shared {
+    /// The part of the memory that is for responses.
+    fn for_responses(&self) -> usize {
+        self.limit / RESPONSES
+    }
+
+    fn used(&self) -> usize {
+        self.bodies.load(Ordering::Acquire) + self.responses.load(Ordering::Acquire)
+    }
+}
+
+impl Room for Shared {
+    fn bytes(&self) -> usize {
+        if self.responses.load(Ordering::Acquire) < self.for_responses() { usize::MAX } else { SMALL }
+    }
+}
+
+/// What a response takes of the budget, given back when it is dropped.
 pub struct Held {
+    shared: Arc<Shared>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.responses.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// What a body takes of the budget, given back when it is dropped.
+struct HeldByBody {
     shared: Arc<Shared>,
     bytes: usize,
     working: usize,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Held {
+impl Drop for HeldByBody {
     fn drop(&mut self) {
         self.shared.working.fetch_sub(self.working, Ordering::AcqRel);
-        self.shared.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.shared.bodies.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
-impl Held {
+impl HeldByBody {
     /// Takes more, if there is room for it.
     fn grow(&mut self, more: usize) -> Result<(), Problem> {
         let limit = match self.bytes + more > SMALL {
             true => self.shared.limit / 2 + self.shared.working.load(Ordering::Acquire),
             false => self.shared.limit,
         };
-        let grown = |used: usize| used.checked_add(more).filter(|used| *used <= limit);
+        let responses = self.shared.responses.load(Ordering::Acquire).min(self.shared.for_responses());
+        let grown = |bodies: usize| bodies.checked_add(more).filter(|bodies| bodies + responses <= limit);
         self.shared
-            .used
+            .bodies
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
             .map_err(|_| Problem::new(Code::Overloaded, NO_ROOM))?;
         self.bytes += more;
@@ -73,7 +118,7 @@ impl Held {
 
     /// Takes more, whether or not there is room for it.
     fn grow_anyway(&mut self, more: usize) {
-        self.shared.used.fetch_add(more, Ordering::AcqRel);
+        self.shared.bodies.fetch_add(more, Ordering::AcqRel);
         self.bytes += more;
     }
 }
@@ -83,37 +128,51 @@ const NO_ROOM: &str = "requests and responses take as much memory as they may (l
 impl Budget {
     /// Returns a budget of so many bytes.
     pub fn new(limit: usize) -> Self {
-        let (used, working) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let none = AtomicUsize::default;
         let (turns, pages) = (Arc::new(Semaphore::new(TURNS)), Semaphore::new(PAGES));
-        Self(Arc::new(Shared { limit, used, working, turns, pages }))
+        Self(Arc::new(Shared { limit, bodies: none(), responses: none(), working: none(), turns, pages }))
     }
 
     /// Returns how many bytes are in use.
     pub fn used(&self) -> usize {
-        self.0.used.load(Ordering::Acquire)
+        self.0.used()
     }
 
-    fn nothing(&self) -> Held {
-        Held { shared: self.0.clone(), bytes: 0, working: 0, _turn: None }
-    }
-
-    /// Takes so many bytes, if there is room for them.
+    /// Takes so many bytes for a response, if there is room for them. A single one is not refused for its size alone.
     pub fn take(&self, bytes: usize) -> Result<Held, Problem> {
-        let mut held = self.nothing();
-        held.grow(bytes)?;
-        Ok(held)
+        let bodies = self.0.bodies.load(Ordering::Acquire);
+        let grown = |responses: usize| {
+            let sum = responses.checked_add(bytes)?;
+            let fits = responses == 0 || sum <= self.0.for_responses();
+            (fits && bodies + sum <= self.0.limit).then_some(sum)
+        };
+        self.0
+            .responses
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
+            .map_err(|_| Problem::new(Code::Overloaded, NO_ROOM))?;
+        Ok(Held { shared: self.0.clone(), bytes })
     }
 
-    /// Takes so many bytes that are in use already, and are not to be lost.
+    /// Takes so many bytes for a response that are in use already, and are not to be lost.
     pub fn take_anyway(&self, bytes: usize) -> Held {
-        let mut held = self.nothing();
-        held.grow_anyway(bytes);
-        held
+        self.0.responses.fetch_add(bytes, Ordering::AcqRel);
+        Held { shared: self.0.clone(), bytes }
     }
 
     /// Refuses work whose response may be large while there is no room at all.
     pub fn check(&self) -> Result<(), Problem> {
         if self.used() < self.0.limit { Ok(()) } else { Err(Problem::new(Code::Overloaded, NO_ROOM)) }
+    }
+
+    /// Returns the room for jobs that are delivered.
+    pub fn room(&self) -> Arc<dyn Room> {
+        self.0.clone()
+    }
+
+    /// Returns how many bytes a second a client that the server waits for must read now.
+    pub fn pace(&self) -> usize {
+        let crowded = self.0.responses.load(Ordering::Acquire) >= self.0.for_responses() / 2;
+        if crowded { PACE_WHILE_CROWDED } else { PACE }
     }
 
     /// Waits for the turn to read a page of jobs.
@@ -130,7 +189,8 @@ impl Budget {
 
     /// Returns an account for the body of a request.
     pub fn account(&self) -> Arc<Account> {
-        Arc::new(Account(Mutex::new(self.nothing())))
+        let held = HeldByBody { shared: self.0.clone(), bytes: 0, working: 0, _turn: None };
+        Arc::new(Account(Mutex::new(held)))
     }
 
     /// Makes a large response count until its client has read it. One that is not to be lost counts although there is no
@@ -169,7 +229,7 @@ impl AsRef<[u8]> for Counted {
 }
 
 /// What one request takes, until its response is known and the work for it is over.
-pub struct Account(Mutex<Held>);
+pub struct Account(Mutex<HeldByBody>);
 
 impl Account {
     fn grow(&self, more: usize) -> Result<(), Problem> {
@@ -205,17 +265,36 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_ones_leave_room_for_small_ones() {
+    async fn large_bodies_leave_room_for_small_ones() {
         let budget = Budget::new(400 << 10);
-        let large = budget.take(200 << 10).unwrap();
-        assert!(budget.take(SMALL + 1).is_err(), "a half is for small ones");
-        let small = budget.take(SMALL).unwrap();
+        let (large, small) = (budget.account(), budget.account());
+        large.came(200 << 10).unwrap();
+        assert!(budget.account().came(SMALL + 1).is_err(), "a half is for small ones");
+        small.came(SMALL).unwrap();
         drop(large);
         assert_eq!(budget.used(), SMALL);
-        drop(small);
-        let over = budget.take_anyway(500 << 10);
-        assert!(budget.check().is_err() && budget.take(1).is_err());
-        drop(over);
+    }
+
+    #[tokio::test]
+    async fn responses_leave_room_for_bodies() {
+        let budget = Budget::new(400 << 10);
+        assert_eq!((budget.room().bytes(), budget.pace()), (usize::MAX, PACE));
+        let first = budget.take(200 << 10).unwrap(); // a single one may be larger than their part
+        assert!(budget.take(1).is_err());
+        assert_eq!((budget.room().bytes(), budget.pace()), (SMALL, PACE_WHILE_CROWDED));
+        let further = budget.take_anyway(500 << 10);
+        assert!(budget.check().is_err(), "all is in use");
+        let large = budget.account();
+        large.came(100 << 10).unwrap();
+        let small: Vec<_> = (0..3).map(|_| budget.account()).collect();
+        assert!(small.iter().all(|account| account.came(SMALL).is_ok()));
+        assert!(
+            budget.account().came(SMALL).is_err(),
+            "three quarters are for bodies whatever responses take"
+        );
+        drop((first, further));
+        assert!(budget.account().came(SMALL).is_ok());
+        drop((large, small));
         assert_eq!((budget.used(), budget.check().is_ok()), (0, true));
     }
 

@@ -21,7 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::peers::{Peers, Share};
+use super::budget::Budget;
+use super::peers::{self, Client, Peers, Share};
 use super::problem::Code;
 use super::session::{Peer, Source};
 use super::stream::{self, Stream, Wire};
@@ -40,7 +41,7 @@ pub struct Options {
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The timeout for the head of a request, and for an idle connection between two requests.
     pub header_wait: Duration,
-    /// How long a client may not read while a response waits for it.
+    /// How long a client may not read while a response waits for it, and over how long its pace is judged.
     pub write_wait: Duration,
     /// The limits of what is read.
     pub bounds: Bounds,
@@ -133,6 +134,7 @@ pub async fn serve<S, B>(
     service: S,
     options: Options,
     tls: Option<Arc<Tls>>,
+    budget: Budget,
     stop: CancellationToken,
     drain_timeout: Duration,
 ) where
@@ -147,7 +149,8 @@ pub async fn serve<S, B>(
         tracing::warn!(%error, "cannot limit the buffers of connections");
     }
     let peers = Arc::new(Peers::new(options.connections_per_peer, options.trusted_proxies.clone()));
-    let options = Arc::new(options);
+    let waiting = Peers::new(peers::may_wait(options.connections_per_peer), Vec::new());
+    let shared = Arc::new(Shared { options, budget, waiting: Arc::new(waiting) });
     let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
     loop {
         let accepted = tokio::select! {
@@ -155,7 +158,7 @@ pub async fn serve<S, B>(
             accepted = accept(&listener, &places, &peers, tls.is_some()) => accepted,
         };
         let Some(admitted) = accepted else { continue };
-        let connection = Connection { service: service.clone(), options: options.clone() };
+        let connection = Connection { service: service.clone(), shared: shared.clone() };
         let (tls, watcher, stop) = (tls.clone(), graceful.watcher(), stop.clone());
         tokio::spawn(async move {
             telemetry::connections(1.0);
@@ -187,7 +190,15 @@ impl<B, S> Handler<B> for S where
 /// A connection that is served.
 struct Connection<S> {
     service: S,
-    options: Arc<Options>,
+    shared: Arc<Shared>,
+}
+
+/// What all connections share.
+struct Shared {
+    options: Options,
+    budget: Budget,
+    /// What each peer has waiting for jobs.
+    waiting: Arc<Peers>,
 }
 
 impl<S> Connection<S> {
@@ -223,11 +234,12 @@ impl<S> Connection<S> {
         B: HttpBody<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { service, options } = self;
-        let (wire, is_spare) = (Arc::new(Wire::default()), marks.is_spare);
+        let Self { service, shared } = self;
+        let Shared { options, budget, waiting } = &*shared;
+        let (wire, is_spare) = (Arc::new(Wire::new(marks.address, waiting.clone())), marks.is_spare);
         let within = |wait: Duration| if is_spare { wait.min(SPARE_WAIT) } else { wait };
         let (header_wait, write_wait) = (within(options.header_wait), within(options.write_wait));
-        let stream = Stream::new(stream, options.bounds, write_wait, wire.clone());
+        let stream = Stream::new(stream, options.bounds, write_wait, budget.clone(), wire.clone());
         let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let share = marks.set(&mut request, &wire);
             let response = service.clone().call(request.map(Body::new));
@@ -275,6 +287,9 @@ impl Marks {
             request.extensions_mut().insert(source);
         }
         let extensions = request.extensions_mut();
+        if let Some((_, address)) = client {
+            extensions.insert(Client(address));
+        }
         if let Some(refusal) = wire.next_request() {
             extensions.insert(refusal);
         }

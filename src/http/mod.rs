@@ -11,6 +11,7 @@ pub mod origin;
 pub mod params;
 pub mod peers;
 pub mod problem;
+pub mod reader;
 pub mod request_id;
 pub mod routes;
 mod schemas;

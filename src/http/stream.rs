@@ -2,6 +2,7 @@
 //! writes to what it cannot parse by problems, and ends a connection whose client does not read.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -14,7 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
+use super::budget::Budget;
+use super::peers::Peers;
 use super::problem::{Code, Problem};
+use super::reader::Reader;
 use super::wire::{Bounds, Framing, NOT_HTTP, Refusal, Refused};
 use super::{request_id, security};
 use crate::telemetry;
@@ -26,8 +30,12 @@ const LINGER: Duration = Duration::from_secs(10);
 const LINGER_PAUSE: Duration = Duration::from_secs(2);
 
 /// What the stream tells the handlers of its requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Wire {
+    /// The peer.
+    pub address: IpAddr,
+    /// What each peer has waiting for jobs.
+    pub waiting: Arc<Peers>,
     /// Why a body was not read to its end.
     body: OnceLock<Refusal>,
     /// Which request is refused, counted from 1, and why.
@@ -37,10 +45,26 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// Returns what is known of a new connection.
+    pub fn new(address: IpAddr, waiting: Arc<Peers>) -> Self {
+        Self {
+            address,
+            waiting,
+            body: OnceLock::new(),
+            refused: OnceLock::new(),
+            requests: AtomicUsize::default(),
+        }
+    }
+
     /// Counts a request, and returns why it is refused, if it is.
     pub fn next_request(&self) -> Option<Refusal> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         self.refused.get().filter(|(refused, _)| *refused == request).map(|(_, refusal)| *refusal)
+    }
+
+    /// Returns how many requests there were.
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// Returns why the body was not read to its end, if that is not the client's or the network's doing: it is too large,
@@ -58,28 +82,17 @@ pub struct Stream<S> {
     refusal: Option<Refusal>,
     /// The problem that is still to be written, in place of hyper's response.
     problem: Option<(Vec<u8>, usize)>,
-    /// How long a client may not read.
-    write_wait: Duration,
-    /// When a write that waits for the client fails.
-    stalled: Option<Pin<Box<Sleep>>>,
+    reader: Reader,
     /// Until when, and until when at most, what the client still sends is read.
     lingering: Option<[Pin<Box<Sleep>>; 2]>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
     /// Returns the stream of a new connection.
-    pub fn new(inner: S, bounds: Bounds, write_wait: Duration, wire: Arc<Wire>) -> Self {
+    pub fn new(inner: S, bounds: Bounds, write_wait: Duration, budget: Budget, wire: Arc<Wire>) -> Self {
         let framing = Framing::new(bounds);
-        Self {
-            inner,
-            framing,
-            wire,
-            refusal: None,
-            problem: None,
-            write_wait,
-            stalled: None,
-            lingering: None,
-        }
+        let reader = Reader::new(write_wait, budget, wire.clone());
+        Self { inner, framing, wire, refusal: None, problem: None, reader, lingering: None }
     }
 
     /// Reads what a client still sends of a request that was refused, for a while.
@@ -123,7 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
         while let Some((bytes, written)) = &mut self.problem {
             let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) else { break };
             let wrote = Pin::new(&mut self.inner).poll_write(cx, rest);
-            *written += ready!(stall(&mut self.stalled, self.write_wait, wrote, cx))?;
+            *written += ready!(self.reader.wrote(wrote, |bytes| *bytes, cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -167,22 +180,6 @@ fn refused(Refusal { code, detail }: Refusal, status: Option<StatusCode>) -> Vec
     .into_bytes()
 }
 
-/// Passes a write on; one that has waited for too long fails.
-fn stall<T>(
-    stalled: &mut Option<Pin<Box<Sleep>>>,
-    write_wait: Duration,
-    wrote: Poll<io::Result<T>>,
-    cx: &mut Context<'_>,
-) -> Poll<io::Result<T>> {
-    if wrote.is_ready() {
-        *stalled = None;
-        return wrote;
-    }
-    let sleep = stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(write_wait)));
-    ready!(sleep.as_mut().poll(cx));
-    Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
-}
-
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -220,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         }
         ready!(this.poll_problem(cx))?;
         let wrote = Pin::new(&mut this.inner).poll_write(cx, bytes);
-        stall(&mut this.stalled, this.write_wait, wrote, cx)
+        this.reader.wrote(wrote, |bytes| *bytes, cx)
     }
 
     fn poll_write_vectored(
@@ -235,7 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         }
         ready!(this.poll_problem(cx))?;
         let wrote = Pin::new(&mut this.inner).poll_write_vectored(cx, parts);
-        stall(&mut this.stalled, this.write_wait, wrote, cx)
+        this.reader.wrote(wrote, |bytes| *bytes, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -247,14 +244,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         ready!(this.poll_problem(cx))?;
         // TLS keeps what it could not write, and hyper waits for it here.
         let flushed = Pin::new(&mut this.inner).poll_flush(cx);
-        stall(&mut this.stalled, this.write_wait, flushed, cx)
+        this.reader.wrote(flushed, |()| 0, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_problem(cx))?;
         let shut = Pin::new(&mut this.inner).poll_shutdown(cx);
-        ready!(stall(&mut this.stalled, this.write_wait, shut, cx))?;
+        ready!(this.reader.wrote(shut, |()| 0, cx))?;
         if this.framing.is_within_request() {
             ready!(this.poll_linger(cx));
         }

@@ -78,7 +78,7 @@ use self::quotas::Admission;
 pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
-pub use self::reserve::{PopAsk, ReserveAsk};
+pub use self::reserve::{PopAsk, ReserveAsk, Room};
 use self::rounds::RoundError;
 use self::semaphores::SemaphoreNotes;
 pub use self::settings::{Precondition, QueueView};
@@ -195,7 +195,9 @@ pub enum Error {
         wait: Duration,
     },
     /// As many calls wait for jobs as may; there is no job now.
-    #[error("there is no job now, and too many calls wait for one (limits.waiting)")]
+    #[error(
+        "there is no job now, and too many calls wait for one (limits.waiting; of this peer: limits.connections_per_peer)"
+    )]
     TooManyWaiting,
     /// The store failed.
     #[error(transparent)]

@@ -4,6 +4,7 @@
 //! wait any more, is given back at once, the attempt not counted.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,6 +39,12 @@ const STAYED_AWAY: &str = "the store stayed away while the call waited";
 /// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
 
+/// How large a response may be at the moment.
+pub trait Room: Debug + Send + Sync {
+    /// Returns the most bytes of jobs; a single job may be larger.
+    fn bytes(&self) -> usize;
+}
+
 /// A request for jobs to work on.
 #[derive(Debug, Clone)]
 pub struct ReserveAsk {
@@ -47,6 +54,8 @@ pub struct ReserveAsk {
     pub count: usize,
     /// How long to wait for the first one, in milliseconds.
     pub wait_ms: u64,
+    /// Whether there is a place to wait in, beside `limits.waiting`.
+    pub may_wait: bool,
     /// How long the reservations last, in milliseconds; `None`: what each queue says.
     pub lease_ms: Option<u64>,
     /// The worker that asks.
@@ -55,6 +64,8 @@ pub struct ReserveAsk {
     pub idempotency_key: Option<IdempotencyKey>,
     /// What must hold for as long as it waits.
     pub credential: Credential,
+    /// The room for the jobs, beside `limits.answer_bytes`.
+    pub room: Arc<dyn Room>,
 }
 
 /// A request for jobs to take away.
@@ -66,8 +77,12 @@ pub struct PopAsk {
     pub count: usize,
     /// How long to wait for the first one, in milliseconds.
     pub wait_ms: u64,
+    /// Whether there is a place to wait in, beside `limits.waiting`.
+    pub may_wait: bool,
     /// What must hold for as long as it waits.
     pub credential: Credential,
+    /// The room for the jobs, beside `limits.answer_bytes`.
+    pub room: Arc<dyn Room>,
 }
 
 /// What a claim is for.
@@ -121,6 +136,7 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
 /// back what it has, and what is still coming.
 struct Delivery {
     queues: Queues,
+    room: Arc<dyn Room>,
     won: Vec<Job>,
     coming: Option<Coming>,
 }
@@ -151,14 +167,19 @@ impl Delivery {
         Ok(())
     }
 
+    /// Returns how many bytes the response may have now.
+    fn most_bytes(&self) -> usize {
+        self.queues.options().answer_bytes.min(self.room.bytes())
+    }
+
     /// Returns whether the response has as many bytes as it may have.
     fn is_full(&self) -> bool {
-        self.won.iter().map(Job::weight).sum::<usize>() >= self.queues.options().answer_bytes
+        self.won.iter().map(Job::weight).sum::<usize>() >= self.most_bytes()
     }
 
     /// Gives back what does not fit into the response.
     fn cut(&mut self) {
-        let fitting = fitting(&self.won, self.queues.options().answer_bytes);
+        let fitting = fitting(&self.won, self.most_bytes());
         if fitting < self.won.len() {
             let surplus = self.won.split_off(fitting);
             tokio::spawn(self.queues.clone().give_back(surplus));
@@ -236,10 +257,12 @@ impl Queues {
             queues: vec![QueuePattern::One(ask.queue)],
             count: ask.count,
             wait_ms: ask.wait_ms,
+            may_wait: ask.may_wait,
             lease_ms: Some(POP_LEASE_MS),
             worker: None,
             idempotency_key: None,
             credential: ask.credential,
+            room: ask.room,
         };
         self.take(&ask, Purpose::Pop).await
     }
@@ -253,7 +276,8 @@ impl Queues {
     async fn take(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let deadline = Instant::now() + Duration::from_millis(ask.wait_ms);
         // Waiting calls have places of their own, so that they leave connections for those that bring or end work.
-        let place = if ask.wait_ms > 0 { self.0.waiting.try_acquire().ok() } else { None };
+        let may_wait = ask.wait_ms > 0 && ask.may_wait;
+        let place = if may_wait { self.0.waiting.try_acquire().ok() } else { None };
         let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues));
         loop {
             if self.is_draining() {
@@ -355,7 +379,8 @@ impl Queues {
         pop: bool,
     ) -> Result<Delivery> {
         let rules = self.rules();
-        let mut delivery = Delivery { queues: self.clone(), won: Vec::new(), coming: None };
+        let mut delivery =
+            Delivery { queues: self.clone(), room: ask.room.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
             if delivery.won.len() >= ask.count || delivery.is_full() {
                 break;

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::common::server::{Place, Server, metric, until};
 use crate::{connect, read_to_end};
@@ -207,4 +207,44 @@ pub async fn unread_responses_share_the_memory(place: &Place) {
     judge("unread responses", &server, before);
     drop(streams);
     until("all is given back", || async { metric(&server, "tailback_http_memory_bytes").await == 0.0 }).await;
+}
+
+/// Reads a little at a time, for ever; ends when the server has closed the connection.
+async fn read_slowly(mut stream: TcpStream) {
+    let mut part = vec![0; 8 << 10];
+    while let Ok(1..) = stream.read(&mut part).await {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+pub async fn slow_readers_keep_nobody_from_working(place: &Place) {
+    let limits = [LIMITS, &[("TAILBACK_LIMITS__WRITE_WAIT_MS", "3000")]].concat();
+    let server = Server::start_with(&place.url, &limits).await;
+    let mut readers = Vec::new();
+    for n in 0..12 {
+        let queue = format!("large{n}");
+        for _ in 0..8 {
+            server.push(&queue, json!({"payload": "x".repeat(MB / 2)})).await;
+        }
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap(); // else the system reads for it
+        let address = server.base.trim_start_matches("http://").parse().unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        let request = format!(
+            "POST /v1/queues/{queue}/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: 11\r\n\r\n{{\"count\":8}}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(stream.peek(&mut [0]).await.unwrap(), 1, "its response waits for it");
+        readers.push(tokio::spawn(read_slowly(stream)));
+    }
+    let large = json!({"payload": "x".repeat(MB - 10)});
+    for _ in 0..5 {
+        server.push("healthy", large.clone()).await;
+        let jobs = server.reserve("healthy", json!({})).await;
+        assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+    }
+    // They go on reading, but too slowly.
+    until("they are closed", || async { readers.iter().all(|reader| reader.is_finished()) }).await;
+    until("all is given back", || async { metric(&server, USED).await == 0.0 }).await;
 }

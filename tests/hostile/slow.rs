@@ -185,3 +185,37 @@ pub async fn waiting_calls_leave_room_for_others(place: &Place) {
     })
     .await;
 }
+
+pub async fn waiting_calls_leave_connections_for_others(place: &Place) {
+    for limit in ["TAILBACK_LIMITS__CONNECTIONS", "TAILBACK_LIMITS__CONNECTIONS_PER_PEER"] {
+        let server = Server::start_with(&place.url, &[(limit, "20")]).await;
+        let url = format!("{}/v1/queues/none/reserve", server.base);
+        let wait = || {
+            let request = server.http.post(&url).json(&json!({"wait_ms": 60_000}));
+            tokio::spawn(async move { request.send().await.unwrap().status().as_u16() })
+        };
+        let waiting: Vec<_> = (0..20).map(|_| wait()).collect();
+        until("four of them are refused", || async {
+            waiting.iter().filter(|call| call.is_finished()).count() == 4
+        })
+        .await;
+        server.push("mail", json!({"payload": 1})).await;
+        let jobs = server.reserve("mail", json!({"wait_ms": 60_000})).await;
+        assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+        let (status, problem) = server.post("/v1/queues/none/pop", json!({"wait_ms": 10})).await;
+        assert_eq!((status, &problem["code"]), (503, &json!("overloaded")));
+        for _ in 0..16 {
+            server.push("none", json!({"payload": 1})).await;
+        }
+        let mut ended: Vec<u16> = Vec::new();
+        for call in waiting {
+            ended.push(call.await.unwrap());
+        }
+        ended.sort();
+        assert_eq!(
+            (ended[..16].iter().all(|status| *status == 200), &ended[16..]),
+            (true, &[503; 4][..]),
+            "{limit}"
+        );
+    }
+}

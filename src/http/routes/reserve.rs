@@ -10,6 +10,7 @@ use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, InQueue};
+use crate::http::peers::Waiting;
 use crate::http::problem::ApiResult;
 use crate::job::{Job, QueuePattern, WorkerName};
 use crate::queue::{PopAsk, Queues, ReserveAsk};
@@ -96,6 +97,7 @@ async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk
 pub async fn reserve(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     InQueue(queue): InQueue,
     Idempotency(idempotency_key): Idempotency,
@@ -104,7 +106,19 @@ pub async fn reserve(
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
     let credential = by.credential.clone();
-    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key, credential };
+    let (place, room) = (waiting.place(wait_ms), budget.room());
+    let may_wait = place.is_some();
+    let ask = ReserveAsk {
+        queues: from,
+        count,
+        wait_ms,
+        may_wait,
+        lease_ms,
+        worker,
+        idempotency_key,
+        credential,
+        room,
+    };
     respond(&queues, &budget, &by, ask).await
 }
 
@@ -120,6 +134,7 @@ pub async fn reserve(
 pub async fn reserve_many(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveManyRequest>,
@@ -127,7 +142,19 @@ pub async fn reserve_many(
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
     let from = by.patterns(from)?;
     let credential = by.credential.clone();
-    let ask = ReserveAsk { queues: from, count, wait_ms, lease_ms, worker, idempotency_key, credential };
+    let (place, room) = (waiting.place(wait_ms), budget.room());
+    let may_wait = place.is_some();
+    let ask = ReserveAsk {
+        queues: from,
+        count,
+        wait_ms,
+        may_wait,
+        lease_ms,
+        worker,
+        idempotency_key,
+        credential,
+        room,
+    };
     respond(&queues, &budget, &by, ask).await
 }
 
@@ -163,13 +190,16 @@ pub struct PopResponse {
 pub async fn pop(
     State(queues): State<Queues>,
     State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<PopRequest>,
 ) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
     budget.check()?;
-    let jobs = queues.pop(PopAsk { queue, count, wait_ms, credential: by.credential.clone() }).await?;
+    let place = waiting.place(wait_ms);
+    let (may_wait, credential, room) = (place.is_some(), by.credential.clone(), budget.room());
+    let jobs = queues.pop(PopAsk { queue, count, wait_ms, may_wait, credential, room }).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), held))
