@@ -34,6 +34,7 @@ on_every_store! {
     keys_are_printed_nowhere
     a_stored_key_makes_keys_required
     keys_are_made_in_the_store
+    a_key_that_cannot_be_read_is_shown_and_deleted
 
     a_key_has_a_rate
     a_rate_goes_on_when_its_time_has_passed
