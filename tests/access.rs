@@ -64,6 +64,8 @@ on_every_store! {
 
     an_idempotency_key_is_its_clients
     tokens_of_one_reserve_are_not_derived
+    a_token_is_not_derived_without_keys
+    an_unsigned_token_of_an_older_claim_is_good
 
     a_session_stands_for_its_key
     logins_are_limited_and_need_tls
