@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use clap::Subcommand;
 
 use crate::config::Config;
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope};
+use crate::job::{ApiKeyName, QueuePattern, Rate, Scope, StoredKeyId};
 use crate::queue::{FreshKey, NewApiKey, Queues};
 use crate::server;
-use crate::store::chain;
+use crate::store::{StoredKeys, chain};
 
 /// What is done with the keys.
 #[derive(Debug, Subcommand)]
@@ -23,15 +23,15 @@ pub enum Action {
     /// Give a key a new secret and print its text; the text before is refused from then on.
     Rotate {
         /// The id of the key
-        id: ApiKeyId,
+        id: StoredKeyId,
         /// Where its text goes
         #[command(flatten)]
         to: To,
     },
-    /// Revoke a key.
+    /// Revoke a key, also one that cannot be read.
     Delete {
-        /// The id of the key
-        id: ApiKeyId,
+        /// The id of the key, as the list shows it
+        id: StoredKeyId,
     },
 }
 
@@ -166,12 +166,12 @@ fn hand_out(fresh: FreshKey, file: Option<KeyFile>) -> anyhow::Result<String> {
     Ok(format!("the key {} is in {}", key.id, file.path.display()))
 }
 
-fn table(keys: &[ApiKey]) -> String {
-    if keys.is_empty() {
+fn table(stored: &StoredKeys) -> String {
+    if stored.is_empty() {
         return "no keys".to_owned();
     }
     let mut text = String::new();
-    for key in keys {
+    for key in &stored.keys {
         let scopes: Vec<&str> = key.scopes.iter().map(|scope| scope.as_str()).collect();
         let queues: Vec<String> = key.queues.iter().map(ToString::to_string).collect();
         let queues = if queues.is_empty() { "*".to_owned() } else { queues.join(",") };
@@ -187,6 +187,9 @@ fn table(keys: &[ApiKey]) -> String {
             or(key.expires_at),
             or(key.last_used_at),
         );
+    }
+    for key in &stored.unreadable {
+        let _ = writeln!(text, "{}  unreadable: {}", key.id, key.why.escape_debug());
     }
     text.trim_end().to_owned()
 }

@@ -34,6 +34,7 @@ on_every_store! {
     keys_are_printed_nowhere
     a_stored_key_makes_keys_required
     keys_are_made_in_the_store
+    a_key_that_cannot_be_read_is_shown_and_deleted
 
     a_key_has_a_rate
     a_rate_goes_on_when_its_time_has_passed
@@ -63,6 +64,8 @@ on_every_store! {
 
     an_idempotency_key_is_its_clients
     tokens_of_one_reserve_are_not_derived
+    a_token_is_not_derived_without_keys
+    an_unsigned_token_of_an_older_claim_is_good
 
     a_session_stands_for_its_key
     logins_are_limited_and_need_tls

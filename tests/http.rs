@@ -70,6 +70,7 @@ on_every_store! {
     payloads_and_bodies_have_limits
     there_are_only_so_many_queues
     there_are_only_so_many_names
+    a_server_runs_at_most_a_thousand_schedules
     a_call_that_does_nothing_takes_no_place
     what_was_deleted_is_counted_anew
     too_many_semaphores_do_not_reach_the_store

@@ -1,4 +1,4 @@
-//! Names, patterns, keys, times, queries with their cursors, and conditional headers.
+//! Names, patterns, keys, times, queries with their cursors and filters, and conditional headers.
 #![no_main]
 
 use axum::extract::FromRequestParts as _;
@@ -6,7 +6,8 @@ use axum::http::{HeaderValue, Request};
 use futures::executor::block_on;
 use libfuzzer_sys::fuzz_target;
 use tailback::http::params::{Idempotency, IfMatch, Query};
-use tailback::job::{JobId, JobKey, QueueName, QueuePattern, ScheduleName, Timestamp};
+use tailback::job::names::{KEY_RULE, NAME_RULE};
+use tailback::job::{GroupName, JobId, JobKey, QueueName, QueuePattern, ScheduleName, Timestamp, Visible};
 
 fn names(text: &str) {
     if let Ok(pattern) = text.parse::<QueuePattern>() {
@@ -29,8 +30,14 @@ fuzz_target!(|text: &str| {
     let _ = block_on(IfMatch::from_request_parts(&mut parts, &())).is_ok();
     let _ = block_on(Idempotency::from_request_parts(&mut parts, &())).is_ok();
     let Ok(query) = block_on(Query::from_request_parts(&mut parts, &())) else { return };
-    let Ok(query) = query.only(&["limit", "cursor", "force"]) else { return };
+    let Ok(query) = query.only(&["limit", "cursor", "force", "state", "group", "key"]) else { return };
     let _ = (query.limit().is_ok(), query.force().is_ok());
+    // The filters of browsing jobs.
+    let _ = (
+        query.word::<Visible>("state", "a state").is_ok(),
+        query.get::<GroupName>("group", NAME_RULE).is_ok(),
+        query.get::<JobKey>("key", KEY_RULE).is_ok(),
+    );
     let _ = (
         query.cursor::<JobId>().is_ok(),
         query.cursor::<QueueName>().is_ok(),

@@ -193,6 +193,7 @@ const SPECIFIC: &[(&str, &[Code])] = &[
     ("extend_job", &[Code::Unreadable]),
     ("move_job", &[Code::Unreadable]),
     ("get_worker", &[Code::Unreadable]),
+    ("rotate_key", &[Code::Unreadable]),
     ("delete_queue", &[Code::Malformed]),
     ("delete_schedule", &[Code::Malformed, Code::Unreadable]),
     ("get_batch", &[Code::Unreadable]),

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::access;
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{ApiKeyId, BatchId, JobId, QueueName};
+use crate::job::{BatchId, JobId, QueueName, StoredKeyId};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The maximum number of elements in a page of a list.
@@ -73,7 +73,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
 }
 
 /// The id of an API key in the path. A text that cannot be one is `unknown-key`.
-pub struct OfKey(pub ApiKeyId);
+pub struct OfKey(pub StoredKeyId);
 
 impl<S: Send + Sync> FromRequestParts<S> for OfKey {
     type Rejection = Problem;

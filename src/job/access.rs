@@ -11,6 +11,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::distr::{Alphanumeric, SampleString as _};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -77,6 +79,47 @@ text_type! {
     ApiKeyId, is_id, "the id of a key: 12 of A-Z a-z 0-9"
 }
 
+const STORED_ID_RULE: &str = "an id that a list of keys shows: up to 128 of A-Z a-z 0-9 . _ -";
+
+fn is_stored_id(text: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=128).contains(&text.len()) && text.bytes().all(is_part) && !text.starts_with(['.', '-'])
+}
+
+text_type! {
+    /// What names a stored API key: its id. Another program may have stored one whose id is none: where that does not fit into a
+    /// path, or is no text, `_` and a hash of it stand for it.
+    StoredKeyId, is_stored_id, STORED_ID_RULE
+}
+
+impl StoredKeyId {
+    /// Returns what names a key that is stored under this text.
+    pub fn of_text(text: &str) -> Self {
+        match is_stored_id(text) && !text.starts_with(HASHED) {
+            true => Self(text.into()),
+            false => Self::of_bytes(text.as_bytes()),
+        }
+    }
+
+    /// Returns what names a key that is stored under something else, by its bytes in the store.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let mut hash = URL_SAFE_NO_PAD.encode(Sha256::digest(bytes));
+        hash.truncate(HASH_LEN);
+        Self(format!("{HASHED}{hash}").into())
+    }
+
+    /// Returns the text that the key is stored under; `None` where this is a hash of it.
+    pub fn as_stored(&self) -> Option<&str> {
+        (!self.0.starts_with(HASHED)).then_some(&*self.0)
+    }
+}
+
+impl From<&ApiKeyId> for StoredKeyId {
+    fn from(id: &ApiKeyId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
 text_type! {
     /// What people call an API key.
     ApiKeyName, is_version, VERSION_RULE
@@ -85,6 +128,10 @@ text_type! {
 /// What every key's text begins with, so that programs which look for secrets recognise it.
 pub const PREFIX: &str = "tb_";
 const ID_LEN: usize = 12;
+/// What the hash of an id begins with. No id of a key does.
+const HASHED: char = '_';
+/// 132 bits, at 64 values a character.
+const HASH_LEN: usize = 22;
 /// 142 random bits, at 62 values a character.
 const SECRET_LEN: usize = 24;
 /// The most patterns of queues that a key has.
@@ -351,6 +398,21 @@ mod tests {
             assert_eq!(found.join(" "), within, "{wanted}");
         }
         assert!(key(&[Scope::Admin], &[]).may(Scope::Operate, &other));
+    }
+
+    #[test]
+    fn whatever_a_key_is_stored_under_has_one_name() {
+        let id = ApiKey::fresh_id();
+        assert_eq!(StoredKeyId::of_text(id.as_str()), StoredKeyId::from(&id));
+        let long = "x".repeat(129);
+        let odd = ["", " ", "_a", "-a", "..", "a/b", "a\n", "é", long.as_str()];
+        let mut names: Vec<StoredKeyId> = odd.iter().map(|text| StoredKeyId::of_text(text)).collect();
+        for name in &names {
+            assert_eq!((name.as_stored(), name.as_str().parse()), (None, Ok(name.clone())));
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), odd.len());
     }
 
     #[test]

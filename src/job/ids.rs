@@ -36,27 +36,17 @@ text_type! {
     Reservation, is_token, TOKEN_RULE
 }
 
-/// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. A claim that several requests share
-/// begins with `-`.
+/// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. It begins with `-`, by which it is
+/// told from those of older versions.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Claim(Box<str>);
 
 impl Claim {
-    /// Returns a fresh one for one request: 120 random bits.
+    /// Returns a fresh one: 114 random bits.
     pub fn random() -> Self {
-        loop {
-            let text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>());
-            if !text.starts_with(SHARED) {
-                return Self(text.into());
-            }
-        }
-    }
-
-    /// Returns a fresh one for several requests, whose tokens must be signed: 114 random bits.
-    pub fn shared() -> Self {
         let mut text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>());
-        text.replace_range(..1, SHARED);
+        text.replace_range(..1, SIGNED);
         Self(text.into())
     }
 
@@ -77,8 +67,9 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// What a claim begins with that several requests share.
-const SHARED: &str = "-";
+/// What a claim begins with whose tokens are always signed: each of this version. Older versions knew tokens that are not; of their
+/// claims one in 64 begins like this by chance.
+const SIGNED: &str = "-";
 const CLAIM_LEN: usize = 20;
 /// The length of the tail of a token that is signed: 66 bits.
 const SIGNED_LEN: usize = 11;
@@ -90,7 +81,8 @@ const PLAIN_LEN: usize = 6;
 ///
 /// The tail is a signature that only the servers over one database can make, since they share a secret: the holder of one job cannot
 /// derive the tokens of others, also where one claim won jobs for several requests. While keys are not required, a token of an older
-/// version is understood as well, whose tail is the end of the job's id and whose claim is that of one request.
+/// version is understood as well, whose tail is the end of the job's id: for claims that this version cannot have made, or whoever
+/// holds one of its tokens could write those of the other jobs.
 #[derive(Clone)]
 pub struct Tokens(Hmac<Sha256>);
 
@@ -130,7 +122,7 @@ impl Tokens {
     /// Returns the claim behind a token, if it is a token of this job; where it must be `signed`, only if it is.
     pub fn claim(&self, token: &Reservation, id: &JobId, signed: bool) -> Option<Claim> {
         let (claim, tail) = token.as_str().split_at_checked(CLAIM_LEN)?;
-        let is_plain = || !claim.starts_with(SHARED) && tail == plain_tail(id);
+        let is_plain = || !claim.starts_with(SIGNED) && tail == plain_tail(id);
         let is_signed = || -> bool { self.signature(claim, id).as_bytes().ct_eq(tail.as_bytes()).into() };
         ((!signed && is_plain()) || is_signed()).then(|| Claim(claim.into()))
     }
@@ -168,6 +160,9 @@ impl IdSource {
 mod tests {
     use super::*;
 
+    /// A claim that an older version made.
+    const OLDER: &str = "0123456789abcdefghij";
+
     #[test]
     fn ids_sort_in_the_order_of_their_making_even_when_the_clock_steps_back() {
         let ids = IdSource::default();
@@ -181,7 +176,7 @@ mod tests {
         let ids = IdSource::default();
         let (one, two) = (ids.next(Timestamp::from_millis(1)), ids.next(Timestamp::from_millis(1)));
         let (tokens, others) = (Tokens::new(&[1; 32]), Tokens::new(&[2; 32]));
-        for claim in [Claim::random(), Claim::shared()] {
+        for claim in [Claim::random(), Claim::from_stored(OLDER)] {
             let token = tokens.reservation(&claim, &one);
             for signed in [false, true] {
                 assert_eq!(tokens.claim(&token, &one, signed), Some(claim.clone()));
@@ -196,17 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_an_older_version_is_that_of_one_request() {
+    fn an_unsigned_token_is_that_of_an_older_version() {
         let (tokens, id) = (Tokens::new(&[1; 32]), IdSource::default().next(Timestamp::from_millis(1)));
         let plain = |claim: &Claim| -> Reservation {
             format!("{}{}", claim.as_str(), plain_tail(&id)).parse().unwrap()
         };
+        let older = Claim::from_stored(OLDER);
+        assert_eq!(tokens.claim(&plain(&older), &id, false), Some(older.clone()));
+        assert_eq!(tokens.claim(&plain(&older), &id, true), None);
         for _ in 0..500 {
-            let (own, shared) = (Claim::random(), Claim::shared());
-            assert_eq!(own.as_str().len(), shared.as_str().len());
-            assert_eq!(tokens.claim(&plain(&own), &id, false), Some(own.clone()));
-            assert_eq!(tokens.claim(&plain(&own), &id, true), None);
-            assert_eq!(tokens.claim(&plain(&shared), &id, false), None);
+            let own = Claim::random();
+            assert_eq!(own.as_str().len(), CLAIM_LEN);
+            assert_eq!(tokens.claim(&plain(&own), &id, false), None);
         }
     }
 

@@ -26,7 +26,7 @@ pub mod state;
 pub mod time;
 pub mod transition;
 
-pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Reach, Scope, SecretHash};
+pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Reach, Scope, SecretHash, StoredKeyId};
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchResult, Ending, OnFinished};
 pub use ids::{BatchId, Claim, IdSource, JobId, Reservation, Tokens};

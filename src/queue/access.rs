@@ -1,9 +1,9 @@
 //! API keys as this server knows them. What changes them holds here at once and within a second on other servers, which
 //! read the keys with the settings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -11,8 +11,10 @@ use tokio::sync::futures::Notified;
 use super::key_limits::{Permit, Usage};
 use super::{Error, Queues, Result};
 use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, Timestamp};
-use crate::store::{StoreError, StoredKeys};
+use crate::job::{
+    ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, StoredKeyId, Timestamp,
+};
+use crate::store::{Cause, StoreError, StoredKeys};
 
 /// The most keys that can be stored.
 const KEYS_MAX: usize = 10_000;
@@ -80,6 +82,8 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct KeyRing {
     entries: RwLock<HashMap<ApiKeyId, Entry>>,
+    /// Those that cannot be read: each is in the log once.
+    unreadable: Mutex<HashSet<StoredKeyId>>,
     /// Whether any are stored, also ones that cannot be read.
     has_any: AtomicBool,
     /// Whether the keys were read; before, nobody knows whether there are any.
@@ -93,6 +97,7 @@ pub(super) struct KeyRing {
 impl KeyRing {
     /// Replaces the keys. Uses that are not stored yet are kept.
     pub fn adopt(&self, stored: &StoredKeys) {
+        self.log_unreadable(stored);
         let mut entries = self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let adopted = stored.keys.iter().map(|key| {
             let known = entries.get(&key.id).filter(|known| known.key.rate == key.rate);
@@ -114,6 +119,15 @@ impl KeyRing {
         if !all_kept || (!had_any && !stored.is_empty()) {
             self.narrowed.notify_waiters();
         }
+    }
+
+    /// Logs the keys that cannot be read and could be, or were not there, before.
+    fn log_unreadable(&self, stored: &StoredKeys) {
+        let mut known = self.unreadable.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for key in stored.unreadable.iter().filter(|key| !known.contains(&key.id)) {
+            tracing::error!(id = %key.id, why = key.why, "an API key cannot be read; a DELETE removes it");
+        }
+        *known = stored.unreadable.iter().map(|key| key.id.clone()).collect();
     }
 
     /// Returns once something that was allowed may not be any more, from the moment of this call on.
@@ -214,8 +228,7 @@ impl Queues {
             return Err(fault);
         }
         let NewApiKey { name, scopes, queues, expires_in_ms, rate, max_concurrent } = new;
-        let stored = self.0.store.api_keys().await?;
-        if stored.keys.len() + stored.unreadable >= KEYS_MAX {
+        if self.0.store.api_keys().await?.len() >= KEYS_MAX {
             return Err(Error::invalid("", format!("would be more than {KEYS_MAX} keys; delete some")));
         }
         let id = ApiKey::fresh_id();
@@ -238,34 +251,39 @@ impl Queues {
         Ok(FreshKey { key, text })
     }
 
-    /// Returns the keys, by id.
-    pub async fn api_keys(&self) -> Result<Vec<ApiKey>> {
-        let mut keys = self.0.store.api_keys().await?.keys;
+    /// Returns the keys, by id, and those that cannot be read.
+    pub async fn api_keys(&self) -> Result<StoredKeys> {
+        let mut stored = self.0.store.api_keys().await?;
         let uses: HashMap<ApiKeyId, Timestamp> = self.0.keys.unsaved_uses().into_iter().collect();
-        for key in &mut keys {
+        for key in &mut stored.keys {
             key.last_used_at = key.last_used_at.max(uses.get(&key.id).copied());
         }
-        Ok(keys)
+        Ok(stored)
     }
 
     /// Gives a key a new secret; from then on the one before is refused.
-    pub async fn rotate_api_key(&self, id: &ApiKeyId) -> Result<FreshKey> {
+    pub async fn rotate_api_key(&self, id: &StoredKeyId) -> Result<FreshKey> {
         let unknown = || Error::UnknownApiKey(id.clone());
-        let stored = self.api_keys().await?.into_iter().find(|key| key.id == *id).ok_or_else(unknown)?;
-        let text = ApiKey::fresh_text(id);
+        let StoredKeys { keys, unreadable } = self.api_keys().await?;
+        if let Some(spoiled) = unreadable.into_iter().find(|key| key.id == *id) {
+            return Err(StoreError::Unreadable(Cause(spoiled.why.into())).into());
+        }
+        let stored = keys.into_iter().find(|key| key.id.as_str() == id.as_str()).ok_or_else(unknown)?;
+        let text = ApiKey::fresh_text(&stored.id);
         let key = ApiKey { hash: SecretHash::of(&text), ..stored };
-        if !self.0.store.rotate_api_key(id, &key.hash).await? {
+        if !self.0.store.rotate_api_key(&key.id, &key.hash).await? {
             return Err(unknown());
         }
         self.reread_settings().await;
         Ok(FreshKey { key, text })
     }
 
-    /// Deletes a key: from then on it is refused.
-    pub async fn delete_api_key(&self, id: &ApiKeyId) -> Result<()> {
-        let stored = self.0.store.api_keys().await?;
-        let is_known = stored.keys.iter().any(|key| key.id == *id);
-        if !is_known && stored.unreadable == 0 {
+    /// Deletes a key, whether or not it can be read: from then on it is refused.
+    pub async fn delete_api_key(&self, id: &StoredKeyId) -> Result<()> {
+        let StoredKeys { keys, unreadable } = self.0.store.api_keys().await?;
+        let mut ids =
+            keys.iter().map(|key| key.id.as_str()).chain(unreadable.iter().map(|key| key.id.as_str()));
+        if !ids.any(|stored| stored == id.as_str()) {
             return Err(Error::UnknownApiKey(id.clone()));
         }
         self.0.store.remove_api_key(id).await?;

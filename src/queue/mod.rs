@@ -91,7 +91,7 @@ pub use self::workers::Heartbeat;
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{
-    ApiKeyId, BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, Timestamp,
+    BatchId, IdSource, Invalid, JobId, QueueName, Rules, ScheduleName, SemaphoreName, StoredKeyId, Timestamp,
     Tokens, Visible, WorkerName,
 };
 pub use crate::store::hold;
@@ -173,7 +173,7 @@ pub enum Error {
     DeadLetterCircle(Vec<QueueName>),
     /// There is no such API key.
     #[error("there is no key {0}")]
-    UnknownApiKey(ApiKeyId),
+    UnknownApiKey(StoredKeyId),
     /// The same idempotency key came with another request.
     #[error("the Idempotency-Key was used for another request")]
     IdempotencyKeyReused,

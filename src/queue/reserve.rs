@@ -353,7 +353,7 @@ impl Queues {
         if rules.paused(&queue) {
             return wanted.iter().map(|_| Ok(Vec::new())).collect();
         }
-        let (for_reserves, for_pops) = (Claim::shared(), Claim::shared());
+        let (for_reserves, for_pops) = (Claim::random(), Claim::random());
         let shared = |pop: bool| if pop { &for_pops } else { &for_reserves };
         let ask = |Wanted { count, claim, lease_ms, worker, pop }| {
             let claim = claim.unwrap_or_else(|| shared(pop).clone());

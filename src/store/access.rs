@@ -3,24 +3,38 @@
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{ApiKey, ApiKeyId, SecretHash, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, SecretHash, StoredKeyId, Timestamp};
 
 /// The secret that the tokens of reservations are made with; the same for all servers over one database.
 pub type TokenSecret = [u8; 32];
+
+/// An API key that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableKey {
+    /// What names it.
+    pub id: StoredKeyId,
+    /// What is wrong with it.
+    pub why: String,
+}
 
 /// The stored API keys.
 #[derive(Debug, Clone, Default)]
 pub struct StoredKeys {
     /// Those that can be read, by id.
     pub keys: Vec<ApiKey>,
-    /// How many cannot be read. They open nothing, but keys are in use all the same.
-    pub unreadable: usize,
+    /// Those that cannot be read. They open nothing, but keys are in use all the same.
+    pub unreadable: Vec<UnreadableKey>,
 }
 
 impl StoredKeys {
-    /// Returns whether any keys are stored.
+    /// Returns how many keys are stored.
+    pub fn len(&self) -> usize {
+        self.keys.len() + self.unreadable.len()
+    }
+
+    /// Returns whether no keys are stored.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.unreadable == 0
+        self.len() == 0
     }
 }
 
@@ -35,7 +49,7 @@ pub trait Access: Send + Sync {
     async fn rotate_api_key(&self, id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
 
     /// Removes a key, whether or not it can be read.
-    async fn remove_api_key(&self, id: &ApiKeyId) -> Result<()>;
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()>;
 
     /// Remembers when keys were used last. Raises no revision.
     async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;

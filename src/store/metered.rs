@@ -23,7 +23,7 @@ use super::{
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
-    ScheduleName, SecretHash, SemaphoreName, Timestamp, WorkerName,
+    ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
 };
 use crate::telemetry;
 
@@ -224,7 +224,7 @@ metered! {
     Access {
         add_api_key(key: &ApiKey) -> Result<()>;
         rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
-        remove_api_key(id: &ApiKeyId) -> Result<()>;
+        remove_api_key(id: &StoredKeyId) -> Result<()>;
         note_api_key_uses(uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
     }
     Batches {

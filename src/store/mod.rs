@@ -50,7 +50,7 @@ pub mod transfer;
 pub mod workers;
 
 pub use crate::job::push::{PushRefused, Pushed};
-pub use access::{Access, StoredKeys, TokenSecret};
+pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
 pub use jobs::{

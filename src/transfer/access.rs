@@ -7,15 +7,15 @@ use anyhow::bail;
 use super::verify::Verdict;
 use super::with_retries;
 use crate::job::{ApiKey, ApiKeyId};
-use crate::store::Store;
+use crate::store::{Store, UnreadableKey};
 
 type All = BTreeMap<ApiKeyId, ApiKey>;
 
 /// Returns the keys. When they were used last is no difference.
 async fn all(store: &dyn Store) -> anyhow::Result<All> {
     let stored = with_retries(async || store.api_keys().await).await?;
-    if stored.unreadable > 0 {
-        bail!("an API key cannot be read; the log says which one. Delete it");
+    if let Some(UnreadableKey { id, why }) = stored.unreadable.first() {
+        bail!("the API key {id} cannot be read ({why}); delete it with DELETE /v1/keys/{id}");
     }
     let bare = |key: ApiKey| (key.id.clone(), ApiKey { last_used_at: None, ..key });
     Ok(stored.keys.into_iter().map(bare).collect())

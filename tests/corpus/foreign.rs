@@ -28,6 +28,12 @@ async fn fill(server: &Server) {
     call("PUT", "/v1/semaphores/kept", json!({"capacity": 5})).await;
     let rule = json!({"cron": "0 0 29 2 *", "queue": "kept", "job": {"payload": 1}});
     call("PUT", "/v1/schedules/kept", rule).await;
+    let limits = json!({
+        "name": "n", "scopes": ["read", "push"], "queues": ["kept", "a.*"], "expires_in_ms": 86_400_000,
+        "rate": {"limit": 1, "per_ms": 1}, "max_concurrent": 1,
+    });
+    call("POST", "/v1/keys", limits).await;
+    call("POST", "/v1/keys", json!({"name": "n", "scopes": ["admin"]})).await;
     call("POST", "/v1/workers/kept/heartbeat", json!({"slots": 1, "version": "1", "timeout_ms": 86_400_000}))
         .await;
     let whole = json!({
@@ -107,6 +113,13 @@ async fn walk(server: &Server) -> usize {
         ask("GET", format!("/v1/schedules/{name}"), "").await;
         ask("POST", format!("/v1/schedules/{name}/run"), "").await;
     }
+    let keys = ask("GET", "/v1/keys".to_owned(), "").await;
+    let spoiled = names(&keys["unreadable"], "id");
+    for id in names(&keys["keys"], "id").iter().chain(&spoiled) {
+        ask("POST", format!("/v1/keys/{id}/rotate"), "{}").await;
+        ask("DELETE", format!("/v1/keys/{id}"), "").await;
+    }
+    assert_eq!(ask("GET", "/v1/keys".to_owned(), "").await, json!({"keys": []}));
     for path in [
         "/v1/queues/kept/redrive",
         "/v1/queues/kept/replay",
@@ -135,7 +148,11 @@ async fn walk(server: &Server) -> usize {
     assert_eq!(taken["jobs"][0]["id"], pushed["id"], "what is valid is served: {taken}");
     let shown: Vec<String> = faults.iter().map(|fault| fault.chars().take(200).collect()).collect();
     assert!(faults.is_empty(), "{} of {asked} requests failed:\n{}", faults.len(), shown.join("\n"));
-    println!("{asked} requests, over {} jobs that cannot be read among {}", unreadable.len(), jobs.len());
+    let (jobs_spoiled, keys_spoiled) = (unreadable.len(), spoiled.len());
+    println!(
+        "{asked} requests, over {jobs_spoiled} of {} jobs and {keys_spoiled} keys that cannot be read",
+        jobs.len()
+    );
     asked
 }
 
@@ -157,7 +174,7 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
     fill(&target.server).await;
     let database = mongodb::Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap();
     let (mut inserted, mut refused) = (0, 0);
-    for name in ["jobs", "queues", "semaphores", "schedules", "workers", "batches"] {
+    for name in ["jobs", "queues", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let collection = database.collection::<Document>(name);
         let documents: Vec<Document> = collection.find(doc! {}).await.unwrap().try_collect().await.unwrap();
         assert!(!documents.is_empty(), "{name}");
@@ -178,6 +195,13 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
                     }
                 }
             }
+        }
+    }
+    let keys = database.collection::<Document>("api_keys");
+    for id in wrong() {
+        match keys.insert_one(doc! { "_id": id, "name": "n" }).await {
+            Ok(_) => inserted += 1,
+            Err(_) => refused += 1,
         }
     }
     println!("{inserted} documents inserted past the server, {refused} refused by MongoDB");
@@ -212,7 +236,7 @@ pub async fn what_another_program_writes_stops_nothing(place: &Place) {
     let file = Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
     file.busy_timeout(PATIENCE).unwrap();
     let (mut written, mut refused) = (0, 0);
-    for table in ["jobs", "settings", "semaphores", "schedules", "workers", "batches"] {
+    for table in ["jobs", "settings", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let columns = columns(&file, table);
         assert!(!columns.is_empty(), "{table}");
         let all = columns.join(", ");

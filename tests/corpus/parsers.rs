@@ -17,6 +17,7 @@ use tailback::http::params::{Idempotency, IfMatch, Query};
 use tailback::http::routes::{batches, jobs, push, queues, reserve, semaphores, settle, workers};
 use tailback::http::wire::{Bounds, Framing};
 use tailback::job::cron::{CronRule, Zone};
+use tailback::job::names::{KEY_RULE, NAME_RULE};
 use tailback::job::{
     BatchId, GroupName, JobId, JobKey, Payload, QueueName, QueuePattern, QueueSettings, ScheduleName,
     ScheduleRule, SemaphoreName, Timestamp, Visible, WorkerName, WorkerVersion,
@@ -212,7 +213,8 @@ fn payloads() {
 fn queries_and_headers() {
     each("queries and headers", &texts_of(texts::all()), |text| {
         let query = encoded(text.as_bytes());
-        let uri = format!("/?limit={query}&cursor={query}&force={query}&state={query}");
+        let filters = format!("state={query}&group={query}&key={query}");
+        let uri = format!("/?limit={query}&cursor={query}&force={query}&{filters}");
         let mut request = axum::http::Request::builder().uri(uri);
         if let Ok(value) = axum::http::HeaderValue::from_bytes(text.as_bytes()) {
             request = request.header("if-match", &value).header("idempotency-key", &value);
@@ -221,7 +223,7 @@ fn queries_and_headers() {
         let Ok(request) = request.body(()) else { return Ok(()) };
         let (mut parts, ()) = request.into_parts();
         let query = futures::executor::block_on(Query::from_request_parts(&mut parts, &())).ok().unwrap();
-        let query = query.only(&["limit", "cursor", "force", "state"]).ok().unwrap();
+        let query = query.only(&["limit", "cursor", "force", "state", "group", "key"]).ok().unwrap();
         prop_assert!(query.limit().is_err() || (1..=1000).contains(&query.limit().ok().unwrap()));
         let _ = (
             query.cursor::<JobId>(),
@@ -230,6 +232,7 @@ fn queries_and_headers() {
             query.force(),
         );
         let _ = query.word::<Visible>("state", "a state");
+        let _ = (query.get::<GroupName>("group", NAME_RULE), query.get::<JobKey>("key", KEY_RULE));
         let _ = futures::executor::block_on(IfMatch::from_request_parts(&mut parts, &())).is_ok();
         let _ = futures::executor::block_on(Idempotency::from_request_parts(&mut parts, &())).is_ok();
         Ok(())

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures::StreamExt as _;
+
 use super::support::*;
 
 pub async fn a_full_queue_refuses_until_a_job_ends(place: &Place) {
@@ -99,6 +101,22 @@ pub async fn there_are_only_so_many_names(place: &Place) {
         assert_eq!(got, status, "{key}: {answer}");
         assert!(status != 200 || answer["jobs"][0]["id"] == first.as_str(), "{answer}");
     }
+}
+
+/// As it is shipped: each of them may push a job every second.
+pub async fn a_server_runs_at_most_a_thousand_schedules(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let rule = json!({"cron": "* * * * * *", "queue": "q", "job": {"payload": 1}, "paused": true});
+    let statuses: Vec<u16> = futures::stream::iter(0..1010)
+        .map(|n| {
+            let (server, path, rule) = (&server, format!("/v1/schedules/s{n}"), rule.clone());
+            async move { server.send(reqwest::Method::PUT, &path, Some(rule)).await.0 }
+        })
+        .buffer_unordered(32)
+        .collect()
+        .await;
+    let with = |status| statuses.iter().filter(|one| **one == status).count();
+    assert_eq!((with(200), with(429)), (1000, 10));
 }
 
 /// What stores nothing takes no place, now or later.

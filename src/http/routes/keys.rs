@@ -11,7 +11,7 @@ use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{OfKey, Query};
 use crate::http::problem::{ApiResult, Problem};
-use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, StoredKeyId, Timestamp};
 use crate::queue::{FreshKey, NewApiKey, Queues};
 
 /// A new API key.
@@ -110,11 +110,25 @@ impl From<FreshKey> for FreshKeyResponse {
     }
 }
 
+/// An API key that cannot be read.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct UnreadableKey {
+    /// What names it: its id, or a hash of it where that is no text that fits into a path.
+    #[schema(value_type = String)]
+    id: StoredKeyId,
+    /// What is wrong with it.
+    detail: String,
+}
+
 /// API keys.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct KeysResponse {
     /// The keys, by id.
     keys: Vec<KeyView>,
+    /// Those that cannot be read, because another program wrote them. They open nothing, and count as keys all the same;
+    /// `DELETE` removes one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<UnreadableKey>,
 }
 
 /// Make a key
@@ -147,8 +161,10 @@ fn secret(fresh: FreshKey) -> Response {
     responses((status = 200, description = "The keys, by id", body = KeysResponse)))]
 pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<KeysResponse>> {
     query.only(&[])?;
-    let keys = queues.api_keys().await?.into_iter().map(Into::into).collect();
-    Ok(Json(KeysResponse { keys }))
+    let stored = queues.api_keys().await?;
+    let keys = stored.keys.into_iter().map(Into::into).collect();
+    let unreadable = stored.unreadable.into_iter().map(|key| UnreadableKey { id: key.id, detail: key.why });
+    Ok(Json(KeysResponse { keys, unreadable: unreadable.collect() }))
 }
 
 /// Replace the secret of a key

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 
-use crate::job::{ApiKey, ApiKeyId, Rate, Scope, SecretHash, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, Rate, Scope, SecretHash, StoredKeyId, Timestamp};
 use crate::store::mongo::API_KEYS;
 use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
@@ -12,7 +12,7 @@ use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::revision;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, chain};
+use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, UnreadableKey, chain};
 
 #[async_trait]
 impl Access for Mongo {
@@ -24,8 +24,13 @@ impl Access for Mongo {
         change(self, Change::Rotate(id, hash)).await
     }
 
-    async fn remove_api_key(&self, id: &ApiKeyId) -> Result<()> {
-        change(self, Change::Remove(id)).await.map(drop)
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()> {
+        let stored = match id.as_stored() {
+            Some(text) => Some(Bson::from(text)),
+            None => self.connection.within(named(self, id)).await?,
+        };
+        let Some(stored) = stored else { return Ok(()) };
+        change(self, Change::Remove(&stored)).await.map(drop)
     }
 
     async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()> {
@@ -51,12 +56,41 @@ pub async fn stored(mongo: &Mongo) -> Result<StoredKeys> {
         match parse(document) {
             Ok(key) => stored.keys.push(key),
             Err(error) => {
-                tracing::error!(error = chain(&error), "an API key cannot be read");
-                stored.unreadable += 1;
+                stored.unreadable.push(UnreadableKey { id: name(document)?, why: why(document, &error) });
             }
         }
     }
     Ok(stored)
+}
+
+/// Returns what names the key of a document.
+fn name(document: &Document) -> Result<StoredKeyId> {
+    let id = document.get("_id").unwrap_or(&Bson::Null);
+    if let Bson::String(text) = id {
+        return Ok(StoredKeyId::of_text(text));
+    }
+    let bytes = doc! { "_id": id.clone() }.to_vec().map_err(StoreError::internal)?;
+    Ok(StoredKeyId::of_bytes(&bytes))
+}
+
+/// Returns what is wrong with a document. Its id may be as large as another program likes.
+fn why(document: &Document, error: &StoreError) -> String {
+    let id = document.get("_id").filter(|_| Row(document).text::<ApiKeyId>("_id").is_err());
+    let Some(id) = id else { return chain(error) };
+    format!("its _id is not the id of a key: {:.200}", id.to_string())
+}
+
+/// Returns what the key of this name is stored under.
+async fn named(mongo: &Mongo, id: &StoredKeyId) -> Result<Option<Bson>> {
+    let ids = mongo.collection(API_KEYS).await?;
+    let find = ids.find(Document::new()).projection(doc! { "_id": 1 });
+    let documents: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    for mut document in documents {
+        if name(&document)? == *id {
+            return Ok(document.remove("_id"));
+        }
+    }
+    Ok(None)
 }
 
 fn parse(document: &Document) -> Result<ApiKey> {
@@ -119,7 +153,7 @@ fn document(key: &ApiKey) -> Document {
 enum Change<'a> {
     Add(&'a ApiKey),
     Rotate(&'a ApiKeyId, &'a SecretHash),
-    Remove(&'a ApiKeyId),
+    Remove(&'a Bson),
 }
 
 async fn change(mongo: &Mongo, change: Change<'_>) -> Result<bool> {
@@ -144,7 +178,9 @@ impl Transaction for Change<'_> {
                 keys.update_one(by_id, update).session(tx.session()).await?.matched_count == 1
             }
             Self::Remove(id) => {
-                keys.delete_one(doc! { "_id": id.as_str() }).session(tx.session()).await?;
+                // A document with an operator's name in it is a value here.
+                let by_id = doc! { "_id": { "$eq": id.clone() } };
+                keys.delete_one(by_id).session(tx.session()).await?;
                 true
             }
         };

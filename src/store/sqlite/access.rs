@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::de::DeserializeOwned;
 
-use crate::job::{ApiKey, ApiKeyId, SecretHash, Timestamp};
+use crate::job::{ApiKey, ApiKeyId, SecretHash, StoredKeyId, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Access, Result, StoredKeys, TokenSecret};
+use crate::store::{Access, Result, StoredKeys, TokenSecret, UnreadableKey};
 
 #[async_trait]
 impl Access for SqliteStore {
@@ -22,7 +22,7 @@ impl Access for SqliteStore {
         self.writer.run(move |db, _| rotate(db, &id, &hash)).await
     }
 
-    async fn remove_api_key(&self, id: &ApiKeyId) -> Result<()> {
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()> {
         let id = id.clone();
         self.writer.run(move |db, _| remove(db, &id)).await
     }
@@ -46,12 +46,27 @@ pub fn stored(db: &Connection) -> Result<StoredKeys, Fault> {
             Ok(key) => stored.keys.push(key),
             Err(Fault::Sql(error)) if error.sqlite_error().is_some() => return Err(Fault::Sql(error)),
             Err(error) => {
-                tracing::error!(%error, "an API key cannot be read");
-                stored.unreadable += 1;
+                stored.unreadable.push(UnreadableKey { id: name(found)?, why: why(found, &error) });
             }
         }
     }
     Ok(stored)
+}
+
+/// Returns what names the key of a row, whose first column is its id.
+fn name(found: &Row<'_>) -> Result<StoredKeyId, Fault> {
+    let bytes = found.get_ref(0)?.as_bytes().map_err(rusqlite::Error::from)?;
+    Ok(std::str::from_utf8(bytes).map_or_else(|_| StoredKeyId::of_bytes(bytes), StoredKeyId::of_text))
+}
+
+/// Returns what is wrong with a row. Its id may be as large as another program likes.
+fn why(found: &Row<'_>, error: &Fault) -> String {
+    if row::parsed::<ApiKeyId>(found, 0, "id of an API key").is_ok() {
+        return error.to_string();
+    }
+    let bytes = found.get_ref(0).ok().and_then(|id| id.as_bytes().ok()).unwrap_or_default();
+    let shown: String = String::from_utf8_lossy(bytes).chars().take(200).collect();
+    format!("its id is not the id of a key: {shown:?}")
 }
 
 fn key(found: &Row<'_>) -> Result<ApiKey, Fault> {
@@ -103,9 +118,29 @@ fn rotate(db: &Connection, id: &ApiKeyId, hash: &SecretHash) -> Result<bool, Fau
     Ok(changed == 1)
 }
 
-fn remove(db: &Connection, id: &ApiKeyId) -> Result<(), Fault> {
-    db.prepare_cached("DELETE FROM api_keys WHERE id = ?1")?.execute([id.as_str()])?;
+fn remove(db: &Connection, id: &StoredKeyId) -> Result<(), Fault> {
+    let stored = match id.as_stored() {
+        Some(text) => Some(text.as_bytes().to_vec()),
+        None => named(db, id)?,
+    };
+    // The bytes of a text that is not valid UTF-8 are no parameter of this type.
+    let mut remove = db.prepare_cached("DELETE FROM api_keys WHERE id = CAST(?1 AS TEXT)")?;
+    if let Some(stored) = stored {
+        remove.execute([stored])?;
+    }
     raise_revision(db)
+}
+
+/// Returns the bytes of the id that the key of this name is stored under.
+fn named(db: &Connection, id: &StoredKeyId) -> Result<Option<Vec<u8>>, Fault> {
+    let mut ids = db.prepare_cached("SELECT id FROM api_keys")?;
+    let mut rows = ids.query([])?;
+    while let Some(found) = rows.next()? {
+        if name(found)? == *id {
+            return Ok(Some(found.get_ref(0)?.as_bytes().map_err(rusqlite::Error::from)?.to_vec()));
+        }
+    }
+    Ok(None)
 }
 
 fn note_uses(db: &Connection, uses: &[(ApiKeyId, Timestamp)]) -> Result<(), Fault> {
