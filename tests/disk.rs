@@ -42,8 +42,9 @@ each_operation_of! {
     rollback rollback_to_dead rollback_to_a_dead_letter_queue extend move_on settle_many
     edit cancel cancel_a_held_job cancel_by_force
     redrive redrive_from_a_dead_letter_queue replay purge
-    settings pause delete_a_queue set_a_semaphore delete_a_semaphore
-    heartbeat remove_a_worker set_a_schedule run_a_schedule delete_a_schedule
+    settings pause resume delete_a_queue set_a_semaphore delete_a_semaphore
+    heartbeat remove_a_worker set_a_schedule run_a_schedule pause_a_schedule resume_a_schedule delete_a_schedule
+    add_an_api_key rotate_an_api_key remove_an_api_key
     create_a_batch add_to_a_batch seal_a_batch cancel_a_batch
     lapse lapse_of_the_last_attempt expiry unblocking firing pruning start
 }

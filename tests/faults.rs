@@ -57,4 +57,5 @@ on_one_store! { mongo:
     a_server_that_drains_claims_nothing_for_a_repeat
     counts_are_right_soon_after_a_slow_store
     a_server_whose_writes_stall_is_not_ready
+    readiness_writes_nothing_under_load
 }

@@ -30,6 +30,8 @@ mod table;
 mod verbs;
 #[path = "placed/verbs_background.rs"]
 mod verbs_background;
+#[path = "placed/verbs_keys.rs"]
+mod verbs_keys;
 #[path = "placed/verbs_others.rs"]
 mod verbs_others;
 #[path = "placed/verbs_settle.rs"]

@@ -15,11 +15,12 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Access, Applied, BatchChanged, BatchDenied, Batches, Called, Change, ClaimAsk, Claims, Denied, Expected,
-    Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule,
-    Named, Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result,
-    Saved, Schedules, SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals,
-    Store, StoreError, StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Worker, Workers,
+    Access, Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Expected, Figures,
+    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Named,
+    Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved,
+    Schedules, SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store,
+    StoreError, StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Unblocked, Worker,
+    Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
@@ -255,7 +256,7 @@ metered! {
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
         remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
         waited_for(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;
-        unblock_waiters(names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>>;
+        unblock_waiters(names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Unblocked>>;
     }
     Workers {
         heartbeat(worker: &WorkerName, report: &Report) -> Result<Holdings>;

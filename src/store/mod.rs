@@ -59,7 +59,7 @@ pub use jobs::{
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
-pub use semaphores::{Called, Holder, Removal, SemaphoreView, Semaphores};
+pub use semaphores::{Holder, Removal, SemaphoreView, Semaphores, Unblocked};
 pub use settings::{Expected, Saved, Settings, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
 pub use transfer::{HeldKey, Imported, Transfer};

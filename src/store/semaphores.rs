@@ -44,7 +44,7 @@ pub enum Removal {
 
 /// A job that is ready again because a semaphore has room.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Called {
+pub struct Unblocked {
     /// Its queue.
     pub queue: QueueName,
     /// Its priority.
@@ -53,10 +53,10 @@ pub struct Called {
     pub run_at: Timestamp,
 }
 
-impl Called {
+impl Unblocked {
     /// Sorts jobs: the highest priority first, then the earliest `run_at`.
-    pub fn sort(called: &mut [Self]) {
-        called.sort_by_key(|called| (-i64::from(called.priority), called.run_at));
+    pub fn sort(jobs: &mut [Self]) {
+        jobs.sort_by_key(|job| (-i64::from(job.priority), job.run_at));
     }
 }
 
@@ -91,5 +91,5 @@ pub trait Semaphores {
     /// Makes jobs ready that are blocked by one of these semaphores which now has room for them, the first of
     /// each queue, and returns them, the highest priority first. Idempotent: a job that was unblocked and is
     /// not claimed yet takes up room.
-    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>>;
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Unblocked>>;
 }

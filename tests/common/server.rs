@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::mongod;
@@ -189,8 +190,13 @@ fn command_of(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -
 
 /// A client that opens as many connections as it needs.
 pub fn client() -> reqwest::Client {
+    client_with(HeaderMap::new())
+}
+
+/// The same with these headers in every request that does not have them.
+pub fn client_with(headers: HeaderMap) -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().timeout(PATIENCE).build().unwrap()
+    reqwest::Client::builder().timeout(PATIENCE).default_headers(headers).build().unwrap()
 }
 
 /// A figure of `/metrics`; 0 where there is none.

@@ -3,13 +3,18 @@
 use std::io::{BufRead as _, BufReader};
 use std::sync::Arc;
 
-use crate::common::server::{Place, Server, client, command, until};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+
+use crate::common::server::{Place, Server, client_with, command, until};
 use crate::common::shim::{DiskFault, Shim};
 
 use super::site::{Call, Site};
 
 /// Servers that notice soon what has run out.
 const PROMPT: (&str, &str) = ("TAILBACK_REAPER__INTERVAL_MS", "50");
+
+/// The admin key, which clients show: a case that stores an API key must not lock them out.
+const ADMIN: &str = "admin-key-of-the-cases-0123456789abcdef";
 
 /// See the module's documentation. The server is there except between [`Lane::stop`] and [`Lane::start_again`].
 pub struct Lane {
@@ -47,13 +52,15 @@ impl Lane {
     /// Starts the server; returns whether it listens.
     pub fn launch(&mut self) -> bool {
         let mut environment = self.shim.environment();
-        environment.extend([PROMPT, ("TAILBACK_BUG", self.bug)]);
+        environment.extend([PROMPT, ("TAILBACK_BUG", self.bug), ("TAILBACK_AUTH__ADMIN_KEY", ADMIN)]);
         let mut child = command(&self.place.url, &environment).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let base = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
         // Dropping it waits for the end of a process that does not listen.
-        let server = Server { base, child, http: client() };
+        let shown = HeaderValue::try_from(format!("Bearer {ADMIN}")).unwrap();
+        let http = client_with(HeaderMap::from_iter([(AUTHORIZATION, shown)]));
+        let server = Server { base, child, http };
         self.server = (!server.base.is_empty()).then(|| Arc::new(server));
         self.server.is_some()
     }

@@ -68,7 +68,11 @@ async fn a_power_cut_finds_what_is_acknowledged_and_not_saved() {
         lane.cut_power(site).await;
         let site = lane.again(&name);
         let look = site.call(Method::GET, &format!("/jobs/{id}"), Value::Null);
-        assert_eq!(site.make(&look.act).await.unwrap().0, expected, "{bug}");
+        let (status, answer) = site.make(&look.act).await.unwrap();
+        assert_eq!(status, expected, "{bug}");
+        if status == 404 {
+            println!("{bug}: found in case 1: {answer}");
+        }
         site.clear().await;
         drop(site);
         lane.finish().await;

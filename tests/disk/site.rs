@@ -29,6 +29,8 @@ pub struct Call {
     pub act: Act,
     /// What has to be looked at beside the queues.
     pub look: Vec<String>,
+    /// The text of an API key: whether it is valid is looked at as well.
+    pub shown: Option<String>,
     /// Whether it is made of several steps, which a repeat completes.
     pub is_stepwise: bool,
     /// Whether what it has left half done lapses: then attempts are not compared.
@@ -52,6 +54,12 @@ impl Call {
     /// Returns the same call where this path is looked at as well.
     pub fn and_look(mut self, path: String) -> Self {
         self.look.push(path);
+        self
+    }
+
+    /// Returns the same call where this text of an API key is tried as well.
+    pub fn and_show(mut self, key: &str) -> Self {
+        self.shown = Some(key.to_owned());
         self
     }
 
@@ -86,7 +94,7 @@ impl Site {
     pub fn call(&self, method: Method, path: &str, body: Value) -> Call {
         let body = (!body.is_null()).then(|| named(body, &self.name));
         let act = Act::Request { method, path: self.path(path), body, key: None };
-        Call { act, look: Vec::new(), is_stepwise: false, is_lapsing: false }
+        Call { act, look: Vec::new(), shown: None, is_stepwise: false, is_lapsing: false }
     }
 
     /// Returns a POST of this path.
@@ -173,7 +181,11 @@ impl Site {
 
     /// Returns the picture of what this call concerns.
     pub async fn look(&self, call: &Call) -> Option<Value> {
-        let picture = self.picture(&call.look).await?;
+        let mut picture = self.picture(&call.look).await?;
+        if let Some(key) = &call.shown {
+            let request = self.server.http.get(format!("{}/v1/queues", self.server.base)).bearer_auth(key);
+            picture["the key is valid"] = json!(request.send().await.ok()?.status().is_success());
+        }
         Some(if call.is_lapsing { without_attempts(&picture) } else { picture })
     }
 
@@ -217,6 +229,11 @@ impl Site {
         for queue in QUEUES {
             self.must(Method::DELETE, &format!("/queues/@{queue}?force=true"), Value::Null).await;
         }
+        let all = self.must(Method::GET, "/keys", Value::Null).await;
+        for key in all["keys"].as_array().unwrap().iter().filter(|key| key["name"] == self.name.as_str()) {
+            let path = format!("/keys/{}", key["id"].as_str().unwrap());
+            self.must(Method::DELETE, &path, Value::Null).await;
+        }
         let semaphore = self.call(Method::DELETE, "/semaphores/@", Value::Null);
         let (status, answer) = self.make(&semaphore.act).await.unwrap();
         assert!([204, 404].contains(&status), "{status} {answer}");
@@ -239,12 +256,14 @@ pub fn plain(body: &Value, name: &str) -> Value {
         Value::String(text) => Value::String(plain_text(text, name)),
         Value::Array(items) => items.iter().map(|item| plain(item, name)).collect(),
         Value::Object(fields) => {
+            let is_api_key = fields.contains_key("scopes");
             let dropped = ["backoff", "detail", "purge_at", "next_runs"];
             let kept = fields.iter().filter(|(key, _)| !dropped.contains(&key.as_str()));
             let mut shown: serde_json::Map<String, Value> = kept
                 .map(|(key, value)| match key.as_str() {
                     "reservation" => (key.clone(), json!("TOKEN")),
                     "request_id" => (key.clone(), json!("ID")),
+                    "id" | "key" if is_api_key => (key.clone(), json!("ID")),
                     _ => (key.clone(), plain(value, name)),
                 })
                 .collect();

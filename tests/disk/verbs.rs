@@ -202,6 +202,12 @@ pub async fn pause(site: Site) -> Call {
     site.post("/queues/@/pause", json!({})).and_look(site.path("/queues/@"))
 }
 
+pub async fn resume(site: Site) -> Call {
+    site.push(json!({"payload": 1})).await;
+    site.must(Method::POST, "/queues/@/pause", json!({})).await;
+    site.post("/queues/@/resume", json!({})).and_look(site.path("/queues/@"))
+}
+
 pub async fn delete_a_queue(site: Site) -> Call {
     site.must(Method::PUT, "/queues/@", json!({"max_attempts": 3})).await;
     site.held(json!({"payload": 1})).await;
@@ -253,9 +259,41 @@ pub async fn run_a_schedule(site: Site) -> Call {
     site.post("/schedules/@/run", json!({})).and_look(site.path("/schedules/@")).with_key(&site.name)
 }
 
+pub async fn pause_a_schedule(site: Site) -> Call {
+    site.must(Method::PUT, "/schedules/@", rule()).await;
+    site.post("/schedules/@/pause", json!({})).and_look(site.path("/schedules/@"))
+}
+
+pub async fn resume_a_schedule(site: Site) -> Call {
+    site.must(Method::PUT, "/schedules/@", rule()).await;
+    site.must(Method::POST, "/schedules/@/pause", json!({})).await;
+    site.post("/schedules/@/resume", json!({})).and_look(site.path("/schedules/@"))
+}
+
 pub async fn delete_a_schedule(site: Site) -> Call {
     site.must(Method::PUT, "/schedules/@", rule()).await;
     site.call(Method::DELETE, "/schedules/@", Value::Null).and_look(site.path("/schedules/@"))
+}
+
+fn api_key() -> Value {
+    json!({"name": "@", "scopes": ["read"], "queues": ["@.*"]})
+}
+
+pub async fn add_an_api_key(site: Site) -> Call {
+    site.post("/keys", api_key()).and_look(site.path("/keys"))
+}
+
+/// That it is done shows in the text of before, which is refused.
+pub async fn rotate_an_api_key(site: Site) -> Call {
+    let key = site.must(Method::POST, "/keys", api_key()).await;
+    let path = format!("/keys/{}/rotate", key["id"].as_str().unwrap());
+    site.post(&path, json!({})).and_show(key["key"].as_str().unwrap())
+}
+
+pub async fn remove_an_api_key(site: Site) -> Call {
+    let key = site.must(Method::POST, "/keys", api_key()).await;
+    let path = format!("/keys/{}", key["id"].as_str().unwrap());
+    site.call(Method::DELETE, &path, Value::Null).and_look(site.path("/keys"))
 }
 
 async fn batch(site: &Site, sealed: bool) -> String {
@@ -292,7 +330,7 @@ pub async fn cancel_a_batch(site: Site) -> Call {
 // --- what the server does by itself ----------------------------------------------------------------------------------
 
 fn later(act: Act) -> Call {
-    Call { act, look: Vec::new(), is_stepwise: false, is_lapsing: false }
+    Call { act, look: Vec::new(), shown: None, is_stepwise: false, is_lapsing: false }
 }
 
 pub async fn lapse(site: Site) -> Call {

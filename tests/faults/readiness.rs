@@ -2,9 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use mongodb::bson::{Document, doc};
+use serde_json::json;
+
 use crate::common::proxy::Fault;
-use crate::common::server::{Place, until_within};
-use crate::world::Pair;
+use crate::common::server::{PATIENCE, Place, Server, until, until_within};
+use crate::world::{PROMPT, Pair};
+
+/// For so long a write proves that writes reach a majority.
+const PROVEN: Duration = Duration::from_secs(5);
 
 /// MongoDB answers, but no write reaches a majority.
 pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
@@ -29,4 +35,47 @@ pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
     let since = Instant::now();
     far.until_ready().await;
     println!("ready after {:?}", since.elapsed());
+}
+
+/// The write that readiness makes where nothing else has shown that writes reach a majority.
+async fn probe(place: &Place) -> Option<Document> {
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let meta = client.default_database().unwrap().collection::<Document>("meta");
+    meta.find_one(doc! { "_id": "probe" }).await.unwrap()
+}
+
+/// Pushes for longer than a proof lasts, and asks for readiness after each push. Returns the probe of before and after, or
+/// nothing where the machine was too busy: more time passed between two writes than the proof of one lasts.
+async fn under_load(server: &Server, place: &Place) -> Option<[Option<Document>; 2]> {
+    let push = async || server.post("/v1/queues/work/jobs", json!({"payload": 1})).await.0;
+    let mut sent = Instant::now();
+    let mut is_steady = push().await == 201;
+    let before = probe(place).await;
+    let since = Instant::now();
+    while is_steady && since.elapsed() < PROVEN + Duration::from_secs(2) {
+        let previous = std::mem::replace(&mut sent, Instant::now());
+        is_steady =
+            push().await == 201 && server.get("/readyz").await.0 == 200 && previous.elapsed() < PROVEN;
+    }
+    let after = probe(place).await;
+    (is_steady && sent.elapsed() < PROVEN).then_some([before, after])
+}
+
+/// The writes of clients prove what readiness would have to prove by a write of its own.
+pub async fn readiness_writes_nothing_under_load(place: &Place) {
+    let server = Server::start_with(&place.url, PROMPT).await;
+    let end = Instant::now() + PATIENCE;
+    let [before, after] = loop {
+        assert!(Instant::now() < end, "the machine is too busy, or the server is never ready");
+        if let Some(probes) = under_load(&server, place).await {
+            break probes;
+        }
+    };
+    assert_eq!(before, after, "readiness has written under load");
+    // And it writes that document once nothing else is written.
+    until("readiness has written", || async {
+        server.get("/readyz").await;
+        probe(place).await != after
+    })
+    .await;
 }

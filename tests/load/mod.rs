@@ -29,7 +29,7 @@ pub fn backoff() -> Value {
     json!({"kind": "exponential", "base_ms": 1000, "max_ms": 4000})
 }
 
-/// Whether an older server runs beside the new ones, one that knows nothing of semaphores.
+/// The binary of an older server that runs beside the new ones, if there is one.
 pub fn old_server() -> Option<String> {
     std::env::var("TAILBACK_OLD_SERVER").ok().filter(|path| !path.is_empty())
 }
@@ -60,7 +60,6 @@ pub struct Shared {
     /// How long a client waits for a response.
     patience: Duration,
     pub seed: u64,
-    pub has_semaphores: bool,
 }
 
 impl Shared {
@@ -128,7 +127,6 @@ impl Load {
             late: Mutex::default(),
             patience,
             seed,
-            has_semaphores: old_server().is_none(),
         });
         prepare(&shared, seed).await;
         let mut tasks = JoinSet::new();
@@ -193,7 +191,7 @@ impl Load {
 /// What must be there before: semaphores, settings, a schedule.
 async fn prepare(shared: &Arc<Shared>, seed: u64) {
     let mut actor = Actor::new(shared, "begin", seed);
-    for (name, capacity) in SEMAPHORES.into_iter().filter(|_| old_server().is_none()) {
+    for (name, capacity) in SEMAPHORES {
         let body = json!({ "capacity": capacity });
         assert!(actor.insist(Verb::PutSemaphore, name, &body, 50).await.answer().is_some());
     }

@@ -41,12 +41,12 @@ async fn push(actor: &mut Actor) {
     let mut body = job(&mut actor.dice);
     let (queue, times) = match actor.dice.random_range(0..100) {
         0..24 => ("work", 1),
-        24..34 if actor.shared.has_semaphores => {
+        24..34 => {
             let names = [json!(["db"]), json!(["db", "gpu"]), json!(["gpu"])];
             body["semaphores"] = names[actor.dice.random_range(0..3)].clone();
             ("work", 1)
         }
-        24..46 => {
+        34..46 => {
             // Now and then another producer's key: then one of the two is a duplicate, or a conflict.
             body["key"] = json!(format!("{}-{}", actor.shared.seed, actor.dice.random_range(0..40)));
             body["key_ttl_ms"] = json!(60_000);
@@ -86,7 +86,7 @@ pub async fn group(mut actor: Actor, number: usize, pause_ms: u64) {
     while !actor.shared.is_over() {
         let payload = json!({"group": number, "n": n});
         let mut body = json!({"payload": payload, "group": format!("g{number}"), "max_attempts": ENDLESS, "backoff": backoff()});
-        if n % 6 == 5 && actor.shared.has_semaphores {
+        if n % 6 == 5 {
             body["semaphores"] = json!(["db"]);
         }
         if n % 5 == 4 {

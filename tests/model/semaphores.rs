@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tailback::job::{JobId, QueueName, SemaphoreName, State, Timestamp};
-use tailback::store::{Called, Removal};
+use tailback::store::{Removal, Unblocked};
 
 use super::job::{Job, Waits};
 use super::state::{Checked, Model};
@@ -64,7 +64,7 @@ impl Model {
     }
 
     /// Whether these were to be called, and become ready.
-    fn call(&mut self, names: &[SemaphoreName], called: &BTreeSet<JobId>, told: &[Called]) -> Checked {
+    fn call(&mut self, names: &[SemaphoreName], called: &BTreeSet<JobId>, told: &[Unblocked]) -> Checked {
         let mut expected = Vec::new();
         for name in names {
             let room = self.capacity(name).saturating_sub(self.held(name)).min(CALLED_AT_ONCE) as usize;

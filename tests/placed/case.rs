@@ -94,10 +94,15 @@ impl Found<'_> {
         self.job(label)?.get_str("state").ok()
     }
 
+    /// The documents of another collection.
+    pub fn all(&self, collection: &str) -> &[Document] {
+        let found = self.others.iter().find(|(name, _)| *name == collection);
+        found.map_or(&[], |(_, documents)| documents)
+    }
+
     /// A document of another collection.
     pub fn other(&self, collection: &str, id: &str) -> Option<&Document> {
-        let (_, documents) = self.others.iter().find(|(name, _)| *name == collection)?;
-        documents.iter().find(|document| document.get_str("_id").is_ok_and(|found| found == id))
+        self.all(collection).iter().find(|document| document.get_str("_id").is_ok_and(|found| found == id))
     }
 
     /// All or none of these.

@@ -195,6 +195,7 @@ impl<'a> World<'a> {
         for name in OTHERS {
             others.push((name, self.lane.documents(name, "_id", &self.story.tag).await));
         }
+        others.push(("api_keys", self.lane.documents("api_keys", "name", &self.story.tag).await));
         for (name, id) in &self.case.others {
             let found = self.lane.database.collection::<Document>(name).find_one(doc! { "_id": id }).await;
             others.push((name, found.unwrap().into_iter().collect()));

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use crate::case::{Case, Done, Found, KNOWN, Prep, SHORT_MS, Verb};
 use crate::lane::Call;
 use crate::verbs_background as background;
+use crate::verbs_keys as keys;
 use crate::verbs_others as others;
 use crate::verbs_settle as settle;
 
@@ -65,6 +66,7 @@ pub const VERBS: &[Verb] = verbs![
     "schedule put" others::schedule_put,
     "schedule run" others::schedule_run,
     "schedule pause" others::schedule_pause,
+    "schedule resume" others::schedule_resume,
     "schedule delete" others::schedule_delete,
     "batch create" others::batch_create,
     "batch add" others::batch_add,
@@ -72,6 +74,9 @@ pub const VERBS: &[Verb] = verbs![
     "batch cancel" others::batch_cancel,
     "heartbeat" others::heartbeat,
     "worker removal" others::worker_removal,
+    "key add" keys::add,
+    "key rotate" keys::rotate,
+    "key delete" keys::delete,
     "(lapse)" background::lapse,
     "(lapse, last attempt)" background::lapse_dead_letter,
     "(lapse of the first of a group)" background::lapse_group,

@@ -201,12 +201,27 @@ pub async fn schedule_run(p: &Prep<'_>) -> Case {
     removing(case, &["a"]).repeats()
 }
 
+/// Whether a schedule is paused, if there is one of this name.
+fn is_paused(found: &Found<'_>, name: &str) -> Option<bool> {
+    let rule = found.other("schedules", name)?.to_string();
+    Some(rule.contains("\"paused\":true") || rule.contains("\"paused\": true"))
+}
+
 pub async fn schedule_pause(p: &Prep<'_>) -> Case {
     p.lane.call(&schedule(p, "", "PUT", rule(p))).await;
     let name = p.name("s");
     let case = Case::of(schedule(p, "/pause", "POST", json!({})), move |found| {
-        let rule = found.other("schedules", &name).map(ToString::to_string);
-        rule.is_some_and(|rule| rule.contains("\"paused\":true") || rule.contains("\"paused\": true")).into()
+        (is_paused(found, &name) == Some(true)).into()
+    });
+    case.repeats().with(|case| case.cleanup.push(schedule(p, "", "DELETE", Value::Null)))
+}
+
+pub async fn schedule_resume(p: &Prep<'_>) -> Case {
+    p.lane.call(&schedule(p, "", "PUT", rule(p))).await;
+    p.lane.call(&schedule(p, "/pause", "POST", json!({}))).await;
+    let name = p.name("s");
+    let case = Case::of(schedule(p, "/resume", "POST", json!({})), move |found| {
+        (is_paused(found, &name) == Some(false)).into()
     });
     case.repeats().with(|case| case.cleanup.push(schedule(p, "", "DELETE", Value::Null)))
 }

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use tailback::job::settings::Rate;
 use tailback::job::transition::{Loss, Operation};
 use tailback::job::{
-    Batch, BatchId, IdSource, NewJob, OnFinished, QueueName, QueueSettings, Rules, Schedule, ScheduleRun,
-    SemaphoreName,
+    ApiKey, ApiKeyId, Batch, BatchId, IdSource, NewJob, OnFinished, QueueName, QueueSettings, Rules,
+    Schedule, ScheduleRun, Scope, SecretHash, SemaphoreName,
 };
 use tailback::store::{
     BatchDenied, Change, ClaimAsk, Denied, Expected, Fired, Firing, Pushed, Removal, Saved, Store,
@@ -18,7 +18,7 @@ use crate::support::*;
 static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
 
 /// Every kind of transaction.
-pub const KINDS: [Kind; 19] = [
+pub const KINDS: [Kind; 22] = [
     Kind::KeyedPush,
     Kind::GroupedPush,
     Kind::CommitWithPushes,
@@ -38,6 +38,9 @@ pub const KINDS: [Kind; 19] = [
     Kind::RemoveSemaphore,
     Kind::ForcedCancel,
     Kind::Abandon,
+    Kind::AddApiKey,
+    Kind::RotateApiKey,
+    Kind::RemoveApiKey,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,9 @@ pub enum Kind {
     RemoveSemaphore,
     ForcedCancel,
     Abandon,
+    AddApiKey,
+    RotateApiKey,
+    RemoveApiKey,
 }
 
 /// One call, which has a world of its own: every name in it begins with the tag and a dot.
@@ -81,6 +87,9 @@ pub enum Call {
     Fire(Firing),
     Save(QueueName, StoredSettings, Expected),
     RemoveSemaphore(SemaphoreName),
+    AddApiKey(Box<ApiKey>),
+    RotateApiKey(ApiKeyId, SecretHash),
+    RemoveApiKey(ApiKeyId),
 }
 
 /// What a call says of itself.
@@ -140,6 +149,19 @@ impl Case {
                 .remove_semaphore(name)
                 .await
                 .map_or_else(|error| unavailable(&error), |removal| said(removal == Removal::Done)),
+            Call::AddApiKey(_) | Call::RotateApiKey(..) | Call::RemoveApiKey(_) => {
+                self.change_api_key(store).await.map_or_else(|error| unavailable(&error), said)
+            }
+        }
+    }
+
+    /// Changes an API key. Returns whether there was one to change.
+    async fn change_api_key(&self, store: &dyn Store) -> Result<bool, StoreError> {
+        match &self.call {
+            Call::AddApiKey(key) => store.add_api_key(key).await.map(|()| true),
+            Call::RotateApiKey(id, hash) => store.rotate_api_key(id, hash).await,
+            Call::RemoveApiKey(id) => store.remove_api_key(id).await.map(|()| true),
+            _ => panic!("not about an API key"),
         }
     }
 
@@ -249,6 +271,15 @@ impl Kind {
                 let claim = held_by(&taken);
                 Call::Apply(change(&taken.meta.id, Operation::Abandon { claim, loss: Loss::Removed }))
             }
+            Self::AddApiKey => Call::AddApiKey(Box::new(api_key(store, &tag))),
+            Self::RotateApiKey | Self::RemoveApiKey => {
+                let key = api_key(store, &tag);
+                store.add_api_key(&key).await.unwrap();
+                match self {
+                    Self::RotateApiKey => Call::RotateApiKey(key.id, SecretHash::of("new")),
+                    _ => Call::RemoveApiKey(key.id),
+                }
+            }
         };
         Case { tag, rules, call, batch: of_batch }
     }
@@ -271,6 +302,22 @@ impl Kind {
         }
         apply(store, last).await.unwrap();
         (Call::SealBatch(id.clone()), id)
+    }
+}
+
+/// Returns a key whose secret is the same in every case, so that the outcomes of cases can be compared.
+fn api_key(store: &dyn Store, tag: &str) -> ApiKey {
+    ApiKey {
+        id: ApiKey::fresh_id(),
+        name: format!("{tag}.key").parse().unwrap(),
+        hash: SecretHash::of("old"),
+        scopes: vec![Scope::Read],
+        queues: Vec::new(),
+        created_at: store.now().unwrap(),
+        expires_at: None,
+        rate: None,
+        max_concurrent: None,
+        last_used_at: None,
     }
 }
 

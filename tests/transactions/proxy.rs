@@ -136,6 +136,11 @@ impl Proxy {
         }
     }
 
+    /// How many transactions were begun since it was planned.
+    pub fn transactions(&self) -> usize {
+        self.shared.state.lock().unwrap().sent.len()
+    }
+
     /// How often it went wrong, and the commands of transactions since it was planned.
     pub fn seen(&self) -> (usize, Vec<String>) {
         let state = self.shared.state.lock().unwrap();

@@ -26,7 +26,7 @@ use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError};
+use crate::store::{Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError, Unblocked};
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
@@ -92,15 +92,15 @@ impl Semaphores for Mongo {
         self.connection.within(waited_for(self, after, limit)).await
     }
 
-    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>> {
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Unblocked>> {
         let calling = async {
             let names: BTreeSet<&SemaphoreName> = names.iter().collect();
-            let mut called = Vec::new();
+            let mut unblocked = Vec::new();
             for name in names {
-                called.extend(call(self, name, rules).await?);
+                unblocked.extend(unblock_waiters_of(self, name, rules).await?);
             }
-            Called::sort(&mut called);
-            Ok(called)
+            Unblocked::sort(&mut unblocked);
+            Ok(unblocked)
         };
         self.connection.within(calling).await
     }
@@ -308,8 +308,8 @@ async fn waited_for(
     Ok(readable(&found, |document| Row(document).text("_id")))
 }
 
-/// Unblocks jobs that wait for one semaphore.
-async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Called>> {
+/// Unblocks jobs that wait for one semaphore, if it has room for them, and returns them.
+async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Unblocked>> {
     let mut reader = Reader::Plain(mongo);
     let pipeline = vec![
         doc! { "$match": { "waits_for": name.as_str() } },
@@ -341,17 +341,17 @@ async fn call(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<
         let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));
         chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
     }
-    wake(mongo, &chosen).await?;
-    let called = |Meta { queue, priority, run_at, .. }: Meta| Called { queue, priority, run_at };
-    Ok(chosen.into_iter().map(called).collect())
+    unblock(mongo, &chosen).await?;
+    let unblocked = |Meta { queue, priority, run_at, .. }: Meta| Unblocked { queue, priority, run_at };
+    Ok(chosen.into_iter().map(unblocked).collect())
 }
 
 /// Unblocks these jobs, except those with a conflict: changed since they were read.
-async fn wake(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
+async fn unblock(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     if chosen.is_empty() {
         return Ok(());
     }
-    let statement = transitions::unblock_called(chosen);
+    let statement = transitions::unblock_waiters(chosen);
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
     let database = mongo.connection.database().await?;
     let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;

@@ -14,9 +14,9 @@ use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Called, Holder, Removal, Result, SemaphoreView, Semaphores};
+use crate::store::{Holder, Removal, Result, SemaphoreView, Semaphores, Unblocked};
 
-/// The most queues whose jobs are called for a semaphore at once.
+/// The most queues whose jobs are unblocked for a semaphore at once.
 const QUEUES_MAX: usize = 64;
 
 #[async_trait]
@@ -60,12 +60,12 @@ impl Semaphores for SqliteStore {
         self.read(move |db, _| waited_for(db, after.as_ref(), limit)).await
     }
 
-    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Called>> {
+    async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Unblocked>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let (names, rules) = (names.to_vec(), rules.clone());
-        self.writer.run(move |tx, now| call(tx, &names, &rules, now)).await
+        self.writer.run(move |tx, now| unblock_waiters(tx, &names, &rules, now)).await
     }
 }
 
@@ -198,8 +198,14 @@ fn waited_for(
     Ok(names)
 }
 
-fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> Result<Vec<Called>, Fault> {
-    let (mut called, mut done) = (Vec::new(), HashSet::new());
+/// Unblocks jobs that wait for these semaphores, where there is room for them, and returns them.
+fn unblock_waiters(
+    tx: &Tx<'_>,
+    names: &[SemaphoreName],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Vec<Unblocked>, Fault> {
+    let (mut unblocked, mut done) = (Vec::new(), HashSet::new());
     for name in names {
         let by_name = queues(tx, name)?;
         if by_name.is_empty() || !done.insert(name) {
@@ -210,12 +216,12 @@ fn call(tx: &Tx<'_>, names: &[SemaphoreName], rules: &Rules, now: Timestamp) -> 
         for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
             let calls = admission.calls(name, queue);
             for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
-                called.extend(unblock(tx, &id, name, &admission, now)?);
+                unblocked.extend(unblock(tx, &id, name, &admission, now)?);
             }
         }
     }
-    Called::sort(&mut called);
-    Ok(called)
+    Unblocked::sort(&mut unblocked);
+    Ok(unblocked)
 }
 
 /// Returns the first queues, by name, in which jobs are blocked by the semaphore.
@@ -238,7 +244,7 @@ fn unblock(
     name: &SemaphoreName,
     admission: &Admission<'_>,
     now: Timestamp,
-) -> Result<Option<Called>, Fault> {
+) -> Result<Option<Unblocked>, Fault> {
     let Some(found) = readable(row::meta_of(tx, id))? else {
         row::bury_by_id(tx, id)?; // it would be the first in its queue for ever
         return Ok(None);
@@ -251,6 +257,6 @@ fn unblock(
     let mut ready = meta.clone();
     delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
     row::update(tx, &found, &ready, None, None, now)?;
-    needs::called(tx, &ready, now)?;
-    Ok(Some(Called { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))
+    needs::note_unblocked(tx, &ready, now)?;
+    Ok(Some(Unblocked { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))
 }

@@ -112,7 +112,7 @@ pub async fn reconcile(mongo: &Mongo) -> Result<Reconciled> {
         return Ok(Reconciled { corrected: 0, again_in: TURN, is_settled: true });
     }
     let start = Instant::now();
-    let doubtful = work.look(mongo).await?;
+    let doubtful = work.queues_to_count(mongo).await?;
     let Checked { corrected, waited, counted } = check(mongo, &doubtful).await?;
     let (marked, walked) = work.walk(mongo).await?;
     work.looks_soon = marked || work.last.doubtful > 0;
@@ -175,8 +175,8 @@ impl Work {
         Ok(())
     }
 
-    /// The queues that are to be counted now, if it is time to search for them.
-    async fn look(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
+    /// Returns the queues that are to be counted now, if it is time to search for them.
+    async fn queues_to_count(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
         if !self.looks_soon && is_within(self.looked, IDLE - BUSY) {
             return Ok(Vec::new());
         }

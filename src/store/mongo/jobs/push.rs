@@ -68,8 +68,8 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     let queues: HashSet<QueueName> = jobs.iter().map(|(_, job)| job.queue.clone()).collect();
     let queues: Vec<QueueName> = queues.into_iter().collect();
     let counted = mongo.connection.within(async {
-        let gates = mongo.queue_mutex.lock(queues.iter().cloned()).await;
-        Ok((gates, query::room(mongo, &queues, None, rules).await?))
+        let locks = mongo.queue_mutex.lock(queues.iter().cloned()).await;
+        Ok((locks, query::room(mongo, &queues, None, rules).await?))
     });
     let (_locks, room) = match counted.await {
         Ok(counted) => counted,

@@ -136,8 +136,8 @@ pub fn unblock_first(ids: &[&str], revs: &[i64], due: Option<Timestamp>) -> Docu
 }
 
 /// Returns the statement that unblocks these jobs, which are as they are then but for their `rev`s, because a semaphore
-/// has room, and notes that they were called.
-pub fn unblock_called(jobs: &[Meta]) -> Document {
+/// has room, and notes when.
+pub fn unblock_waiters(jobs: &[Meta]) -> Document {
     let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
     let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
     let mut set = doc! { "called_at": "$$NOW", "due": due, "rev": rand::random::<i64>() };

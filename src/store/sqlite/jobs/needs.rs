@@ -52,8 +52,8 @@ pub fn forget(db: &Connection, id: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Notes that the job was called at this moment.
-pub fn called(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault> {
+/// Notes that the job was unblocked at this moment.
+pub fn note_unblocked(db: &Connection, meta: &Meta, now: Timestamp) -> Result<(), Fault> {
     let mut note = db.prepare_cached("UPDATE needs SET called_at = ?3 WHERE semaphore = ?1 AND job = ?2")?;
     for semaphore in &meta.semaphores {
         note.execute(params![semaphore.as_str(), meta.id.as_str(), now.millis()])?;
