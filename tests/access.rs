@@ -31,6 +31,7 @@ on_every_store! {
     a_rotated_key_has_a_new_secret
     what_is_wrong_with_a_new_key_is_named
     the_last_use_is_shown
+    acts_of_operators_are_logged
     keys_are_printed_nowhere
     a_stored_key_makes_keys_required
     keys_are_made_in_the_store

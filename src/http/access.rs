@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
@@ -197,8 +197,12 @@ pub async fn guard(
     let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
     let mut response = match admitted {
         Ok((permit, granted)) => {
-            request.extensions_mut().insert(Granted(Arc::new(granted)));
-            until_read(next.run(request).await, permit)
+            let granted = Granted(Arc::new(granted));
+            request.extensions_mut().insert(granted.clone());
+            let act = Act::of(&request, granted);
+            let response = next.run(request).await;
+            act.into_iter().for_each(|act| act.log(response.status()));
+            until_read(response, permit)
         }
         Err(problem) => problem.into_response(),
     };
@@ -206,6 +210,28 @@ pub async fn guard(
         response.extensions_mut().insert(route);
     }
     response
+}
+
+/// What somebody with a key does who may operate: logged, so that it can be found what a leaked key has done.
+struct Act {
+    granted: Granted,
+    method: Method,
+    path: String,
+}
+
+impl Act {
+    fn of(request: &Request, granted: Granted) -> Option<Self> {
+        let is_one = granted.scope == Operate && !matches!(granted.caller, Caller::Anyone);
+        let path = || request.uri().path().to_owned();
+        is_one.then(|| Self { granted, method: request.method().clone(), path: path() })
+    }
+
+    fn log(&self, status: StatusCode) {
+        let Self { granted, method, path } = self;
+        if status.is_success() {
+            tracing::info!(by = granted.caller.identity(), %method, path, "operated");
+        }
+    }
 }
 
 /// Admits a request within the limits of its key.

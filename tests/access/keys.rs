@@ -243,6 +243,29 @@ pub async fn a_key_that_cannot_be_read_is_shown_and_deleted(place: &Place) {
     assert!(listed.contains(&good) && !listed.contains("unreadable"), "{listed}");
 }
 
+/// With the key that did it; what was refused, and what only works or looks, is not.
+pub async fn acts_of_operators_are_logged(place: &Place) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut command = crate::common::server::command(&place.url, &[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)]);
+    command.stderr(log.reopen().unwrap());
+    let mut server = Server::of(command);
+    server.until_ready().await;
+    let scopes = json!(["operate", "push", "read"]);
+    let (id, key) = make(&server, json!({"name": "a", "scopes": scopes, "queues": ["mail"]})).await;
+    ok(&post(&server, &key, "/v1/queues/mail/pause", json!({})).await);
+    ok(&post(&server, ADMIN, "/v1/queues/other/pause", json!({})).await);
+    refused(&post(&server, &key, "/v1/queues/third/pause", json!({})).await, 403, "forbidden");
+    ok(&post(&server, &key, "/v1/queues/mail/jobs", json!({"payload": 1})).await);
+    ok(&get(&server, &key, "/v1/queues/mail/stats").await);
+    server.terminate().await;
+    let logged = std::fs::read_to_string(log.path()).unwrap();
+    let acts: Vec<&str> = logged.lines().filter(|line| line.contains("operated")).collect();
+    let is_of = |line: &str, by: &str, queue: &str| {
+        line.contains(by) && line.contains("POST") && line.contains(&format!("/v1/queues/{queue}/pause"))
+    };
+    assert!(acts.len() == 2 && is_of(acts[0], &id, "mail") && is_of(acts[1], "admin", "other"), "{logged}");
+}
+
 /// In no log however long, and in nothing that operators look at.
 pub async fn keys_are_printed_nowhere(place: &Place) {
     let log = tempfile::NamedTempFile::new().unwrap();
