@@ -231,6 +231,7 @@ mod bytes {
         health_is_served_when_all_connections_are_in_use
         waiting_calls_leave_connections_for_others
         waiting_calls_leave_room_for_others
+        repeats_of_a_keyed_reserve_take_places_as_well
         no_request_hides_behind_another
         each_request_has_one_response
         a_peer_that_goes_on_takes_no_place_from_others

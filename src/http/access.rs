@@ -193,7 +193,11 @@ pub async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let granted = grant(&state, route.as_ref(), &request);
+    let need = route.as_ref().and_then(|route| need(request.method().as_str(), route.as_str()));
+    // What an operator changes is shown whole.
+    let may_be_large = need.is_some_and(|need| need.scopes().any(|scope| scope == Operate));
+    let room = if may_be_large { state.budget.check() } else { Ok(()) };
+    let granted = room.and_then(|()| grant(&state, route.as_ref(), &request));
     let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
     let mut response = match admitted {
         Ok((permit, granted)) => {

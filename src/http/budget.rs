@@ -5,7 +5,7 @@
 //!   is not refused, and is for the other half.
 //! - Responses may take a quarter. Pages beyond it are refused, and reserves get few jobs, but one at least. What they take
 //!   beyond it is not counted against requests: clients that read slowly must not keep others from pushing and committing.
-//! - While responses take half of their part, clients must read quickly ([`Budget::pace`]).
+//! - While responses take all of their part, clients must read quickly ([`Budget::pace`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::problem::{Code, Problem};
-use crate::queue::Room;
+use crate::queue::{NO_ROOM, Room};
 
 /// Up to this a body, or a response, is small.
 pub const SMALL: usize = 64 << 10;
@@ -35,8 +35,8 @@ const PAGES: usize = 2;
 const RESPONSES: usize = 4;
 /// How many bytes a second a client that the server waits for must read.
 const PACE: usize = 64 << 10;
-/// The same while responses take half of the memory that they may take.
-const PACE_WHILE_CROWDED: usize = 1 << 20;
+/// The same while responses take as much memory as they may.
+const PACE_WHILE_CROWDED: usize = 256 << 10;
 
 /// See the module's documentation.
 #[derive(Clone)]
@@ -67,6 +67,10 @@ impl Shared {
 }
 
 impl Room for Shared {
+    fn is_left(&self) -> bool {
+        self.used() < self.limit
+    }
+
     fn bytes(&self) -> usize {
         if self.responses.load(Ordering::Acquire) < self.for_responses() { usize::MAX } else { SMALL }
     }
@@ -123,8 +127,6 @@ impl HeldByBody {
     }
 }
 
-const NO_ROOM: &str = "requests and responses take as much memory as they may (limits.memory_bytes)";
-
 impl Budget {
     /// Returns a budget of so many bytes.
     pub fn new(limit: usize) -> Self {
@@ -161,7 +163,7 @@ impl Budget {
 
     /// Refuses work whose response may be large while there is no room at all.
     pub fn check(&self) -> Result<(), Problem> {
-        if self.used() < self.0.limit { Ok(()) } else { Err(Problem::new(Code::Overloaded, NO_ROOM)) }
+        if self.0.is_left() { Ok(()) } else { Err(Problem::new(Code::Overloaded, NO_ROOM)) }
     }
 
     /// Returns the room for jobs that are delivered.
@@ -171,8 +173,7 @@ impl Budget {
 
     /// Returns how many bytes a second a client that the server waits for must read now.
     pub fn pace(&self) -> usize {
-        let crowded = self.0.responses.load(Ordering::Acquire) >= self.0.for_responses() / 2;
-        if crowded { PACE_WHILE_CROWDED } else { PACE }
+        if self.0.bytes() < usize::MAX { PACE_WHILE_CROWDED } else { PACE }
     }
 
     /// Waits for the turn to read a page of jobs.

@@ -43,8 +43,8 @@ pub struct Waiting(Option<(Arc<Peers>, IpAddr)>);
 
 impl Waiting {
     /// Takes a place to wait in, if the call waits at all and its peer may have one more.
-    pub fn place(self, wait_ms: u64) -> Option<Place> {
-        match self.0.filter(|_| wait_ms > 0) {
+    pub fn place(self, waits: bool) -> Option<Place> {
+        match self.0.filter(|_| waits) {
             Some((peers, address)) => peers.enter(address).map(|share| Place(Some(share))),
             None => Some(Place(None)),
         }

@@ -276,7 +276,7 @@ impl From<Error> for Problem {
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Draining => Self::new(Code::Draining, text),
-            Error::Overloaded | Error::TooManyWaiting => Self::new(Code::Overloaded, text),
+            Error::Overloaded | Error::NoRoom | Error::TooManyWaiting => Self::new(Code::Overloaded, text),
             Error::Store(error) => error.into(),
         }
     }

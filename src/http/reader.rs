@@ -107,3 +107,48 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::http::peers::Peers;
+
+    const WAIT: Duration = Duration::from_millis(800);
+
+    fn reader(budget: &Budget) -> Reader {
+        let wire = Wire::new([127, 0, 0, 1].into(), Arc::new(Peers::new(1, Vec::new())));
+        Reader::new(WAIT, budget.clone(), Arc::new(wire))
+    }
+
+    /// Writes so many bytes whenever the client has made the server wait for a tenth of the time, and returns how it ends.
+    async fn read_at(reader: &mut Reader, bytes: usize, times: usize) -> io::Result<()> {
+        for _ in 0..times {
+            let until = Instant::now() + WAIT / 10;
+            let waits =
+                std::future::poll_fn(|cx| reader.wrote(Poll::<io::Result<usize>>::Pending, |_| 0, cx));
+            if let Ok(ended) = tokio::time::timeout_at(until, waits).await {
+                return ended.map(drop);
+            }
+            let cx = &mut Context::from_waker(Waker::noop());
+            assert!(reader.wrote(Poll::Ready(Ok(bytes)), |bytes| *bytes, cx).is_ready());
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_or_reads_slowly_is_given_up() {
+        let budget = Budget::new(1 << 20);
+        let nothing = read_at(&mut reader(&budget), 0, 100).await.unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::TimedOut);
+        assert!(read_at(&mut reader(&budget), 100, 100).await.is_err(), "some bytes are too few");
+        let quota = (budget.pace() as f64 * WAIT.as_secs_f64()) as usize;
+        read_at(&mut reader(&budget), quota, 15).await.unwrap();
+        let _held = budget.take(512 << 10).unwrap();
+        assert!(
+            read_at(&mut reader(&budget), quota / 3, 30).await.is_err(),
+            "while memory is short, more is needed"
+        );
+    }
+}

@@ -194,9 +194,13 @@ pub enum Error {
         /// After which time to try again.
         wait: Duration,
     },
+    /// The memory for responses is in use.
+    #[error("{NO_ROOM}")]
+    NoRoom,
     /// As many calls wait for jobs as may; there is no job now.
     #[error(
-        "there is no job now, and too many calls wait for one (limits.waiting; of this peer: limits.connections_per_peer)"
+        "there is no job now, and too many calls wait for one (limits.waiting, and four fifths of limits.connections; of this peer, of \
+         limits.connections_per_peer)"
     )]
     TooManyWaiting,
     /// The store failed.
@@ -277,6 +281,11 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Queues(Arc<Shared>);
 
+/// Why nothing more is delivered while memory is short.
+pub const NO_ROOM: &str = "requests and responses take as much memory as they may (limits.memory_bytes)";
+/// How many repeated requests read at once what the first one won.
+const REPEATS: usize = 4;
+
 /// What the methods share.
 pub struct Shared {
     store: Arc<dyn Store>,
@@ -288,6 +297,8 @@ pub struct Shared {
     waiters: Waiters,
     /// The places of calls that wait for jobs.
     waiting: Semaphore,
+    /// The turns of repeated requests that read what the first one won.
+    repeats: Semaphore,
     outcomes: Outcomes,
     meter: Meter,
     stats: StatsCache,
@@ -315,6 +326,7 @@ impl Queues {
         Self(Arc::new_cyclic(|shared| Shared {
             store,
             waiting: Semaphore::new(options.waiting),
+            repeats: Semaphore::new(REPEATS),
             options,
             ids: IdSource::default(),
             pushes: push::rounds(shared),

@@ -257,6 +257,11 @@ impl Queues {
                 Err(Error::RequestPending) if Instant::now() < patience => {}
                 ended => return ended,
             }
+            // A wait like that for a job.
+            let place = ask.may_wait.then(|| self.0.waiting.try_acquire().ok()).flatten();
+            if place.is_none() {
+                return Err(Error::RequestPending);
+            }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 // Not an empty response: what the first request wins is still to come.
@@ -285,7 +290,16 @@ impl Queues {
                 Ok(jobs) if jobs.is_empty() => self.take_once(ask, once).await,
                 ended => ended,
             },
-            Opened::Finished { claim, ids } => self.still_held(&claim, &ids).await,
+            Opened::Finished { claim, ids } => {
+                // What it won may be large, and any number of repeats may come at once.
+                let turn = self.0.repeats.acquire().await;
+                if !ask.room.is_left() {
+                    return Err(Error::NoRoom);
+                }
+                let held = self.still_held(&claim, &ids).await;
+                drop(turn);
+                held
+            }
             Opened::Different => Err(Error::IdempotencyKeyReused),
             Opened::Pending => Err(Error::RequestPending),
         }

@@ -24,6 +24,8 @@ use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError, Weight as
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
+/// The most jobs of one while memory for responses is short.
+const COUNT_WHILE_SHORT: usize = 16;
 /// The longest that a reserve or pop may wait, in milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.
@@ -41,6 +43,9 @@ const GIVE_BACK_TRIES: u32 = 30;
 
 /// How large a response may be at the moment.
 pub trait Room: Debug + Send + Sync {
+    /// Returns whether there is any.
+    fn is_left(&self) -> bool;
+
     /// Returns the most bytes of jobs; a single job may be larger.
     fn bytes(&self) -> usize;
 }
@@ -283,6 +288,9 @@ impl Queues {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop
             }
+            if !ask.room.is_left() {
+                return Err(Error::NoRoom);
+            }
             if let Some(ticket) = &ticket {
                 ticket.begin_query();
             }
@@ -379,14 +387,17 @@ impl Queues {
         pop: bool,
     ) -> Result<Delivery> {
         let rules = self.rules();
+        // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
+        let is_short = ask.room.bytes() < self.options().answer_bytes;
+        let most = if is_short { ask.count.min(COUNT_WHILE_SHORT) } else { ask.count };
         let mut delivery =
             Delivery { queues: self.clone(), room: ask.room.clone(), won: Vec::new(), coming: None };
         for queue in self.expand(&ask.queues).await? {
-            if delivery.won.len() >= ask.count || delivery.is_full() {
+            if delivery.won.len() >= most || delivery.is_full() {
                 break;
             }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
-            let (count, worker) = (ask.count - delivery.won.len(), ask.worker.clone());
+            let (count, worker) = (most - delivery.won.len(), ask.worker.clone());
             let wanted = Wanted { count, claim: claim.cloned(), lease_ms, worker, pop };
             match delivery.claim(queue, wanted).await {
                 Ok(()) => {}

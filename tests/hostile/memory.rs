@@ -213,7 +213,7 @@ pub async fn unread_responses_share_the_memory(place: &Place) {
 async fn read_slowly(mut stream: TcpStream) {
     let mut part = vec![0; 8 << 10];
     while let Ok(1..) = stream.read(&mut part).await {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

@@ -219,3 +219,25 @@ pub async fn waiting_calls_leave_connections_for_others(place: &Place) {
         );
     }
 }
+
+pub async fn repeats_of_a_keyed_reserve_take_places_as_well(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__WAITING", "1")]).await;
+    let ask = || {
+        let request = server.http.post(format!("{}/v1/queues/mail/reserve", server.base));
+        request.header("idempotency-key", "k1").json(&json!({"wait_ms": 60_000})).send()
+    };
+    let first = tokio::spawn(ask());
+    until("the first one waits, and its repeat is refused", || async {
+        let repeat = tokio::time::timeout(std::time::Duration::from_secs(5), ask()).await;
+        let Ok(Ok(answer)) = repeat else { return false };
+        answer.status() == 409 && answer.json::<Value>().await.unwrap()["code"] == "request-pending"
+    })
+    .await;
+    server.push("mail", json!({"payload": 1})).await;
+    assert_eq!(
+        first.await.unwrap().unwrap().json::<Value>().await.unwrap()["jobs"].as_array().unwrap().len(),
+        1
+    );
+    let repeat: Value = ask().await.unwrap().json().await.unwrap();
+    assert_eq!(repeat["jobs"].as_array().unwrap().len(), 1, "{repeat}");
+}

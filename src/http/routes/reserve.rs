@@ -71,7 +71,6 @@ pub struct ReserveResponse {
 }
 
 async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk) -> ApiResult<Response> {
-    budget.check()?;
     if let Some(worker) = &ask.worker {
         by.name("worker", worker.as_str())?;
     }
@@ -106,7 +105,7 @@ pub async fn reserve(
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
     let credential = by.credential.clone();
-    let (place, room) = (waiting.place(wait_ms), budget.room());
+    let (place, room) = (waiting.place(wait_ms > 0 || idempotency_key.is_some()), budget.room());
     let may_wait = place.is_some();
     let ask = ReserveAsk {
         queues: from,
@@ -142,7 +141,7 @@ pub async fn reserve_many(
     let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
     let from = by.patterns(from)?;
     let credential = by.credential.clone();
-    let (place, room) = (waiting.place(wait_ms), budget.room());
+    let (place, room) = (waiting.place(wait_ms > 0 || idempotency_key.is_some()), budget.room());
     let may_wait = place.is_some();
     let ask = ReserveAsk {
         queues: from,
@@ -196,8 +195,7 @@ pub async fn pop(
     Body(request): Body<PopRequest>,
 ) -> ApiResult<Response> {
     let PopRequest { count, wait_ms } = request;
-    budget.check()?;
-    let place = waiting.place(wait_ms);
+    let place = waiting.place(wait_ms > 0);
     let (may_wait, credential, room) = (place.is_some(), by.credential.clone(), budget.room());
     let jobs = queues.pop(PopAsk { queue, count, wait_ms, may_wait, credential, room }).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
