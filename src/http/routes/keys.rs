@@ -116,7 +116,7 @@ pub struct UnreadableKey {
     /// What names it: its id, or a hash of it where that is no text that fits into a path.
     #[schema(value_type = String)]
     id: StoredKeyId,
-    /// What is wrong with it.
+    /// What is wrong with it, in up to 300 characters.
     detail: String,
 }
 
