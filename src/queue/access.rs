@@ -1,5 +1,6 @@
 //! API keys as this server knows them. What changes them holds here at once and within a second on other servers, which
-//! read the keys with the settings.
+//! read the keys with the settings. What another program changes raises no revision: it holds where the keys are listed, and
+//! everywhere once they or the settings are changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -252,10 +253,17 @@ impl Queues {
         Ok(FreshKey { key, text })
     }
 
-    /// Returns the keys, by id, and those that cannot be read.
-    pub async fn api_keys(&self) -> Result<StoredKeys> {
+    /// Reads the keys and puts them in force.
+    pub(super) async fn reread_api_keys(&self) -> Result<StoredKeys, StoreError> {
+        let _one_by_one = self.0.refreshing.lock().await; // a slower read must not undo a newer one
         let mut stored = self.0.store.api_keys().await?;
-        stored.tame();
+        self.0.keys.adopt(&mut stored);
+        Ok(stored)
+    }
+
+    /// Returns the keys, by id, and those that cannot be read. What is returned is in force, whoever wrote it.
+    pub async fn api_keys(&self) -> Result<StoredKeys> {
+        let mut stored = self.reread_api_keys().await?;
         let uses: HashMap<ApiKeyId, Timestamp> = self.0.keys.unsaved_uses().into_iter().collect();
         for key in &mut stored.keys {
             key.last_used_at = key.last_used_at.max(uses.get(&key.id).copied());

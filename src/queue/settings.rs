@@ -66,7 +66,7 @@ impl Queues {
         // The secret and the keys first: once the settings are known, other calls are let through.
         let secret = self.0.store.token_secret(rand::random()).await?;
         self.0.tokens.get_or_init(|| Tokens::new(&secret));
-        self.0.keys.adopt(&mut self.0.store.api_keys().await?);
+        self.reread_api_keys().await?;
         if let Some(snapshot) = self.0.store.settings(None).await? {
             self.adopt(snapshot);
         }

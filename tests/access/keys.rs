@@ -167,6 +167,27 @@ pub async fn a_spoiled_key_opens_nothing(place: &Place) {
     assert_eq!(keys.count_documents(doc! {}).await.unwrap(), 0);
 }
 
+/// Also one that a running server knows: what the list shows is in force.
+pub async fn a_key_spoiled_past_a_server_ends_where_keys_are_listed(place: &Place) {
+    let server = locked(place).await;
+    let (id, spoiled) = make(&server, json!({"name": "a", "scopes": ["read"]})).await;
+    let (other_id, other) = make(&server, json!({"name": "b", "scopes": ["read", "operate"]})).await;
+    let pause = async || post(&server, &other, "/v1/queues/q/pause", json!({})).await;
+    ok(&get(&server, &spoiled, "/v1/queues").await);
+    ok(&pause().await);
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let keys = client.default_database().unwrap().collection::<Document>("api_keys");
+    keys.update_one(doc! { "_id": &id }, doc! { "$unset": { "queues": "" } }).await.unwrap();
+    keys.update_one(doc! { "_id": &other_id }, doc! { "$set": { "scopes": ["read"] } }).await.unwrap();
+    let shown = get(&server, ADMIN, "/v1/keys").await.1;
+    assert_eq!((&shown["unreadable"][0]["id"], &shown["keys"][0]["scopes"]), (&json!(id), &json!(["read"])));
+    refused(&get(&server, &spoiled, "/v1/queues").await, 401, "unauthorized");
+    forbidden(&pause().await);
+    keys.delete_one(doc! { "_id": &other_id }).await.unwrap();
+    assert_eq!(get(&server, ADMIN, "/v1/keys").await.1["keys"], json!([]));
+    refused(&get(&server, &other, "/v1/queues").await, 401, "unauthorized");
+}
+
 /// Writes keys past the server: spoils those of these ids, the second one by something long, and adds some whose ids are none. Returns
 /// how many were written.
 async fn spoil(place: &Place, [id, long]: [&str; 2]) -> usize {

@@ -157,6 +157,8 @@ fn secret(fresh: FreshKey) -> Response {
 }
 
 /// List the keys
+///
+/// They are read from the store: what another program changed there is in force here with the response.
 #[utoipa::path(get, path = "/v1/keys", operation_id = "list_keys", tag = "keys",
     responses((status = 200, description = "The keys, by id", body = KeysResponse)))]
 pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<KeysResponse>> {
