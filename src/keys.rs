@@ -189,7 +189,7 @@ fn table(stored: &StoredKeys) -> String {
         );
     }
     for key in &stored.unreadable {
-        let _ = writeln!(text, "{}  unreadable: {}", key.id, key.why.escape_debug());
+        let _ = writeln!(text, "{}  unreadable: {}", key.id, key.why);
     }
     text.trim_end().to_owned()
 }

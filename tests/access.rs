@@ -82,7 +82,8 @@ on_every_store! {
 
 mod several_servers {
     use super::access::keys::{
-        a_key_changes_on_every_server_within_two_seconds, a_spoiled_key_opens_nothing,
+        a_key_changes_on_every_server_within_two_seconds,
+        a_key_spoiled_past_a_server_ends_where_keys_are_listed, a_spoiled_key_opens_nothing,
     };
 
     // An SQLite file has one server, and no other program writes to it.
@@ -91,6 +92,7 @@ mod several_servers {
     crate::on_one_store! { mongo:
         a_spoiled_schedule_is_unknown_to_a_key_for_some_queues
         a_key_changes_on_every_server_within_two_seconds
+        a_key_spoiled_past_a_server_ends_where_keys_are_listed
         a_spoiled_key_opens_nothing
     }
 }

@@ -67,8 +67,9 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// What a claim begins with whose tokens are always signed: each of this version. Older versions knew tokens that are not; of their
-/// claims one in 64 begins like this by chance.
+/// What a claim begins with whose tokens are always signed: each that this version makes. What older versions claimed for one request
+/// mostly begins otherwise, also where they signed its tokens, and this one may repeat such a request: while keys are not required, its
+/// tokens are understood unsigned as well. Of the claims of the versions that signed none, one in 64 begins like this by chance.
 const SIGNED: &str = "-";
 const CLAIM_LEN: usize = 20;
 /// The length of the tail of a token that is signed: 66 bits.

@@ -1,5 +1,6 @@
 //! API keys as this server knows them. What changes them holds here at once and within a second on other servers, which
-//! read the keys with the settings.
+//! read the keys with the settings. What another program changes raises no revision: it holds where the keys are listed, and
+//! everywhere once they or the settings are changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
 use crate::job::{
     ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, StoredKeyId, Timestamp,
 };
-use crate::store::{Cause, StoreError, StoredKeys};
+use crate::store::{StoreError, StoredKeys};
 
 /// The most keys that can be stored.
 const KEYS_MAX: usize = 10_000;
@@ -95,8 +96,9 @@ pub(super) struct KeyRing {
 }
 
 impl KeyRing {
-    /// Replaces the keys. Uses that are not stored yet are kept.
-    pub fn adopt(&self, stored: &StoredKeys) {
+    /// Replaces the keys. Uses that are not stored yet are kept. Cuts what is wrong with those that cannot be read.
+    pub fn adopt(&self, stored: &mut StoredKeys) {
+        stored.tame();
         self.log_unreadable(stored);
         let mut entries = self.entries.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let adopted = stored.keys.iter().map(|key| {
@@ -251,9 +253,17 @@ impl Queues {
         Ok(FreshKey { key, text })
     }
 
-    /// Returns the keys, by id, and those that cannot be read.
-    pub async fn api_keys(&self) -> Result<StoredKeys> {
+    /// Reads the keys and puts them in force.
+    pub(super) async fn reread_api_keys(&self) -> Result<StoredKeys, StoreError> {
+        let _one_by_one = self.0.refreshing.lock().await; // a slower read must not undo a newer one
         let mut stored = self.0.store.api_keys().await?;
+        self.0.keys.adopt(&mut stored);
+        Ok(stored)
+    }
+
+    /// Returns the keys, by id, and those that cannot be read. What is returned is in force, whoever wrote it.
+    pub async fn api_keys(&self) -> Result<StoredKeys> {
+        let mut stored = self.reread_api_keys().await?;
         let uses: HashMap<ApiKeyId, Timestamp> = self.0.keys.unsaved_uses().into_iter().collect();
         for key in &mut stored.keys {
             key.last_used_at = key.last_used_at.max(uses.get(&key.id).copied());
@@ -266,7 +276,7 @@ impl Queues {
         let unknown = || Error::UnknownApiKey(id.clone());
         let StoredKeys { keys, unreadable } = self.api_keys().await?;
         if let Some(spoiled) = unreadable.into_iter().find(|key| key.id == *id) {
-            return Err(StoreError::Unreadable(Cause(spoiled.why.into())).into());
+            return Err(Error::UnreadableApiKey { id: spoiled.id, why: spoiled.why });
         }
         let stored = keys.into_iter().find(|key| key.id.as_str() == id.as_str()).ok_or_else(unknown)?;
         let text = ApiKey::fresh_text(&stored.id);

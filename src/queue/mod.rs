@@ -174,6 +174,14 @@ pub enum Error {
     /// There is no such API key.
     #[error("there is no key {0}")]
     UnknownApiKey(StoredKeyId),
+    /// The API key cannot be read: another program wrote it.
+    #[error("the key {id} cannot be read: {why}; it can only be deleted")]
+    UnreadableApiKey {
+        /// What names it.
+        id: StoredKeyId,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The same idempotency key came with another request.
     #[error("the Idempotency-Key was used for another request")]
     IdempotencyKeyReused,

@@ -66,7 +66,7 @@ impl Queues {
         // The secret and the keys first: once the settings are known, other calls are let through.
         let secret = self.0.store.token_secret(rand::random()).await?;
         self.0.tokens.get_or_init(|| Tokens::new(&secret));
-        self.0.keys.adopt(&self.0.store.api_keys().await?);
+        self.reread_api_keys().await?;
         if let Some(snapshot) = self.0.store.settings(None).await? {
             self.adopt(snapshot);
         }
@@ -93,10 +93,10 @@ impl Queues {
 
     /// Puts these settings in force. Wakes waiters of queues that are not paused any more, or whose limits
     /// have changed.
-    fn adopt(&self, snapshot: SettingsSnapshot) {
+    fn adopt(&self, mut snapshot: SettingsSnapshot) {
         let queues = snapshot.queues.iter().map(|(queue, stored)| (queue.clone(), stored.settings.clone()));
         let rules = Rules::new(self.options().defaults.clone(), queues.collect());
-        self.0.keys.adopt(&snapshot.api_keys);
+        self.0.keys.adopt(&mut snapshot.api_keys);
         let before = {
             let mut settings = self.0.settings.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             std::mem::replace(&mut *settings, (Arc::new(snapshot), rules.clone())).1

@@ -8,6 +8,9 @@ use crate::job::{ApiKey, ApiKeyId, SecretHash, StoredKeyId, Timestamp};
 /// The secret that the tokens of reservations are made with; the same for all servers over one database.
 pub type TokenSecret = [u8; 32];
 
+/// The most characters that tell what is wrong with a key.
+const WHY_MAX: usize = 300;
+
 /// An API key that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableKey {
@@ -36,6 +39,26 @@ impl StoredKeys {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Cuts what is wrong with keys to what can be logged, listed and printed to a terminal: it may quote what another program wrote,
+    /// however long, with control characters.
+    pub fn tame(&mut self) {
+        for key in &mut self.unreadable {
+            key.why = legible(&key.why);
+        }
+    }
+}
+
+/// Returns the beginning of a text, in which what cannot be printed is escaped.
+fn legible(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars().take(WHY_MAX) {
+        match c {
+            '\'' | '"' | '\\' => escaped.push(c),
+            _ => escaped.extend(c.escape_debug()),
+        }
+    }
+    escaped.chars().take(WHY_MAX).collect()
 }
 
 /// API keys. There are few, and servers remember all of them: they are part of
@@ -53,4 +76,23 @@ pub trait Access: Send + Sync {
 
     /// Remembers when keys were used last. Raises no revision.
     async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_key_is_short_and_printable() {
+        let why = ["short", r#"'é' is no "scope" \"#, "\u{1b}[31m\n\u{202e}", &"x".repeat(20_000)];
+        let id = StoredKeyId::of_text("a");
+        let spoiled = why.map(|why| UnreadableKey { id: id.clone(), why: why.to_owned() });
+        let mut stored = StoredKeys { unreadable: spoiled.into(), ..StoredKeys::default() };
+        for _ in 0..2 {
+            stored.tame();
+            let told: Vec<&str> = stored.unreadable.iter().map(|key| key.why.as_str()).collect();
+            assert_eq!(told, [why[0], why[1], r"\u{1b}[31m\n\u{202e}", &why[3][..WHY_MAX]]);
+        }
+        assert!(stored.unreadable.iter().all(|key| key.why.capacity() < 2 * WHY_MAX));
+    }
 }

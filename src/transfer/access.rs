@@ -11,19 +11,33 @@ use crate::store::{Store, UnreadableKey};
 
 type All = BTreeMap<ApiKeyId, ApiKey>;
 
-/// Returns the keys. When they were used last is no difference.
-async fn all(store: &dyn Store) -> anyhow::Result<All> {
-    let stored = with_retries(async || store.api_keys().await).await?;
-    if let Some(UnreadableKey { id, why }) = stored.unreadable.first() {
-        bail!("the API key {id} cannot be read ({why}); delete it with DELETE /v1/keys/{id}");
+/// How many of the keys that cannot be read are named.
+const NAMED: usize = 10;
+
+/// Returns the keys of the source or the target, as `side` says. When they were used last is no difference.
+async fn all(store: &dyn Store, side: &str) -> anyhow::Result<All> {
+    let mut stored = with_retries(async || store.api_keys().await).await?;
+    stored.tame();
+    if let Some(refusal) = refusal(&stored.unreadable, side) {
+        bail!(refusal);
     }
     let bare = |key: ApiKey| (key.id.clone(), ApiKey { last_used_at: None, ..key });
     Ok(stored.keys.into_iter().map(bare).collect())
 }
 
+/// Returns what is to be done about the keys that cannot be read, if there are any.
+fn refusal(unreadable: &[UnreadableKey], side: &str) -> Option<String> {
+    let named = unreadable.iter().take(NAMED).map(|UnreadableKey { id, why }| format!("{id} ({why})"));
+    let others = unreadable.len().saturating_sub(NAMED);
+    let others = (others > 0).then(|| format!("{others} more"));
+    let all: Vec<String> = named.chain(others).collect();
+    let what = "cannot be read; delete each with `tailback keys delete ID --store URL`";
+    (!all.is_empty()).then(|| format!("API keys of the {side} {what}: {}", all.join(", ")))
+}
+
 /// Fails if a key of the target is not in the source or differs from it.
 pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
-    let (wanted, there) = (all(source).await?, all(target).await?);
+    let (wanted, there) = (all(source, "source").await?, all(target, "target").await?);
     match there.iter().find(|(id, key)| wanted.get(id) != Some(key)) {
         Some((id, _)) => bail!(
             "conflict: the API key {id} in the target differs from the source; nothing was written. Start with an \
@@ -43,7 +57,7 @@ pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Resu
              that are reserved now will be refused"
         );
     }
-    let there = all(target).await?;
+    let there = all(target, "target").await?;
     for key in with_retries(async || source.api_keys().await).await?.keys {
         if !there.contains_key(&key.id) {
             with_retries(async || target.add_api_key(&key).await).await?;
@@ -58,7 +72,7 @@ pub(super) async fn compare(
     target: &dyn Store,
     verdict: &mut Verdict,
 ) -> anyhow::Result<()> {
-    let (ours, theirs) = (all(source).await?, all(target).await?);
+    let (ours, theirs) = (all(source, "source").await?, all(target, "target").await?);
     (verdict.source.api_keys, verdict.target.api_keys) = (ours.len(), theirs.len());
     let ids: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
     for id in ids {
@@ -67,4 +81,25 @@ pub(super) async fn compare(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::StoredKeyId;
+
+    #[test]
+    fn ten_of_the_keys_that_cannot_be_read_are_named() {
+        let key = |n: usize| UnreadableKey {
+            id: StoredKeyId::of_text(&format!("k{n}")),
+            why: "a fault".to_owned(),
+        };
+        let told = |count: usize| refusal(&(1..=count).map(key).collect::<Vec<_>>(), "source");
+        assert_eq!(told(0), None);
+        let two = "API keys of the source cannot be read; delete each with `tailback keys delete ID --store URL`: \
+                   k1 (a fault), k2 (a fault)";
+        assert_eq!(told(2).as_deref(), Some(two));
+        assert!(told(10).unwrap().ends_with(", k10 (a fault)"));
+        assert!(told(12).unwrap().ends_with(", k10 (a fault), 2 more"));
+    }
 }

@@ -36,6 +36,7 @@ pub async fn a_batch_goes_on_to_the_next_task(place: &Place) {
     let batch = reply.json();
     assert_eq!((reply.status, reply.header("location")), (201, path(&batch).as_str()), "{batch}");
     assert_eq!((&batch["sealed"], &batch["pending"]), (&json!(true), &json!(3)));
+    assert_eq!(server.get(&path(&batch)).await.1["callback_queue"], "analyze");
     let pushed = ids(batch["jobs"].as_array().unwrap());
     assert_eq!(see(&server, &pushed[0]).await["batch"], batch["id"]);
     assert_eq!(server.get(&format!("/v1/jobs/{}", batch["callback"].as_str().unwrap())).await.0, 404);
@@ -69,6 +70,7 @@ pub async fn a_batch_is_filled_and_sealed(place: &Place) {
     let server = Server::start(&place.url).await;
     let batch = create(&server, json!({"sealed": false})).await;
     assert_eq!((&batch["sealed"], batch.get("callback")), (&json!(false), None));
+    assert_eq!(batch.get("callback_queue"), None);
     let add = async || {
         let body = json!({"jobs": [{"queue": "a", "payload": 1}]});
         server.post(&format!("{}/jobs", path(&batch)), body).await

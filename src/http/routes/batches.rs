@@ -81,11 +81,16 @@ pub struct BatchView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     callback: Option<JobId>,
+    /// The queue of the callback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    callback_queue: Option<QueueName>,
 }
 
 impl From<Batch> for BatchView {
     fn from(batch: Batch) -> Self {
-        let callback = batch.on_finished.is_some().then_some(batch.callback);
+        let callback_queue = batch.on_finished.map(|on_finished| on_finished.queue);
+        let callback = callback_queue.is_some().then_some(batch.callback);
         Self {
             id: batch.id,
             sealed: batch.sealed,
@@ -97,6 +102,7 @@ impl From<Batch> for BatchView {
             finished_at: batch.finished_at,
             purge_at: batch.purge_at,
             callback,
+            callback_queue,
         }
     }
 }

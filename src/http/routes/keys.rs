@@ -116,7 +116,7 @@ pub struct UnreadableKey {
     /// What names it: its id, or a hash of it where that is no text that fits into a path.
     #[schema(value_type = String)]
     id: StoredKeyId,
-    /// What is wrong with it.
+    /// What is wrong with it, in up to 300 characters.
     detail: String,
 }
 
@@ -157,6 +157,8 @@ fn secret(fresh: FreshKey) -> Response {
 }
 
 /// List the keys
+///
+/// They are read from the store: what another program changed there is in force here with the response.
 #[utoipa::path(get, path = "/v1/keys", operation_id = "list_keys", tag = "keys",
     responses((status = 200, description = "The keys, by id", body = KeysResponse)))]
 pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<KeysResponse>> {
