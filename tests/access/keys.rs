@@ -274,7 +274,10 @@ pub async fn a_key_that_cannot_be_read_is_shown_and_deleted(place: &Place) {
 /// With the key that did it; what was refused, and what only works or looks, is not.
 pub async fn acts_of_operators_are_logged(place: &Place) {
     let log = tempfile::NamedTempFile::new().unwrap();
-    let mut command = crate::common::server::command(&place.url, &[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)]);
+    let mut command = crate::common::server::command(
+        &place.url,
+        &[("TAILBACK_AUTH__ADMIN_KEY", ADMIN), ("TAILBACK_LOG__FILTER", "info")],
+    );
     command.stderr(log.reopen().unwrap());
     let mut server = Server::of(command);
     server.until_ready().await;

@@ -238,7 +238,12 @@ impl<'a> World<'a> {
     /// What is wrong in the end.
     async fn verdict(&self, found: Found<'_>, outcome: Option<Outcome>, was_repeated: bool) -> Report {
         let (mut wrong, kept) = self.drain().await;
-        let done = (self.case.effect)(&found);
+        let mut done = (self.case.effect)(&found);
+        if matches!(done, Done::Part(_)) {
+            // A server that was parted may have committed between two of the reads. What is half done stays so.
+            let until = found.until;
+            done = (self.case.effect)(&Found { until, ..self.found(found.answer.clone()).await });
+        }
         match (outcome, &done) {
             (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
             (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),
