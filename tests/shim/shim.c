@@ -216,10 +216,7 @@ static uint64_t coin(uint64_t *state) {
     return *state >> 33 & 1;
 }
 
-// Does again what the disk happened to have taken: some sectors, some truncations, some removals.
-static void keep_some(struct record *this, uint64_t *state) {
-    if (!this) return;
-    keep_some(this->earlier, state);
+static void keep_some_of(const struct record *this, uint64_t *state) {
     if (this->change == CREATED) return;
     char path[PATH_MAX];
     path_of(this->file, path);
@@ -239,12 +236,25 @@ static void keep_some(struct record *this, uint64_t *state) {
     syscall(SYS_close, fd);
 }
 
+// Does again what the disk happened to have taken: some sectors, some truncations, some removals; the earliest first. A checkpoint has
+// thousands of records, too many for a recursion on the stack of a thread.
+static void keep_some(uint64_t *state) {
+    size_t count = 0;
+    for (const struct record *this = unsynced; this; this = this->earlier) count++;
+    const struct record **all = malloc((count ? count : 1) * sizeof *all);
+    if (!all) abort();
+    size_t at = count;
+    for (const struct record *this = unsynced; this; this = this->earlier) all[--at] = this;
+    for (at = 0; at < count; at++) keep_some_of(all[at], state);
+    free(all);
+}
+
 static void cut_power(bool partly) {
     // A partial one keeps the names of new files: what was synced in them is there.
     for (struct record *this = unsynced; this; this = this->earlier)
         if (!partly || this->change != CREATED) undo(this);
     uint64_t state = control->seed * 2654435761u + 88172645463325252u;
-    if (partly) keep_some(unsynced, &state);
+    if (partly) keep_some(&state);
 }
 
 // --- operations ---
