@@ -94,7 +94,7 @@ pub async fn page<T: Weight>(
     read: impl Fn(&Document) -> Result<T>,
 ) -> Result<Vec<T>> {
     let mut page = PageBuilder::new(limit);
-    let mut nameless = 0; // documents behind the bound whose ids cannot be read, and so are no bound
+    let mut nameless = 0; // documents behind the bound whose ids are no texts, and so no bound: not all are read exactly
     loop {
         let wanted = page.room();
         let at_once = u32::try_from(wanted.clamp(1, READ_AT_ONCE) + 1).unwrap_or(1);
@@ -112,8 +112,8 @@ pub async fn page<T: Weight>(
             }
             found += 1;
             match document.get("_id") {
-                None | Some(Bson::Undefined) => nameless += 1,
-                Some(id) => (last, nameless) = (Some(id.clone()), 0),
+                Some(Bson::String(id)) => (last, nameless) = (Some(id.clone()), 0),
+                _ => nameless += 1,
             }
             if bytes >= TURN_BYTES {
                 bytes = 0;
