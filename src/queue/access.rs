@@ -296,9 +296,9 @@ impl Queues {
         if !ids.any(|stored| stored == id.as_str()) {
             return Err(Error::UnknownApiKey(id.clone()));
         }
-        self.0.store.remove_api_key(id).await?;
+        let is_removed = self.0.store.remove_api_key(id).await?;
         self.reread_settings().await;
-        Ok(())
+        is_removed.then_some(()).ok_or_else(|| Error::UnknownApiKey(id.clone()))
     }
 
     /// Stores when keys were used, and returns how many were.

@@ -71,8 +71,8 @@ pub trait Access: Send + Sync {
     /// Replaces the secret of a key. Returns whether there is such a key.
     async fn rotate_api_key(&self, id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
 
-    /// Removes a key, whether or not it can be read.
-    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()>;
+    /// Removes a key, whether or not it can be read. Returns whether there was one.
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<bool>;
 
     /// Remembers when keys were used last. Raises no revision.
     async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;

@@ -225,7 +225,7 @@ metered! {
     Access {
         add_api_key(key: &ApiKey) -> Result<()>;
         rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
-        remove_api_key(id: &StoredKeyId) -> Result<()>;
+        remove_api_key(id: &StoredKeyId) -> Result<bool>;
         note_api_key_uses(uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
     }
     Batches {

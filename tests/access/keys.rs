@@ -7,6 +7,7 @@ use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::support::*;
+use crate::common::foreign::{foreign_ids, insert};
 
 pub async fn a_key_is_shown_once(place: &Place) {
     let server = locked(place).await;
@@ -217,7 +218,12 @@ async fn spoil(place: &Place, [id, long]: [&str; 2]) -> usize {
     let ids: Vec<Bson> = texts.chain(others).chain(more).collect();
     let count = ids.len() + 2;
     keys.insert_many(ids.into_iter().map(|id| doc! { "_id": id, "name": "n" })).await.unwrap();
-    count
+    let ids = foreign_ids(0);
+    for id in &ids {
+        let key = doc! { "_id": id.clone(), "name": "n" };
+        assert!(insert(&client.default_database().unwrap(), "api_keys", &key).await, "{id}");
+    }
+    count + ids.len()
 }
 
 /// Whatever its id is: it is named in one way, and deleted by that, over HTTP and by the command.

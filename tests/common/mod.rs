@@ -3,6 +3,7 @@
 
 pub mod fail_point;
 pub mod fleet;
+pub mod foreign;
 pub mod mongod;
 pub mod op_msg;
 pub mod own_mongod;

@@ -65,7 +65,7 @@ pub async fn changes_of_api_keys_raise_the_revision(store: &dyn Store) {
     let at = Timestamp::from_millis(1_700_000_100_000);
     store.note_api_key_uses(&[(one.id.clone(), at), (ApiKey::fresh_id(), at)]).await.unwrap();
     assert!(!raised(store).await, "each use of a key would be read by every server");
-    store.remove_api_key(&StoredKeyId::from(&other.id)).await.unwrap();
+    assert!(store.remove_api_key(&StoredKeyId::from(&other.id)).await.unwrap());
     assert!(raised(store).await);
     assert_eq!(all(store).await, [ApiKey { hash: fresh, last_used_at: Some(at), ..one }]);
 }
@@ -73,8 +73,8 @@ pub async fn changes_of_api_keys_raise_the_revision(store: &dyn Store) {
 pub async fn an_api_key_that_is_gone_stays_gone(store: &dyn Store) {
     let gone = key(&[Scope::Read], &[]);
     store.add_api_key(&gone).await.unwrap();
-    store.remove_api_key(&StoredKeyId::from(&gone.id)).await.unwrap();
-    store.remove_api_key(&StoredKeyId::from(&gone.id)).await.unwrap();
+    assert!(store.remove_api_key(&StoredKeyId::from(&gone.id)).await.unwrap());
+    assert!(!store.remove_api_key(&StoredKeyId::from(&gone.id)).await.unwrap());
     assert!(!store.rotate_api_key(&gone.id, &gone.hash).await.unwrap());
     store.note_api_key_uses(&[(gone.id.clone(), store.now().unwrap())]).await.unwrap();
     assert!(all(store).await.is_empty());

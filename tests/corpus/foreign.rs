@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::target::{Target, judge};
+use crate::common::foreign::{foreign_ids, insert};
 use crate::common::server::{PATIENCE, Place, Server};
 
 /// Something of every kind.
@@ -98,6 +99,7 @@ async fn walk(server: &Server) -> usize {
     for queue in names(&queues["queues"], "name") {
         ask("GET", format!("/v1/queues/{queue}"), "").await;
         ask("GET", format!("/v1/queues/{queue}/stats"), "").await;
+        ask("GET", format!("/v1/queues/{queue}/jobs?limit=1"), "").await;
         let page = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
         jobs.extend(names(&page["jobs"], "id"));
         unreadable.extend(names(&page["unreadable"], "id"));
@@ -169,6 +171,26 @@ fn wrong() -> Vec<Bson> {
     ]
 }
 
+/// The same of what a driver reads in another way, or not at all: see [`insert`].
+fn foreign_values() -> Vec<Bson> {
+    let oid = doc! { "$oid": "507f1f77bcf86cd799439011" };
+    let documents = [
+        doc! { "a": "?BAD" },
+        doc! { "?BAD": 1 },
+        doc! { "?DUP": 1, "!DUP": 2 },
+        doc! { "$oid": 5 },
+        doc! { "$oid": "x" },
+        oid.clone(),
+        doc! { "$date": "x" },
+        doc! { "$date": { "$numberLong": "1" } },
+        doc! { "$numberLong": "x" },
+        doc! { "$numberLong": "1" },
+        doc! { "a": [oid, { "$oid": 5 }] },
+    ];
+    let lists = [Bson::Array(vec!["?BAD".into()]), Bson::Array(vec![doc! { "$oid": 5 }.into()])];
+    documents.into_iter().map(Bson::from).chain(lists).chain(["?BAD".into()]).collect()
+}
+
 pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
     let target = Target::start(&place.url).await;
     fill(&target.server).await;
@@ -180,7 +202,7 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
         assert!(!documents.is_empty(), "{name}");
         for (n, document) in documents.iter().enumerate() {
             for (m, field) in document.keys().filter(|field| *field != "_id").enumerate() {
-                let values = wrong().into_iter().map(Some).chain([None]);
+                let values = wrong().into_iter().chain(foreign_values()).map(Some).chain([None]);
                 for (k, value) in values.enumerate() {
                     let mut document = document.clone();
                     document.insert("_id", format!("spoiled-{n}-{m}-{k}"));
@@ -189,10 +211,18 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
                         None => drop(document.remove(field)),
                     }
                     // Unique indexes refuse some.
-                    match collection.insert_one(document).bypass_document_validation(true).await {
-                        Ok(_) => inserted += 1,
-                        Err(_) => refused += 1,
+                    match insert(&database, name, &document).await {
+                        true => inserted += 1,
+                        false => refused += 1,
                     }
+                }
+            }
+            for id in foreign_ids(n) {
+                let mut document = document.clone();
+                document.insert("_id", id);
+                match insert(&database, name, &document).await {
+                    true => inserted += 1,
+                    false => refused += 1,
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! Documents and rows that another program spoiled: each concerns itself only. It is shown, stops neither the others
 //! nor a start, and is mended over HTTP.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use reqwest::Method;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
+use crate::common::foreign::foreign;
 use crate::common::server::{Place, Server, until};
 
 /// The database behind a place, as another program sees it.
@@ -15,8 +16,8 @@ async fn database(place: &Place) -> mongodb::Database {
 
 async fn replace(database: &mongodb::Database, collection: &str, document: Document) {
     let id = doc! { "_id": document.get("_id").unwrap().clone() };
-    let collection = database.collection::<Document>(collection);
-    collection.replace_one(id, document).upsert(true).await.unwrap();
+    let collection = database.collection::<RawDocumentBuf>(collection);
+    collection.replace_one(id, foreign(&document)).upsert(true).await.unwrap();
 }
 
 fn execute(place: &Place, sql: &str) {
@@ -93,22 +94,34 @@ pub async fn a_spoiled_document_stops_nothing_else(place: &Place) {
     fill(&server).await;
     let database = database(place).await;
     let many = doc! { "max_jobs": "many", "paused": true };
-    for settings in [Bson::Null, many.into(), Bson::Array(vec![]), doc! { "lease_ms": 1 }.into()] {
-        let bad = doc! { "_id": "bad", "settings": settings, "version": 5 };
+    let list = || Bson::Array(vec![]);
+    let cases = [
+        (Bson::Null, list()),
+        (many.into(), list()),
+        (list(), list()),
+        (doc! { "lease_ms": 1 }.into(), list()),
+        ("?BAD".into(), "?BAD".into()),
+        (doc! { "max_jobs": 7, "?BAD": "?BAD" }.into(), doc! { "?BAD": 1 }.into()),
+        (doc! { "max_jobs": { "$oid": 5 } }.into(), doc! { "$oid": "x" }.into()),
+        (doc! { "max_jobs": { "$numberLong": "7" } }.into(), doc! { "$date": 1 }.into()),
+    ];
+    for (settings, wrong) in cases {
+        let bad = doc! { "_id": "bad", "settings": settings, "version": wrong.clone() };
         replace(&database, "queues", bad).await;
         let nameless = doc! { "_id": "no name\n", "settings": {}, "version": "1" };
         replace(&database, "queues", nameless).await;
-        replace(&database, "semaphores", doc! { "_id": "bad", "capacity": "1", "rev": Bson::Null }).await;
+        replace(&database, "semaphores", doc! { "_id": "bad", "capacity": wrong.clone(), "rev": Bson::Null })
+            .await;
         replace(
             &database,
             "schedules",
-            doc! { "_id": "bad", "rule": "{}", "next_at": mongodb::bson::DateTime::MIN },
+            doc! { "_id": "bad", "rule": wrong.clone(), "next_at": mongodb::bson::DateTime::MIN },
         )
         .await;
-        let worker =
-            doc! { "_id": "bad", "silent_at": mongodb::bson::DateTime::MIN, "timeout_ms": 0, "beat": "x" };
+        let worker = doc! { "_id": "bad", "silent_at": mongodb::bson::DateTime::MIN, "timeout_ms": 0, "beat": wrong.clone() };
         replace(&database, "workers", worker).await;
-        replace(&database, "meta", doc! { "_id": "settings", "revision": "x" }).await;
+        replace(&database, "meta", doc! { "_id": "settings", "revision": wrong.clone() }).await;
+        replace(&database, "meta", doc! { "_id": "reservations", "secret": wrong }).await;
         assert!(server.terminate().await.success());
         server = Server::start(&place.url).await;
         only_the_spoiled_is_concerned(&server, Some(0)).await;

@@ -2,15 +2,16 @@
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Bson, Document, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
 
 use crate::job::{ApiKey, ApiKeyId, Rate, Scope, SecretHash, StoredKeyId, Timestamp};
 use crate::store::mongo::API_KEYS;
 use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::fault;
+use crate::store::mongo::client::{fault, write_raw};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::revision;
+use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, UnreadableKey, chain};
 
@@ -24,13 +25,15 @@ impl Access for Mongo {
         change(self, Change::Rotate(id, hash)).await
     }
 
-    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()> {
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<bool> {
         let stored = match id.as_stored() {
-            Some(text) => Some(Bson::from(text)),
+            Some(text) => Some(Stored::from(doc! { "_id": text })),
             None => self.connection.within(named(self, id)).await?,
         };
-        let Some(stored) = stored else { return Ok(()) };
-        change(self, Change::Remove(&stored)).await.map(drop)
+        match stored {
+            Some(stored) => change(self, Change::Remove(&stored)).await,
+            None => Ok(false),
+        }
     }
 
     async fn note_api_key_uses(&self, uses: &[(ApiKeyId, Timestamp)]) -> Result<()> {
@@ -50,7 +53,7 @@ impl Access for Mongo {
 pub async fn stored(mongo: &Mongo) -> Result<StoredKeys> {
     let all = mongo.collection(API_KEYS).await?;
     let cursor = all.find(Document::new()).sort(doc! { "_id": 1 }).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let mut stored = StoredKeys::default();
     for document in &documents {
         match parse(document) {
@@ -64,13 +67,11 @@ pub async fn stored(mongo: &Mongo) -> Result<StoredKeys> {
 }
 
 /// Returns what names the key of a document.
-fn name(document: &Document) -> Result<StoredKeyId> {
-    let id = document.get("_id").unwrap_or(&Bson::Null);
-    if let Bson::String(text) = id {
-        return Ok(StoredKeyId::of_text(text));
+fn name(document: &Stored) -> Result<StoredKeyId> {
+    match document.get_str("_id") {
+        Ok(text) => Ok(StoredKeyId::of_text(text)),
+        Err(_) => Ok(StoredKeyId::of_bytes(document.id()?.as_bytes())),
     }
-    let bytes = doc! { "_id": id.clone() }.to_vec().map_err(StoreError::internal)?;
-    Ok(StoredKeyId::of_bytes(&bytes))
 }
 
 /// Returns what is wrong with a document. Its id may be as large as another program likes.
@@ -80,14 +81,14 @@ fn why(document: &Document, error: &StoreError) -> String {
     format!("its _id is not the id of a key: {:.200}", id.to_string())
 }
 
-/// Returns what the key of this name is stored under.
-async fn named(mongo: &Mongo, id: &StoredKeyId) -> Result<Option<Bson>> {
+/// Returns the document of the key of this name, with its `_id` alone.
+async fn named(mongo: &Mongo, id: &StoredKeyId) -> Result<Option<Stored>> {
     let ids = mongo.collection(API_KEYS).await?;
     let find = ids.find(Document::new()).projection(doc! { "_id": 1 });
-    let documents: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
-    for mut document in documents {
+    let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    for document in documents {
         if name(&document)? == *id {
-            return Ok(document.remove("_id"));
+            return Ok(Some(document));
         }
     }
     Ok(None)
@@ -153,7 +154,7 @@ fn document(key: &ApiKey) -> Document {
 enum Change<'a> {
     Add(&'a ApiKey),
     Rotate(&'a ApiKeyId, &'a SecretHash),
-    Remove(&'a Bson),
+    Remove(&'a Stored),
 }
 
 async fn change(mongo: &Mongo, change: Change<'_>) -> Result<bool> {
@@ -169,7 +170,10 @@ impl Transaction for Change<'_> {
         let is_found = match *self {
             Self::Add(key) => {
                 let by_id = doc! { "_id": key.id.as_str() };
-                keys.replace_one(by_id, document(key)).upsert(true).session(tx.session()).await?;
+                keys.replace_one(by_id, Stored::from(document(key)))
+                    .upsert(true)
+                    .session(tx.session())
+                    .await?;
                 true
             }
             Self::Rotate(id, hash) => {
@@ -177,12 +181,7 @@ impl Transaction for Change<'_> {
                 let by_id = doc! { "_id": id.as_str() };
                 keys.update_one(by_id, update).session(tx.session()).await?.matched_count == 1
             }
-            Self::Remove(id) => {
-                // A document with an operator's name in it is a value here.
-                let by_id = doc! { "_id": { "$eq": id.clone() } };
-                keys.delete_one(by_id).session(tx.session()).await?;
-                true
-            }
+            Self::Remove(key) => tx.write_raw(deletion(API_KEYS, key.by_id()?)).await? > 0,
         };
         if !is_found {
             return Ok(Verdict::Abort(false));
@@ -200,17 +199,25 @@ pub async fn token_secret(mongo: &Mongo, fresh: &TokenSecret) -> Result<TokenSec
     let mut found = meta.find_one(by_id()).await.map_err(fault)?;
     if found.as_ref().is_none_or(|found| bytes(found, "secret").is_err()) {
         // One that cannot be read is replaced: it must not stop a server.
-        let (filter, update) = match found {
-            Some(spoiled) => (spoiled, doc! { "$set": set }),
-            None => (by_id(), doc! { "$setOnInsert": set }),
+        let written = match found {
+            Some(spoiled) => {
+                let set = RawDocumentBuf::try_from(set).map_err(StoreError::internal)?;
+                let update = rawdoc! { "q": spoiled.as_read()?, "u": { "$set": set } };
+                let database = mongo.connection.database().await?;
+                write_raw(database, rawdoc! { "update": META, "updates": [update] }).await.map(drop)
+            }
+            // Of two upserts at once the second may fail; the record is there then.
+            None => {
+                let update = meta.update_one(by_id(), doc! { "$setOnInsert": set }).upsert(true);
+                update.await.map(drop).map_err(fault)
+            }
         };
-        // Of two upserts at once the second may fail; the record is there then.
-        let written = meta.update_one(filter, update).upsert(true).await.map_err(fault);
         found = meta.find_one(by_id()).await.map_err(fault)?;
         if found.is_none() {
             written?;
         }
     }
     let lost = || StoreError::unavailable("the secret of tokens was removed");
-    bytes(&found.ok_or_else(lost)?, "secret")
+    let found = found.ok_or_else(lost)?;
+    bytes(&found, "secret")
 }

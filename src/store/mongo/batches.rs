@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::Collection;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{Endings, Finish};
@@ -16,11 +16,12 @@ use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Queu
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
+use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each, write_raw};
 use crate::store::mongo::jobs::document::{Row, date, put_json, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{
     BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, Store as _, StoreError,
@@ -54,7 +55,7 @@ impl Batches for Mongo {
         let find = async {
             let batches = self.collection(BATCHES).await?;
             let found = batches.find_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
-            found.as_ref().map(to_batch).transpose().map_err(StoreError::unreadable)
+            found.as_deref().map(to_batch).transpose().map_err(StoreError::unreadable)
         };
         self.connection.within(find).await
     }
@@ -151,8 +152,8 @@ pub async fn conclude(
     let (batches, now) = (tx.collection(BATCHES), tx.mongo.now()?);
     let mut callbacks = Vec::new();
     for Counted { batch, finishes } in counted {
-        let kept: Vec<Document> =
-            finishes.iter().map(|finish| from_result(&finish.batch, &finish.result)).collect();
+        let kept = finishes.iter().map(|finish| from_result(&finish.batch, &finish.result).into());
+        let kept: Vec<Stored> = kept.collect();
         tx.collection(BATCH_RESULTS).insert_many(kept).session(tx.session()).await?;
         if !batch.is_over() {
             continue;
@@ -287,7 +288,7 @@ async fn settle(
             batch.pending = stored;
             let over = batch.is_over();
             let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(from_batch(batch)?).session(tx.session()).await?;
+            batches.insert_one(Stored::from(from_batch(batch)?)).session(tx.session()).await?;
             Ok(callback)
         }
         What::Add(id) => {
@@ -333,17 +334,26 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
         let over = over.projection(doc! { "_id": 1 }).await.map_err(fault)?;
         let Some(batch) = over else { break };
         let Ok(id) = Row(&batch).text::<BatchId>("_id") else {
-            batches.delete_one(batch).await.map_err(fault)?; // another program's; nothing belongs to it
+            // Another program's; nothing belongs to it.
+            let database = mongo.connection.database().await?;
+            write_raw(database, deletion(BATCHES, batch.by_id()?)).await?;
             forgotten += 1;
             continue;
         };
         let most = usize::try_from(limit - forgotten).unwrap_or(usize::MAX);
         let find = kept.find(results_after(&id, None)).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
         let find = find.limit(i64::try_from(most).unwrap_or(i64::MAX));
-        let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+        let over: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
         if !over.is_empty() {
-            let ids: Vec<&Bson> = over.iter().filter_map(|result| result.get("_id")).collect();
-            kept.delete_many(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
+            let ids: Vec<&str> = over.iter().filter_map(|result| result.get_str("_id").ok()).collect();
+            // By their range also those whose ids cannot be read.
+            let all = over.len() < most;
+            let gone = if all {
+                results_after(&id, None)
+            } else {
+                doc! { "_id": { "$in": ids } }
+            };
+            kept.delete_many(gone).await.map_err(fault)?;
             forgotten += over.len() as u64;
         }
         if over.len() < most {
@@ -357,7 +367,7 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
 async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result<bool> {
     let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
     let there = batches.find_one(doc! { "_id": batch.id.as_str() }).await.map_err(fault)?;
-    let there = there.as_ref().map(to_batch).transpose()?;
+    let there = there.as_deref().map(to_batch).transpose()?;
     if there.as_ref().is_some_and(|there| there != batch) {
         return Ok(false);
     }
@@ -370,14 +380,14 @@ async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result
         }
     }
     if there.is_none() {
-        insert_new(&batches, vec![from_batch(batch)?]).await?;
+        insert_new(&batches, vec![from_batch(batch)?.into()]).await?;
     }
-    insert_new(&kept, results.iter().map(|result| from_result(&batch.id, result)).collect()).await?;
+    insert_new(&kept, results.iter().map(|result| from_result(&batch.id, result).into()).collect()).await?;
     Ok(true)
 }
 
 /// Inserts documents, unless they are there.
-async fn insert_new(collection: &Collection<Document>, documents: Vec<Document>) -> Result<()> {
+async fn insert_new(collection: &Collection<Stored>, documents: Vec<Stored>) -> Result<()> {
     if documents.is_empty() {
         return Ok(());
     }
@@ -412,7 +422,6 @@ fn from_batch(batch: &Batch) -> Result<Document> {
 
 fn to_batch(document: &Document) -> Result<Batch> {
     let row = Row(document);
-    let on_finished = document.get_str("on_finished").ok().map(serde_json::from_str).transpose();
     let count = |field: &str| row.number::<i64>(field).map(|count| u64::try_from(count).unwrap_or(0));
     Ok(Batch {
         id: row.text("_id")?,
@@ -423,8 +432,11 @@ fn to_batch(document: &Document) -> Result<Batch> {
         finished_at: row.time("finished_at")?,
         purge_at: row.time("purge_at")?,
         callback: row.text("callback")?,
-        on_finished: on_finished.map_err(|_| row.fault("on_finished"))?,
-        owner: document.get_str("owner").ok().map(|_| row.text("owner")).transpose()?,
+        on_finished: row.some("on_finished", |row, field| {
+            let text = document.get_str(field).ok();
+            text.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| row.fault(field))
+        })?,
+        owner: row.some("owner", Row::text)?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use mongodb::bson::raw::cstr;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
@@ -256,6 +257,13 @@ pub fn fault(error: Error) -> StoreError {
 pub async fn write(database: &Database, mut command: Document) -> Result<u64> {
     command.insert("writeConcern", durable_document());
     outcome(&database.run_command(command).await.map_err(fault)?)
+}
+
+/// The same with a command that may have bytes of another program in it.
+pub async fn write_raw(database: &Database, mut command: RawDocumentBuf) -> Result<u64> {
+    let durable = RawDocumentBuf::try_from(durable_document()).map_err(StoreError::internal)?;
+    command.append(cstr!("writeConcern"), durable);
+    outcome(&database.run_raw_command(command).await.map_err(fault)?)
 }
 
 /// Returns how many documents a write command found, from its reply.

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::store::migrations::migrations;
 use crate::store::mongo::client::{NAMESPACE_EXISTS, code, durable_document, fault};
+use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
 /// Every migration, in order: its name and its commands. Its number is its place, from 1.
@@ -19,7 +20,7 @@ const MIGRATIONS: &[(&str, &str)] = migrations!("mongodb", ".json");
 
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
-    let records = database.collection::<Document>("migrations");
+    let records = database.collection::<Stored>("migrations");
     let mut run = Vec::new();
     for (number, (name, text)) in (1_i32..).zip(MIGRATIONS) {
         let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(text));

@@ -3,6 +3,7 @@
 //! | file or folder | what it does |
 //! |---|---|
 //! | `client` | the connection, deadlines, what errors mean |
+//! | `stored` | documents as they are stored, also those that another program spoiled |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
 //! | `jobs` | pushing, claiming, changing and finding jobs |
@@ -33,6 +34,7 @@ mod schedules;
 mod semaphores;
 mod settings;
 mod signals;
+mod stored;
 mod transaction;
 mod transfer;
 mod workers;
@@ -42,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mongodb::Collection;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
@@ -56,6 +58,7 @@ use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
+use self::stored::Stored;
 use super::delivered::DeliveredCache;
 use super::{Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
@@ -120,7 +123,7 @@ impl Mongo {
         }
     }
 
-    async fn collection(&self, name: &str) -> Result<Collection<Document>> {
+    async fn collection(&self, name: &str) -> Result<Collection<Stored>> {
         Ok(self.connection.database().await?.collection(name))
     }
 

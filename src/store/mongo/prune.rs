@@ -15,6 +15,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::stored::Stored;
 use crate::store::{Result, Store as _};
 
 /// How long the key of a job that is unfinished after the key's time is left alone, in milliseconds.
@@ -40,7 +41,7 @@ async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
     let jobs = mongo.collection(JOBS).await?;
     let find = jobs.find(doc! { "purge_at": { "$lte": now } }).sort(doc! { "purge_at": 1 }).limit(limit);
     let find = find.projection(doc! { "queue": 1, "state": 1 });
-    let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let over: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let mut by_place: HashMap<(QueueName, State), u64> = HashMap::new();
     for document in &over {
         if let (Ok(queue), Some(state)) =
@@ -74,7 +75,7 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let find =
         keys.find(doc! { "check_at": { "$lte": date(now) } }).sort(doc! { "check_at": 1 }).limit(limit);
-    let over: Vec<Document> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let over: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     if over.is_empty() {
         return Ok(0);
     }
@@ -84,7 +85,7 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
     let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": unfinished } };
     let find =
         mongo.collection(JOBS).await?.find(filter).projection(doc! { "_id": 1 }).await.map_err(fault)?;
-    let alive: Vec<Document> = find.try_collect().await.map_err(fault)?;
+    let alive: Vec<Stored> = find.try_collect().await.map_err(fault)?;
     let alive: Vec<&str> = alive.iter().filter_map(|job| job.get_str("_id").ok()).collect();
     // The key may have passed to another job in between: the record must still be the one that was read.
     let statements = over.iter().filter_map(|key| {

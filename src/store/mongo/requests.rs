@@ -8,6 +8,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::REQUESTS;
 use crate::store::mongo::client::{DUPLICATE_KEY, barrier, code, fault};
 use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::stored::Stored;
 use crate::store::requests::Earlier;
 use crate::store::{Opened, Request, Requests, Result, Store as _};
 
@@ -73,7 +74,7 @@ async fn keep_alive(mongo: &Mongo, runner: &str, until: Timestamp) -> Result<()>
 async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
     let requests = mongo.collection(REQUESTS).await?;
     loop {
-        match requests.insert_one(record(request)).await {
+        match requests.insert_one(Stored::from(record(request))).await {
             Ok(_) => return Ok(Opened::New),
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
             Err(error) => return Err(fault(error)),
@@ -153,7 +154,7 @@ fn digest(found: &Document) -> Result<[u8; 32]> {
 /// its runner, which has closed it.
 async fn replace(mongo: &Mongo, as_read: Document, request: &Request) -> Result<bool> {
     let requests = mongo.collection(REQUESTS).await?;
-    Ok(requests.replace_one(as_read, record(request)).await.map_err(fault)?.matched_count == 1)
+    Ok(requests.replace_one(as_read, Stored::from(record(request))).await.map_err(fault)?.matched_count == 1)
 }
 
 /// Finds the request where this claim runs it.

@@ -11,11 +11,12 @@ use crate::job::{Schedule, ScheduleName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write_raw};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::settings::valid_version;
 use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, Store as _, StoreError, chain};
@@ -39,7 +40,7 @@ impl Schedules for Mongo {
         let reading = async {
             let all = self.collection(SCHEDULES).await?;
             let found = all.find_one(doc! { "_id": name.as_str() }).await.map_err(fault)?;
-            found.as_ref().map(parse).transpose().map_err(StoreError::unreadable)
+            found.as_deref().map(parse).transpose().map_err(StoreError::unreadable)
         };
         self.connection.within(reading).await
     }
@@ -50,7 +51,8 @@ impl Schedules for Mongo {
             let found = all.find_one(doc! { "_id": name.as_str() }).await.map_err(fault)?;
             if let Some(document) = found.filter(|document| parse(document).is_err()) {
                 // The whole document is the guard: a valid one that was written meanwhile stays.
-                all.delete_one(document).await.map_err(fault)?;
+                let database = self.connection.database().await?;
+                write_raw(database, deletion(SCHEDULES, document.as_read()?)).await?;
             }
             Ok(())
         };
@@ -72,7 +74,7 @@ impl Schedules for Mongo {
             let find =
                 all.find(doc! { "next_at": { "$exists": true } }).sort(doc! { "next_at": 1, "_id": 1 });
             let cursor = find.projection(doc! { "next_at": 1 }).limit(signed(limit)).await.map_err(fault)?;
-            let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+            let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
             let moment = |document: &Document| {
                 let row = Row(document);
                 Ok((row.text("_id")?, row.time("next_at")?.ok_or_else(|| row.fault("next_at"))?))
@@ -94,14 +96,13 @@ fn signed(limit: usize) -> i64 {
 fn parse(document: &Document) -> Result<Schedule> {
     let row = Row(document);
     let json = |field: &str| document.get_str(field).map_err(|_| row.fault(field));
-    let last_job = document.get_str("last_job").ok().map(|_| row.text("last_job"));
     Ok(Schedule {
         name: row.text("_id")?,
         rule: serde_json::from_str(json("rule")?).map_err(|_| row.fault("rule"))?,
         version: valid_version(row.text("version")?).ok_or_else(|| row.fault("version"))?,
         rev: row.number("rev")?,
         next_at: row.time("next_at")?,
-        last_job: last_job.transpose()?,
+        last_job: row.some("last_job", Row::text)?,
         last_runs: serde_json::from_str(json("last_runs")?).map_err(|_| row.fault("last_runs"))?,
     })
 }
@@ -128,13 +129,13 @@ fn guard(name: &ScheduleName, rev: i64) -> Document {
 async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: Option<i64>) -> Result<Saved> {
     let all = mongo.collection(SCHEDULES).await?;
     let found = match (to, seen) {
-        (Some(to), None) => match all.insert_one(document(to)?).await {
+        (Some(to), None) => match all.insert_one(Stored::from(document(to)?)).await {
             Ok(_) => 1,
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => 0,
             Err(error) => return Err(fault(error)),
         },
         (Some(to), Some(rev)) => {
-            all.replace_one(guard(name, rev), document(to)?).await.map_err(fault)?.matched_count
+            all.replace_one(guard(name, rev), Stored::from(document(to)?)).await.map_err(fault)?.matched_count
         }
         (None, Some(rev)) => all.delete_one(guard(name, rev)).await.map_err(fault)?.deleted_count,
         (None, None) => {
@@ -168,7 +169,7 @@ impl Transaction for Fire<'_> {
         let firing = self.0;
         let all = tx.collection(SCHEDULES);
         let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(tx.session()).await?;
-        let Some(mut schedule) = found.as_ref().map(parse).transpose()? else {
+        let Some(mut schedule) = found.as_deref().map(parse).transpose()? else {
             return Ok(Verdict::Abort(Fired::Conflict));
         };
         if schedule.rev != firing.seen {
@@ -179,7 +180,7 @@ impl Transaction for Fire<'_> {
         let run = if yields { firing.yielded() } else { firing.run.clone() };
         schedule.remember(run.clone());
         let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
-        all.replace_one(guard(&firing.name, firing.seen), next).session(tx.session()).await?;
+        all.replace_one(guard(&firing.name, firing.seen), Stored::from(next)).session(tx.session()).await?;
         if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
             let (mut lines, mut resolved) = (Lines::default(), Resolved::default());
             lines.load(push::line(job).into_iter(), tx).await?;

@@ -25,6 +25,7 @@ use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::jobs::unreadable;
+use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError, Unblocked};
 
@@ -43,7 +44,7 @@ impl Semaphores for Mongo {
         let find = async {
             let all = self.collection(SEMAPHORES).await?;
             let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-            let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+            let found: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
             Ok(readable(&found, capacity))
         };
         self.connection.within(find).await
@@ -147,7 +148,7 @@ impl Reader<'_, '_> {
         collection: &str,
         pipeline: Vec<Document>,
         index: Option<&str>,
-    ) -> Result<Vec<Document>, TxError> {
+    ) -> Result<Vec<Stored>, TxError> {
         let collection = match self {
             Self::Plain(mongo) => mongo.collection(collection).await?,
             Self::Within(tx) => tx.collection(collection),
@@ -157,7 +158,7 @@ impl Reader<'_, '_> {
             find = find.hint(Hint::Name(index.to_owned()));
         }
         match self {
-            Self::Plain(_) => Ok(find.await?.try_collect().await?),
+            Self::Plain(_) => Ok(find.with_type::<Stored>().await?.try_collect().await?),
             Self::Within(tx) => tx.aggregate(find).await,
         }
     }
@@ -335,7 +336,7 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
         let metas = readable(&first, to_meta);
         if metas.len() < first.len() {
-            let spoiled: Vec<&Document> = first.iter().filter(|found| to_meta(found).is_err()).collect();
+            let spoiled: Vec<&Stored> = first.iter().filter(|found| to_meta(found).is_err()).collect();
             unreadable::bury(mongo, &spoiled).await?; // they would be the first in their queue for ever
         }
         let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));

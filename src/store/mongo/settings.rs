@@ -11,6 +11,7 @@ use crate::store::mongo::access;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::revision;
+use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::settings::NO_VALID_VERSION;
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
@@ -39,7 +40,7 @@ pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSn
         return Ok(None);
     }
     let cursor = mongo.collection(QUEUES).await?.find(Document::new()).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let api_keys = access::stored(mongo).await?;
     let mut snapshot = SettingsSnapshot { revision, api_keys, ..SettingsSnapshot::default() };
     // One document that another program spoiled must not make the settings of all queues unknown.
@@ -87,7 +88,8 @@ impl Transaction for Save<'_> {
         }
         let document = to.map(|to| {
             let settings = mongodb::bson::serialize_to_bson(&to.settings).map_err(StoreError::internal)?;
-            Ok::<_, StoreError>(doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version })
+            let document = doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version };
+            Ok::<_, StoreError>(Stored::from(document))
         });
         let matched = match (document.transpose()?, expected) {
             (Some(document), Expected::Absent) => {

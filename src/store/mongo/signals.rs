@@ -26,6 +26,7 @@ use crate::job::{QueuePattern, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
 use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::stored::Stored;
 use crate::store::{self, Arrivals, Result, Signal, SignalEvent, Store as _, StoreError};
 
 const SIGNALS: &str = "signals";
@@ -69,7 +70,7 @@ impl Signals {
         Arc::new(Self { connection, server })
     }
 
-    async fn collection(&self) -> Result<mongodb::Collection<Document>> {
+    async fn collection(&self) -> Result<mongodb::Collection<Stored>> {
         Ok(self.connection.database().await?.collection(SIGNALS))
     }
 
@@ -79,7 +80,7 @@ impl Signals {
         let document = to_document(signal, &self.server, now);
         let told = async {
             let signals = self.collection().await?;
-            signals.replace_one(doc! { "_id": id }, document).upsert(true).await.map_err(fault)
+            signals.replace_one(doc! { "_id": id }, Stored::from(document)).upsert(true).await.map_err(fault)
         };
         self.connection.within(told).await.map(drop)
     }
@@ -120,7 +121,7 @@ impl Signals {
     }
 }
 
-type Stream = ChangeStream<ChangeStreamEvent<Document>>;
+type Stream = ChangeStream<ChangeStreamEvent<Stored>>;
 
 /// Listens to the other servers; where the stream breaks, to a new one.
 struct Listener {
@@ -218,14 +219,14 @@ impl Listener {
                 .max_await_time(QUIET);
             let stream = stream.await.map_err(fault)?;
             let waiting = doc! { "server": { "$ne": me }, "patterns": { "$exists": true } };
-            let waiting: Vec<Document> =
+            let waiting: Vec<Stored> =
                 signals.find(waiting).await.map_err(fault)?.try_collect().await.map_err(fault)?;
             Ok((stream, waiting))
         };
         let (stream, waiting) = self.signals.connection.within(opened).await?;
         self.stream = Some(stream);
         self.heard.push_back(SignalEvent::Subscribed);
-        self.heard.extend(waiting.iter().filter_map(from_document));
+        self.heard.extend(waiting.iter().filter_map(|waiting| from_document(waiting)));
         Ok(())
     }
 
@@ -245,9 +246,10 @@ impl Listener {
         Ok(())
     }
 
-    fn read(&self, event: ChangeStreamEvent<Document>) -> Option<SignalEvent> {
+    fn read(&self, event: ChangeStreamEvent<Stored>) -> Option<SignalEvent> {
         if event.operation_type != OperationType::Delete {
-            return from_document(&event.full_document?);
+            let document = event.full_document?;
+            return from_document(&document);
         }
         let key = event.document_key?;
         let (server, kind) = key.get_str("_id").ok()?.split_once('/')?;

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use mongodb::action::{Aggregate, Find};
-use mongodb::bson::Document;
+use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::error::{Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection, Database};
@@ -36,6 +36,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
 use crate::store::mongo::figures::counters::Changes;
+use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
 /// The longest pause before the first retry. Doubled with each further one.
@@ -140,13 +141,18 @@ impl<'m> Tx<'m> {
     }
 
     /// A collection by its name.
-    pub fn collection(&self, name: &str) -> Collection<Document> {
+    pub fn collection(&self, name: &str) -> Collection<Stored> {
         self.database.collection(name)
     }
 
     /// Runs a raw write command, and returns how many documents it found. A unique key that is taken is a conflict.
     pub async fn write(&mut self, command: Document) -> Result<u64, TxError> {
-        let reply = self.database.run_command(command).session(&mut self.session).await?;
+        self.write_raw(RawDocumentBuf::try_from(command).map_err(StoreError::internal)?).await
+    }
+
+    /// The same with a command that may have bytes of another program in it.
+    pub async fn write_raw(&mut self, command: RawDocumentBuf) -> Result<u64, TxError> {
+        let reply = self.database.run_raw_command(command).session(&mut self.session).await?;
         let errors = reply.get_array("writeErrors").ok();
         match errors.and_then(|errors| errors.first()?.as_document()) {
             Some(error) if error.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => {
@@ -158,14 +164,14 @@ impl<'m> Tx<'m> {
     }
 
     /// Returns every document that a query finds.
-    pub async fn read(&mut self, find: Find<'_, Document>) -> Result<Vec<Document>, TxError> {
+    pub async fn read(&mut self, find: Find<'_, Stored>) -> Result<Vec<Stored>, TxError> {
         let mut cursor = find.session(&mut self.session).await?;
         Ok(cursor.stream(&mut self.session).try_collect().await?)
     }
 
     /// Returns what an aggregation finds.
-    pub async fn aggregate(&mut self, find: Aggregate<'_>) -> Result<Vec<Document>, TxError> {
-        let mut cursor = find.session(&mut self.session).await?;
+    pub async fn aggregate(&mut self, find: Aggregate<'_>) -> Result<Vec<Stored>, TxError> {
+        let mut cursor = find.with_type::<Stored>().session(&mut self.session).await?;
         Ok(cursor.stream(&mut self.session).try_collect().await?)
     }
 

@@ -17,6 +17,7 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
 use crate::store::mongo::jobs::groups;
+use crate::store::mongo::stored::Stored;
 use crate::store::transfer::same;
 use crate::store::{HeldKey, Imported, PageBuilder, Result, Store as _, StoreError, Transfer};
 
@@ -132,12 +133,12 @@ async fn insert_or_compare<T: Serialize + Send + Sync>(
 }
 
 /// The documents with these ids. Asked for in pages of bounded memory by the caller.
-async fn by_id(collection: &Collection<Document>, ids: &[&str]) -> Result<HashMap<String, Document>> {
+async fn by_id(collection: &Collection<Stored>, ids: &[&str]) -> Result<HashMap<String, Stored>> {
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
     let cursor = collection.find(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
-    let found: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let found: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let named = found.into_iter().filter_map(|found| Some((found.get_str("_id").ok()?.to_owned(), found)));
     Ok(named.collect())
 }
@@ -153,8 +154,8 @@ pub async fn export_keys(mongo: &Mongo, after: Option<&HeldKey>, limit: usize) -
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let all = mongo.collection(KEYS).await?;
     let cursor = all.find(behind).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-    let records: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
-    records.iter().map(held).collect()
+    let records: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
+    records.iter().map(|record| held(record)).collect()
 }
 
 fn held(record: &Document) -> Result<HeldKey> {
@@ -177,7 +178,7 @@ pub async fn keys_like(mongo: &Mongo, keys: &[HeldKey]) -> Result<Vec<Option<Hel
     let ids: Vec<String> = keys.iter().map(key_id).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let there = by_id(&mongo.collection(KEYS).await?, &ids).await?;
-    ids.iter().map(|id| there.get(*id).map(held).transpose()).collect()
+    ids.iter().map(|id| there.get(*id).map(|there| held(there)).transpose()).collect()
 }
 
 /// Remembers the keys, unless they are there.
@@ -186,10 +187,11 @@ pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result
     let record = |(key, id): (&HeldKey, &String)| {
         let digest = Binary { subtype: BinarySubtype::Generic, bytes: key.digest.to_vec() };
         let until = date(key.until);
-        doc! {
+        let record = doc! {
             "_id": id, "job": key.job.as_str(), "digest": digest, "until": until,
             "run_at": date(key.run_at), "check_at": until,
-        }
+        };
+        Stored::from(record)
     };
     let records = keys.iter().zip(&ids).map(record).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

@@ -24,6 +24,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::WORKERS;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable};
+use crate::store::mongo::stored::Stored;
 use crate::store::workers::{Holding, Suspect, TIMED_OUT_KEPT_MS, TimeoutDecision, WORKERS_PER_CHECK};
 use crate::store::{Holdings, Report, Result, Store as _, StoreError, TimedOut, Worker, Workers};
 
@@ -133,7 +134,7 @@ async fn see(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<()> 
 }
 
 /// What the index says that workers hold: by worker, the latest delivery first.
-async fn held(mongo: &Mongo, filter: Document, fields: Document, limit: usize) -> Result<Vec<Document>> {
+async fn held(mongo: &Mongo, filter: Document, fields: Document, limit: usize) -> Result<Vec<Stored>> {
     let limit = i64::try_from(limit).unwrap_or(0); // MongoDB's word for all
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs
@@ -156,7 +157,7 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let workers = mongo.collection(WORKERS).await?;
     let cursor = workers.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     if documents.is_empty() {
         return Ok(Vec::new());
     }
@@ -166,8 +167,8 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
         doc! { "$group": { "_id": "$worker", "reserved": { "$sum": 1 } } },
     ];
     let jobs = mongo.collection(JOBS).await?;
-    let cursor = jobs.aggregate(pipeline).hint(Hint::Name(INDEX.to_owned())).await.map_err(fault)?;
-    let counts: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name(INDEX.to_owned()));
+    let counts: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let count = |row: &Document| Ok((Row(row).text("_id")?, Row(row).number("reserved")?));
     let counts: HashMap<WorkerName, u64> = readable(&counts, count).into_iter().collect();
     Ok(readable(&documents, |document| {
@@ -212,7 +213,7 @@ async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result
     let still = doc! { "_id": { "$in": names }, "beat": { "$in": all } };
     let workers = mongo.collection(WORKERS).await?;
     let cursor = workers.find(still).projection(doc! { "_id": 1 }).await.map_err(fault)?;
-    let still: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let still: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let still: HashSet<&str> = still.iter().filter_map(|document| document.get_str("_id").ok()).collect();
     let suspects: Vec<Suspect> =
         suspects.into_iter().filter(|worker| still.contains(worker.name.as_str())).collect();
@@ -245,7 +246,7 @@ async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
         .limit(i64::try_from(WORKERS_PER_CHECK).unwrap_or(0))
         .await
         .map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let mut suspects = Suspects { suspects: Vec::new(), beats: HashMap::new(), ahead_ms: None };
     let read = |document: &Document| {
         let row = Row(document);

@@ -22,7 +22,7 @@ impl Access for SqliteStore {
         self.writer.run(move |db, _| rotate(db, &id, &hash)).await
     }
 
-    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<()> {
+    async fn remove_api_key(&self, id: &StoredKeyId) -> Result<bool> {
         let id = id.clone();
         self.writer.run(move |db, _| remove(db, &id)).await
     }
@@ -118,17 +118,17 @@ fn rotate(db: &Connection, id: &ApiKeyId, hash: &SecretHash) -> Result<bool, Fau
     Ok(changed == 1)
 }
 
-fn remove(db: &Connection, id: &StoredKeyId) -> Result<(), Fault> {
+fn remove(db: &Connection, id: &StoredKeyId) -> Result<bool, Fault> {
     let stored = match id.as_stored() {
         Some(text) => Some(text.as_bytes().to_vec()),
         None => named(db, id)?,
     };
     // The bytes of a text that is not valid UTF-8 are no parameter of this type.
     let mut remove = db.prepare_cached("DELETE FROM api_keys WHERE id = CAST(?1 AS TEXT)")?;
-    if let Some(stored) = stored {
-        remove.execute([stored])?;
-    }
-    raise_revision(db)
+    let Some(stored) = stored else { return Ok(false) };
+    let is_removed = remove.execute([stored])? > 0;
+    raise_revision(db)?;
+    Ok(is_removed)
 }
 
 /// Returns the bytes of the id that the key of this name is stored under.

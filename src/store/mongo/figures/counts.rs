@@ -18,6 +18,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, count, fault};
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::jobs::document::{Row as Fields, date};
+use crate::store::mongo::stored::Stored;
 use crate::store::{Counts, Result, Store as _, chain};
 
 /// How long it may take to count the jobs of one very large queue, in the background.
@@ -154,8 +155,8 @@ async fn count_scheduled(connection: &Connection, now: Timestamp, most: Option<u
     }
     pipeline.push(doc! { "$group": { "_id": "$queue", "count": { "$sum": 1 } } });
     let jobs = connection.database().await?.collection::<Document>(JOBS);
-    let cursor = jobs.aggregate(pipeline).hint(Hint::Name("due".to_owned())).await.map_err(fault)?;
-    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name("due".to_owned()));
+    let rows: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let by_queue: HashMap<QueueName, u64> =
         rows.iter().filter_map(|row| Some((Fields(row).text("_id").ok()?, count(row, "count")))).collect();
     let total = by_queue.values().sum();
@@ -277,8 +278,9 @@ pub async fn look_up<T>(mongo: &Mongo, queues: &[(QueueName, T)]) -> Result<Hash
             false => pipeline.push(doc! { "$unionWith": { "coll": JOBS, "pipeline": branch } }),
         }
     }
-    let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).await.map_err(fault)?;
-    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>();
+    let rows: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let mut oldest = HashMap::with_capacity(rows.len());
     for row in &rows {
         if let Some(run_at) = Fields(row).time("oldest")? {

@@ -35,6 +35,7 @@ use crate::store::mongo::client::{count, fault, write};
 use crate::store::mongo::figures::counters::{ByState, GATHER};
 use crate::store::mongo::figures::counts::{Row, rows};
 use crate::store::mongo::jobs::document::{Row as Fields, date};
+use crate::store::mongo::stored::Stored;
 use crate::store::{Reconciled, Result, Store as _};
 use crate::telemetry;
 
@@ -269,10 +270,11 @@ async fn glance(mongo: &Mongo) -> Result<Glance> {
     } };
     let counters = mongo.collection(COUNTERS).await?;
     let jobs = mongo.collection(JOBS).await?;
-    let (all, there) = tokio::try_join!(
-        async { counters.aggregate([all]).await.map_err(fault)?.try_next().await.map_err(fault) },
-        async { jobs.estimated_document_count().await.map_err(fault) }
-    )?;
+    let find = counters.aggregate([all]).with_type::<Stored>();
+    let (all, there) =
+        tokio::try_join!(async { find.await.map_err(fault)?.try_next().await.map_err(fault) }, async {
+            jobs.estimated_document_count().await.map_err(fault)
+        })?;
     let all = all.unwrap_or_default();
     let (counted, changes) = (signed(&all, "counted"), signed(&all, "changes"));
     let (doubtful, queues) = (count(&all, "doubtful"), count(&all, "queues"));
@@ -318,8 +320,8 @@ async fn count_jobs(
     let id = doc! { "queue": "$queue", "state": "$state" };
     pipeline.push(doc! { "$group": { "_id": id, "count": { "$sum": 1 } } });
     let jobs = mongo.collection(JOBS).await?;
-    let cursor = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
-    let groups: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name("head".to_owned()));
+    let groups: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let mut counts: BTreeMap<QueueName, ByState> = BTreeMap::new();
     for group in &groups {
         let Ok(id) = group.get_document("_id") else { continue };

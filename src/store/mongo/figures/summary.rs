@@ -20,6 +20,7 @@ use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::figures::counts::{Row, SCHEDULED_COUNTED, Scheduled, look_up, read, rows, split};
 use crate::store::mongo::jobs::document::date;
+use crate::store::mongo::stored::Stored;
 use crate::store::{Counts, Named, QueueCounts, Result, Store as _, Summary};
 
 /// Returns the figures of all queues, and of each of the busiest.
@@ -89,7 +90,8 @@ async fn added_up(mongo: &Mongo) -> Result<(Row, u64)> {
         State::ALL.map(|state| doc! { "$gt": [format!("${}", state.as_str()), 0] }).into();
     group.insert("queues", doc! { "$sum": { "$cond": [{ "$or": some }, 1, 0] } });
     let counters = mongo.collection(COUNTERS).await?;
-    let mut found = counters.aggregate([doc! { "$group": group }]).await.map_err(fault)?;
+    let find = counters.aggregate([doc! { "$group": group }]).with_type::<Stored>();
+    let mut found = find.await.map_err(fault)?;
     let Some(sums) = found.try_next().await.map_err(fault)? else { return Ok((Row::default(), 0)) };
     let by_state: ByState = State::ALL.map(|state| count(&sums, state.as_str()).cast_signed());
     Ok((Row { by_state, ..Row::default() }, count(&sums, "queues")))
@@ -174,7 +176,8 @@ async fn scheduled(mongo: &Mongo, queue: &QueueName) -> Result<(u64, bool)> {
         doc! { "$group": { "_id": Bson::Null, "count": { "$sum": 1 } } },
     ];
     let jobs = mongo.collection(JOBS).await?;
-    let mut found = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name("head".to_owned()));
+    let mut found = find.await.map_err(fault)?;
     let counted = found.try_next().await.map_err(fault)?.map_or(0, |row| count(&row, "count"));
     if counted <= SCHEDULED_COUNTED {
         return Ok((counted, true));

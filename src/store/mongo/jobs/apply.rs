@@ -24,6 +24,7 @@ use crate::store::mongo::jobs::document::{Row, to_meta, without_contents};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::unreadable;
+use crate::store::mongo::stored::Stored;
 use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, chain};
 
 /// How often changes are planned at most, where they conflict with others.
@@ -58,7 +59,7 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
 
 /// A job that cannot be read.
 struct Spoiled {
-    document: Document,
+    document: Stored,
     why: String,
 }
 
@@ -320,7 +321,7 @@ impl Round<'_> {
         let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
         let jobs = self.mongo.collection(JOBS).await?;
         let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
-        let documents: Vec<Document> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
+        let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
         let (mut metas, mut spoiled) = (HashMap::with_capacity(documents.len()), Vec::new());
         for document in documents {
             match to_meta(&document) {

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use mongodb::Database;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 use tokio::time::Instant;
 
 use crate::faults;
@@ -23,6 +23,7 @@ use crate::store::mongo::jobs::claim_limited;
 use crate::store::mongo::jobs::document::{readable, to_job};
 use crate::store::mongo::jobs::head::{self, Heads};
 use crate::store::mongo::jobs::transitions::{self, reserved};
+use crate::store::mongo::stored::Stored;
 use crate::store::{ClaimAsk, Claims, Result, Store as _};
 
 /// Serves the claims of one call: those for the same queue share their rounds, the queues are served in parallel.
@@ -134,10 +135,10 @@ async fn take(
     }
     // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
     let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
-    let jobs = database.collection::<Document>(JOBS);
+    let jobs = database.collection::<Stored>(JOBS);
     let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
     let found = won.await.map_err(fault)?;
-    let found: Vec<Document> = found.try_collect().await.map_err(fault)?;
+    let found: Vec<Stored> = found.try_collect().await.map_err(fault)?;
     let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
     counters.moved(&queue, RESERVE.from, RESERVE.to, found.len() as u64);
     if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
@@ -155,8 +156,8 @@ async fn take(
 pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
     let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
     let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };
-    let cursor = database.collection::<Document>(JOBS).find(filter).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let cursor = database.collection::<Stored>(JOBS).find(filter).await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let mut jobs = readable(&documents, to_job);
     jobs.sort_by(|a, b| {
         let order = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);

@@ -8,6 +8,7 @@ use crate::job::{GroupName, Job, Meta, Payload, QueueName, Timestamp};
 use crate::store::mongo::jobs::field::Field;
 pub use crate::store::mongo::jobs::field::{Row, date, serialized};
 use crate::store::mongo::jobs::payload;
+use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
 /// The version of the documents that this server writes.
@@ -191,8 +192,8 @@ pub fn to_job(document: &Document) -> Result<Job> {
 
 /// Reads those of these documents that are valid. An invalid one, which another program wrote, is logged and skipped: it
 /// must not make the others undeliverable, unreapable or invisible.
-pub fn readable<'d, T>(documents: &'d [Document], read: impl Fn(&'d Document) -> Result<T>) -> Vec<T> {
-    let logged = |document| match read(document) {
+pub fn readable<'d, T>(documents: &'d [Stored], read: impl Fn(&'d Document) -> Result<T>) -> Vec<T> {
+    let logged = |document: &'d Stored| match read(document) {
         Ok(value) => Some(value),
         Err(error) => {
             tracing::error!(error = crate::store::chain(&error), "a document cannot be read");

@@ -66,7 +66,7 @@ async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
     let mut next: Option<Timestamp> = None;
     for (filter, field) in [(lease, "reserved_until"), (expiry, "expires_at")] {
         let first = query::all(mongo, filter, doc! { field: 1 }, doc! { field: 1 }, 1).await?;
-        let at = first.first().map(|document| Row(document).time(field)).transpose()?.flatten();
+        let at = first.first().and_then(|document| Row(document).time(field).ok().flatten());
         next = next.into_iter().chain(at).min();
     }
     // A millisecond more, so that the time has surely come when the reaper runs again.

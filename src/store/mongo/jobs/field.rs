@@ -239,10 +239,13 @@ impl Row<'_> {
 
     /// Reads a JSON value that `put_json` put there.
     pub fn json(&self, field: &str) -> Result<Option<Payload>> {
-        if let Some(value) = self.0.get(field) {
-            return payload::from_bson(value).map(Some).map_err(|_| self.fault(field));
-        }
-        let text = self.0.get_str(format!("{field}_json")).ok();
-        text.map(|text| Payload::parse(text).map_err(|_| self.fault(field))).transpose()
+        let text_field = format!("{field}_json");
+        let read = match (self.0.get(field), self.0.get(&text_field)) {
+            (Some(Bson::Undefined), _) => None, // which JSON has no word for, nor have we
+            (Some(value), _) => payload::from_bson(value).ok(),
+            (None, None | Some(Bson::Null)) => return Ok(None),
+            (None, Some(text)) => text.as_str().and_then(|text| Payload::parse(text).ok()),
+        };
+        read.map(Some).ok_or_else(|| self.fault(field))
     }
 }

@@ -20,6 +20,7 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{parts, write};
 use crate::store::mongo::jobs::document::{Row, place_in_line};
 use crate::store::mongo::jobs::transitions;
+use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Result, Store as _};
 
@@ -153,7 +154,7 @@ impl Lines {
         }
         let vacated: Vec<String> = vacant.turns.iter().map(|turn| place(*turn)).collect();
         let stays =
-            |job: &&Document| job.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
+            |job: &&Stored| job.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
         let Some(document) = found.iter().find(stays) else {
             (known.is_empty, known.is_changed) = (true, true);
             return Ok(None);
@@ -220,7 +221,7 @@ fn id(line: &Line) -> String {
 }
 
 /// Jobs by their places, in the order of these.
-async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Document>, TxError> {
+async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Stored>, TxError> {
     let jobs = tx.collection(JOBS);
     let find = jobs.find(filter).sort(doc! { "turn": 1 });
     let find = find.hint(mongodb::options::Hint::Name("turn".into()));

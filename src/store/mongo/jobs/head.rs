@@ -10,7 +10,8 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{date, to_job};
 use crate::store::mongo::jobs::unreadable;
-use crate::store::{Result, StoreError, chain};
+use crate::store::mongo::stored::Stored;
+use crate::store::{Result, chain};
 
 /// Returns the filter for jobs that are due, and not past their expiry, by the store's clock. A missing `expires_at` is
 /// given a value, since MongoDB sorts what is missing before every date.
@@ -80,7 +81,7 @@ async fn read_heads(mongo: &Mongo, filter: Document, limit: usize) -> Result<Hea
         && let Some(raw) = cursor.try_next().await.map_err(fault)?
     {
         bytes += raw.as_bytes().len();
-        documents.push(Document::try_from(raw.as_ref()).map_err(StoreError::internal)?);
+        documents.push(Stored::read(raw));
     }
     let (mut jobs, mut spoiled) = (Vec::with_capacity(documents.len()), Vec::new());
     for document in &documents {

@@ -20,6 +20,7 @@ use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Result, Store as _, StoreError};
 
@@ -253,7 +254,7 @@ pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
 }
 
 /// The records of the jobs' keys, and what there is of the jobs that have them.
-async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Document>, Vec<Document>), TxError> {
+async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Stored>, Vec<Stored>), TxError> {
     let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
     let ids: Vec<String> = ids.collect();
     if ids.is_empty() {
@@ -270,8 +271,9 @@ async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Document
     Ok((records, states))
 }
 
-fn holders(records: &[Document], states: &[Document], now: Timestamp) -> Result<HashMap<String, Holder>> {
-    let states: HashMap<&str, (State, Timestamp)> = states.iter().filter_map(state_of).collect();
+fn holders(records: &[Stored], states: &[Stored], now: Timestamp) -> Result<HashMap<String, Holder>> {
+    let states: HashMap<&str, (State, Timestamp)> =
+        states.iter().filter_map(|state| state_of(state)).collect();
     let mut holders = HashMap::with_capacity(records.len());
     for record in records {
         let (id, mut holder) = holder(record)?;

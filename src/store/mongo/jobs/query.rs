@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 use mongodb::Collection;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::push::Room;
 use crate::job::{JobId, QueueName, Rules, State, Timestamp, Visible};
@@ -16,6 +16,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::unreadable::listed;
+use crate::store::mongo::stored::Stored;
 use crate::store::{Filter, ListedJob, PageBuilder, Result, Weight, listed_id};
 
 /// How many documents one reply brings, up to 16 MB of them.
@@ -32,7 +33,7 @@ pub async fn all(
     sort: Document,
     projection: Document,
     limit: usize,
-) -> Result<Vec<Document>> {
+) -> Result<Vec<Stored>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
@@ -67,7 +68,7 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>
     let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
-    let documents: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let found = readable(&documents, listed).into_iter().map(|job| (listed_id(&job).clone(), job));
     let found: HashMap<JobId, ListedJob> = found.collect();
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
@@ -87,16 +88,17 @@ pub async fn find(
 /// Reads what a filter finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it. The filter may
 /// have bounds of `_id`.
 pub async fn page<T: Weight>(
-    all: Collection<Document>,
+    all: Collection<Stored>,
     mut filter: Document,
     limit: usize,
     read: impl Fn(&Document) -> Result<T>,
 ) -> Result<Vec<T>> {
     let mut page = PageBuilder::new(limit);
+    let mut nameless = 0; // documents behind the bound whose ids are no texts, and so no bound: not all are read exactly
     loop {
         let wanted = page.room();
         let at_once = u32::try_from(wanted.clamp(1, READ_AT_ONCE) + 1).unwrap_or(1);
-        let find = all.find(filter.clone()).sort(doc! { "_id": 1 }).batch_size(at_once);
+        let find = all.find(filter.clone()).sort(doc! { "_id": 1 }).skip(nameless).batch_size(at_once);
         let most = i64::try_from(wanted).unwrap_or(i64::MAX);
         let mut cursor = find.limit(most).await.map_err(fault)?;
         let (mut found, mut last, mut bytes) = (0, None, 0);
@@ -108,16 +110,21 @@ pub async fn page<T: Weight>(
                 bytes += item.weight();
                 page.push(item);
             }
-            (found, last) = (found + 1, document.get("_id").cloned());
+            found += 1;
+            match document.get("_id") {
+                Some(Bson::String(id)) => (last, nameless) = (Some(id.clone()), 0),
+                _ => nameless += 1,
+            }
             if bytes >= TURN_BYTES {
                 bytes = 0;
                 tokio::task::yield_now().await; // one reply has many: others have their turns in between
             }
         }
         // A document that cannot be read must not look like the end.
-        let Some(last) = last.filter(|_| found == wanted && !page.is_full()) else {
+        if found < wanted || page.is_full() {
             return Ok(page.into_items());
-        };
+        }
+        let Some(last) = last else { continue };
         match filter.get_document_mut("_id") {
             Ok(bounds) => drop(bounds.insert("$gt", last)),
             Err(_) => drop(filter.insert("_id", doc! { "$gt": last })),
@@ -246,7 +253,8 @@ async fn distinct(mongo: &Mongo, range: Document, limit: usize) -> Result<Vec<Qu
         doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
     ];
     let hint = mongodb::options::Hint::Name("head".to_owned());
-    let cursor = mongo.collection(JOBS).await?.aggregate(pipeline).hint(hint).await.map_err(fault)?;
-    let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(hint);
+    let rows: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     Ok(readable(&rows, |row| Row(row).text("_id")))
 }

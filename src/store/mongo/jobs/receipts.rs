@@ -1,7 +1,7 @@
 //! Receipts as documents, written in the transaction of the call, so that every server finds them. MongoDB deletes them
 //! by a TTL index. The loss of a worker is kept as a `cancel`, like a forced one.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::{Claim, JobId};
@@ -9,6 +9,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, serialized};
+use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Result, Store as _};
 
@@ -38,9 +39,9 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
                 document.insert("pushed", serialized(&receipt.pushed)?);
             }
             document.extend(receipt.started_at.map(|at| ("started_at".to_owned(), date(at).into())));
-            Ok(document)
+            Ok(document.into())
         })
-        .collect::<Result<Vec<Document>>>()?;
+        .collect::<Result<Vec<Stored>>>()?;
     tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Which queues have something to deliver: one query for all waiters of a server.
 
 use futures::TryStreamExt as _;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 use mongodb::options::Hint;
 
 use crate::job::QueueName;
@@ -9,6 +9,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, readable};
+use crate::store::mongo::stored::Stored;
 use crate::store::{Result, Store as _};
 
 /// How many queues one command asks for.
@@ -28,8 +29,8 @@ pub async fn stocked(mongo: &Mongo, queues: &[QueueName]) -> Result<Vec<QueueNam
         let names: Vec<&str> = part.iter().map(QueueName::as_str).collect();
         let due = doc! { "queue": { "$in": names }, "state": "ready", "run_at": { "$lte": now } };
         let pipeline = [doc! { "$match": due }, doc! { "$group": { "_id": "$queue" } }];
-        let cursor = jobs.aggregate(pipeline).hint(Hint::Name("head".to_owned())).await.map_err(fault)?;
-        let rows: Vec<Document> = cursor.try_collect().await.map_err(fault)?;
+        let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name("head".to_owned()));
+        let rows: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
         stocked.extend(readable(&rows, |row| Row(row).text("_id")));
     }
     Ok(stocked)

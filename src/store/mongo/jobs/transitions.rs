@@ -4,13 +4,15 @@
 //! Every statement is guarded by the state before and by the `rev` of each job that was read: a job that it finds is the
 //! job that was read.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 
 use crate::job::state::Transition;
 use crate::job::transition::Refusal;
 use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, RESERVE, UNBLOCK};
 use crate::job::{Claim, Job, Meta, Timestamp};
 use crate::store::mongo::jobs::document::date;
+use crate::store::mongo::stored::Stored;
 use crate::store::{ClaimAsk, Result, StoreError};
 
 /// The fields of a job that has waited for a semaphore.
@@ -148,13 +150,10 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
     statement(UNBLOCK, &ids(jobs), &revs, vec![doc! { "$set": set }])
 }
 
-/// Returns the statement that buries documents that cannot be read, and so have no `rev` to go by.
-pub fn bury(transition: Transition, ids: &[&Bson]) -> Document {
-    let ids: Vec<Bson> = ids.iter().copied().cloned().collect();
-    let set = doc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
-    doc! {
-        "q": { "_id": { "$in": ids }, "state": transition.from.as_str() },
-        "u": { "$set": set, "$unset": { "due": "" } },
-        "multi": true,
-    }
+/// Returns the statement that buries a document that cannot be read, and so has no `rev` to go by.
+pub fn bury(transition: Transition, job: &Stored) -> Result<RawDocumentBuf> {
+    let mut guard = job.by_id()?;
+    guard.append(cstr!("state"), transition.from.as_str());
+    let set = rawdoc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
+    Ok(rawdoc! { "q": guard, "u": { "$set": set, "$unset": { "due": "" } } })
 }

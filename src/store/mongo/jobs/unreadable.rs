@@ -3,15 +3,16 @@
 
 use std::collections::HashMap;
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 
 use crate::job::transition::delivery::BURY;
 use crate::job::{Meta, QueueName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{fault, write};
+use crate::store::mongo::client::{fault, write_raw};
 use crate::store::mongo::jobs::document::{Row, salvaged, to_job};
 use crate::store::mongo::jobs::transitions;
+use crate::store::mongo::stored::Stored;
 use crate::store::{ListedJob, Result, chain};
 
 /// Returns a job as a list shows it.
@@ -25,22 +26,23 @@ pub fn listed(document: &Document) -> Result<ListedJob> {
 
 /// Makes these jobs dead, so that they are not found where jobs are looked for. An operator finds them among the dead. They
 /// keep their places in the lines of their groups.
-pub async fn bury(mongo: &Mongo, spoiled: &[&Document]) -> Result<()> {
+pub async fn bury(mongo: &Mongo, spoiled: &[&Stored]) -> Result<()> {
     let ids: Vec<&Bson> = spoiled.iter().filter_map(|document| document.get("_id")).collect();
     tracing::error!(?ids, "jobs that cannot be read are dead now");
     let database = mongo.connection.database().await?;
     for bury in BURY {
-        let mut by_queue: HashMap<Option<QueueName>, Vec<&Bson>> = HashMap::new();
-        for document in
-            spoiled.iter().filter(|document| document.get_str("state").ok() == Some(bury.from.as_str()))
-        {
-            let queue = Row(document).text("queue").ok();
-            by_queue.entry(queue).or_default().extend(document.get("_id"));
+        let mut by_queue: HashMap<Option<QueueName>, Vec<RawDocumentBuf>> = HashMap::new();
+        for document in spoiled {
+            // MongoDB may know a state that cannot be read here, and compares it.
+            if document.get_str("state").map_or(true, |state| state == bury.from.as_str()) {
+                let queue = Row(document).text("queue").ok();
+                by_queue.entry(queue).or_default().push(transitions::bury(bury, document)?);
+            }
         }
-        for (queue, ids) in by_queue {
+        for (queue, statements) in by_queue {
             let sent = mongo.counters.sending(&queue);
-            let statement = transitions::bury(bury, &ids);
-            let buried = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;
+            let updates: RawArrayBuf = statements.into_iter().collect();
+            let buried = write_raw(database, rawdoc! { "update": JOBS, "updates": updates }).await?;
             queue.iter().for_each(|queue| mongo.counters.moved(queue, bury.from, bury.to, buried));
             sent.answered();
         }

@@ -1,0 +1,192 @@
+//! Documents as they are stored, by whatever program.
+//!
+//! The driver reads a `Document` through serde, which refuses text that is not UTF-8 and takes a nested `{"$oid": …}` for
+//! extended JSON: one such document fails the whole read that meets it. Here each is read by itself, and always.
+
+use std::ops::Deref;
+
+use mongodb::bson::raw::RawBsonRef;
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, rawdoc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::store::{Result, StoreError};
+
+/// What is known of a document of which not all can be read.
+const KEPT: [&str; 3] = ["_id", "queue", "state"];
+
+/// A document as it is stored. A field that cannot be read is [`Bson::Undefined`], which no field accepts.
+#[derive(Debug, Clone, Default)]
+pub struct Stored {
+    document: Document,
+    /// Its bytes, where the document does not say all that is in them.
+    raw: Option<RawDocumentBuf>,
+}
+
+impl Stored {
+    /// Reads a document.
+    pub fn read(raw: RawDocumentBuf) -> Self {
+        let (mut document, mut is_exact) = (Document::new(), true);
+        for element in raw.iter_elements() {
+            let Ok(element) = element else {
+                // A name that is not UTF-8: what follows it is out of reach.
+                let lost = document.iter_mut().filter(|(name, _)| !KEPT.contains(&name.as_str()));
+                lost.for_each(|(_, value)| *value = Bson::Undefined);
+                is_exact = false;
+                break;
+            };
+            let name = element.key().as_str();
+            let read = element.value().ok().and_then(|read| value(read, &mut is_exact));
+            is_exact &= read.is_some();
+            if document.insert(name, read.unwrap_or(Bson::Undefined)).is_some() {
+                is_exact = false;
+                document.insert(name, Bson::Undefined); // twice the same name: MongoDB may mean the other one
+            }
+        }
+        Self { document, raw: (!is_exact).then_some(raw) }
+    }
+
+    fn raw(&self) -> Result<RawDocumentBuf> {
+        match &self.raw {
+            Some(raw) => Ok(raw.clone()),
+            None => RawDocumentBuf::try_from(&self.document).map_err(StoreError::internal),
+        }
+    }
+
+    /// Returns a document of its `_id` alone under another name, byte for byte.
+    fn id_as(&self, name: &str) -> Result<RawDocumentBuf> {
+        let raw = self.raw()?;
+        let id = raw.iter_elements().next().and_then(std::result::Result::ok);
+        let id = id.filter(|id| id.key().as_str() == "_id");
+        let id = id.ok_or_else(|| StoreError::internal("a document does not begin with its _id"))?;
+        let value = raw.as_bytes().iter().skip(4 + 1 + "_id\0".len()).take(id.size());
+        let mut bytes = vec![0; 4];
+        bytes.push(id.element_type() as u8);
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        bytes.extend(value);
+        bytes.push(0);
+        let length = i32::try_from(bytes.len()).map_err(StoreError::internal)?;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        RawDocumentBuf::from_bytes(bytes).map_err(StoreError::internal)
+    }
+
+    /// Returns its `_id` as a document.
+    pub fn id(&self) -> Result<RawDocumentBuf> {
+        self.id_as("_id")
+    }
+
+    /// Returns the filter that finds the document by its `_id`, whatever that is. A document with an operator's name in it is a
+    /// value here.
+    pub fn by_id(&self) -> Result<RawDocumentBuf> {
+        Ok(rawdoc! { "_id": self.id_as("$eq")? })
+    }
+
+    /// Returns the filter that finds the document, read as a whole, as long as all of it is as it was read.
+    pub fn as_read(&self) -> Result<RawDocumentBuf> {
+        let same = rawdoc! { "$eq": ["$$ROOT", { "$literal": self.raw()? }] };
+        Ok(rawdoc! { "_id": self.id_as("$eq")?, "$expr": same })
+    }
+}
+
+/// Returns the command that deletes what the filter finds, one at most.
+pub fn deletion(collection: &str, filter: RawDocumentBuf) -> RawDocumentBuf {
+    rawdoc! { "delete": collection, "deletes": [{ "q": filter, "limit": 1 }] }
+}
+
+fn value(raw: RawBsonRef<'_>, is_exact: &mut bool) -> Option<Bson> {
+    match raw {
+        RawBsonRef::Document(raw) => nested(raw, is_exact).map(Bson::Document),
+        RawBsonRef::Array(raw) => {
+            let items = raw.into_iter().map(|item| value(item.ok()?, is_exact));
+            items.collect::<Option<_>>().map(Bson::Array)
+        }
+        other => Bson::try_from(other).ok(),
+    }
+}
+
+fn nested(raw: &RawDocument, is_exact: &mut bool) -> Option<Document> {
+    let mut document = Document::new();
+    for field in raw {
+        let (name, field) = field.ok()?;
+        let field = value(field, is_exact)?;
+        *is_exact &= document.insert(name.as_str(), field).is_none();
+    }
+    Some(document)
+}
+
+impl Deref for Stored {
+    type Target = Document;
+
+    fn deref(&self) -> &Document {
+        &self.document
+    }
+}
+
+impl From<Document> for Stored {
+    fn from(document: Document) -> Self {
+        Self { document, raw: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Stored {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        RawDocumentBuf::deserialize(deserializer).map(Self::read)
+    }
+}
+
+impl Serialize for Stored {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.raw {
+            Some(raw) => raw.serialize(serializer),
+            None => self.document.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    /// Returns a document whose texts have bytes that are not UTF-8 in place of `?BAD`.
+    fn raw(document: &Document) -> RawDocumentBuf {
+        let mut bytes = document.to_vec().unwrap();
+        while let Some(at) = bytes.windows(4).position(|part| part == b"?BAD") {
+            bytes[at..at + 4].fill(0xff);
+        }
+        RawDocumentBuf::from_bytes(bytes).unwrap()
+    }
+
+    fn read(document: &Document) -> Stored {
+        Stored::read(raw(document))
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_one_field() {
+        let found = read(&doc! { "_id": "a", "text": "?BAD", "deep": { "list": [{ "?BAD": 1 }] }, "n": 1 });
+        assert_eq!(*found, doc! { "_id": "a", "text": Bson::Undefined, "deep": Bson::Undefined, "n": 1 });
+        let found = read(&doc! { "_id": "a", "state": "ready", "n": 1, "?BAD": 1, "lost": 1 });
+        assert_eq!(*found, doc! { "_id": "a", "state": "ready", "n": Bson::Undefined });
+    }
+
+    #[test]
+    fn names_of_extended_json_are_names() {
+        let document = doc! { "_id": { "$oid": 5 }, "d": { "$date": "x" }, "n": [{ "$numberLong": "1" }] };
+        let found = read(&document);
+        assert_eq!(*found, document);
+        let bytes = mongodb::bson::serialize_to_vec(&found).unwrap();
+        let found: Stored = mongodb::bson::deserialize_from_slice(&bytes).unwrap();
+        assert_eq!(*found, document);
+    }
+
+    #[test]
+    fn an_id_is_found_by_its_bytes() {
+        let found = read(&doc! { "_id": "?BAD", "n": 1 });
+        assert_eq!(found.get("_id"), Some(&Bson::Undefined));
+        assert_eq!(found.id().unwrap(), raw(&doc! { "_id": "?BAD" }));
+        let found = Stored::from(doc! { "_id": { "a": 1 }, "n": 1 });
+        assert_eq!(found.id().unwrap(), rawdoc! { "_id": { "a": 1 } });
+        assert_eq!(found.by_id().unwrap(), rawdoc! { "_id": { "$eq": { "a": 1 } } });
+    }
+}
