@@ -20,7 +20,7 @@ use crate::http::budget::Budget;
 use crate::http::session::Attempts;
 use crate::http::tls::Tls;
 use crate::http::{self, AppState, ServerInfo, Services, listen, peers};
-use crate::queue::{Maintenance, Queues, Readiness};
+use crate::queue::{self, Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{Mongo, MongoOptions};
 use crate::store::sqlite::{Location, SqliteStore};
@@ -74,9 +74,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (store, kind) = store(&config)?;
     let connections =
         listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
-    let mut options = config.queue.clone();
-    options.waiting = options.waiting.min(peers::may_wait(connections.connections));
-    let queues = Queues::new(store.clone(), options);
+    let waiting = config.queue.waiting.min(peers::may_wait(connections.connections));
+    let queues = Queues::new(store.clone(), queue::Options { waiting, ..config.queue.clone() });
     let readiness = Readiness::default();
     let maintenance = Maintenance::new(queues.clone(), readiness.clone());
     let mut driver = Driver::default();
@@ -100,16 +99,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let service = http::service(state, config.hosts.clone());
     let tls = connections.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let stop = CancellationToken::new();
-    let serving = tokio::spawn(listen::serve(
-        listener,
-        service,
-        connections,
-        tls,
-        budget,
-        stop.clone(),
-        config.shutdown,
-    ));
+    let (stop, drain) = (CancellationToken::new(), config.shutdown);
+    let serving = listen::serve(listener, service, connections, tls, budget, stop.clone(), drain);
+    let serving = tokio::spawn(serving);
     tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
 
     let listening_line = format!("listening on {scheme}://{address}");

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `push` | new jobs |
 //! | `reserve` | reserve and pop: claiming, waiting, giving back what its client did not receive |
+//! | `ask` | what a reserve or pop asks for |
 //! | `once` | reserves with an `Idempotency-Key` |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
 //! | `jobs` | read, change, cancel and browse jobs |
@@ -27,6 +28,7 @@
 
 mod access;
 mod alarm;
+mod ask;
 mod batches;
 mod bulk;
 mod credential;
@@ -61,6 +63,7 @@ use tokio_util::sync::CancellationToken;
 use self::access::KeyRing;
 pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
+pub use self::ask::{PopAsk, ReserveAsk, Room};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
 pub use self::credential::{Credential, Shown};
@@ -78,7 +81,6 @@ use self::quotas::Admission;
 pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
-pub use self::reserve::{PopAsk, ReserveAsk, Room};
 use self::rounds::RoundError;
 use self::semaphores::SemaphoreNotes;
 pub use self::settings::{Precondition, QueueView};

@@ -4,18 +4,18 @@
 //! wait any more, is given back at once, the attempt not counted.
 
 use std::collections::HashSet;
-use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::ask::{PopAsk, ReserveAsk, Room};
 use super::meter::Event;
-use super::once::{IdempotencyKey, Once};
+use super::once::Once;
 use super::pages::fitting;
 use super::rounds::{Item, Limits, RoundError, Rounds};
-use super::{Credential, Error, Queues, Result, Shared};
+use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
@@ -40,55 +40,6 @@ const POP_LEASE_MS: u64 = 30_000;
 const STAYED_AWAY: &str = "the store stayed away while the call waited";
 /// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
-
-/// How large a response may be at the moment.
-pub trait Room: Debug + Send + Sync {
-    /// Returns whether there is any.
-    fn is_left(&self) -> bool;
-
-    /// Returns the most bytes of jobs; a single job may be larger.
-    fn bytes(&self) -> usize;
-}
-
-/// A request for jobs to work on.
-#[derive(Debug, Clone)]
-pub struct ReserveAsk {
-    /// Where to take from, in this order.
-    pub queues: Vec<QueuePattern>,
-    /// The most jobs to take.
-    pub count: usize,
-    /// How long to wait for the first one, in milliseconds.
-    pub wait_ms: u64,
-    /// Whether there is a place to wait in, beside `limits.waiting`.
-    pub may_wait: bool,
-    /// How long the reservations last, in milliseconds; `None`: what each queue says.
-    pub lease_ms: Option<u64>,
-    /// The worker that asks.
-    pub worker: Option<WorkerName>,
-    /// Makes the request safe to repeat.
-    pub idempotency_key: Option<IdempotencyKey>,
-    /// What must hold for as long as it waits.
-    pub credential: Credential,
-    /// The room for the jobs, beside `limits.answer_bytes`.
-    pub room: Arc<dyn Room>,
-}
-
-/// A request for jobs to take away.
-#[derive(Debug, Clone)]
-pub struct PopAsk {
-    /// Where to take from.
-    pub queue: QueueName,
-    /// The most jobs to take.
-    pub count: usize,
-    /// How long to wait for the first one, in milliseconds.
-    pub wait_ms: u64,
-    /// Whether there is a place to wait in, beside `limits.waiting`.
-    pub may_wait: bool,
-    /// What must hold for as long as it waits.
-    pub credential: Credential,
-    /// The room for the jobs, beside `limits.answer_bytes`.
-    pub room: Arc<dyn Room>,
-}
 
 /// What a claim is for.
 #[derive(Clone)]

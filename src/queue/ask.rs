@@ -1,0 +1,56 @@
+//! What callers ask for when they reserve or pop.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::{Credential, IdempotencyKey};
+use crate::job::{QueueName, QueuePattern, WorkerName};
+
+/// How large a response may be at the moment.
+pub trait Room: Debug + Send + Sync {
+    /// Returns whether there is any.
+    fn is_left(&self) -> bool;
+
+    /// Returns the most bytes of jobs; a single job may be larger.
+    fn bytes(&self) -> usize;
+}
+
+/// A request for jobs to work on.
+#[derive(Debug, Clone)]
+pub struct ReserveAsk {
+    /// Where to take from, in this order.
+    pub queues: Vec<QueuePattern>,
+    /// The most jobs to take.
+    pub count: usize,
+    /// How long to wait for the first one, in milliseconds.
+    pub wait_ms: u64,
+    /// Whether there is a place to wait in, beside `limits.waiting`.
+    pub may_wait: bool,
+    /// How long the reservations last, in milliseconds; `None`: what each queue says.
+    pub lease_ms: Option<u64>,
+    /// The worker that asks.
+    pub worker: Option<WorkerName>,
+    /// Makes the request safe to repeat.
+    pub idempotency_key: Option<IdempotencyKey>,
+    /// What must hold for as long as it waits.
+    pub credential: Credential,
+    /// The room for the jobs, beside `limits.answer_bytes`.
+    pub room: Arc<dyn Room>,
+}
+
+/// A request for jobs to take away.
+#[derive(Debug, Clone)]
+pub struct PopAsk {
+    /// Where to take from.
+    pub queue: QueueName,
+    /// The most jobs to take.
+    pub count: usize,
+    /// How long to wait for the first one, in milliseconds.
+    pub wait_ms: u64,
+    /// Whether there is a place to wait in, beside `limits.waiting`.
+    pub may_wait: bool,
+    /// What must hold for as long as it waits.
+    pub credential: Credential,
+    /// The room for the jobs, beside `limits.answer_bytes`.
+    pub room: Arc<dyn Room>,
+}
