@@ -193,19 +193,20 @@ pub async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let need = route.as_ref().and_then(|route| need(request.method().as_str(), route.as_str()));
-    // What an operator changes is shown whole.
-    let may_be_large = need.is_some_and(|need| need.scopes().any(|scope| scope == Operate));
-    let room = if may_be_large { state.budget.check() } else { Ok(()) };
-    let granted = room.and_then(|()| grant(&state, route.as_ref(), &request));
-    let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
+    let admitted = grant(&state, route.as_ref(), &request).and_then(|granted| {
+        let call = route.as_ref().map(|route| (request.method().as_str(), route.as_str()));
+        if call.is_some_and(|call| SHOWN_WHOLE.contains(&call)) {
+            state.budget.check()?;
+        }
+        Ok((admit(&state.queues, &granted.caller)?, granted))
+    });
     let mut response = match admitted {
         Ok((permit, granted)) => {
             let granted = Granted(Arc::new(granted));
             request.extensions_mut().insert(granted.clone());
-            let act = Act::of(&request, granted);
+            let mut act = Act::of(&request, granted);
             let response = next.run(request).await;
-            act.into_iter().for_each(|act| act.log(response.status()));
+            act.iter_mut().for_each(|act| act.status = Some(response.status()));
             until_read(response, permit)
         }
         Err(problem) => problem.into_response(),
@@ -216,24 +217,37 @@ pub async fn guard(
     response
 }
 
-/// What somebody with a key does who may operate: logged, so that it can be found what a leaked key has done.
+/// The changes whose responses show what was changed, however large.
+const SHOWN_WHOLE: [(&str, &str); 4] = [
+    ("PATCH", "/v1/jobs/{id}"),
+    ("PUT", "/v1/schedules/{name}"),
+    ("POST", "/v1/schedules/{name}/pause"),
+    ("POST", "/v1/schedules/{name}/resume"),
+];
+
+/// What somebody with a key does who may operate: logged when it is over, so that it can be found what a leaked key has done.
 struct Act {
     granted: Granted,
     method: Method,
     path: String,
+    /// `None` where the client left before: it may be done all the same.
+    status: Option<StatusCode>,
 }
 
 impl Act {
     fn of(request: &Request, granted: Granted) -> Option<Self> {
         let is_one = granted.scope == Operate && !matches!(granted.caller, Caller::Anyone);
         let path = || request.uri().path().to_owned();
-        is_one.then(|| Self { granted, method: request.method().clone(), path: path() })
+        is_one.then(|| Self { granted, method: request.method().clone(), path: path(), status: None })
     }
+}
 
-    fn log(&self, status: StatusCode) {
-        let Self { granted, method, path } = self;
-        if status.is_success() {
-            tracing::info!(by = granted.caller.identity(), %method, path, "operated");
+impl Drop for Act {
+    fn drop(&mut self) {
+        let Self { granted, method, path, status } = self;
+        if status.is_none_or(|status| status.is_success() || status.is_server_error()) {
+            let status = status.map(|status| status.as_u16());
+            tracing::info!(by = granted.caller.identity(), %method, path, status, "operated");
         }
     }
 }

@@ -246,6 +246,9 @@ async fn beat(queues: Queues) {
     }
 }
 
+/// How long a repeat waits for its turn to read what the first one won.
+const TURN_WAIT: Duration = Duration::from_secs(10);
+
 impl Queues {
     /// Runs the request, or returns what it won when it ran before.
     pub(super) async fn reserve_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
@@ -292,7 +295,8 @@ impl Queues {
             },
             Opened::Finished { claim, ids } => {
                 // What it won may be large, and any number of repeats may come at once.
-                let turn = self.0.repeats.acquire().await;
+                let turn = tokio::time::timeout(TURN_WAIT, self.0.repeats.acquire()).await;
+                let turn = turn.map_err(|_| Error::RequestPending)?;
                 if !ask.room.is_left() {
                     return Err(Error::NoRoom);
                 }

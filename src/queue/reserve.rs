@@ -25,7 +25,9 @@ use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError, Weight as
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
 /// The most jobs of one while memory for responses is short.
-const COUNT_WHILE_SHORT: usize = 16;
+const COUNT_WHILE_SHORT: usize = 100;
+/// After how long a call that waits looks again whether there is memory for its response.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 /// The longest that a reserve or pop may wait, in milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.
@@ -240,7 +242,14 @@ impl Queues {
                 return Ok(Vec::new()); // no new work for a server that is about to stop
             }
             if !ask.room.is_left() {
-                return Err(Error::NoRoom);
+                // Who waits goes on waiting: one wake-up would else throw out all, one after the other.
+                let until = deadline.min(Instant::now() + NO_ROOM_PAUSE);
+                if ticket.is_none() || until == deadline {
+                    return Err(Error::NoRoom);
+                }
+                tokio::time::sleep_until(until).await;
+                self.check_credential(&ask.credential)?;
+                continue;
             }
             if let Some(ticket) = &ticket {
                 ticket.begin_query();

@@ -105,7 +105,7 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
 /// Reads the record of an earlier call. While it is pending, `until` only says when MongoDB may remove it.
 async fn earlier(mongo: &Mongo, request: &Request, found: &Document) -> Result<Earlier> {
     let row = Row(found);
-    let won = won(found);
+    let won = won(found)?;
     let until = row.time("until")?;
     Ok(Earlier {
         digest: digest(found)?,
@@ -140,9 +140,11 @@ async fn runs_until(mongo: &Mongo, request: &Request, found: &Document) -> Resul
     Ok(server.map_or(alive, |server| server.max(alive)).min(last))
 }
 
-fn won(found: &Document) -> Option<Vec<JobId>> {
-    let ids = found.get_array("ids").ok()?;
-    Some(ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect())
+fn won(found: &Document) -> Result<Option<Vec<JobId>>> {
+    let Some(ids) = found.get("ids") else { return Ok(None) };
+    // What is no list must not look like a request that is pending: it could be taken over for ever.
+    let ids = ids.as_array().ok_or_else(|| Row(found).fault("ids"))?;
+    Ok(Some(ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect()))
 }
 
 fn digest(found: &Document) -> Result<[u8; 32]> {

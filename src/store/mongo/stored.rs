@@ -100,7 +100,12 @@ fn value(raw: RawBsonRef<'_>, is_exact: &mut bool) -> Option<Bson> {
             let items = raw.into_iter().map(|item| value(item.ok()?, is_exact));
             items.collect::<Option<_>>().map(Bson::Array)
         }
-        other => Bson::try_from(other).ok(),
+        other => {
+            // Sorted options, or a scope with the same name twice: other bytes than those that were read.
+            *is_exact &=
+                !matches!(other, RawBsonRef::RegularExpression(_) | RawBsonRef::JavaScriptCodeWithScope(_));
+            Bson::try_from(other).ok()
+        }
     }
 }
 

@@ -114,7 +114,10 @@ numbers! {
 /// What is false is absent.
 impl Field for bool {
     fn read(row: &Row<'_>, name: &str) -> Result<Self> {
-        Ok(row.0.get_bool(name).unwrap_or(false))
+        match row.0.get(name) {
+            Some(Bson::Undefined) => Err(row.fault(name)),
+            _ => Ok(row.0.get_bool(name).unwrap_or(false)),
+        }
     }
 
     fn write(&self) -> Result<Option<Bson>> {
