@@ -212,6 +212,7 @@ mod one_store {
     on_one_store! {
         mongo:
         a_spoiled_document_stops_nothing_else
+        a_field_that_nobody_knows_keeps_no_job
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored
     }

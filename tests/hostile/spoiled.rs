@@ -231,3 +231,28 @@ pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
     })
     .await;
 }
+
+/// What another program adds to the documents that a commit and a claim write, in bytes that no driver reads.
+pub async fn a_field_that_nobody_knows_keeps_no_job(place: &Place) {
+    let server = Server::start(&place.url).await;
+    put(&server, "/v1/queues/work", json!({"max_reserved": 5, "rate": {"limit": 100, "per_ms": 1000}})).await;
+    let jobs =
+        json!({"jobs": [{"queue": "work", "payload": 1}, {"queue": "work", "payload": 2}], "sealed": true});
+    let (status, batch) = server.post("/v1/batches", jobs).await;
+    assert_eq!(status, 201, "{batch}");
+    let id = batch["id"].as_str().unwrap();
+    let first = server.reserve("work", json!({})).await.remove(0);
+    let database = database(place).await;
+    for (collection, id) in [("batches", id), ("limits", "work")] {
+        let all = database.collection::<Document>(collection);
+        let found = all.find_one(doc! { "_id": id }).await.unwrap();
+        let mut document = found.unwrap_or_else(|| panic!("no {collection}/{id}"));
+        document.insert("note", "?BAD");
+        replace(&database, collection, document).await;
+    }
+    assert_eq!(server.settle(&first, "commit", json!({})).await.0, 200);
+    let second = server.reserve("work", json!({})).await.remove(0);
+    assert_eq!(server.settle(&second, "commit", json!({})).await.0, 200);
+    let (_, batch) = server.get(&format!("/v1/batches/{id}")).await;
+    assert_eq!((&batch["done"], batch["finished_at"].is_string()), (&json!(2), true), "{batch}");
+}

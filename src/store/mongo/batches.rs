@@ -111,6 +111,16 @@ pub struct Counted<'a> {
     finishes: Vec<&'a Finish>,
 }
 
+/// What is read of a batch that is only counted.
+const COUNTED: [&str; 9] =
+    ["sealed", "pending", "done", "dead", "cancelled", "created_at", "finished_at", "purge_at", "callback"];
+
+/// Returns the projection of these fields. The driver cannot read the reply of a `findAndModify` in which any text is not UTF-8: one
+/// that another program added must not keep the jobs of a batch from ending.
+fn fields<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> Document {
+    names.into_iter().map(|name| ((*name).to_owned(), 1.into())).collect()
+}
+
 /// Counts jobs that end, in the order of the batches' ids. It must come first in its transaction: a
 /// transaction that conflicts here has done nothing in vain.
 pub async fn count<'a>(
@@ -134,7 +144,7 @@ pub async fn count<'a>(
         let update = batches
             .find_one_and_update(filter, doc! { "$inc": increments })
             .return_document(ReturnDocument::After)
-            .projection(doc! { "on_finished": 0 });
+            .projection(fields(&COUNTED));
         // There is none where another program named a batch that never was, or spoiled it.
         let found = Vec::from_iter(update.session(tx.session()).await?);
         counted.extend(readable(&found, to_batch).pop().map(|batch| Counted { batch, finishes }));
@@ -263,7 +273,9 @@ async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, B
         }
         What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
+    let known = fields(COUNTED.iter().chain(&["owner", "on_finished"]));
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
+    let update = update.projection(known);
     match update.session(tx.session()).await? {
         Some(found) => Ok(Ok(to_batch(&found)?)),
         None => {

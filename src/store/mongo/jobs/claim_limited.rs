@@ -154,7 +154,8 @@ impl Round<'_> {
         let update = limits
             .find_one_and_update(doc! { "_id": self.queue.as_str() }, update)
             .upsert(true)
-            .return_document(ReturnDocument::After);
+            .return_document(ReturnDocument::After)
+            .projection(doc! { "at": 1, "recent": 1 }); // not what another program added
         let found = update.session(tx.session()).await?.unwrap_or_default();
         let reserved = match max_reserved {
             Some(max) => Some((max, self.reserved(max, tx).await?)),
