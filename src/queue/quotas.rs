@@ -1,8 +1,9 @@
 //! Quotas: how many queues, workers, schedules, semaphores and idempotency keys there may be.
 //!
 //! A name that is new to this server is compared with a count at the store that is at most a second old, plus what was stored
-//! since and what calls in flight have taken places for. So a limit is exact for one server, but for calls whose outcome is
-//! unknown, and may be exceeded by what several servers add within the same second. At the limit
+//! since and what calls in flight have taken places for. What is stored during a count may be in both, until the next one. So one
+//! server never exceeds a limit, but for calls whose outcome is unknown, and may refuse for a second what there is still room for;
+//! several servers may exceed it by what they add within the same second. At the limit
 //! the store is asked which names exist already: existing names always keep working, and so do queues that were pushed to
 //! within the last minute. What is in use costs no call of the store.
 //!
