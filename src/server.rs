@@ -19,7 +19,7 @@ use crate::config::{Config, ConfigError, MongoTuning, StoreUrl};
 use crate::http::budget::Budget;
 use crate::http::session::Attempts;
 use crate::http::tls::Tls;
-use crate::http::{self, AppState, ServerInfo, Services, listen, peers};
+use crate::http::{self, AppState, ServerInfo, Services, listen, waiting};
 use crate::queue::{self, Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{Mongo, MongoOptions};
@@ -74,7 +74,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (store, kind) = store(&config)?;
     let connections =
         listen::Options { connections: connections_within_file_limit(&config), ..config.connections.clone() };
-    let waiting = config.queue.waiting.min(peers::may_wait(connections.connections));
+    let waiting = config.queue.waiting.min(waiting::may_wait(connections.connections));
     let queues = Queues::new(store.clone(), queue::Options { waiting, ..config.queue.clone() });
     let readiness = Readiness::default();
     let maintenance = Maintenance::new(queues.clone(), readiness.clone());

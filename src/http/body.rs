@@ -13,8 +13,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use super::budget::{Account, LARGE};
+use super::connection::Wire;
 use super::problem::{Code, Problem};
-use super::stream::Wire;
 use super::wire::{Refusal, TOO_LARGE};
 use super::{AppState, Limits, access};
 use crate::job::{Invalid, Payload};

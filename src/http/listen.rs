@@ -22,11 +22,13 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use super::budget::Budget;
-use super::peers::{self, Client, Peers, Share};
+use super::connection::Wire;
+use super::peers::{Peers, Share};
 use super::problem::Code;
 use super::session::{Peer, Source};
-use super::stream::{self, Stream, Wire};
+use super::stream::{self, Stream};
 use super::tls::{self, Encrypted, Tls};
+use super::waiting::{self, Client};
 use super::wire::{Bounds, Refusal};
 use crate::telemetry;
 
@@ -149,7 +151,7 @@ pub async fn serve<S, B>(
         tracing::warn!(%error, "cannot limit the buffers of connections");
     }
     let peers = Arc::new(Peers::new(options.connections_per_peer, options.trusted_proxies.clone()));
-    let waiting = Peers::new(peers::may_wait(options.connections_per_peer), Vec::new());
+    let waiting = Peers::new(waiting::may_wait(options.connections_per_peer), Vec::new());
     let shared = Arc::new(Shared { options, budget, waiting: Arc::new(waiting) });
     let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
     loop {

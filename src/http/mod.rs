@@ -5,6 +5,7 @@ pub mod answer;
 pub mod authority;
 pub mod body;
 pub mod budget;
+pub mod connection;
 pub mod listen;
 pub mod openapi;
 pub mod origin;
@@ -19,6 +20,7 @@ pub mod security;
 pub mod session;
 pub mod stream;
 pub mod tls;
+pub mod waiting;
 pub mod wire;
 
 use std::convert::Infallible;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::budget::Budget;
-use super::stream::Wire;
+use super::connection::Wire;
 
 /// The client of a connection as one that reads.
 pub struct Reader {

@@ -2,11 +2,8 @@
 //! writes to what it cannot parse by problems, and ends a connection whose client does not read.
 
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use super::budget::Budget;
-use super::peers::Peers;
+use super::connection::Wire;
 use super::problem::{Code, Problem};
 use super::reader::Reader;
 use super::wire::{Bounds, Framing, NOT_HTTP, Refusal, Refused};
@@ -28,51 +25,6 @@ use crate::telemetry;
 const LINGER: Duration = Duration::from_secs(10);
 /// The longest pause of such a client.
 const LINGER_PAUSE: Duration = Duration::from_secs(2);
-
-/// What the stream tells the handlers of its requests.
-#[derive(Debug)]
-pub struct Wire {
-    /// The peer.
-    pub address: IpAddr,
-    /// What each peer has waiting for jobs.
-    pub waiting: Arc<Peers>,
-    /// Why a body was not read to its end.
-    body: OnceLock<Refusal>,
-    /// Which request is refused, counted from 1, and why.
-    refused: OnceLock<(usize, Refusal)>,
-    /// How many requests there were.
-    requests: AtomicUsize,
-}
-
-impl Wire {
-    /// Returns what is known of a new connection.
-    pub fn new(address: IpAddr, waiting: Arc<Peers>) -> Self {
-        Self {
-            address,
-            waiting,
-            body: OnceLock::new(),
-            refused: OnceLock::new(),
-            requests: AtomicUsize::default(),
-        }
-    }
-
-    /// Counts a request, and returns why it is refused, if it is.
-    pub fn next_request(&self) -> Option<Refusal> {
-        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        self.refused.get().filter(|(refused, _)| *refused == request).map(|(_, refusal)| *refusal)
-    }
-
-    /// Returns how many requests there were.
-    pub fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// Returns why the body was not read to its end, if that is not the client's or the network's doing: it is too large,
-    /// or could be read in two ways.
-    pub fn body_refused(&self) -> Option<Refusal> {
-        self.body.get().copied()
-    }
-}
 
 /// The stream of a connection. See the module's documentation.
 pub struct Stream<S> {
@@ -195,13 +147,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
             // There is one at most.
             match within_body {
                 Some(good) => {
-                    let _ = this.wire.body.set(refusal);
+                    this.wire.refuse_body(refusal);
                     buf.set_filled(before + good);
                     if good == 0 {
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal.detail)));
                     }
                 }
-                None => drop(this.wire.refused.set((this.framing.heads(), refusal))),
+                None => this.wire.refuse(this.framing.heads(), refusal),
             }
         }
         Poll::Ready(Ok(()))

@@ -1,0 +1,63 @@
+//! What is known of one connection: who its peer is, and what its stream tells the handlers of its requests.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::peers::Peers;
+use super::wire::Refusal;
+
+/// What the stream tells the handlers of its requests.
+#[derive(Debug)]
+pub struct Wire {
+    /// The peer.
+    pub address: IpAddr,
+    /// What each peer has waiting for jobs.
+    pub waiting: Arc<Peers>,
+    /// Why a body was not read to its end.
+    body: OnceLock<Refusal>,
+    /// Which request is refused, counted from 1, and why.
+    refused: OnceLock<(usize, Refusal)>,
+    /// How many requests there were.
+    requests: AtomicUsize,
+}
+
+impl Wire {
+    /// Returns what is known of a new connection.
+    pub fn new(address: IpAddr, waiting: Arc<Peers>) -> Self {
+        Self {
+            address,
+            waiting,
+            body: OnceLock::new(),
+            refused: OnceLock::new(),
+            requests: AtomicUsize::default(),
+        }
+    }
+
+    /// Counts a request, and returns why it is refused, if it is.
+    pub fn next_request(&self) -> Option<Refusal> {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        self.refused.get().filter(|(refused, _)| *refused == request).map(|(_, refusal)| *refusal)
+    }
+
+    /// Returns how many requests there were.
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Says why the request of this number, counted from 1, is refused. There is one at most.
+    pub fn refuse(&self, request: usize, refusal: Refusal) {
+        let _ = self.refused.set((request, refusal));
+    }
+
+    /// Says why a body is not read to its end. There is one at most.
+    pub fn refuse_body(&self, refusal: Refusal) {
+        let _ = self.body.set(refusal);
+    }
+
+    /// Returns why the body was not read to its end, if that is not the client's or the network's doing: it is too large,
+    /// or could be read in two ways.
+    pub fn body_refused(&self) -> Option<Refusal> {
+        self.body.get().copied()
+    }
+}
