@@ -10,10 +10,11 @@ use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, InQueue};
-use crate::http::peers::Waiting;
+
 use crate::http::problem::ApiResult;
+use crate::http::waiting::Waiting;
 use crate::job::{Job, QueuePattern, WorkerName};
-use crate::queue::{PopAsk, Queues, ReserveAsk};
+use crate::queue::{IdempotencyKey, PopAsk, Queues, ReserveAsk};
 use crate::store::Weight as _;
 
 fn one() -> usize {
@@ -70,10 +71,32 @@ pub struct ReserveResponse {
     jobs: Vec<ReservedJob>,
 }
 
-async fn respond(queues: &Queues, budget: &Budget, by: &Granted, ask: ReserveAsk) -> ApiResult<Response> {
-    if let Some(worker) = &ask.worker {
+async fn respond(
+    queues: &Queues,
+    budget: &Budget,
+    waiting: Waiting,
+    by: &Granted,
+    idempotency_key: Option<IdempotencyKey>,
+    request: ReserveManyRequest,
+) -> ApiResult<Response> {
+    let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
+    if let Some(worker) = &worker {
         by.name("worker", worker.as_str())?;
     }
+    // A repeat waits for the first request, whatever it says itself.
+    let place = waiting.place(wait_ms > 0 || idempotency_key.is_some());
+    let (may_wait, credential, room) = (place.is_some(), by.credential.clone(), budget.room());
+    let ask = ReserveAsk {
+        queues: from,
+        count,
+        wait_ms,
+        may_wait,
+        lease_ms,
+        worker,
+        idempotency_key,
+        credential,
+        room,
+    };
     let jobs = queues.reserve(ask).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
@@ -104,21 +127,8 @@ pub async fn reserve(
 ) -> ApiResult<Response> {
     let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
-    let credential = by.credential.clone();
-    let (place, room) = (waiting.place(wait_ms > 0 || idempotency_key.is_some()), budget.room());
-    let may_wait = place.is_some();
-    let ask = ReserveAsk {
-        queues: from,
-        count,
-        wait_ms,
-        may_wait,
-        lease_ms,
-        worker,
-        idempotency_key,
-        credential,
-        room,
-    };
-    respond(&queues, &budget, &by, ask).await
+    let request = ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker };
+    respond(&queues, &budget, waiting, &by, idempotency_key, request).await
 }
 
 /// Reserve jobs of several queues
@@ -138,23 +148,8 @@ pub async fn reserve_many(
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveManyRequest>,
 ) -> ApiResult<Response> {
-    let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
-    let from = by.patterns(from)?;
-    let credential = by.credential.clone();
-    let (place, room) = (waiting.place(wait_ms > 0 || idempotency_key.is_some()), budget.room());
-    let may_wait = place.is_some();
-    let ask = ReserveAsk {
-        queues: from,
-        count,
-        wait_ms,
-        may_wait,
-        lease_ms,
-        worker,
-        idempotency_key,
-        credential,
-        room,
-    };
-    respond(&queues, &budget, &by, ask).await
+    let request = ReserveManyRequest { queues: by.patterns(request.queues)?, ..request };
+    respond(&queues, &budget, waiting, &by, idempotency_key, request).await
 }
 
 /// A request to pop jobs.
