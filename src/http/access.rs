@@ -193,13 +193,8 @@ pub async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let admitted = grant(&state, route.as_ref(), &request).and_then(|granted| {
-        let call = route.as_ref().map(|route| (request.method().as_str(), route.as_str()));
-        if call.is_some_and(|call| SHOWN_WHOLE.contains(&call)) {
-            state.budget.check()?;
-        }
-        Ok((admit(&state.queues, &granted.caller)?, granted))
-    });
+    let granted = grant(&state, route.as_ref(), &request);
+    let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
     let mut response = match admitted {
         Ok((permit, granted)) => {
             let granted = Granted(Arc::new(granted));
@@ -216,14 +211,6 @@ pub async fn guard(
     }
     response
 }
-
-/// The changes whose responses show what was changed, however large.
-const SHOWN_WHOLE: [(&str, &str); 4] = [
-    ("PATCH", "/v1/jobs/{id}"),
-    ("PUT", "/v1/schedules/{name}"),
-    ("POST", "/v1/schedules/{name}/pause"),
-    ("POST", "/v1/schedules/{name}/resume"),
-];
 
 /// What somebody with a key does who may operate: logged when it is over, so that it can be found what a leaked key has done.
 struct Act {

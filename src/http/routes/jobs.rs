@@ -214,10 +214,12 @@ pub struct EditRequest {
         (status = 409, description = "`wrong-state`", body = Problem, content_type = "application/problem+json")))]
 pub async fn edit(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     OfJob(id): OfJob,
     Body(request): Body<EditRequest>,
 ) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
+    budget.check()?; // the job is shown whole
     let payload = optional_payload(request.payload.as_deref(), "/payload")?;
     let edit = Edit { priority: request.priority, run_at: request.run_at, payload };
     let job = queues.edit(&id, edit, &by.caller.reach()).await?;

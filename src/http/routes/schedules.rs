@@ -179,11 +179,13 @@ pub async fn get(
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
     Body(rule): Body<ScheduleRule>,
 ) -> ApiResult<Response> {
+    budget.check()?; // the schedule is shown whole
     by.rule(&rule)?;
     let precondition = by.schedule_to_set(&queues, &name, precondition).await?;
     tagged(&by, queues.set_schedule(&name, rule, &precondition).await?)
@@ -245,10 +247,12 @@ pub async fn run(
         (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
+    budget.check()?; // the schedule is shown whole
     let precondition = by.schedule_to_change(&queues, &name, Precondition::None).await?;
     tagged(&by, queues.pause_schedule(&name, true, &precondition).await?)
 }
@@ -265,10 +269,12 @@ pub async fn pause(
         (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     Named(name): Named<ScheduleName>,
     _: Body<Nothing>,
 ) -> ApiResult<Response> {
+    budget.check()?; // the schedule is shown whole
     let precondition = by.schedule_to_start(&queues, &name).await?;
     tagged(&by, queues.pause_schedule(&name, false, &precondition).await?)
 }
