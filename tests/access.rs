@@ -84,6 +84,7 @@ mod several_servers {
     use super::access::keys::{
         a_key_changes_on_every_server_within_two_seconds,
         a_key_spoiled_past_a_server_ends_where_keys_are_listed, a_spoiled_key_opens_nothing,
+        an_act_whose_client_leaves_is_logged,
     };
 
     // An SQLite file has one server, and no other program writes to it.
@@ -94,6 +95,7 @@ mod several_servers {
         a_key_changes_on_every_server_within_two_seconds
         a_key_spoiled_past_a_server_ends_where_keys_are_listed
         a_spoiled_key_opens_nothing
+        an_act_whose_client_leaves_is_logged
     }
 }
 

@@ -246,6 +246,7 @@ mod bytes {
         unfinished_bodies_share_the_memory
         half_heads_take_little_memory
         slow_readers_keep_nobody_from_working
+        full_memory_stops_neither_work_nor_operators
         unread_responses_share_the_memory
         what_could_be_read_in_two_ways_is_refused
         every_refusal_is_a_problem

@@ -303,6 +303,34 @@ pub async fn acts_of_operators_are_logged(place: &Place) {
     assert!(acts.len() == 2 && is_of(acts[0], &id, "mail") && is_of(acts[1], "admin", "other"), "{logged}");
 }
 
+/// What is on its way may be done all the same. A pause point in the changes of jobs is only in one store; the log is the same for both.
+pub async fn an_act_whose_client_leaves_is_logged(place: &Place) {
+    let (log, points) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let environment = [
+        ("TAILBACK_AUTH__ADMIN_KEY", ADMIN),
+        ("TAILBACK_LOG__FILTER", "info"),
+        ("TAILBACK_FAULTS", points.path().to_str().unwrap()),
+    ];
+    let mut command = crate::common::server::command(&place.url, &environment);
+    command.stderr(log.reopen().unwrap());
+    let server = Server::of(command);
+    server.until_ready().await;
+    let (_, job) = post(&server, ADMIN, "/v1/queues/mail/jobs", json!({"payload": 1})).await;
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    std::fs::write(points.path().join("apply.planned"), "pause").unwrap();
+    let request = server.http.delete(format!("{}{path}", server.base)).bearer_auth(ADMIN);
+    let call = tokio::spawn(request.send());
+    until("it is worked on", || async { points.path().join("apply.planned.met").exists() }).await;
+    call.abort();
+    until("it is in the log", || async {
+        let logged = std::fs::read_to_string(log.path()).unwrap();
+        logged
+            .lines()
+            .any(|line| line.contains("operated") && line.contains("DELETE") && line.contains(&path))
+    })
+    .await;
+}
+
 /// In no log however long, and in nothing that operators look at.
 pub async fn keys_are_printed_nowhere(place: &Place) {
     let log = tempfile::NamedTempFile::new().unwrap();

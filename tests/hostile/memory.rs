@@ -209,6 +209,23 @@ pub async fn unread_responses_share_the_memory(place: &Place) {
     until("all is given back", || async { metric(&server, "tailback_http_memory_bytes").await == 0.0 }).await;
 }
 
+/// Reserves from a queue over a connection whose system reads little for the client, and waits for the beginning of the response.
+async fn reserve_unread(server: &Server, queue: &str, count: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    let address = server.base.trim_start_matches("http://").parse().unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    let request = format!(
+        "POST /v1/queues/{queue}/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: 11\r\n\r\n{{\"count\":{count}}}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut start = [0; 12];
+    assert_eq!(stream.peek(&mut start).await.unwrap(), start.len());
+    assert_eq!(std::str::from_utf8(&start), Ok("HTTP/1.1 200"));
+    stream
+}
+
 /// Reads a little at a time, for ever; ends when the server has closed the connection.
 async fn read_slowly(mut stream: TcpStream) {
     let mut part = vec![0; 8 << 10];
@@ -226,16 +243,7 @@ pub async fn slow_readers_keep_nobody_from_working(place: &Place) {
         for _ in 0..8 {
             server.push(&queue, json!({"payload": "x".repeat(MB / 2)})).await;
         }
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(64 << 10).unwrap(); // else the system reads for it
-        let address = server.base.trim_start_matches("http://").parse().unwrap();
-        let mut stream = socket.connect(address).await.unwrap();
-        let request = format!(
-            "POST /v1/queues/{queue}/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-             content-length: 11\r\n\r\n{{\"count\":8}}"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        assert_eq!(stream.peek(&mut [0]).await.unwrap(), 1, "its response waits for it");
+        let stream = reserve_unread(&server, &queue, 8).await;
         readers.push(tokio::spawn(read_slowly(stream)));
     }
     let large = json!({"payload": "x".repeat(MB - 10)});
@@ -246,5 +254,48 @@ pub async fn slow_readers_keep_nobody_from_working(place: &Place) {
     }
     // They go on reading, but too slowly.
     until("they are closed", || async { readers.iter().all(|reader| reader.is_finished()) }).await;
+    until("all is given back", || async { metric(&server, USED).await == 0.0 }).await;
+}
+
+pub async fn full_memory_stops_neither_work_nor_operators(place: &Place) {
+    let limits = [
+        ("TAILBACK_LIMITS__BODY_BYTES", "1048576"),
+        ("TAILBACK_LIMITS__MEMORY_BYTES", "8388608"),
+        ("TAILBACK_LIMITS__WRITE_WAIT_MS", "60000"),
+    ];
+    let server = Server::start_with(&place.url, &limits).await;
+    server.push("work", json!({"payload": 1})).await;
+    let held = server.reserve("work", json!({})).await.remove(0);
+    let delayed = server.push("work", json!({"payload": 1, "delay_ms": 600_000})).await;
+    let wait = |ms: u64| {
+        let request = server.http.post(format!("{}/v1/queues/later/reserve", server.base));
+        tokio::spawn(request.json(&json!({"wait_ms": ms})).send())
+    };
+    let waits = wait(60_000);
+    for _ in 0..9 {
+        server.push("large", json!({"payload": "x".repeat(1_000_000)})).await;
+    }
+    let mut unread = Vec::new();
+    for _ in 0..9 {
+        unread.push(reserve_unread(&server, "large", 1).await);
+    }
+    let refused = |(status, problem): (u16, Value)| {
+        assert_eq!((status, &problem["code"]), (503, &json!("overloaded")), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("limits.memory_bytes"), "{problem}");
+    };
+    refused(server.post("/v1/queues/work/reserve", json!({})).await);
+    refused(server.post("/v1/queues/work/pop", json!({})).await);
+    let path = format!("/v1/jobs/{delayed}");
+    refused(server.send(reqwest::Method::PATCH, &path, Some(json!({"priority": 1}))).await);
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    assert_eq!(server.post("/v1/queues/large/pause", json!({})).await.0, 200);
+    assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.0, 204);
+    // Who waits goes on waiting, also when there is a job, for as long as the call may.
+    server.push("later", json!({"payload": 1})).await;
+    assert_eq!(wait(300).await.unwrap().unwrap().status(), 503);
+    drop(unread);
+    let answer = waits.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.json::<Value>().await.unwrap()["jobs"].as_array().unwrap().len(), 1);
     until("all is given back", || async { metric(&server, USED).await == 0.0 }).await;
 }
