@@ -1,7 +1,7 @@
 //! Several servers over one MongoDB: whoever waits on one of them is woken by what happens on another. They
 //! look by themselves only once a minute, so that nothing but a signal explains an answer.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::{Client, Collection};
@@ -138,17 +138,22 @@ pub async fn nothing_is_told_that_nobody_waits_for(place: &Place) {
         one.push(["own", "work"][n % 2], json!({"payload": n})).await;
     }
     woken(since, own).await;
+    let waited = Instant::now();
     let waiter = wait_on(&other, &[&one], "mail").await;
-    until("it is told to look", || async { metric(&one, TOLD_ARRIVED).await == 1.0 }).await;
+    until("it is told to look", || async { metric(&one, TOLD_ARRIVED).await >= 1.0 }).await;
     for n in 0..20 {
         one.push("work", json!({"payload": n})).await;
     }
-    // A server that hears for the first time that another one waits tells it to look, and that is all.
-    assert_eq!(metric(&one, TOLD_ARRIVED).await, 1.0);
+    // A server that hears for the first time that another one waits tells it to look, and that is all. On a machine so busy that
+    // nothing is heard for ten seconds it is forgotten, and then heard for the first time again.
+    let told = metric(&one, TOLD_ARRIVED).await;
+    let is_slow = || waited.elapsed() >= Duration::from_secs(10);
+    assert!(told == 1.0 || is_slow(), "{told}");
     let since = Instant::now();
     let pushed = one.push("mail", json!({"payload": 1})).await;
     assert_eq!(woken(since, waiter).await, [pushed]);
-    assert_eq!(metric(&one, TOLD_ARRIVED).await, 2.0, "one was wanted");
+    let told_then = metric(&one, TOLD_ARRIVED).await;
+    assert!(told_then == told + 1.0 || (told_then > told && is_slow()), "one was wanted: {told_then}");
 }
 
 pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
@@ -173,8 +178,9 @@ pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
 
 pub async fn a_server_that_stops_is_not_told_any_more(place: &Place) {
     let [one, mut other] = servers(place).await;
+    let waited = Instant::now();
     let waiter = wait_on(&other, &[&one], "mail").await;
-    until("it is told to look", || async { metric(&one, TOLD_ARRIVED).await == 1.0 }).await;
+    until("it is told to look", || async { metric(&one, TOLD_ARRIVED).await >= 1.0 }).await;
     let heard = metric(&one, HEARD_WAITING).await;
     assert!(other.terminate().await.success());
     assert_eq!(waiter.await.unwrap(), (200, json!({"jobs": []})));
