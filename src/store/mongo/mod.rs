@@ -6,6 +6,7 @@
 //! | `stored` | documents as they are stored, also those that another program spoiled |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
+//! | `indexes` | indexes that are built when they are first needed |
 //! | `jobs` | pushing, claiming, changing and finding jobs |
 //! | `cache` | caches that save reads |
 //! | `figures` | how many jobs there are |
@@ -24,6 +25,7 @@ mod cache;
 mod client;
 mod clock;
 mod figures;
+mod indexes;
 mod jobs;
 mod keyed_mutex;
 mod migrate;
@@ -54,6 +56,7 @@ use self::figures::counts::Figures;
 
 use self::cache::{DeadlineCache, HeadCache};
 use self::figures::reconcile::Reconciler;
+use self::indexes::Indexes;
 use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
@@ -98,6 +101,7 @@ pub struct Mongo {
     figures: Figures,
     reconciler: Reconciler,
     signals: Arc<Signals>,
+    indexes: Indexes,
     last_write: LastWrite,
 }
 
@@ -108,6 +112,7 @@ impl Mongo {
         let connection = Arc::new(Connection::new(options));
         Self {
             counters: Counters::new(connection.clone()),
+            indexes: Indexes::new(connection.clone()),
             connection,
             clock: Clock::new(),
             many_queues: ManyQueues::default(),
@@ -182,6 +187,7 @@ impl Store for Mongo {
         self.connection.within(self.hello()).await?; // writes nothing: the collections are still to be made
         let migrated = migrate::migrate(self.connection.database().await?).await?;
         self.connection.within(self.connection.probe_validator()).await?;
+        self.indexes.tidy().await;
         Ok(migrated)
     }
 

@@ -75,6 +75,7 @@ fn deadline(meta: &Meta) -> Option<Timestamp> {
 /// Stores the jobs as they are, unless their ids are there.
 pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
     let now = mongo.now()?;
+    jobs.iter().for_each(|job| mongo.indexes.note(&job.meta));
     let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
     let collection = mongo.collection(JOBS).await?.clone_with_type();

@@ -131,6 +131,10 @@ impl Round<'_> {
                 return Ok(());
             }
             faults::point("apply.planned").await;
+            plans
+                .iter()
+                .filter_map(|(_, plan)| plan.written())
+                .for_each(|meta| self.mongo.indexes.note(meta));
             let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
             let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];

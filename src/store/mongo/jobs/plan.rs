@@ -140,6 +140,14 @@ impl Plan {
         }
     }
 
+    /// The job as it is once the plan is carried out, if it is still there then.
+    pub fn written(&self) -> Option<&Meta> {
+        match &self.step.next {
+            Next::Write { meta, .. } => Some(meta),
+            Next::Keep | Next::Delete => None,
+        }
+    }
+
     /// When the job expires that is not reserved once the plan is carried out.
     pub fn expires_at(&self) -> Option<Timestamp> {
         match &self.step.next {
