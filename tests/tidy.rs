@@ -324,7 +324,7 @@ const MONGO: [(&str, &[&str]); 39] = [
     ("clock", &[]),
     ("keyed_mutex", &[]),
     ("stored", &[]),
-    ("cache", &[]),
+    ("cache", &["clock"]),
     ("migrate", &["client", "stored"]),
     ("figures::counters", &["client"]),
     ("transaction", &["cache", "client", "figures::counters", "stored"]),
