@@ -324,7 +324,7 @@ const MONGO: [(&str, &[&str]); 40] = [
     ("clock", &[]),
     ("keyed_mutex", &[]),
     ("stored", &[]),
-    ("cache", &[]),
+    ("cache", &["clock"]),
     ("migrate", &["client", "stored"]),
     ("indexes", &["client", "migrate", "stored"]),
     ("figures::counters", &["client"]),

@@ -50,11 +50,11 @@ use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
-use self::clock::Clock;
+use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
 
-use self::cache::{DeadlineCache, HeadCache};
+use self::cache::{DeadlineCache, HeadCache, Position};
 use self::figures::reconcile::Reconciler;
 use self::indexes::Indexes;
 use self::jobs::document::date;
@@ -132,6 +132,15 @@ impl Mongo {
         Ok(self.connection.database().await?.collection(name))
     }
 
+    fn moment(&self) -> Result<Moment> {
+        self.clock.moment().ok_or_else(|| StoreError::unavailable("the store's clock has not been read yet"))
+    }
+
+    /// Jobs have become ready in these positions: they are stored, and no waiter has been woken yet.
+    fn note_ready<'a>(&self, positions: impl IntoIterator<Item = (&'a QueueName, Position)>) {
+        self.heads.note_ready(self.clock.moment(), positions);
+    }
+
     /// Asks for the time, and proves that writes reach a majority unless one just has: a primary that has lost its
     /// secondaries goes on to say hello.
     async fn prove(&self) -> Result<()> {
@@ -204,7 +213,7 @@ impl Store for Mongo {
     }
 
     fn now(&self) -> Result<Timestamp> {
-        self.clock.now().ok_or_else(|| StoreError::unavailable("the store's clock has not been read yet"))
+        self.moment().map(|moment| moment.at_least)
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

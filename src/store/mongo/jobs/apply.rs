@@ -425,7 +425,7 @@ impl Round<'_> {
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
         faults::point("apply.written").await;
-        self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
+        self.mongo.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
         let (mut all_known, mut index) = (true, 0);
         for (n, mut plan) in plans {
             plan.is_lost = deleted.is_err();

@@ -70,18 +70,19 @@ async fn claim(
     // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
     let (retry_until, end) = (begin + deadline / 2, begin + deadline);
+    let may_read_ahead = !admission::is_limited(queue, std::iter::empty(), rules);
     loop {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
             break;
         }
         let began = Instant::now();
-        let found = head::read(mongo, queue, wanted, *pop).await?;
+        let found = head::read(mongo, queue, wanted, *pop, may_read_ahead).await?;
         faults::point("claim.read").await;
         if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
-        let Heads { jobs: heads, read, large } = found;
+        let Heads { jobs: heads, read, large, rest, is_kept } = found;
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
@@ -90,13 +91,18 @@ async fn claim(
                 jobs.push(job);
             }
         }
+        if all_taken && let Some(rest) = rest {
+            mongo.heads.keep(queue, rest);
+        }
         let queue_is_empty = read < wanted && all_taken && !large;
+        // Where jobs that were read ahead are gone, others may be there: they are read at once.
+        let is_conflict = !all_taken && !is_kept;
         // Of large jobs, and after a conflict, fewer are enough; but no request ends without any.
         let all_have_some = won.iter().all(|jobs| !jobs.is_empty());
-        if queue_is_empty || ((large || !all_taken) && all_have_some) || Instant::now() >= retry_until {
+        if queue_is_empty || ((large || is_conflict) && all_have_some) || Instant::now() >= retry_until {
             break;
         }
-        if !all_taken {
+        if is_conflict {
             // Backoff with jitter: servers in step with each other would go on to read the same head at once.
             tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
         }

@@ -45,7 +45,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
         },
         push_plain(mongo, plain)
     );
-    mongo.heads.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
+    mongo.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
     for (n, answer) in [limited, bound, plain].into_iter().flatten() {
         answers[n] = Some(answer);
     }
