@@ -144,6 +144,18 @@ async fn a_start_drops_what_no_job_needs(place: &Place) {
     assert_eq!(there(&database).await, ["group", "key"]);
 }
 
+/// All of its jobs may have ended just now.
+async fn a_start_keeps_what_is_in_use_without_a_job(place: &Place) {
+    drop(Server::start(&place.url).await);
+    let database = database(&place.url).await;
+    make(&database, &RARE).await;
+    for collection in ["keys", "groups"] {
+        database.collection::<Document>(collection).insert_one(doc! { "_id": "mail/x" }).await.unwrap();
+    }
+    let _server = Server::start(&place.url).await;
+    assert_eq!(there(&database).await, ["group", "key"]);
+}
+
 async fn a_start_builds_what_is_needed_and_gone(place: &Place) {
     let points = tempfile::tempdir().unwrap();
     let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
@@ -164,7 +176,7 @@ async fn a_list_is_right_without_its_index(place: &Place) {
     let database = database(&place.url).await;
     let keyed = server.push("mail", json!({"payload": 1, "key": "k"})).await;
     server.push("mail", json!({"payload": 1})).await;
-    assert_eq!(listed(&server, "key=k").await, [keyed.clone()]);
+    assert_eq!(listed(&server, "key=k").await, std::slice::from_ref(&keyed));
     database.collection::<Document>("jobs").drop_index("key").await.unwrap();
     assert_eq!(listed(&server, "key=k").await, [keyed]);
     assert!(there(&database).await.is_empty(), "it is remembered");
@@ -194,6 +206,11 @@ async fn a_list_whose_index_takes_long_says_so(_: &Place) {
     let server = Server::start_with(&url, &[("TAILBACK_MONGODB__DEADLINE_MS", "4000")]).await;
     let hang = |mode: &str| doc! { "configureFailPoint": "hangAfterStartingIndexBuild", "mode": mode };
     let admin = Client::with_uri_str(mongod.url()).await.unwrap().database("admin");
+    server.push("other", json!({"payload": 1})).await; // in an empty collection nothing is built
+    let foreign: Vec<Document> = (0..10_001).map(|n| doc! { "_id": format!("F{n:05}") }).collect();
+    let jobs = Client::with_uri_str(&url).await.unwrap().default_database().unwrap();
+    let jobs_there = jobs.collection::<Document>("jobs"); // fewer are read without the index
+    jobs_there.insert_many(foreign).bypass_document_validation(true).await.unwrap();
     admin.run_command(hang("alwaysOn")).await.unwrap();
     let keyed = server.push("mail", json!({"payload": 1, "key": "k"})).await;
     let (status, problem) = server.get("/v1/queues/mail/jobs?key=k").await;
@@ -205,7 +222,6 @@ async fn a_list_whose_index_takes_long_says_so(_: &Place) {
     let list = async || server.get("/v1/queues/mail/jobs?key=k").await;
     until("it is built", || async { list().await.0 == 200 }).await;
     assert_eq!(listed(&server, "key=k").await, [keyed]);
-    let jobs = Client::with_uri_str(&url).await.unwrap().default_database().unwrap();
     let names: Vec<Document> = jobs
         .collection::<Document>("meta")
         .find(doc! { "_id": "indexes" })
@@ -217,12 +233,35 @@ async fn a_list_whose_index_takes_long_says_so(_: &Place) {
     assert!(names[0].get_bool("key").unwrap());
 }
 
+/// By default it would wait for every member, also for one that is down.
+async fn a_build_asks_for_a_majority_of_the_members(_: &Place) {
+    let mongod = OwnMongod::with_parameters(&["enableTestCommands=1"]).await;
+    let server = Server::start(&mongod.url()).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let client = Client::with_uri_str(mongod.url()).await.unwrap();
+    let database = client.default_database().unwrap();
+    database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
+    server.push("mail", json!({"payload": 1, "key": "k"})).await;
+    until_there(&database, &["key"]).await;
+    let profile = database.collection::<Document>("system.profile");
+    let built = doc! { "command.createIndexes": "jobs" };
+    until("the build is in the profile", || async {
+        profile.find_one(built.clone()).await.unwrap().is_some()
+    })
+    .await;
+    let built = profile.find_one(built.clone()).await.unwrap().unwrap();
+    let quorum = built.get_document("command").unwrap().get_str("commitQuorum");
+    assert_eq!(quorum.unwrap(), "majority", "{built}");
+}
+
 on_one_store! { mongo:
     a_job_that_no_list_has_costs_no_more_than_it_must
     the_first_job_brings_its_index
     what_is_stored_within_a_transaction_brings_its_index
     what_another_program_wrote_is_listed_too
     a_start_drops_what_no_job_needs
+    a_start_keeps_what_is_in_use_without_a_job
+    a_build_asks_for_a_majority_of_the_members
     a_start_builds_what_is_needed_and_gone
     a_list_is_right_without_its_index
     an_index_that_is_dropped_as_it_is_needed_is_built

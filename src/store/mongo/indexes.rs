@@ -6,9 +6,9 @@
 //! So they are there only in databases that have had a job for them, may come after that job, and that one is there is
 //! remembered without asking.
 //!
-//! The document `indexes` of `meta` names those that were needed, for ever. A start drops the others where they list no job. One that
-//! begins to need an index names it there before it looks whether the index is there; one that has dropped an index looks there
-//! again, and builds what is named: in either order of the two, the index is there in the end.
+//! The document `indexes` of `meta` names those that were needed, for ever. A start drops the others where they list no job and
+//! nothing else shows that the feature is used. One that begins to need an index names it there before it asks for it; one that has
+//! dropped indexes looks there again, and builds what is named: in either order of the two, the index is there in the end.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,9 +23,12 @@ use tokio::sync::oneshot;
 
 use crate::faults;
 use crate::job::Meta;
+use crate::store::mongo::BATCHES;
+use crate::store::mongo::GROUPS;
 use crate::store::mongo::JOBS;
+use crate::store::mongo::KEYS;
 use crate::store::mongo::META;
-use crate::store::mongo::client::{Connection, fault};
+use crate::store::mongo::client::{Connection, INDEX_NOT_FOUND, code, fault};
 use crate::store::mongo::migrate;
 use crate::store::mongo::stored::Stored;
 use crate::store::{Filter, Result, StoreError, chain};
@@ -34,8 +37,12 @@ use crate::store::{Filter, Result, StoreError, chain};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// When what could not be built is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// When a build that has not ended is asked for again, which joins it: the connection to the one who replies may be dead.
+const BUILD_AGAIN: Duration = Duration::from_secs(600);
 /// How long a drop waits for transactions that hold `jobs`; everything else waits behind it.
 const DROP_WAITS_MS: i32 = 1000;
+/// So many jobs are quickly read without an index.
+const FEW: u64 = 10_000;
 
 /// An index of `jobs` that is built when it is first needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,6 +81,16 @@ impl Rare {
         }
     }
 
+    /// The collection that has documents where the feature is in use, also while no job is in the index.
+    fn shown_by(self) -> Option<&'static str> {
+        match self {
+            Self::Key => Some(KEYS),
+            Self::Group => Some(GROUPS),
+            Self::Batch => Some(BATCHES),
+            Self::DeadLettered => None,
+        }
+    }
+
     fn lists(self, meta: &Meta) -> bool {
         match self {
             Self::Key => meta.key.is_some(),
@@ -105,8 +122,10 @@ type Build = Shared<oneshot::Receiver<Result<()>>>;
 /// What is known of one index.
 #[derive(Default)]
 struct Known {
-    /// Until when it is taken for granted, or given up for now.
+    /// Until when it is not asked for: it was there, or could not be built.
     until: Option<Instant>,
+    /// Whether it was there when it was last asked for.
+    is_there: bool,
     build: Option<Build>,
 }
 
@@ -140,92 +159,124 @@ impl Indexes {
         if known.until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        let begin = || {
-            let (done, build) = oneshot::channel();
-            tokio::spawn(self.clone().build(rare, done));
-            build.shared()
-        };
-        Some(known.build.get_or_insert_with(begin).clone())
+        if let Some(build) = known.build.as_ref().filter(|build| (*build).clone().now_or_never().is_none()) {
+            return Some(build.clone());
+        }
+        let (done, build) = oneshot::channel();
+        let build: Build = build.shared();
+        known.build = Some(build.clone());
+        tokio::spawn(self.clone().build(rare, done));
+        Some(build)
     }
 
-    /// Waits for the index, but not for long: in a large collection it takes a while. Where it cannot be built, the
-    /// list is read without it.
+    /// Waits for the index, but not for long: in a large collection it takes a while. Where it was there, it is taken for granted;
+    /// where it cannot be built, the list is read without it.
     pub async fn need(&self, rare: Rare) -> Result<()> {
         let Some(build) = self.want(rare) else { return Ok(()) };
-        match tokio::time::timeout(self.connection.deadline() / 2, build).await {
-            Ok(Ok(Err(error @ StoreError::Unavailable(_)))) => Err(error),
-            Ok(_) => Ok(()),
-            Err(_) => Err(StoreError::Building),
+        if self.known(rare).is_there {
+            return Ok(());
         }
+        let (connection, half) = (&self.connection, self.connection.deadline() / 2);
+        if tokio::time::timeout(half, build).await.is_ok() {
+            return Ok(());
+        }
+        let jobs = jobs(connection.database().await?);
+        let count = jobs.estimated_document_count().await.map_err(fault)?;
+        if count <= FEW { Ok(()) } else { Err(StoreError::Building) }
     }
 
     async fn build(self, rare: Rare, done: oneshot::Sender<Result<()>>) {
-        let built = self.ensure(rare).await;
+        let asked = tokio::time::timeout(BUILD_AGAIN, self.ensure(rare)).await;
+        let built = asked.unwrap_or_else(|_| Err(StoreError::unavailable("the build goes on")));
         if let Err(error) = &built {
             let index = rare.name();
             tracing::warn!(
                 index,
                 error = chain(error),
-                "an index of the jobs could not be built; lists are slow"
+                "an index of the jobs is not built; some lists are slow"
             );
         }
-        let rest = if built.is_ok() { REMEMBERED } else { AFTER_FAILURE };
-        *self.known(rare) = Known { until: Some(Instant::now() + rest), build: None };
+        let is_there = built.is_ok();
+        let rest = if is_there { REMEMBERED } else { AFTER_FAILURE };
+        *self.known(rare) = Known { until: Some(Instant::now() + rest), is_there, build: None };
         let _ = done.send(built); // all who waited may have left
     }
 
+    /// Asks for the index, whether or not it is there: MongoDB lists also indexes that are not built yet, and who asks for one
+    /// of those waits for it.
     async fn ensure(&self, rare: Rare) -> Result<()> {
         let connection = &self.connection;
         let database = connection.database().await?;
         connection.within(record(database, rare)).await?;
         faults::point("indexes.recorded").await;
-        let jobs = jobs(database);
-        if connection.within(names(&jobs)).await?.contains(rare.name()) {
-            return Ok(());
+        let (jobs, index, began) = (jobs(database), rare.name(), Instant::now());
+        let is_new = !connection.within(names(&jobs)).await?.contains(index);
+        if is_new {
+            let count = async { jobs.estimated_document_count().await.map_err(fault) };
+            let jobs = connection.within(count).await?;
+            tracing::info!(index, jobs, "an index is needed for the first time, and is being built");
         }
-        let (index, began) = (rare.name(), Instant::now());
-        let count = connection.within(async { jobs.estimated_document_count().await.map_err(fault) }).await?;
-        tracing::info!(index, jobs = count, "an index is needed for the first time, and is being built");
-        let command = doc! { "createIndexes": JOBS, "indexes": [migrate::index(rare.name())?] };
-        migrate::execute(database, command).await?; // as long as it takes
-        tracing::info!(index, took_ms = began.elapsed().as_millis() as u64, "the index is built");
+        // By default it would wait for every member, also for one that is down.
+        let command = doc! {
+            "createIndexes": JOBS, "indexes": [migrate::index(rare.name())?], "commitQuorum": "majority",
+        };
+        migrate::execute(database, command).await?;
+        if is_new {
+            tracing::info!(index, took_ms = began.elapsed().as_millis() as u64, "the index is built");
+        }
         Ok(())
     }
 
     /// Drops those that were never needed, and builds what is needed and gone. What fails is tried again at the next start.
     pub async fn tidy(&self) {
-        if let Err(error) = self.drop_unused().await {
-            tracing::info!(error = chain(&error), "indexes that no job needs could not be dropped");
+        let mut done = Ok(());
+        for rare in Rare::ALL {
+            done = done.and(self.drop_unused(rare).await);
+        }
+        if let Err(error) = done.and(self.build_needed().await) {
+            tracing::info!(error = chain(&error), "the indexes that no job needs could not all be dropped");
         }
     }
 
-    async fn drop_unused(&self) -> Result<()> {
+    async fn drop_unused(&self, rare: Rare) -> Result<()> {
         let connection = &self.connection;
         let database = connection.database().await?;
-        let jobs = jobs(database);
-        let needed = connection.within(recorded(database)).await?;
-        let there = connection.within(names(&jobs)).await?;
-        for rare in Rare::ALL.into_iter().filter(|rare| !needed.contains(rare) && there.contains(rare.name()))
-        {
-            let listed = doc! { rare.field(): { "$exists": true } };
-            let hint = Hint::Name(rare.name().to_owned());
-            let one = async { jobs.find_one(listed).hint(hint).await.map_err(fault) };
-            if connection.within(one).await?.is_some() {
-                connection.within(record(database, rare)).await?;
-                continue;
-            }
-            faults::point("indexes.unused").await;
-            let drop = doc! { "dropIndexes": JOBS, "index": rare.name(), "maxTimeMS": DROP_WAITS_MS };
-            connection.within(migrate::execute(database, drop)).await?;
+        let is_there = connection.within(names(&jobs(database))).await?.contains(rare.name());
+        if !is_there || connection.within(recorded(database)).await?.contains(&rare) {
+            return Ok(());
         }
-        let there = connection.within(names(&jobs)).await?;
-        for rare in connection.within(recorded(database)).await? {
-            if !there.contains(rare.name()) {
-                self.want(rare);
-            }
+        if connection.within(is_used(database, rare)).await? {
+            return connection.within(record(database, rare)).await;
         }
+        faults::point("indexes.unused").await;
+        let drop = doc! { "dropIndexes": JOBS, "index": rare.name(), "maxTimeMS": DROP_WAITS_MS };
+        match connection.within(async { Ok(database.run_command(drop).await) }).await? {
+            Err(error) if code(&error) != Some(INDEX_NOT_FOUND) => Err(fault(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to build what was needed and is gone: another server may have needed it while it was dropped.
+    async fn build_needed(&self) -> Result<()> {
+        let database = self.connection.database().await?;
+        let there = self.connection.within(names(&jobs(database))).await?;
+        let needed = self.connection.within(recorded(database)).await?;
+        let gone = needed.into_iter().filter(|rare| !there.contains(rare.name()));
+        gone.for_each(|rare| drop(self.want(rare)));
         Ok(())
     }
+}
+
+/// Whether there is a job in the index, or anything else of the feature.
+async fn is_used(database: &Database, rare: Rare) -> Result<bool> {
+    let listed = doc! { rare.field(): { "$exists": true } };
+    let one =
+        jobs(database).find_one(listed).hint(Hint::Name(rare.name().to_owned())).await.map_err(fault)?;
+    let shown = match rare.shown_by() {
+        Some(name) => database.collection::<Stored>(name).find_one(doc! {}).await.map_err(fault)?,
+        None => None,
+    };
+    Ok(one.or(shown).is_some())
 }
 
 fn jobs(database: &Database) -> Collection<Stored> {

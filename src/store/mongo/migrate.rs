@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::store::migrations::migrations;
 use crate::store::mongo::JOBS;
-use crate::store::mongo::client::{INDEX_NOT_FOUND, NAMESPACE_EXISTS, code, durable_document, fault};
+use crate::store::mongo::client::{NAMESPACE_EXISTS, code, durable_document, fault};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
@@ -81,14 +81,14 @@ pub fn index(wanted: &str) -> Result<Document> {
     Err(StoreError::internal(format_args!("no migration has the index {wanted}")))
 }
 
-/// Runs a command that changes the schema, and passes over what is there, or gone, already.
+/// Runs a command that changes the schema, and passes over a collection that is there already.
 pub async fn execute(database: &Database, command: Document) -> Result<()> {
     // The first key of a command is its name, and must stay the first.
     let mut command = command;
     command.insert("writeConcern", Bson::Document(durable_document()));
     match database.run_command(command).await {
         Ok(_) => Ok(()),
-        Err(error) if matches!(code(&error), Some(NAMESPACE_EXISTS | INDEX_NOT_FOUND)) => Ok(()),
+        Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => Ok(()),
         Err(error) => Err(fault(error)),
     }
 }

@@ -17,7 +17,7 @@ pub(super) const KEPT_FOR: Duration = Duration::from_millis(100);
 /// How many times as many jobs are read as are asked for.
 const TIMES: usize = 4;
 /// The most jobs that are read at once where that is more than what is asked for.
-const JOBS_MAX: usize = 256;
+const JOBS_MAX: usize = 128;
 /// The most bytes of one queue: larger payloads are not read ahead.
 pub const AHEAD_BYTES: usize = 1 << 20;
 /// The most bytes of all queues together.

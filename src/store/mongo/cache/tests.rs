@@ -312,7 +312,7 @@ fn bytes_are_bounded() {
 
 #[test]
 fn reading_ahead_is_for_queues_where_it_pays() {
-    for (wanted, limit) in [(1, 4), (40, 160), (64, 256), (100, 200), (129, 129), (1000, 1000)] {
+    for (wanted, limit) in [(1, 4), (20, 80), (40, 120), (64, 128), (65, 65), (1000, 1000)] {
         assert_eq!(Bench::new().busy(wanted).limit, limit);
     }
     let bench = Bench::new();

@@ -257,7 +257,11 @@ impl Round<'_> {
                 return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
             }
             (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
-            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => Proof::done(plan),
+            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => {
+                // It may have landed after it was noted, and a claim have read in between.
+                self.mongo.note_ready(plan.position());
+                Proof::done(plan)
+            }
             (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
             // A forced cancel, this one or another.
             (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
