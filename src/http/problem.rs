@@ -286,7 +286,9 @@ impl From<Error> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let code = match &error {
-            StoreError::Unavailable(_) | StoreError::Unsuitable(_) => Code::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::Building | StoreError::Unsuitable(_) => {
+                Code::StoreUnavailable
+            }
             StoreError::Full(_) => Code::StoreFull,
             StoreError::Unreadable(_) => Code::Unreadable,
             StoreError::Internal(_) => Code::Internal,

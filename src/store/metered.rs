@@ -83,7 +83,7 @@ async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<
 
 fn note(call: &'static str, error: &StoreError) {
     let kind = match error {
-        StoreError::Unavailable(_) => "unavailable",
+        StoreError::Unavailable(_) | StoreError::Building => "unavailable",
         StoreError::Full(_) => "full",
         StoreError::Unsuitable(_) => "unsuitable",
         StoreError::Unreadable(_) => "unreadable",

@@ -72,6 +72,9 @@ pub enum StoreError {
     /// The database cannot be reached, has no primary, or took too long. A retry may succeed.
     #[error("the store cannot be reached at the moment")]
     Unavailable(#[source] Cause),
+    /// The index that serves this is being built, once, in a store with many jobs. A retry succeeds when it is there.
+    #[error("the index that serves this is being built, once; with many jobs that takes a while")]
+    Building,
     /// The database has no room left. Nothing was stored.
     #[error("the store has no room left; nothing was stored")]
     Full(#[source] Cause),

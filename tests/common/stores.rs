@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use tailback::store::Store;
 use tailback::store::mongo::{Mongo, MongoOptions};
 use tailback::store::sqlite::{Location, SqliteStore};
+use tailback::store::{Signals as _, Store};
+
+use tokio::task::JoinHandle;
 
 use super::mongod;
 use super::server::PATIENCE;
@@ -29,11 +32,16 @@ impl Fixture {
         Self { store, tidy: Box::pin(async move { home.close().unwrap() }) }
     }
 
-    /// A new database on the MongoDB of this run.
+    /// A new database on the MongoDB of this run. The store knows that it is alone, and so it reads ahead.
     pub async fn mongo() -> Self {
         let url = mongod::mongodb_url();
         let store = open_mongo(&url).await;
-        Self { store, tidy: Box::pin(async move { mongod::drop_database(&url).await }) }
+        let listening = listen(&store);
+        let tidy = Box::pin(async move {
+            listening.abort();
+            mongod::drop_database(&url).await;
+        });
+        Self { store, tidy }
     }
 
     /// Closes the store and removes what it has stored.
@@ -56,4 +64,10 @@ pub async fn open_mongo(url: &str) -> Arc<Mongo> {
     let store = Arc::new(Mongo::new(options));
     store.migrate().await.unwrap();
     store
+}
+
+/// Lets a store find out, again and again, whether other servers are there, and say that it is, as a server does.
+pub fn listen(store: &Arc<Mongo>) -> JoinHandle<()> {
+    let mut signals = store.signals().unwrap();
+    tokio::spawn(async move { while signals.next().await.is_some() {} })
 }

@@ -17,6 +17,7 @@ use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each, write_raw};
+use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{Row, date, put_json, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
@@ -77,7 +78,10 @@ impl Batches for Mongo {
     ) -> Result<Vec<JobId>> {
         let behind = doc! { "$gt": after.map_or("", JobId::as_str) };
         let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked"] } };
-        let find = query::all(self, filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit);
+        let find = async {
+            self.indexes.need(Rare::Batch).await?;
+            query::all(self, filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit).await
+        };
         let found = self.connection.within(find).await?;
         Ok(readable(&found, |document| Row(document).text("_id")))
     }

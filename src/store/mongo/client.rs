@@ -215,6 +215,8 @@ const UNAUTHORIZED: i32 = 13;
 pub const DUPLICATE_KEY: i32 = 11000;
 /// MongoDB's `DocumentValidationFailure`: what this server writes is valid, so that it comes from what another wrote.
 pub const NOT_VALID: i32 = 121;
+/// MongoDB's `IndexNotFound`.
+pub const INDEX_NOT_FOUND: i32 = 27;
 /// MongoDB's `NamespaceExists`.
 pub const NAMESPACE_EXISTS: i32 = 48;
 

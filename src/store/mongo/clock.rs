@@ -20,6 +20,17 @@ pub struct Clock {
     readings: Mutex<VecDeque<Reading>>,
 }
 
+/// A moment, and what the store's clock shows then.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// By this server's monotonic clock.
+    pub instant: Instant,
+    /// What the store's clock shows at least.
+    pub at_least: Timestamp,
+    /// What the store's clock shows at most.
+    pub at_most: Timestamp,
+}
+
 /// What the store's clock showed when the clock was started, in milliseconds.
 struct Reading {
     at_least: i64,
@@ -48,19 +59,20 @@ impl Clock {
         }
     }
 
-    /// What the store's clock shows now, once it has been read.
-    pub fn now(&self) -> Option<Timestamp> {
+    /// What is known of the time now, once the store's clock has been read.
+    pub fn moment(&self) -> Option<Moment> {
         let readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let base = readings.iter().map(|reading| reading.at_least).max()?;
-        Some(Timestamp::from_millis(base + self.elapsed_ms(Instant::now())))
+        let at_least = readings.iter().map(|reading| reading.at_least).max()?;
+        // By the most careful of the readings, since that clock may have been stepped forward between them.
+        let at_most = readings.iter().map(|reading| reading.at_most).max()?;
+        let instant = Instant::now();
+        let shown = |base: i64| Timestamp::from_millis(base + self.elapsed_ms(instant));
+        Some(Moment { instant, at_least: shown(at_least), at_most: shown(at_most) })
     }
 
-    /// What the store's clock shows now at most, once it has been read: by the most careful of the readings, since that
-    /// clock may have been stepped forward between them.
+    /// What the store's clock shows now at most, once it has been read.
     pub fn latest(&self) -> Option<Timestamp> {
-        let readings = self.readings.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let base = readings.iter().map(|reading| reading.at_most).max()?;
-        Some(Timestamp::from_millis(base + self.elapsed_ms(Instant::now())))
+        self.moment().map(|moment| moment.at_most)
     }
 }
 
@@ -73,18 +85,18 @@ mod tests {
     #[test]
     fn the_best_reading_counts_until_it_is_old() {
         let clock = Clock::new();
-        assert_eq!(clock.now(), None);
+        assert!(clock.moment().is_none());
         let arrival = Instant::now();
         clock.read(Timestamp::from_millis(5_000_000), arrival, arrival);
         // An answer that was five seconds on its way shows an old time.
         clock.read(Timestamp::from_millis(5_000_000), arrival, arrival + Duration::from_secs(5));
-        let now = clock.now().unwrap().millis();
+        let now = clock.moment().unwrap().at_least.millis();
         assert!((4_999_990..5_001_000).contains(&now), "{now}");
         assert!(clock.latest().unwrap().millis() > now);
         // The store's clock was set back by an hour.
         for _ in 0..READINGS {
             clock.read(Timestamp::from_millis(1_400_000), Instant::now(), Instant::now());
         }
-        assert!(clock.now().unwrap().millis() < 1_500_000);
+        assert!(clock.moment().unwrap().at_least.millis() < 1_500_000);
     }
 }

@@ -11,6 +11,7 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use sha2::{Digest as _, Sha256};
 
 use crate::store::migrations::migrations;
+use crate::store::mongo::JOBS;
 use crate::store::mongo::client::{NAMESPACE_EXISTS, code, durable_document, fault};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
@@ -64,7 +65,24 @@ fn commands(name: &str, text: &str) -> Result<Vec<Document>> {
         .collect()
 }
 
-async fn execute(database: &Database, command: Document) -> Result<()> {
+/// Returns an index of `jobs` as the migrations have it.
+pub fn index(wanted: &str) -> Result<Document> {
+    for (name, text) in MIGRATIONS {
+        let of_jobs = |command: &Document| command.get_str("createIndexes").is_ok_and(|of| of == JOBS);
+        for command in commands(name, text)?.into_iter().filter(of_jobs) {
+            let indexes = command.get_array("indexes").into_iter().flatten();
+            let mut indexes = indexes.filter_map(|index| index.as_document());
+            if let Some(index) = indexes.find(|index| index.get_str("name").is_ok_and(|name| name == wanted))
+            {
+                return Ok(index.clone());
+            }
+        }
+    }
+    Err(StoreError::internal(format_args!("no migration has the index {wanted}")))
+}
+
+/// Runs a command that changes the schema, and passes over a collection that is there already.
+pub async fn execute(database: &Database, command: Document) -> Result<()> {
     // The first key of a command is its name, and must stay the first.
     let mut command = command;
     command.insert("writeConcern", Bson::Document(durable_document()));

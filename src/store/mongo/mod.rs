@@ -6,6 +6,7 @@
 //! | `stored` | documents as they are stored, also those that another program spoiled |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
+//! | `indexes` | indexes that are built when they are first needed |
 //! | `jobs` | pushing, claiming, changing and finding jobs |
 //! | `cache` | caches that save reads |
 //! | `figures` | how many jobs there are |
@@ -24,6 +25,7 @@ mod cache;
 mod client;
 mod clock;
 mod figures;
+mod indexes;
 mod jobs;
 mod keyed_mutex;
 mod migrate;
@@ -48,12 +50,13 @@ use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
 use self::client::{Connection, fault};
-use self::clock::Clock;
+use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
 
-use self::cache::{DeadlineCache, HeadCache};
+use self::cache::{DeadlineCache, HeadCache, Position};
 use self::figures::reconcile::Reconciler;
+use self::indexes::Indexes;
 use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
 use self::keyed_mutex::KeyedMutex;
@@ -98,6 +101,7 @@ pub struct Mongo {
     figures: Figures,
     reconciler: Reconciler,
     signals: Arc<Signals>,
+    indexes: Indexes,
     last_write: LastWrite,
 }
 
@@ -108,6 +112,7 @@ impl Mongo {
         let connection = Arc::new(Connection::new(options));
         Self {
             counters: Counters::new(connection.clone()),
+            indexes: Indexes::new(connection.clone()),
             connection,
             clock: Clock::new(),
             many_queues: ManyQueues::default(),
@@ -125,6 +130,15 @@ impl Mongo {
 
     async fn collection(&self, name: &str) -> Result<Collection<Stored>> {
         Ok(self.connection.database().await?.collection(name))
+    }
+
+    fn moment(&self) -> Result<Moment> {
+        self.clock.moment().ok_or_else(|| StoreError::unavailable("the store's clock has not been read yet"))
+    }
+
+    /// Jobs have become ready in these positions: they are stored, and no waiter has been woken yet.
+    fn note_ready<'a>(&self, positions: impl IntoIterator<Item = (&'a QueueName, Position)>) {
+        self.heads.note_ready(self.clock.moment(), positions);
     }
 
     /// Asks for the time, and proves that writes reach a majority unless one just has: a primary that has lost its
@@ -182,6 +196,7 @@ impl Store for Mongo {
         self.connection.within(self.hello()).await?; // writes nothing: the collections are still to be made
         let migrated = migrate::migrate(self.connection.database().await?).await?;
         self.connection.within(self.connection.probe_validator()).await?;
+        self.indexes.tidy().await;
         Ok(migrated)
     }
 
@@ -198,7 +213,7 @@ impl Store for Mongo {
     }
 
     fn now(&self) -> Result<Timestamp> {
-        self.clock.now().ok_or_else(|| StoreError::unavailable("the store's clock has not been read yet"))
+        self.moment().map(|moment| moment.at_least)
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

@@ -355,10 +355,9 @@ async fn unblock(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     let statement = transitions::unblock_waiters(chosen);
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
     let database = mongo.connection.database().await?;
-    let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await?;
-    mongo.heads.note_ready(
-        chosen.iter().map(|meta| (&meta.queue, Position { priority: meta.priority, run_at: meta.run_at })),
-    );
+    let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
+    mongo.note_ready(chosen.iter().map(|meta| (&meta.queue, Position::of(meta)))); // also where the outcome is unknown
+    let found = found?;
     if found == chosen.len() as u64 {
         chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, UNBLOCK.from, UNBLOCK.to, 1));
         sent.answered();

@@ -11,7 +11,7 @@
 //! alone has none: a third document says that a server is there, and each server polls for others.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -41,6 +41,8 @@ const RETRY: Duration = Duration::from_millis(500);
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often a server says that it is there.
 const SAY_HERE: Duration = Duration::from_secs(4);
+/// How long a poll that found no other server counts.
+const ALONE_FOR: Duration = Duration::from_secs(3);
 /// A server that has not said so for as long is gone, in milliseconds.
 const GONE_AFTER_MS: i64 = 15_000;
 
@@ -60,6 +62,8 @@ pub struct Signals {
     connection: Connection,
     /// The name of this server among the others, for as long as it runs.
     server: String,
+    /// When the last poll began, if it found no other server.
+    found_alone: Mutex<Option<Instant>>,
 }
 
 impl Signals {
@@ -67,7 +71,17 @@ impl Signals {
     pub fn new(options: MongoOptions) -> Arc<Self> {
         let server = format!("{:032x}", rand::random::<u128>());
         let connection = Connection::new(MongoOptions { pool_size: POOL_SIZE, ..options });
-        Arc::new(Self { connection, server })
+        Arc::new(Self { connection, server, found_alone: Mutex::default() })
+    }
+
+    /// Whether there was no other server over this database lately. One that has just begun is not known for a second.
+    pub fn is_alone(&self) -> bool {
+        let found = *self.found_alone.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        found.is_some_and(|at| at.elapsed() < ALONE_FOR)
+    }
+
+    fn set_alone(&self, found: Option<Instant>) {
+        *self.found_alone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found;
     }
 
     async fn collection(&self) -> Result<mongodb::Collection<Stored>> {
@@ -184,7 +198,7 @@ impl Listener {
     /// Says that this server is there, and polls for others.
     async fn look_around(&mut self) -> Result<()> {
         let me = &self.signals.server;
-        let saying = is_over(self.said, SAY_HERE);
+        let (saying, begin) = (is_over(self.said, SAY_HERE), Instant::now());
         let looked = async {
             let signals = self.signals.collection().await?;
             if saying {
@@ -197,6 +211,7 @@ impl Listener {
             signals.find_one(other).await.map_err(fault)
         };
         self.alone = self.signals.connection.within(looked).await?.is_none();
+        self.signals.set_alone(self.alone.then_some(begin));
         self.looked = Some(Instant::now());
         if saying {
             self.said = self.looked;

@@ -217,7 +217,7 @@ impl<'m> Tx<'m> {
         let committed = committed.await;
         faults::point("transaction.committed").await;
         if !matches!(&committed, Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR)) {
-            self.mongo.heads.note_ready(self.ready.iter().map(|(queue, position)| (queue, *position)));
+            self.mongo.note_ready(self.ready.iter().map(|(queue, position)| (queue, *position)));
         }
         match committed {
             Ok(Ok(())) => {

@@ -75,6 +75,7 @@ fn deadline(meta: &Meta) -> Option<Timestamp> {
 /// Stores the jobs as they are, unless their ids are there.
 pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
     let now = mongo.now()?;
+    jobs.iter().for_each(|job| mongo.indexes.note(&job.meta));
     let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
     let collection = mongo.collection(JOBS).await?.clone_with_type();
@@ -84,9 +85,8 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
             .await?;
     let places = jobs.iter().filter_map(|job| Some((Line::of(&job.meta)?, job.meta.turn?)));
     groups::import(mongo, places).await?;
-    let position = |Job { meta, .. }: &Job| Position { priority: meta.priority, run_at: meta.run_at };
     let ready = jobs.iter().filter(|job| job.meta.state == State::Ready);
-    mongo.heads.note_ready(ready.map(|job| (&job.meta.queue, position(job))));
+    mongo.note_ready(ready.map(|job| (&job.meta.queue, Position::of(&job.meta))));
     mongo.deadlines.note(jobs.iter().filter_map(|job| deadline(&job.meta)));
     for (job, imported) in jobs.iter().zip(&imported) {
         if matches!(imported, Ok(Imported::New)) {

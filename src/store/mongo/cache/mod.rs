@@ -3,11 +3,19 @@
 //!
 //! | file | what it remembers |
 //! |---|---|
-//! | `head` | a lower bound of the head of each queue |
+//! | `head` | a lower bound of the head of each queue, and when something comes due before it |
+//! | `ahead` | jobs at the head of a queue that were read ahead |
+//! | `position` | places in the order of delivery |
 //! | `deadline` | a lower bound of the deadlines that have not passed |
 
+mod ahead;
 mod deadline;
 mod head;
+mod position;
+#[cfg(test)]
+mod tests;
 
+pub use self::ahead::AHEAD_BYTES;
 pub use self::deadline::DeadlineCache;
-pub use self::head::{HeadCache, Position};
+pub use self::head::{Begun, HeadCache, Reading, Rest, Window};
+pub use self::position::Position;

@@ -131,6 +131,10 @@ impl Round<'_> {
                 return Ok(());
             }
             faults::point("apply.planned").await;
+            plans
+                .iter()
+                .filter_map(|(_, plan)| plan.written())
+                .for_each(|meta| self.mongo.indexes.note(meta));
             let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
             let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
@@ -253,7 +257,11 @@ impl Round<'_> {
                 return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
             }
             (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
-            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => Proof::done(plan),
+            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => {
+                // It may have landed after it was noted, and a claim have read in between.
+                self.mongo.note_ready(plan.position());
+                Proof::done(plan)
+            }
             (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
             // A forced cancel, this one or another.
             (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
@@ -421,7 +429,7 @@ impl Round<'_> {
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
         faults::point("apply.written").await;
-        self.mongo.heads.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
+        self.mongo.note_ready(plans.iter().filter_map(|(_, plan)| plan.position()));
         let (mut all_known, mut index) = (true, 0);
         for (n, mut plan) in plans {
             plan.is_lost = deleted.is_err();

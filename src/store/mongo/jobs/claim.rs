@@ -5,6 +5,7 @@
 //! conflict with another claim, or where the result of the write is lost, the claim looks up what it won.
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use futures::TryStreamExt;
@@ -70,18 +71,20 @@ async fn claim(
     // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
     let (retry_until, end) = (begin + deadline / 2, begin + deadline);
+    let may_read_ahead = !admission::is_limited(queue, std::iter::empty(), rules);
+    let mut is_mixed = false;
     loop {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
             break;
         }
         let began = Instant::now();
-        let found = head::read(mongo, queue, wanted, *pop).await?;
+        let found = head::read(mongo, queue, wanted, *pop, may_read_ahead).await?;
         faults::point("claim.read").await;
         if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
-        let Heads { jobs: heads, read, large } = found;
+        let Heads { jobs: heads, read, large, rest, is_kept } = found;
         let attempted = heads.len();
         let taken = take(mongo, asks, &won, heads, now).await?;
         let all_taken = taken.len() == attempted;
@@ -90,18 +93,34 @@ async fn claim(
                 jobs.push(job);
             }
         }
+        is_mixed |= !all_taken;
+        if all_taken && let Some(rest) = rest {
+            mongo.heads.keep(queue, rest);
+        }
         let queue_is_empty = read < wanted && all_taken && !large;
+        // Where jobs that were read ahead are gone, others may be there: they are read at once.
+        let is_conflict = !all_taken && !is_kept;
         // Of large jobs, and after a conflict, fewer are enough; but no request ends without any.
         let all_have_some = won.iter().all(|jobs| !jobs.is_empty());
-        if queue_is_empty || ((large || !all_taken) && all_have_some) || Instant::now() >= retry_until {
+        if queue_is_empty || ((large || is_conflict) && all_have_some) || Instant::now() >= retry_until {
             break;
         }
-        if !all_taken {
+        if is_conflict {
             // Backoff with jitter: servers in step with each other would go on to read the same head at once.
             tokio::time::sleep(began.elapsed().mul_f64(rand::random())).await;
         }
     }
+    if is_mixed {
+        // A job that had changed since it was read ahead was read again, behind those that were won, and comes before them.
+        won.iter_mut().for_each(|jobs| jobs.sort_by(in_order));
+    }
     Ok(Given { won, ..Given::default() })
+}
+
+/// Compares two jobs of a queue by the order of delivery.
+fn in_order(a: &Job, b: &Job) -> Ordering {
+    let key = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);
+    key(a).cmp(&key(b)).then_with(|| a.meta.id.cmp(&b.meta.id))
 }
 
 /// Reserves the jobs for the requests in order. Returns those that it won, as they are now, each with the index of its request.
@@ -159,9 +178,6 @@ pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> R
     let cursor = database.collection::<Stored>(JOBS).find(filter).await.map_err(fault)?;
     let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let mut jobs = readable(&documents, to_job);
-    jobs.sort_by(|a, b| {
-        let order = |job: &Job| (-i64::from(job.meta.priority), job.meta.run_at);
-        order(a).cmp(&order(b)).then_with(|| a.meta.id.cmp(&b.meta.id))
-    });
+    jobs.sort_by(in_order);
     Ok(jobs)
 }

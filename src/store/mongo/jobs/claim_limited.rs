@@ -44,7 +44,7 @@ pub async fn claim(
     let Some(ClaimAsk { queue, pop, .. }) = asks.first() else { return Ok(given) };
     let mut asked_for = admission::wants(asks, &given.won).len();
     loop {
-        let Heads { jobs, read, large } = found;
+        let Heads { jobs, read, large, .. } = found;
         let ends = read < asked_for && !large;
         if jobs.is_empty() {
             return Ok(given);
@@ -73,7 +73,7 @@ pub async fn claim(
             return Ok(given);
         }
         asked_for = left.max(CHUNK);
-        found = head::read(mongo, queue, asked_for, *pop).await?;
+        found = head::read(mongo, queue, asked_for, *pop, false).await?;
     }
 }
 

@@ -133,10 +133,16 @@ impl Plan {
     /// Where the job stands in its queue once the plan is carried out, if it is ready then.
     pub fn position(&self) -> Option<(&QueueName, Position)> {
         match &self.step.next {
-            Next::Write { meta, .. } if meta.state == State::Ready => {
-                Some((&meta.queue, Position { priority: meta.priority, run_at: meta.run_at }))
-            }
+            Next::Write { meta, .. } if meta.state == State::Ready => Some((&meta.queue, Position::of(meta))),
             _ => None,
+        }
+    }
+
+    /// The job as it is once the plan is carried out, if it is still there then.
+    pub fn written(&self) -> Option<&Meta> {
+        match &self.step.next {
+            Next::Write { meta, .. } => Some(meta),
+            Next::Keep | Next::Delete => None,
         }
     }
 

@@ -10,13 +10,14 @@ use crate::job::group::Line;
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
 use crate::job::transition::delivery;
-use crate::job::{NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Job, NewJob, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, insert_jobs, parts};
 use crate::store::mongo::figures::counters::Changes;
+use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{Row, date, from_job};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::query;
@@ -44,7 +45,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
         },
         push_plain(mongo, plain)
     );
-    mongo.heads.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
+    mongo.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
     for (n, answer) in [limited, bound, plain].into_iter().flatten() {
         answers[n] = Some(answer);
     }
@@ -111,7 +112,9 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     let mut arriving = Changes::default();
     jobs.iter().for_each(|job| arriving.came(&job.queue, State::Ready, 1));
     let arriving = mongo.counters.in_flight(arriving);
-    let documents = jobs.into_iter().map(|job| from_job(&job.into_job(), now)).collect::<Result<_>>()?;
+    let jobs: Vec<Job> = jobs.into_iter().map(NewJob::into_job).collect();
+    jobs.iter().for_each(|job| mongo.indexes.note(&job.meta));
+    let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let failed = insert_jobs(&mongo.connection, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
     let failed = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
@@ -178,6 +181,8 @@ pub struct Resolved {
     documents: Vec<RawDocumentBuf>,
     /// The updates that take their keys.
     records: Vec<Document>,
+    /// The indexes that list them, apart from those of all jobs.
+    rare: HashSet<Rare>,
     /// The queues of the jobs that are to be stored, their states and their positions.
     arriving: Vec<(QueueName, State, Position)>,
 }
@@ -196,6 +201,7 @@ impl Resolved {
             delivery::join_line(&mut stored.meta, turn, is_first);
         }
         let (queue, position) = position(job);
+        self.rare.extend(Rare::of(&stored.meta));
         self.documents.push(from_job(&stored, now)?);
         self.arriving.push((queue, stored.meta.state, position));
         Ok(stored.meta.state)
@@ -241,7 +247,8 @@ pub fn line(job: &NewJob) -> Option<Line> {
 /// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: the next attempt
 /// finds its holder.
 pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
-    let Resolved { documents, records, arriving, .. } = resolved;
+    let Resolved { documents, records, rare, arriving, .. } = resolved;
+    rare.into_iter().for_each(|rare| drop(tx.mongo.indexes.want(rare)));
     for part in parts(records)? {
         tx.write(doc! { "update": KEYS, "updates": part }).await?;
     }

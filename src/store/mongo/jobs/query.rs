@@ -14,6 +14,7 @@ use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
+use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::unreadable::listed;
 use crate::store::mongo::stored::Stored;
@@ -81,6 +82,9 @@ pub async fn find(
     after: Option<&JobId>,
     limit: usize,
 ) -> Result<Vec<ListedJob>> {
+    if let Some(rare) = Rare::for_list(filter) {
+        mongo.indexes.need(rare).await?;
+    }
     let jobs = mongo.collection(JOBS).await?;
     page(jobs, condition(filter, after), limit, listed).await
 }
