@@ -178,7 +178,6 @@ pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
 
 pub async fn a_server_that_stops_is_not_told_any_more(place: &Place) {
     let [one, mut other] = servers(place).await;
-    let waited = Instant::now();
     let waiter = wait_on(&other, &[&one], "mail").await;
     until("it is told to look", || async { metric(&one, TOLD_ARRIVED).await >= 1.0 }).await;
     let heard = metric(&one, HEARD_WAITING).await;
