@@ -13,8 +13,8 @@ use crate::common::server::{Place, Server, until};
 use crate::common::shim::Shim;
 
 /// How soon a set finds that its primary is away, as docs/reliability.md advises.
-const ELECTION_TIMEOUT_MS: i32 = 1000;
-const HEARTBEAT_MS: i32 = 250;
+const ELECTION_TIMEOUT_MS: i32 = 2000;
+const HEARTBEAT_MS: i32 = 500;
 /// That of compose.yaml, and one so that a test need not wait for a member that stops in order.
 const PARAMETERS: [&str; 2] =
     ["transactionLifetimeLimitSeconds=10", "shutdownTimeoutMillisForSignaledShutdown=1000"];
