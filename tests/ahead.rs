@@ -254,6 +254,14 @@ async fn what_was_changed_meanwhile_is_delivered_as_it_is(place: &Place) {
             .await;
         bench
             .play(async |scene| {
+                apply(&**store, edit(&scene.ids[2], None, Some("[2]"))).await.unwrap();
+                let (began, jobs) = bench.claim(scene, 2).await;
+                assert_eq!(jobs, [Some(2), Some(3)], "one that is read again comes in its place");
+                began
+            })
+            .await;
+        bench
+            .play(async |scene| {
                 apply(&**store, cancel(&scene.ids[2], false)).await.unwrap();
                 let (began, jobs) = bench.claim(scene, 2).await;
                 assert_eq!(jobs, [Some(3), Some(4)], "as many as are asked for");

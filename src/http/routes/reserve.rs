@@ -10,7 +10,6 @@ use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
 use crate::http::params::{Idempotency, InQueue};
-
 use crate::http::problem::ApiResult;
 use crate::http::waiting::Waiting;
 use crate::job::{Job, QueuePattern, WorkerName};
