@@ -14,6 +14,7 @@ use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children;
 use crate::store::sqlite::jobs::children::Committed;
 use crate::store::sqlite::jobs::groups;
+use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::row;
@@ -28,16 +29,25 @@ pub fn apply(
     now: Timestamp,
 ) -> Result<Vec<Result<Applied, Denied>>, Fault> {
     let mut applied = Vec::with_capacity(changes.len());
-    for change in changes {
-        let before = tx.total_changes();
-        applied.push(match apply_one(tx, change, rules, now) {
-            Ok(result) => result,
-            // Found while reading, before anything was written: no reason to undo the others.
-            Err(fault @ Fault::Stored { .. }) if tx.total_changes() == before => {
-                Err(Denied::Store(StoreError::from(fault).unreadable()))
-            }
-            Err(fault) => return Err(fault),
-        });
+    for changes in changes.chunk_by(|one, next| may_end_at_once(one) == may_end_at_once(next)) {
+        let mut ended = Vec::new();
+        if changes.first().is_some_and(may_end_at_once) {
+            ended = end_delivered(tx, changes, rules, now)?;
+        }
+        ended.resize_with(changes.len(), || None);
+        for (change, ended) in changes.iter().zip(ended) {
+            let before = tx.total_changes();
+            applied.push(
+                match ended.map_or_else(|| apply_one(tx, change, rules, now), |ended| Ok(Ok(ended))) {
+                    Ok(result) => result,
+                    // Found while reading, before anything was written: no reason to undo the others.
+                    Err(fault @ Fault::Stored { .. }) if tx.total_changes() == before => {
+                        Err(Denied::Store(StoreError::from(fault).unreadable()))
+                    }
+                    Err(fault) => return Err(fault),
+                },
+            );
+        }
     }
     Ok(applied)
 }
@@ -48,9 +58,6 @@ fn apply_one(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Applied, Denied>, Fault> {
-    if let Some(applied) = end_delivered(tx, change, rules, now)? {
-        return Ok(Ok(applied));
-    }
     match row::meta_of(tx, &change.id) {
         Ok(Some(found)) => carry_out(tx, &found, change, rules, now),
         Ok(None) => refused(tx, change, missing(&change.operation)),
@@ -59,41 +66,48 @@ fn apply_one(
     }
 }
 
-/// Ends a job that nothing has changed since it was delivered, as its `rev` proves, and that is remembered so that it need not be
-/// read. Returns nothing, and does nothing, where more happens than that it goes: the usual way does all of it.
+/// Whether the change is one that [`end_delivered`] may carry out.
+fn may_end_at_once(Change { operation, .. }: &Change) -> bool {
+    matches!(operation, Operation::Commit { .. } | Operation::Pop { .. }) && operation.pushes().is_empty()
+}
+
+/// Ends jobs that nothing has changed since they were delivered, as their `rev` proves, and that are remembered so that they need not be
+/// read. Returns nothing for a change, and does nothing, where more happens than that the job goes: the usual way does all of it.
 fn end_delivered(
     tx: &Tx<'_>,
-    change: &Change,
+    changes: &[Change],
     rules: &Rules,
     now: Timestamp,
-) -> Result<Option<Applied>, Fault> {
-    let operation = &change.operation;
-    let ends = matches!(operation, Operation::Commit { .. } | Operation::Pop { .. });
-    let Some(claim) = operation.claim().filter(|_| ends && operation.pushes().is_empty()) else {
-        return Ok(None);
-    };
-    let Some((meta, rowid)) = tx.delivered.take(&change.id, claim) else { return Ok(None) };
-    let around = Surroundings { now, rules, chance: rand::random() };
-    let Ok(Step { next, outcome }) = step(&meta, operation, around) else { return Ok(None) };
-    let has_ended = !operation.leaves_receipt(&meta, &outcome)
-        && match next {
-            Next::Delete => row::delete_delivered(tx, &meta, rowid)?,
-            Next::Keep => true, // only by a planted mistake
-            Next::Write { .. } => false,
-        };
-    if !has_ended {
-        return Ok(None);
+) -> Result<Vec<Option<Applied>>, Fault> {
+    let (mut ending, mut outcomes) = (Vec::new(), Vec::with_capacity(changes.len()));
+    for Change { id, operation } in changes {
+        let known = operation.claim().and_then(|claim| tx.delivered.take(id, claim));
+        let around = Surroundings { now, rules, chance: rand::random() };
+        outcomes.push(known.and_then(|(meta, rowid)| {
+            let Step { next, outcome } = step(&meta, operation, around).ok()?;
+            let only_goes = next == Next::Delete && !operation.leaves_receipt(&meta, &outcome);
+            only_goes.then(|| {
+                ending.push((meta, rowid));
+                (ending.len() - 1, outcome)
+            })
+        }));
     }
-    Ok(Some(Applied {
-        outcome,
-        queue: meta.queue,
-        started_at: meta.started_at,
-        pushed: Vec::new(),
-        callback: None,
-        unblocked: Vec::new(),
-        released: Vec::new(),
-        repeated: false,
-    }))
+    let deleted = many::delete_delivered(tx, &ending)?;
+    let ended = outcomes.into_iter().map(|outcome| {
+        let (index, outcome) = outcome?;
+        let (meta, _) = ending.get(index).filter(|(meta, _)| deleted.contains(&meta.id))?;
+        Some(Applied {
+            outcome,
+            queue: meta.queue.clone(),
+            started_at: meta.started_at,
+            pushed: Vec::new(),
+            callback: None,
+            unblocked: Vec::new(),
+            released: Vec::new(),
+            repeated: false,
+        })
+    });
+    Ok(ended.collect())
 }
 
 /// Returns what becomes of a job that cannot be read: it can be removed, and what the server wants of it by itself takes it

@@ -13,6 +13,7 @@ use crate::job::{Claim, Job, Meta, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim_limited;
+use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{ClaimAsk, Claims};
@@ -55,21 +56,23 @@ fn claim_from(
             return Ok(Given { won: given.won, ..limited });
         }
         let mut heads = heads.into_iter().peekable();
+        let (mut reserved, mut shares) = (Vec::with_capacity(heads.len()), Vec::with_capacity(left.len()));
         for ask in left {
             if heads.peek().is_none() && is_cut {
                 break; // what was read at once went to others: there are more
             }
-            let mut won = Vec::with_capacity(ask.count.min(heads.len()));
+            let before = reserved.len();
             for mut found in heads.by_ref().take(ask.count) {
                 reserve(&mut found.job, ask, now)?;
-                row::reserve(tx, &found)?;
-                if is_alone(&found.job.meta) {
-                    tx.delivered.remember([(&found.job.meta, found.rowid)].into_iter());
-                }
-                won.push(found.job);
+                reserved.push(found);
             }
-            given.won.push(won);
+            shares.push(reserved.len() - before);
         }
+        many::reserve(tx, &mut reserved)?;
+        let alone = reserved.iter().filter(|found| is_alone(&found.job.meta));
+        tx.delivered.remember(alone.map(|found| (&found.job.meta, found.rowid)));
+        let mut jobs = reserved.into_iter().map(|found| found.job);
+        given.won.extend(shares.into_iter().map(|share| jobs.by_ref().take(share).collect()));
     }
     Ok(given)
 }
@@ -107,11 +110,9 @@ fn is_alone(meta: &Meta) -> bool {
     meta.group.is_none() && meta.batch.is_none() && meta.semaphores.is_empty()
 }
 
-/// Makes the job the request's.
+/// Makes the job the request's. What writes it gives it a new `rev`.
 pub fn reserve(job: &mut Job, ask: &ClaimAsk, now: Timestamp) -> Result<(), Fault> {
-    delivery::reserve(&mut job.meta, ask.delivery(now)).map_err(not_as_listed)?;
-    job.meta.rev = rand::random();
-    Ok(())
+    delivery::reserve(&mut job.meta, ask.delivery(now)).map_err(not_as_listed)
 }
 
 /// The fault where an index lists a job that the rules refuse.

@@ -10,6 +10,7 @@ use crate::store::ClaimAsk;
 use crate::store::admission::{self, Allowance, Given, Verdicts, Want};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim::{self, heads, not_as_listed};
+use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::row::{self, Found};
 use crate::store::sqlite::semaphores;
 use crate::store::sqlite::tx::Tx;
@@ -102,7 +103,7 @@ fn write(
 fn reserve(tx: &Tx<'_>, found: &mut Found<Job>, ask: &ClaimAsk, now: Timestamp) -> Result<(), Fault> {
     if found.job.meta.semaphores.is_empty() {
         claim::reserve(&mut found.job, ask, now)?;
-        return row::reserve(tx, found);
+        return many::reserve(tx, std::slice::from_mut(found));
     }
     let before = Found { rowid: found.rowid, marked: found.marked, job: found.job.meta.clone() };
     claim::reserve(&mut found.job, ask, now)?;

@@ -6,6 +6,7 @@
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `apply` | operations on jobs |
+//! | `many` | what claims and commits write of many jobs, by one statement |
 //! | `groups`, `needs` | the order within groups; which jobs need which semaphore |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
@@ -16,6 +17,7 @@ pub mod claim_limited;
 mod column;
 pub mod expired;
 pub mod groups;
+pub mod many;
 pub mod needs;
 pub mod push;
 pub mod query;

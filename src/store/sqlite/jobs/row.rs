@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::job::transition::delivery::{BURY, RESERVE};
+use crate::job::transition::delivery::BURY;
 use crate::job::{Job, JobId, Meta, Payload, State, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::column::Column;
@@ -298,32 +298,6 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     needs::write(tx, meta)
 }
 
-/// Writes the reservation of a job that needs no semaphores: what [`update`] would write, and nothing else.
-pub fn reserve(tx: &Tx<'_>, found: &Found<Job>) -> Result<(), Fault> {
-    let meta = &found.job.meta;
-    if !meta.semaphores.is_empty() {
-        return Err(Fault::stored("semaphores", "the job was not judged by them"));
-    }
-    tx.prepare_cached(
-        "UPDATE jobs SET state = ?, due = NULL, attempts = ?, started_at = ?, reserved_until = ?, \
-         lease_ms = ?, worker = ?, claim = ?, rev = ? WHERE rowid = ?",
-    )?
-    .execute(params![
-        meta.state.write()?,
-        meta.attempts,
-        meta.started_at.write()?,
-        meta.reserved_until.write()?,
-        meta.lease_ms.write()?,
-        meta.worker.write()?,
-        meta.claim.write()?,
-        meta.rev,
-        found.rowid,
-    ])?;
-    tx.leaves(&meta.queue, RESERVE.from, found.marked);
-    tx.enters(&meta.queue, meta.state, false);
-    Ok(())
-}
-
 /// Writes a job's new metadata and, where given, a new payload and a result. Returns the `rev` that it has then.
 pub fn update(
     tx: &Tx<'_>,
@@ -360,22 +334,6 @@ pub fn update(
     tx.enters(&meta.queue, meta.state, due.is_some());
     needs::write(tx, meta)?;
     Ok(rev)
-}
-
-/// Deletes a job that is as it was delivered, and returns whether it is. `rev` says so wherever this server wrote; the rest is there for
-/// other programs, which may not know about it.
-pub fn delete_delivered(tx: &Tx<'_>, meta: &Meta, rowid: i64) -> Result<bool, Fault> {
-    let mut delete = tx.prepare_cached(
-        "DELETE FROM jobs WHERE rowid = ?1 AND rev = ?2 AND id = ?3 AND queue = ?4 AND state = ?5 \
-         AND claim = ?6 AND batch IS NULL",
-    )?;
-    let (id, queue) = (meta.id.as_str(), meta.queue.as_str());
-    let (state, claim) = (meta.state.write()?, meta.claim.write()?);
-    let deleted = delete.execute(params![rowid, meta.rev, id, queue, state, claim])? > 0;
-    if deleted {
-        tx.leaves(&meta.queue, meta.state, false);
-    }
-    Ok(deleted)
 }
 
 /// Deletes a job.
