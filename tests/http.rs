@@ -242,10 +242,12 @@ mod several_servers {
     };
     use super::http::schedules::an_occurrence_is_pushed_once_by_many_servers;
     use super::http::signals::{
-        a_batch_wakes_waiters_on_all_servers, a_job_that_another_program_wrote_is_found,
-        a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
-        a_server_that_stops_is_not_told_any_more, a_stream_that_ends_is_opened_again,
-        nothing_is_told_that_nobody_waits_for, what_comes_back_wakes_who_waits_on_another_server,
+        a_batch_wakes_waiters_on_all_servers, a_change_of_settings_is_known_at_other_servers_by_a_signal,
+        a_job_that_another_program_wrote_is_found, a_push_wakes_who_waits_on_another_server,
+        a_resume_wakes_who_waits_on_another_server, a_server_that_stops_is_not_told_any_more,
+        a_stream_that_ends_is_opened_again, nothing_is_told_that_nobody_waits_for,
+        the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
+        what_comes_back_wakes_who_waits_on_another_server,
     };
     use super::http::stale::another_server_knows_a_commit_by_its_history_only;
     use super::http::workers::{
@@ -264,6 +266,8 @@ mod several_servers {
         what_comes_back_wakes_who_waits_on_another_server
         a_batch_wakes_waiters_on_all_servers
         a_resume_wakes_who_waits_on_another_server
+        a_change_of_settings_is_known_at_other_servers_by_a_signal
+        the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another
         nothing_is_told_that_nobody_waits_for
         a_stream_that_ends_is_opened_again
         a_server_that_stops_is_not_told_any_more

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use anyhow::Context as _;
 use serde::Deserialize;
 
 use super::client::Client;
@@ -244,6 +245,15 @@ impl Caller {
             check(&serde_json::from_slice::<SettleResponse>(response)?.commit, 200, self.held, response)?;
         }
         Ok(())
+    }
+
+    /// Moves the job reserved last into another queue.
+    pub async fn move_to(&mut self, queue: &Queue) -> anyhow::Result<()> {
+        let (path, body) = &self.commit;
+        let path = path.strip_suffix("commit").context("one job must be reserved")?;
+        let reservation = body.strip_suffix('}').unwrap_or(body);
+        let body = format!("{reservation},\"queue\":\"{}\"}}", queue.name);
+        self.client.call("POST", &format!("{path}move"), &body).await.map(drop)
     }
 
     /// Pops a job; returns whether there was one.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::wake::Cause;
+
 /// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
@@ -13,7 +15,7 @@ pub enum Scenario {
     Depth,
     /// How fast a large queue is emptied, tenth by tenth
     Drain,
-    /// The latency from a push to the response of a waiting reserve; with several --url, across servers
+    /// The latency from a push, or another --cause, to the response of a waiting reserve; with several --url, across servers
     Wake,
     /// The load of waiting reserves on the database while nothing happens
     Idle,
@@ -142,9 +144,12 @@ pub struct Options {
     /// [default: 20; stats: 10, simulation: 25]
     #[arg(long)]
     seconds: Option<u64>,
-    /// The pause before each push, in milliseconds, plus a random part of up to as much again (wake)
+    /// The pause before each push or other cause, in milliseconds, plus a random part of up to as much again (wake)
     #[arg(long, default_value_t = 50)]
     pub(super) pause_ms: u64,
+    /// What makes each job deliverable (wake)
+    #[arg(long, value_enum, default_value_t = Cause::Push)]
+    pub(super) cause: Cause,
     /// The URL of the server's MongoDB, to count its commands (idle)
     #[arg(long, value_name = "URL")]
     pub(super) mongodb: Option<String>,
@@ -181,6 +186,8 @@ impl Options {
             !self.mixed || self.scenario == Scenario::Lives,
             "--mixed is for lives, not for {name}"
         );
+        let is_wake = self.scenario == Scenario::Wake;
+        anyhow::ensure!(is_wake || self.cause == Cause::Push, "--cause is for wake, not for {name}");
         let idle = self.scenario == Scenario::Idle;
         anyhow::ensure!(self.mongodb.is_none() || idle, "--mongodb is for idle, not for {name}");
         Ok(())

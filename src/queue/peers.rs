@@ -34,6 +34,8 @@ pub(super) struct Peers {
     possible: AtomicBool,
     /// Whether any peer is known to have waiters: the first check for every job.
     waiting: AtomicBool,
+    /// Whether settings have changed here since they were last published.
+    settings: AtomicBool,
     state: Mutex<State>,
     /// Notified when there is something to publish.
     notify: Arc<Notify>,
@@ -152,6 +154,19 @@ impl Peers {
             add(&mut state.arrivals);
             self.notify.notify_one();
         }
+    }
+
+    /// Settings have changed here: the other servers read them at once.
+    pub fn note_settings(&self) {
+        if self.possible.load(Ordering::Acquire) {
+            self.settings.store(true, Ordering::Release);
+            self.notify.notify_one();
+        }
+    }
+
+    /// Returns whether it is to be published that settings have changed, once.
+    pub fn take_settings(&self) -> bool {
+        self.settings.swap(false, Ordering::AcqRel)
     }
 
     /// Takes what is to be published of jobs, if anything.

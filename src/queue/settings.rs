@@ -86,6 +86,7 @@ impl Queues {
     /// Reads the settings after a change of this server, which is done whether or not they can be read now: they are
     /// read again soon.
     pub(super) async fn reread_settings(&self) {
+        self.0.waiters.peers.note_settings();
         if let Err(error) = self.refresh_settings().await {
             tracing::debug!(%error, "the settings are read again soon");
         }

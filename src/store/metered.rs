@@ -341,6 +341,11 @@ impl Signals for Metered {
         Some(Box::pin(signals.inspect(count)))
     }
 
+    async fn join(&self) -> Result<()> {
+        self.check_migrated()?;
+        measured("join", 1, self.inner.join()).await
+    }
+
     async fn signal(&self, signal: &Signal) -> Result<()> {
         self.call("signal", 1, 1, self.inner.signal(signal)).await?;
         telemetry::signal_told(signal.kind());

@@ -26,6 +26,8 @@ pub enum Signal {
         /// When this ends, unless the server publishes it again: it may have died.
         until: Timestamp,
     },
+    /// The settings of a queue, or the API keys, have changed.
+    Settings,
 }
 
 /// Jobs that came into queues.
@@ -86,6 +88,7 @@ impl Signal {
         match self {
             Self::Arrived(_) => "arrived",
             Self::Waiting { .. } => "waiting",
+            Self::Settings => "settings",
         }
     }
 }
@@ -98,6 +101,12 @@ pub trait Signals: Send + Sync {
     /// [`SignalEvent::Subscribed`]. `None`: there can be no other servers.
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         None
+    }
+
+    /// Announces this server to the others, and returns once they listen to it; after a second at most, since one of them may have died or be
+    /// of a version that does not say so.
+    async fn join(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Publishes a signal to the other servers. Those that listen receive it soon, usually within

@@ -1,5 +1,7 @@
 //! Responses have a limit, and clients that do not read them are closed.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
@@ -68,9 +70,13 @@ pub async fn a_page_of_large_jobs_comes_in_time(place: &Place) {
     let server = Server::start_with(&place.url, &[crate::common::server::SHIPPED_DEADLINE]).await;
     let pushed = push(&server, "large", 60, 1_000_000).await;
     let (mut found, mut cursor) = (Vec::new(), String::new());
+    let until = Instant::now() + Duration::from_secs(60);
     while found.len() < pushed.len() {
         let answer =
             server.http.get(format!("{}/v1/queues/large/jobs?{cursor}", server.base)).send().await.unwrap();
+        if answer.status() == 503 && Instant::now() < until {
+            continue; // a machine that is busy with other tests; a page that is too large would never come
+        }
         assert_eq!(answer.status(), 200);
         let text = answer.text().await.unwrap();
         assert!(text.len() <= 17 << 20, "{} bytes", text.len());

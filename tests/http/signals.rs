@@ -123,6 +123,30 @@ pub async fn a_resume_wakes_who_waits_on_another_server(place: &Place) {
     assert_eq!(woken(since, waiter).await, [pushed]);
 }
 
+pub async fn a_change_of_settings_is_known_at_other_servers_by_a_signal(place: &Place) {
+    const HEARD: &str = "tailback_signals_heard_total{kind=\"settings\"}";
+    let [one, other] = servers(place).await;
+    let mut heard = metric(&other, HEARD).await;
+    for change in ["pause", "resume"] {
+        assert_eq!(one.post(&format!("/v1/queues/mail/{change}"), json!({})).await.0, 200);
+        until("the other server hears of it", || async { metric(&other, HEARD).await > heard }).await;
+        heard = metric(&other, HEARD).await;
+    }
+    assert_eq!(metric(&one, HEARD).await, 0.0, "a server does not hear itself");
+}
+
+pub async fn the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another(place: &Place) {
+    const HEARD: &str = "tailback_signals_heard_total{kind=\"arrived\"}";
+    let [one] = servers(place).await;
+    let waiter = begin_reserve(&one, "mail");
+    until_looked(&one, 1).await;
+    let [other] = servers(place).await;
+    let since = Instant::now();
+    let pushed = other.push("mail", json!({"payload": 1})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+    assert!(metric(&one, HEARD).await > 0.0, "it listened before the other one served");
+}
+
 async fn collection(place: &Place, name: &str) -> Collection<Document> {
     let client = Client::with_uri_str(&place.url).await.unwrap();
     client.default_database().unwrap().collection(name)

@@ -86,8 +86,9 @@ impl Maintenance {
         })
     }
 
-    /// Reads the settings for the first time: before that the store takes no other calls.
+    /// Joins the other servers, and reads the settings for the first time: before that the store takes no other calls.
     pub async fn load_settings(&self) -> Result<(), StoreError> {
+        self.queues.0.store.join().await?;
         self.queues.load_settings().await
     }
 

@@ -23,8 +23,9 @@ impl Maintenance {
     /// Publishes what waiters here wait for, and the jobs that came and that no waiter here was woken for.
     /// Counts the signals. Dormant while there is nothing to publish.
     pub async fn publish_signals(self: Arc<Self>) -> Result<Run> {
-        let (waiting, arrivals) = tokio::join!(self.publish_waiting(), self.publish_arrivals());
-        Ok(Run { done: waiting? + arrivals?, again_in: None })
+        let (waiting, arrivals, settings) =
+            tokio::join!(self.publish_waiting(), self.publish_arrivals(), self.publish_settings());
+        Ok(Run { done: waiting? + arrivals? + settings?, again_in: None })
     }
 
     async fn publish_waiting(&self) -> Result<u64> {
@@ -49,6 +50,15 @@ impl Maintenance {
         let mut published = 0;
         while let Some(arrivals) = self.queues.0.waiters.peers.take_arrivals() {
             self.queues.0.store.signal(&Signal::Arrived(arrivals)).await?;
+            published += 1;
+        }
+        Ok(published)
+    }
+
+    async fn publish_settings(&self) -> Result<u64> {
+        let mut published = 0;
+        while self.queues.0.waiters.peers.take_settings() {
+            self.queues.0.store.signal(&Signal::Settings).await?;
             published += 1;
         }
         Ok(published)
@@ -96,6 +106,14 @@ impl Maintenance {
                 if let Some(due) = due {
                     queues.0.due.note(due.millis());
                 }
+            }
+            SignalEvent::Received { signal: Signal::Settings, .. } => {
+                let queues = queues.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = queues.refresh_settings().await {
+                        tracing::debug!(%error, "the settings are read again soon");
+                    }
+                });
             }
         }
     }

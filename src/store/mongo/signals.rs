@@ -37,8 +37,13 @@ const QUIET: Duration = Duration::from_secs(5);
 /// How long to wait before listening is retried.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How often a server that is alone polls for others, and so how soon it listens to one that starts.
+/// How often a server polls for others.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often it does so while it is alone: so soon it listens to one that starts.
+const LOOK_AROUND_ALONE: Duration = Duration::from_millis(250);
+/// How long a server that starts waits for the others to listen to it, and how often it looks whether they do.
+const JOIN_WITHIN: Duration = Duration::from_secs(1);
+const JOIN_LOOK: Duration = Duration::from_millis(25);
 /// How often a server says that it is there.
 const SAY_HERE: Duration = Duration::from_secs(4);
 /// How long a poll that found no other server counts.
@@ -50,6 +55,10 @@ const GONE_AFTER_MS: i64 = 15_000;
 impl store::Signals for Mongo {
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         Some(self.signals.listen())
+    }
+
+    async fn join(&self) -> Result<()> {
+        self.signals.join().await
     }
 
     async fn signal(&self, signal: &Signal) -> Result<()> {
@@ -88,6 +97,36 @@ impl Signals {
         Ok(self.connection.database().await?.collection(SIGNALS))
     }
 
+    /// Says that this server is there, and whether it listens to others; nothing of that while it starts, since it listens as soon as it serves.
+    async fn say_here(&self, listens: Option<bool>) -> Result<()> {
+        let here = doc! {
+            "$set": { "server": &self.server, "here": true, "listens": listens },
+            "$currentDate": { "at": true },
+        };
+        let own = doc! { "_id": format!("{}/here", self.server) };
+        self.collection().await?.update_one(own, here).upsert(true).await.map(drop).map_err(fault)
+    }
+
+    /// Returns one of the other servers, only of those that do not listen yet if that is asked.
+    async fn other(&self, only_deaf: bool) -> Result<Option<Stored>> {
+        let lately = doc! { "$gt": ["$at", { "$subtract": ["$$NOW", GONE_AFTER_MS] }] };
+        let mut other = doc! { "server": { "$ne": &self.server }, "here": true, "$expr": lately };
+        if only_deaf {
+            other.insert("listens", false);
+        }
+        self.collection().await?.find_one(other).await.map_err(fault)
+    }
+
+    /// Announces this server, and waits until all others listen, for a while.
+    async fn join(&self) -> Result<()> {
+        self.connection.within(self.say_here(None)).await?;
+        let until = Instant::now() + JOIN_WITHIN;
+        while self.connection.within(self.other(true)).await?.is_some() && Instant::now() < until {
+            tokio::time::sleep(JOIN_LOOK).await;
+        }
+        Ok(())
+    }
+
     /// Replaces this server's signal of this kind.
     pub async fn tell(&self, signal: &Signal, now: Timestamp) -> Result<()> {
         let id = format!("{}/{}", self.server, signal.kind());
@@ -108,7 +147,7 @@ impl Signals {
             failing: false,
             alone: true,
             looked: None,
-            said: None,
+            said: (None, false),
         };
         Box::pin(futures::stream::unfold(listener, async |mut listener| {
             let heard = listener.next().await;
@@ -149,8 +188,8 @@ struct Listener {
     alone: bool,
     /// When it last polled for others.
     looked: Option<Instant>,
-    /// When it last said that this server is there.
-    said: Option<Instant>,
+    /// When it last said that this server is there, and whether that it listens.
+    said: (Option<Instant>, bool),
 }
 
 fn is_over(since: Option<Instant>, time: Duration) -> bool {
@@ -163,11 +202,12 @@ impl Listener {
             if let Some(heard) = self.heard.pop_front() {
                 return heard;
             }
-            let outcome = if is_over(self.looked, LOOK_AROUND) {
+            let every = if self.alone { LOOK_AROUND_ALONE } else { LOOK_AROUND };
+            let outcome = if is_over(self.looked, every) {
                 self.look_around().await
             } else if self.alone {
                 self.stream = None;
-                tokio::time::sleep(LOOK_AROUND).await;
+                tokio::time::sleep(LOOK_AROUND_ALONE).await;
                 Ok(())
             } else {
                 // Taken out while it is in use: one that fails or does not reply is gone.
@@ -197,24 +237,20 @@ impl Listener {
 
     /// Says that this server is there, and polls for others.
     async fn look_around(&mut self) -> Result<()> {
-        let me = &self.signals.server;
-        let (saying, begin) = (is_over(self.said, SAY_HERE), Instant::now());
+        let listens = self.stream.is_some();
+        let saying = is_over(self.said.0, SAY_HERE) || self.said.1 != listens;
+        let begin = Instant::now();
         let looked = async {
-            let signals = self.signals.collection().await?;
             if saying {
-                let here = doc! { "$set": { "server": me, "here": true }, "$currentDate": { "at": true } };
-                let own = doc! { "_id": format!("{me}/here") };
-                signals.update_one(own, here).upsert(true).await.map_err(fault)?;
+                self.signals.say_here(Some(listens)).await?;
             }
-            let lately = doc! { "$gt": ["$at", { "$subtract": ["$$NOW", GONE_AFTER_MS] }] };
-            let other = doc! { "server": { "$ne": me }, "here": true, "$expr": lately };
-            signals.find_one(other).await.map_err(fault)
+            self.signals.other(false).await
         };
         self.alone = self.signals.connection.within(looked).await?.is_none();
         self.signals.set_alone(self.alone.then_some(begin));
         self.looked = Some(Instant::now());
         if saying {
-            self.said = self.looked;
+            self.said = (self.looked, listens);
         }
         Ok(())
     }
@@ -240,6 +276,7 @@ impl Listener {
         };
         let (stream, waiting) = self.signals.connection.within(opened).await?;
         self.stream = Some(stream);
+        self.looked = None; // those who wait to be listened to learn of it
         self.heard.push_back(SignalEvent::Subscribed);
         self.heard.extend(waiting.iter().filter_map(|waiting| from_document(waiting)));
         Ok(())
@@ -291,6 +328,7 @@ fn to_document(signal: &Signal, server: &str, now: Timestamp) -> Document {
             let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
             document.extend(doc! { "patterns": patterns, "until": date(*until) });
         }
+        Signal::Settings => drop(document.insert("settings", true)),
     }
     document
 }
@@ -301,6 +339,8 @@ fn from_document(document: &Document) -> Option<SignalEvent> {
     let signal = if let Ok(patterns) = document.get_array("patterns") {
         let patterns = patterns.iter().filter_map(|pattern| pattern.as_str()?.parse::<QueuePattern>().ok());
         Signal::Waiting { patterns: patterns.collect(), until: row.time("until").ok()?? }
+    } else if document.contains_key("settings") {
+        Signal::Settings
     } else {
         let ready = document.get_array("ready").ok()?.iter().filter_map(|entry| {
             let entry = Row(entry.as_document()?);
@@ -326,7 +366,7 @@ mod tests {
         arrivals.add_due(at);
         let many = Signal::Arrived(Arrivals { unnamed: true, ..arrivals });
         let patterns = vec!["mail.*".parse().unwrap(), "a".parse().unwrap(), "*".parse().unwrap()];
-        for signal in [few, many, Signal::Waiting { patterns, until: at }] {
+        for signal in [few, many, Signal::Waiting { patterns, until: at }, Signal::Settings] {
             let document = to_document(&signal, "s1", at);
             let heard = SignalEvent::Received { server: "s1".into(), signal };
             assert_eq!(from_document(&document), Some(heard));
