@@ -281,6 +281,7 @@ macro_rules! every_case {
                 a_change_needs_the_expected_version
                 settings_can_be_removed
                 of_two_changes_at_once_one_is_made
+                several_queues_are_changed_at_once
             }
             requests {
                 a_request_is_new_once
