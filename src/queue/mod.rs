@@ -93,7 +93,7 @@ pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
 use self::waiters::Waiters;
-pub use self::workers::Heartbeat;
+pub use self::workers::{Heartbeat, Removed};
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{
