@@ -16,10 +16,11 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Figures, Filter,
-    Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Named, Opened,
-    Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
-    SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals,
-    Store, StoreError, StoredKeys, Summary, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
+    Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Memo, MemoKind,
+    Named, Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result,
+    Saved, Schedules, SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal,
+    SignalEvent, Signals, Store, StoreError, StoredKeys, Summary, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
@@ -271,6 +272,8 @@ metered! {
         export_keys(after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
         keys_like(keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>>;
         import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
+        export_memos(kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
+        import_memos(memos: Vec<Memo>) -> Vec<Result<Imported>>, each memos;
     }
 }
 

@@ -62,7 +62,7 @@ pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use semaphores::{Holder, Removal, SemaphoreView, Semaphores, Unblocked};
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
-pub use transfer::{HeldKey, Imported, Transfer};
+pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error

@@ -173,7 +173,7 @@ fn carry_out(
     if operation.leaves_receipt(meta, &applied.outcome)
         && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed)
     {
-        write_receipt(tx, &receipt, now)?;
+        write_receipt(tx, &receipt, now.plus_ms(receipt::RETAIN_MS))?;
     }
     Ok(Ok(applied))
 }
@@ -220,7 +220,8 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
     Ok(earlier.unwrap_or(kept))
 }
 
-fn write_receipt(db: &Connection, receipt: &Receipt, now: Timestamp) -> Result<(), Fault> {
+/// Writes a receipt that is kept until then.
+pub fn write_receipt(db: &Connection, receipt: &Receipt, until: Timestamp) -> Result<(), Fault> {
     let went_to = receipt.went_to();
     let went_to = went_to.as_ref();
     db.prepare_cached(
@@ -235,7 +236,7 @@ fn write_receipt(db: &Connection, receipt: &Receipt, now: Timestamp) -> Result<(
         receipt.started_at.map(Timestamp::millis),
         went_to.map(|to| to.queue.as_str()),
         went_to.map(|to| to.run_at.millis()),
-        now.plus_ms(receipt::RETAIN_MS).millis(),
+        until.millis(),
         row::to_json(Some(&receipt.pushed).filter(|pushed| !pushed.is_empty()))?,
         went_to.is_some_and(|to| to.blocked),
     ])?;
