@@ -176,6 +176,8 @@ impl Transaction for CarryOut<'_> {
         if !write_jobs(plans, &next, tx).await? {
             return Ok(Verdict::Abort(Written::Stale));
         }
+        let freed: Vec<_> = plans.iter().filter_map(|(_, plan)| Some((&plan.meta, plan.freed()?))).collect();
+        push::free(&freed, tx).await?;
         let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
         let mut resolved = push::resolve(&jobs, &mut room, &mut lines, tx).await?;
         let pushed = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use crate::job::push::entered;
+use crate::job::push::{entered, freed};
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
 use crate::job::transition::{
@@ -154,7 +154,7 @@ fn carry_out(
             Ok(children) => children,
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
-    let unblocked = write(tx, found, &mut done, now)?;
+    let unblocked = write(tx, found, operation.verb(), &mut done, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -191,6 +191,7 @@ fn refused(tx: &Tx<'_>, change: &Change, refusal: Refusal) -> Result<Result<Appl
 fn write(
     tx: &Tx<'_>,
     found: &row::Found<Meta>,
+    verb: Verb,
     step: &mut Step,
     now: Timestamp,
 ) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
@@ -202,6 +203,9 @@ fn write(
             row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)?;
         }
         Next::Delete => row::delete(tx, found)?,
+    }
+    if let Some(key) = freed(&found.job, verb, step) {
+        push::free(tx, &found.job, key)?;
     }
     groups::advance(tx, vacated, now)
 }
