@@ -212,7 +212,11 @@ macro_rules! every_case {
                 a_key_is_not_freed_while_its_job_is_unfinished
                 a_key_outlives_its_job_for_its_time
                 a_key_is_free_after_its_time_and_its_jobs_end
-                dead_and_done_jobs_free_their_keys
+                a_done_job_frees_its_key_after_its_time
+                a_dead_job_holds_its_key_until_it_is_gone
+                a_cancelled_job_frees_its_key
+                a_purge_frees_keys_but_those_of_done_jobs
+                a_cancel_frees_no_key_of_another_job
                 an_edit_does_not_change_what_a_key_stands_for
                 pushes_at_once_share_a_key
             }
@@ -281,6 +285,7 @@ macro_rules! every_case {
                 a_change_needs_the_expected_version
                 settings_can_be_removed
                 of_two_changes_at_once_one_is_made
+                several_queues_are_changed_at_once
             }
             requests {
                 a_request_is_new_once

@@ -13,6 +13,8 @@ mod counts;
 mod draining;
 #[path = "faults/keyed.rs"]
 mod keyed;
+#[path = "faults/large.rs"]
+mod large;
 #[path = "faults/leaving.rs"]
 mod leaving;
 #[path = "faults/lost.rs"]
@@ -25,6 +27,7 @@ mod world;
 use counts::*;
 use draining::*;
 use keyed::*;
+use large::*;
 use leaving::*;
 use lost::*;
 use readiness::*;
@@ -58,4 +61,7 @@ on_one_store! { mongo:
     counts_are_right_soon_after_a_slow_store
     a_server_whose_writes_stall_is_not_ready
     readiness_writes_nothing_under_load
+    a_large_reserve_under_semaphores_goes_in_parts
+    a_reserve_returns_what_it_won_before_a_part_that_does_not_end
+    the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end
 }

@@ -173,6 +173,8 @@ on_every_store! {
     queues_are_listed_by_name
     a_queue_with_jobs_is_deleted_by_force_only
     a_paused_queue_delivers_nothing_and_takes_pushes
+    a_call_that_changes_nothing_keeps_the_version
+    a_put_leaves_a_pause_as_it_is
 
     a_schedule_is_shown_as_it_was_set
     a_schedule_changes_only_as_it_is_known

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use common::fleet::{Tally, browse, fleet, push_many, text};
 use common::server::{Place, Server, until};
 use futures::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -257,8 +258,7 @@ async fn a_claim_that_waited_for_its_round_meets_the_pause(place: &Place) {
         let caller = server.clone();
         let call = tokio::spawn(async move { take(&caller, call, json!({})).await });
         until("the round is about to begin", || async { point(".met").exists() }).await;
-        let paused =
-            |is: bool| server.send(reqwest::Method::PUT, "/v1/queues/work", Some(json!({"paused": is})));
+        let paused = |is: bool| server.send(Method::PUT, "/v1/queues/work", Some(json!({"paused": is})));
         assert_eq!(paused(true).await.0, 200);
         std::fs::write(point(".go"), "").unwrap();
         assert_eq!(call.await.unwrap(), Vec::<Value>::new(), "delivered after the pause");
@@ -270,7 +270,61 @@ async fn a_claim_that_waited_for_its_round_meets_the_pause(place: &Place) {
     assert_eq!(take(&server, "reserve", json!({"count": 5})).await.len(), 3);
 }
 
+async fn many_queues_are_configured_at_once(place: &Place) {
+    const QUEUES: usize = 160;
+    let servers = fleet(place).await;
+    let mut callers = JoinSet::new();
+    for n in 0..QUEUES {
+        let server = servers[n % servers.len()].clone();
+        callers.spawn(async move {
+            let path = format!("/v1/queues/q{n}");
+            let set = json!({"max_attempts": n + 1});
+            // On a busy machine a call may run into its deadline; it is repeated as a client would.
+            until("the settings are stored", || async {
+                let (status, answer) = server.send(Method::PUT, &path, Some(set.clone())).await;
+                assert!([200, 503].contains(&status), "{answer}");
+                status == 200
+            })
+            .await;
+        });
+    }
+    // Meanwhile others change one queue, each another field of it: none of that is lost.
+    for (n, field) in ["lease_ms", "retain_done_ms", "retain_dead_ms", "max_jobs"].into_iter().enumerate() {
+        let server = servers[n % servers.len()].clone();
+        callers.spawn(async move {
+            until("the field is stored", || async {
+                server.send(Method::PATCH, "/v1/queues/one", Some(json!({ field: 500 }))).await.0 == 200
+            })
+            .await;
+        });
+    }
+    callers.join_all().await;
+    for server in &servers {
+        for n in [0, QUEUES - 1] {
+            let (_, queue) = server.get(&format!("/v1/queues/q{n}")).await;
+            assert_eq!(queue["max_attempts"], n + 1, "{queue}");
+        }
+        let (_, one) = server.get("/v1/queues/one").await;
+        let fields = ["lease_ms", "retain_done_ms", "retain_dead_ms", "max_jobs"];
+        assert!(fields.iter().all(|field| one[field] == 500), "{one}");
+    }
+    let mut calls = 0.0;
+    for server in &servers {
+        calls += metric(server, "tailback_store_call_seconds_count{call=\"save_settings\"").await;
+    }
+    assert!(calls <= QUEUES as f64 / 2.0, "{calls} calls of the store for {QUEUES} changes at once");
+}
+
+/// The sum of the series that begin so.
+async fn metric(server: &Server, series: &str) -> f64 {
+    let text =
+        server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
+    let lines = text.lines().filter(|line| line.starts_with(series));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
 on_every_store! {
+    many_queues_are_configured_at_once
     a_claim_that_waited_for_its_round_meets_the_pause
     every_job_goes_to_one_of_many_reservers
     every_job_is_popped_at_most_once

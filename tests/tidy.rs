@@ -427,7 +427,7 @@ const MONGO: [(&str, &[&str]); 40] = [
     ("prune", &["batches", "client", "jobs::document", "stored"]),
     ("requests", &["client", "jobs::document", "stored"]),
     ("signals", &["client", "jobs::document", "stored"]),
-    ("transfer", &["cache", "client", "jobs::document", "jobs::groups", "stored"]),
+    ("transfer", &["cache", "client", "jobs::document", "jobs::groups", "jobs::receipts", "stored"]),
     ("workers", &["client", "jobs::document", "stored"]),
 ];
 

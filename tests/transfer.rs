@@ -157,6 +157,51 @@ async fn everything_arrives(from: &Place, to: &Place) {
     assert_eq!(code, Some(1), "the target was used since: {told}");
 }
 
+/// Retries are answered as before, and rates go on to count.
+async fn what_serves_retries_arrives(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    set(&server, "rated", json!({"rate": {"limit": 2, "per_ms": 3_600_000}})).await;
+    for queue in ["rated", "rated", "rated", "once"] {
+        server.push(queue, json!({"payload": 1})).await;
+    }
+    assert_eq!(server.reserve("rated", json!({"count": 3})).await.len(), 2);
+    let once = async |server: &Server| {
+        let ask = json!({"count": 5, "lease_ms": 3_600_000});
+        let call = server.http.post(format!("{}/v1/queues/once/reserve", server.base));
+        let answer = call.header("idempotency-key", "k").json(&ask).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200);
+        answer.json::<Value>().await.unwrap()["jobs"].clone()
+    };
+    let held = once(&server).await;
+    assert_eq!(held.as_array().unwrap().len(), 1);
+    let moved = taken(&server, "busy", json!({"payload": 6})).await;
+    let go_on = json!({"queue": "next", "delay_ms": 3_600_000});
+    let first = server.settle(&moved, "move", go_on.clone()).await;
+    let led_on = taken(&server, "busy", json!({"payload": 7})).await;
+    let push = json!({"push": [{"queue": "next", "payload": 1}]});
+    let pushed = server.settle(&led_on, "commit", push.clone()).await;
+    assert_eq!((first.0, pushed.0), (200, 200), "{} {}", first.1, pushed.1);
+    assert!(server.terminate().await.success());
+    let told = copy(from, to).await;
+    assert!(told.contains("4 records of retries and rates"), "{told}");
+    assert_eq!(copy(from, to).await, told, "a repeat changes nothing");
+
+    let mut server = Server::start(&to.url).await;
+    assert_eq!(server.settle(&moved, "move", go_on).await, first);
+    assert_eq!(server.settle(&led_on, "commit", push).await, pushed, "and nothing is pushed twice");
+    assert_eq!(server.get("/v1/queues/next/stats").await.1["counts"]["ready"], 1);
+    assert_eq!(once(&server).await, held);
+    assert_eq!(server.reserve("rated", json!({"count": 3})).await, Vec::<Value>::new());
+    server.push("other", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    // A target that remembers something else is refused.
+    let mut server = Server::start(&from.url).await;
+    let late = taken(&server, "busy", json!({"payload": 8})).await;
+    assert_eq!(server.settle(&late, "move", json!({"queue": "next"})).await.0, 200);
+    assert!(server.terminate().await.success());
+    assert_eq!(refused(&to.url, &from.url).await.0, Some(1));
+}
+
 /// Kills a copy as soon as it says that it has copied the first jobs, and looks that the target has some.
 async fn kill_in_the_middle(from: &Place, to: &Place) {
     let mut child = migrate(&from.url, &to.url).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -333,15 +378,15 @@ macro_rules! from_to {
 }
 
 from_to! { mongo_to_sqlite, mongo, sqlite:
-    everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
+    everything_arrives what_serves_retries_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
     a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
 }
 from_to! { sqlite_to_mongo, sqlite, mongo:
-    everything_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
+    everything_arrives what_serves_retries_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
     a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
     a_server_on_a_file_is_in_the_way
 }
-from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives }
-from_to! { mongo_to_mongo, mongo, mongo: everything_arrives }
+from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives what_serves_retries_arrives }
+from_to! { mongo_to_mongo, mongo, mongo: everything_arrives what_serves_retries_arrives }

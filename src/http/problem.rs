@@ -97,7 +97,7 @@ codes! {
     UriTooLong = URI_TOO_LONG, false, "The path is too long";
     /// The head of the request exceeds the size limit.
     HeadTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE, false, "The head of the request is too large";
-    /// The body exceeds the size limit.
+    /// The body, or a payload, result or progress in it, exceeds its size limit; of the latter, `pointer` names it.
     TooLarge = PAYLOAD_TOO_LARGE, false, "The body is too large";
     /// The content type of the body is not JSON.
     UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, false, "The content type is not JSON";
@@ -213,6 +213,17 @@ impl Problem {
             .at(pointer)
     }
 
+    /// Returns the problem of an element of the body that is under this pointer: it names the field from the whole body on.
+    pub fn under(self, prefix: &str) -> Self {
+        let Some(own) = self.pointer.clone() else { return self };
+        let subject = if own.is_empty() { "the body" } else { own.as_str() };
+        let detail = match self.detail.strip_prefix(subject) {
+            Some(rest) => format!("{prefix}{own}{rest}"),
+            None => self.detail.clone(),
+        };
+        Self { detail, pointer: Some(format!("{prefix}{own}")), ..self }
+    }
+
     /// Returns the problem of an invalid parameter.
     pub fn parameter(name: &'static str, detail: impl AsRef<str>) -> Self {
         let detail = format!("{name} {}", detail.as_ref());
@@ -235,8 +246,13 @@ impl Problem {
 }
 
 impl From<Invalid> for Problem {
-    fn from(Invalid { pointer, detail }: Invalid) -> Self {
-        Self::field(pointer, detail)
+    fn from(Invalid { pointer, detail, is_too_large }: Invalid) -> Self {
+        match Self::field(pointer, detail) {
+            Self { detail, pointer, .. } if is_too_large => {
+                Self { pointer, ..Self::new(Code::TooLarge, detail) }
+            }
+            problem => problem,
+        }
     }
 }
 

@@ -8,12 +8,19 @@ pub struct Invalid {
     pub pointer: String,
     /// What would be right.
     pub detail: String,
+    /// Whether it is longer than a limit of the configuration allows.
+    pub is_too_large: bool,
 }
 
 impl Invalid {
     /// A value at this JSON pointer, and what would be right.
     pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), detail: detail.into() }
+        Self { pointer: pointer.into(), detail: detail.into(), is_too_large: false }
+    }
+
+    /// A value that is longer than a limit of the configuration allows.
+    pub fn too_large(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { is_too_large: true, ..Self::new(pointer, detail) }
     }
 
     /// The same value, seen from a request that has it under this pointer.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::record::KeyHold;
 use super::state::Verb;
-use super::transition::Outcome;
-use super::{Child, JobId, Meta, NewJob, Payload, QueueName, State, Timestamp, Visible};
+use super::transition::{Next, Outcome, Step};
+use super::{Child, JobId, JobKey, Meta, NewJob, Payload, QueueName, State, Timestamp, Visible};
 
 /// What became of one job that was pushed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,21 @@ pub struct Holder {
     pub state: Option<Visible>,
 }
 
+/// Whether a job in this state holds its key, whatever the key's time. A dead one does, in its own queue as in a dead-letter queue:
+/// a redrive gives it another chance, and there are never two of one key that may be delivered.
+pub fn holds_key(state: State) -> bool {
+    state.is_unfinished() || state == State::Dead
+}
+
+/// Returns the key that a step frees although its time is not over: the job was cancelled, so that another push with the key is
+/// meant as one. A job that was moved on has left its key behind, and does not know it.
+pub fn freed<'m>(before: &'m Meta, verb: Verb, step: &Step) -> Option<&'m JobKey> {
+    let is_removed = step.next == Next::Delete && step.outcome == Outcome::Removed;
+    let is_cancelled = before.cancel_requested || matches!(verb, Verb::Cancel | Verb::Purge);
+    // What was done stays done, also where it is removed from the history.
+    before.key.as_ref().filter(|_| is_removed && is_cancelled && before.state != State::Done)
+}
+
 impl Holder {
     /// Returns the holder that a job becomes once it is stored in this state.
     pub fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
@@ -87,7 +102,7 @@ impl Holder {
 
     /// Whether the key is still taken: until its time is over and the job has ended, in whatever queue the job is.
     pub fn holds(&self, now: Timestamp) -> bool {
-        self.until > now || self.state.is_some_and(|state| state.stored().is_unfinished())
+        self.until > now || self.state.is_some_and(|state| holds_key(state.stored()))
     }
 
     /// Returns what a job meets whose key this one has.
@@ -206,8 +221,8 @@ mod tests {
 
     #[test]
     fn a_key_is_free_after_its_time_and_the_end_of_its_job() {
-        let free = [None, Some(Visible::Done), Some(Visible::Dead)];
-        let taken = [Visible::Ready, Visible::Scheduled, Visible::Reserved, Visible::Blocked];
+        let free = [None, Some(Visible::Done)];
+        let taken = [Visible::Ready, Visible::Scheduled, Visible::Reserved, Visible::Blocked, Visible::Dead];
         assert!(
             free.iter().all(|state| decided(Some(&holder(1000, *state)), "B", "2", true) == Decision::Store)
         );

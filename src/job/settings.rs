@@ -102,9 +102,9 @@ pub struct QueueSettings {
     /// What becomes of a group whose first job dies: `hold` it, which is the default, or `skip` the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_group_dead: Option<OnGroupDead>,
-    /// Stops delivery; pushes go on.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub paused: bool,
+    /// Stops delivery; pushes go on. `false` lets it go on. A `PUT` without it changes nothing about a pause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
 }
 
 impl QueueSettings {
@@ -164,11 +164,27 @@ impl QueueSettings {
 
     /// Versions before this one took larger counts, which have the same effect.
     fn valid(value: serde_json::Value) -> Option<Self> {
-        let mut settings: Self = serde_json::from_value(value).ok()?;
+        let mut settings = serde_json::from_value::<Self>(value).ok()?.normal();
         for count in [&mut settings.max_jobs, &mut settings.max_reserved].into_iter().flatten() {
             *count = (*count).min(COUNT_MAX);
         }
         settings.fault().is_none().then_some(settings)
+    }
+
+    /// Whether delivery is stopped.
+    pub fn is_paused(&self) -> bool {
+        self.paused == Some(true)
+    }
+
+    /// Returns what takes the place of `before`, when all settings are replaced. A pause is an operator's act, not a setting
+    /// that a deployment resets: it stays unless these settings say something about it.
+    pub fn replacing(self, before: &Self) -> Self {
+        Self { paused: self.paused.or(before.paused), ..self }.normal()
+    }
+
+    /// Returns the same settings as they are stored: what is not paused says nothing about it.
+    pub fn normal(self) -> Self {
+        Self { paused: self.paused.filter(|paused| *paused), ..self }
     }
 
     /// Returns the field that is out of its range and the rule for it, if any is.
@@ -325,24 +341,33 @@ impl Rules {
 
     /// Whether delivery from this queue is stopped.
     pub fn paused(&self, queue: &QueueName) -> bool {
-        self.queues.get(queue).is_some_and(|s| s.paused)
+        self.queues.get(queue).is_some_and(QueueSettings::is_paused)
     }
 
     /// Returns the cycle of dead-letter queues that would arise if `queue` had this one, if any.
     pub fn dead_letter_cycle(&self, queue: &QueueName, dead_letter: &QueueName) -> Option<Vec<QueueName>> {
-        let mut chain = vec![queue.clone(), dead_letter.clone()];
-        loop {
-            let last = chain.last()?;
-            if last == queue {
-                return Some(chain);
-            }
-            let next = self.dead_letter(last)?.clone();
-            // A cycle further on, which two servers could have made at the same moment, is not this one.
-            if next != *queue && chain.contains(&next) {
-                return None;
-            }
-            chain.push(next);
+        dead_letter_cycle(|queue| self.dead_letter(queue), queue, dead_letter)
+    }
+}
+
+/// Returns the cycle of dead-letter queues that would arise if `queue` had this one, if any; `of` returns those that others have.
+pub fn dead_letter_cycle<'a>(
+    of: impl Fn(&QueueName) -> Option<&'a QueueName>,
+    queue: &QueueName,
+    dead_letter: &QueueName,
+) -> Option<Vec<QueueName>> {
+    let mut chain = vec![queue.clone(), dead_letter.clone()];
+    loop {
+        let last = chain.last()?;
+        if last == queue {
+            return Some(chain);
         }
+        let next = of(last)?.clone();
+        // A cycle further on, which two servers could have made at the same moment, is not this one.
+        if next != *queue && chain.contains(&next) {
+            return None;
+        }
+        chain.push(next);
     }
 }
 
@@ -376,7 +401,7 @@ mod tests {
         let read = |text: &str| QueueSettings::stored(serde_json::from_str(text).unwrap());
         let (settings, why) =
             read(r#"{"paused":true,"max_jobs":"x","lease_ms":1,"lease_ms2":1,"retain_done_ms":5}"#);
-        assert_eq!((settings.paused, settings.retain_done_ms), (true, Some(5)));
+        assert_eq!((settings.is_paused(), settings.retain_done_ms), (true, Some(5)));
         assert_eq!(why.unwrap(), "not valid: max_jobs, lease_ms, lease_ms2");
         assert_eq!(
             read("null"),

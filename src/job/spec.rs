@@ -199,7 +199,8 @@ impl JobSpec {
 pub fn check_size(value: &Payload, pointer: &str, limit: usize) -> Result<(), Invalid> {
     match value.as_str().len() {
         size if size > limit => {
-            Err(Invalid::new(pointer, format!("is {size} bytes long; the limit is {limit}")))
+            let detail = format!("is {size} bytes long; the limit is {limit} (limits.payload_bytes)");
+            Err(Invalid::too_large(pointer, detail))
         }
         _ => Ok(()),
     }

@@ -12,7 +12,7 @@ pub struct Timestamp(i64);
 const LAST_MILLIS: i64 = 253_402_207_200_000;
 
 /// The rule for a time, in the words of an error response.
-pub const TIME_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339)";
+pub const TIME_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339), not before 1970";
 
 impl Timestamp {
     /// Returns the moment this many milliseconds after (or before) the epoch, kept within the years 1970 to 9999.
@@ -53,8 +53,13 @@ impl std::str::FromStr for Timestamp {
     type Err = super::names::InvalidText;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let moment: jiff::Timestamp = text.parse().map_err(|_| super::names::InvalidText(TIME_RULE))?;
-        Ok(Self::from_millis(moment.as_millisecond()))
+        let wrong = || super::names::InvalidText(TIME_RULE);
+        let moment: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+        if moment < jiff::Timestamp::UNIX_EPOCH {
+            Err(wrong())
+        } else {
+            Ok(Self::from_millis(moment.as_millisecond()))
+        }
     }
 }
 
@@ -81,6 +86,8 @@ mod tests {
         let parsed: Timestamp = "2026-01-31T09:00:00.5+01:00".parse().unwrap();
         assert_eq!(parsed.to_string(), "2026-01-31T08:00:00.500Z");
         assert!("yesterday".parse::<Timestamp>().is_err());
+        assert!("1969-12-31T23:59:59.999Z".parse::<Timestamp>().is_err(), "never changed in silence");
+        assert_eq!("1970-01-01T00:00:00Z".parse(), Ok(Timestamp::from_millis(0)));
         assert_eq!(
             Timestamp::from_millis(i64::MAX).plus_ms(u64::MAX).to_string(),
             "9999-12-30T22:00:00.000Z"

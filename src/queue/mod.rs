@@ -10,7 +10,7 @@
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
 //! | `jobs` | read, change, cancel and browse jobs |
 //! | `batches` | jobs that belong together, and a job at their end |
-//! | `settings` | the queues and their settings |
+//! | `settings`, `configure` | the queues and their settings, and changes of them |
 //! | `access`, `key_limits` | API keys, and how much each may ask for |
 //! | `credential` | whether what a request has shown still holds when it acts |
 //! | `semaphores` | semaphores |
@@ -31,6 +31,7 @@ mod alarm;
 mod ask;
 mod batches;
 mod bulk;
+mod configure;
 mod credential;
 mod jobs;
 mod key_limits;
@@ -54,6 +55,7 @@ mod stats;
 mod waiters;
 mod workers;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
@@ -66,6 +68,7 @@ use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
 pub use self::batches::NewBatch;
 pub use self::bulk::ReplayRange;
+use self::configure::ConfigureRounds;
 pub use self::credential::{Credential, Shown};
 pub use self::jobs::{Cancelled, Edit};
 pub use self::key_limits::Permit;
@@ -83,13 +86,14 @@ pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
 use self::rounds::RoundError;
 use self::semaphores::SemaphoreNotes;
+use self::settings::Refreshed;
 pub use self::settings::{Precondition, QueueView};
 use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, Stats};
 use self::waiters::Waiters;
-pub use self::workers::Heartbeat;
+pub use self::workers::{Heartbeat, Removed};
 use crate::job::settings::Defaults;
 use crate::job::transition::Refusal;
 use crate::job::{
@@ -314,7 +318,10 @@ pub struct Shared {
     stats: StatsCache,
     admission: Admission,
     settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
-    refreshing: tokio::sync::Mutex<()>,
+    configures: ConfigureRounds,
+    refreshing: tokio::sync::Mutex<Refreshed>,
+    /// How many times the settings were begun to be read.
+    refreshes: AtomicU64,
     keys: KeyRing,
     /// Known before any other call is let through to the store.
     tokens: OnceLock<Tokens>,
@@ -348,7 +355,9 @@ impl Queues {
             stats: StatsCache::default(),
             admission: Admission::default(),
             settings: RwLock::new((Arc::default(), rules)),
+            configures: configure::rounds(shared),
             refreshing: tokio::sync::Mutex::default(),
+            refreshes: AtomicU64::default(),
             keys: KeyRing::default(),
             tokens: OnceLock::new(),
             due: Alarm::default(),

@@ -3,19 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::quotas::Places;
+use super::configure::{Change, back_off};
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::job::{QueueName, QueueSettings, Reach, Rules, Tokens};
-use crate::store::{Expected, Named, Saved, SettingsSnapshot, StoreError, StoredSettings};
+use crate::store::{Named, SettingsSnapshot, StoreError};
 
-/// How many times a change that ends in a conflict is retried.
+/// How many times a queue is deleted again whose settings were changed meanwhile.
 const TRIES: usize = 20;
 
 /// The version that settings without a version have.
@@ -34,6 +32,30 @@ pub enum Precondition {
     Versions(Vec<String>),
 }
 
+impl Precondition {
+    /// Returns whether settings of this version are as demanded.
+    pub(super) fn is_met(&self, version: &str) -> bool {
+        match self {
+            Self::None | Self::Exists => true,
+            Self::Absent => version == NO_VERSION,
+            Self::Versions(versions) => versions.iter().any(|demanded| demanded == version),
+        }
+    }
+}
+
+/// How the last reading of the settings ended.
+pub(super) struct Refreshed {
+    /// The how many-th it was.
+    number: u64,
+    outcome: Result<(), StoreError>,
+}
+
+impl Default for Refreshed {
+    fn default() -> Self {
+        Self { number: 0, outcome: Ok(()) }
+    }
+}
+
 /// A queue as clients see it.
 #[derive(Debug, Clone)]
 pub struct QueueView {
@@ -49,15 +71,8 @@ pub struct QueueView {
     pub unreadable: Option<String>,
 }
 
-/// Waits before another try, with jitter: the change that this one met may still be on its way to a majority.
-async fn back_off(attempt: usize) {
-    if attempt > 0 {
-        tokio::time::sleep(Duration::from_millis(10 * attempt as u64).mul_f64(rand::random())).await;
-    }
-}
-
 impl Queues {
-    fn snapshot(&self) -> Arc<SettingsSnapshot> {
+    pub(super) fn snapshot(&self) -> Arc<SettingsSnapshot> {
         self.0.settings.read().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clone()
     }
 
@@ -73,14 +88,19 @@ impl Queues {
         Ok(())
     }
 
-    /// Reads the settings if they have changed.
+    /// Reads the settings if they have changed. Of those who ask at the same time one reads for all.
     pub(super) async fn refresh_settings(&self) -> Result<()> {
-        let _one_by_one = self.0.refreshing.lock().await; // a slower read must not undo a newer one
-        let known = self.snapshot().revision;
-        if let Some(snapshot) = self.0.store.settings(Some(known)).await? {
-            self.adopt(snapshot);
+        let begun = self.0.refreshes.load(Ordering::SeqCst);
+        let mut last = self.0.refreshing.lock().await; // a slower read must not undo a newer one
+        if last.number > begun {
+            return last.outcome.clone().map_err(Error::from); // it began after this call, and so knows as much
         }
-        Ok(())
+        let number = self.0.refreshes.fetch_add(1, Ordering::SeqCst) + 1;
+        let known = self.snapshot().revision;
+        let read = self.0.store.settings(Some(known)).await;
+        let outcome = read.map(|changed| changed.into_iter().for_each(|snapshot| self.adopt(snapshot)));
+        *last = Refreshed { number, outcome: outcome.clone() };
+        Ok(outcome?)
     }
 
     /// Reads the settings after a change of this server, which is done whether or not they can be read now: they are
@@ -106,7 +126,7 @@ impl Queues {
             let reserved = rules.max_reserved(queue).unwrap_or(u64::MAX);
             let is_raised = settings.max_reserved.is_some_and(|before| before < reserved)
                 || (settings.rate.is_some() && settings.rate != rules.rate(queue));
-            if (settings.paused && !rules.paused(queue)) || is_raised {
+            if (settings.is_paused() && !rules.paused(queue)) || is_raised {
                 self.0.waiters.wake_here(queue, usize::MAX);
             }
         }
@@ -118,7 +138,7 @@ impl Queues {
         Ok(self.view(name.clone()))
     }
 
-    fn view(&self, name: QueueName) -> QueueView {
+    pub(super) fn view(&self, name: QueueName) -> QueueView {
         let snapshot = self.snapshot();
         let stored = snapshot.queues.get(&name);
         QueueView {
@@ -143,14 +163,14 @@ impl Queues {
         Ok(Page { items: page.items.into_iter().map(|name| self.view(name)).collect(), next: page.next })
     }
 
-    /// Replaces a queue's settings.
+    /// Replaces a queue's settings. What they do not say about a pause leaves it as it is.
     pub async fn configure(
         &self,
         name: &QueueName,
         settings: QueueSettings,
         precondition: &Precondition,
     ) -> Result<QueueView> {
-        self.change(name, precondition, |_| Ok(settings.clone())).await
+        self.change(name, precondition.clone(), Change::Replace(Box::new(settings))).await
     }
 
     /// Changes some of a queue's settings: `change` maps the current ones to the new ones.
@@ -158,68 +178,14 @@ impl Queues {
         &self,
         name: &QueueName,
         precondition: &Precondition,
-        change: impl Fn(QueueSettings) -> Result<QueueSettings>,
+        change: impl Fn(QueueSettings) -> Result<QueueSettings> + Send + Sync + 'static,
     ) -> Result<QueueView> {
-        self.change(name, precondition, change).await
+        self.change(name, precondition.clone(), Change::Edit(Box::new(change))).await
     }
 
     /// Stops or resumes delivery from a queue.
     pub async fn pause(&self, name: &QueueName, paused: bool) -> Result<QueueView> {
-        self.change(name, &Precondition::None, |settings| Ok(QueueSettings { paused, ..settings })).await
-    }
-
-    async fn change(
-        &self,
-        name: &QueueName,
-        precondition: &Precondition,
-        change: impl Fn(QueueSettings) -> Result<QueueSettings>,
-    ) -> Result<QueueView> {
-        for attempt in 0..TRIES {
-            back_off(attempt).await;
-            let (view, expected) = self.current(name, precondition).await?;
-            let settings = change(view.settings)?;
-            self.check(name, &settings)?;
-            let mut places = vec![self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?];
-            if expected == Expected::Absent {
-                places.push(self.admit_settings(name).await?);
-            }
-            let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
-            let stored = StoredSettings { settings, version };
-            if self.0.store.save_settings(name, Some(&stored), &expected).await? == Saved::Done {
-                places.into_iter().for_each(Places::keep_all);
-                return self.queue(name).await;
-            }
-        }
-        Err(StoreError::unavailable("the settings were changed by others again and again").into())
-    }
-
-    /// Returns the settings, and the version that the store must find for a change of them to happen.
-    async fn current(&self, name: &QueueName, precondition: &Precondition) -> Result<(QueueView, Expected)> {
-        let view = self.queue(name).await?;
-        match precondition {
-            Precondition::Versions(versions) if !versions.contains(&view.version) => {
-                Err(Error::SettingsChanged(name.clone()))
-            }
-            Precondition::Absent if view.version != NO_VERSION => Err(Error::SettingsChanged(name.clone())),
-            _ if view.version == NO_VERSION => Ok((view, Expected::Absent)),
-            _ => {
-                let expected = Expected::Version(view.version.clone());
-                Ok((view, expected))
-            }
-        }
-    }
-
-    fn check(&self, name: &QueueName, settings: &QueueSettings) -> Result<()> {
-        if let Some((field, what)) = settings.fault() {
-            return Err(Error::invalid(format!("/{field}"), what));
-        }
-        let Some(dead_letter) = &settings.dead_letter else {
-            return Ok(());
-        };
-        match self.rules().dead_letter_cycle(name, dead_letter) {
-            Some(circle) => Err(Error::DeadLetterCircle(circle)),
-            None => Ok(()),
-        }
+        self.change(name, Precondition::None, Change::Pause(paused)).await
     }
 
     /// Removes a queue's settings. A queue with jobs is only deleted when forced, and its jobs with it.
@@ -231,7 +197,10 @@ impl Queues {
     ) -> Result<()> {
         for attempt in 0..TRIES {
             back_off(attempt).await;
-            let (_, expected) = self.current(name, precondition).await?;
+            let version = self.queue(name).await?.version;
+            if !precondition.is_met(&version) {
+                return Err(Error::SettingsChanged(name.clone()));
+            }
             let mut removed = 0;
             if force {
                 removed = self.empty(name).await?;
@@ -239,12 +208,13 @@ impl Queues {
             {
                 return Err(Error::QueueNotEmpty(name.clone()));
             }
-            let saved = self.0.store.save_settings(name, None, &expected).await;
-            if saved.map_err(|error| error.after(removed))? == Saved::Done {
-                self.forget(Named::Settings, name.as_str());
-                self.forget(Named::Queues, name.as_str());
-                return self.refresh_settings().await;
-            }
+            match self.change(name, Precondition::Versions(vec![version]), Change::Remove).await {
+                Err(Error::SettingsChanged(_)) => continue,
+                done => done.map_err(|error| error.after(removed))?,
+            };
+            self.forget(Named::Settings, name.as_str());
+            self.forget(Named::Queues, name.as_str());
+            return Ok(());
         }
         Err(StoreError::unavailable("the settings were changed by others again and again").into())
     }

@@ -1,9 +1,12 @@
 //! Workers: heartbeats, and taking back what removed workers hold.
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
 
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
+use crate::faults;
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{Reach, WorkerName, WorkerVersion};
@@ -12,6 +15,10 @@ use crate::store::{Change, Holdings, Named, Report, Worker};
 /// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
 /// settle of any of its jobs makes all of it retry.
 pub(super) const STEP: usize = 200;
+/// For how long jobs of a removed worker are taken back within one call, in about.
+const REMOVE_MAX: Duration = Duration::from_secs(10);
+/// After how many steps in a row that did nothing the call ends.
+const FAILURES_MAX: usize = 2;
 /// The most slots that a worker may report.
 const SLOTS_MAX: u32 = 1_000_000;
 
@@ -25,6 +32,15 @@ pub struct Heartbeat {
     /// After how long without a heartbeat it loses what it holds, in milliseconds; `None`: the configured
     /// default.
     pub timeout_ms: Option<u64>,
+}
+
+/// What the removal of a worker has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// How many jobs were taken back.
+    pub affected: u64,
+    /// Whether it still held jobs when the time was over. Then it is not removed yet.
+    pub holds_more: bool,
 }
 
 impl Heartbeat {
@@ -68,19 +84,26 @@ impl Queues {
         worker.ok_or_else(|| Error::UnknownWorker(name.clone()))
     }
 
-    /// Takes back at once what a worker holds, and forgets it. Returns how many jobs those were.
-    pub async fn remove_worker(&self, name: &WorkerName) -> Result<u64> {
-        let mut affected = 0;
+    /// Takes back at once what a worker holds, in steps, and forgets it once it holds nothing.
+    pub async fn remove_worker(&self, name: &WorkerName) -> Result<Removed> {
+        let (end, mut step, mut affected, mut failures) = (Instant::now() + REMOVE_MAX, STEP, 0, 0);
         loop {
-            let held = self.0.store.held_by(name, STEP).await.map_err(|error| error.after(affected))?;
-            let found = held.len();
-            let abandon = |claim| Operation::Abandon { claim, loss: Loss::Removed };
-            let changes =
-                held.into_iter().map(|(id, claim)| Change { id, operation: abandon(claim) }).collect();
-            let taken = self.apply_overdue(changes).await.map_err(|error| error.after(affected))?;
-            affected += taken as u64;
-            if found < STEP || taken == 0 {
-                break;
+            let taken = self.take_from(name, step).await;
+            let Taken { found, taken, failed } =
+                taken.unwrap_or_else(|error| Taken { found: 0, taken: 0, failed: Some(error) });
+            affected += taken;
+            match failed {
+                None if found < step || taken == 0 => break,
+                None => failures = 0,
+                // What is done is done. Fewer jobs may do where so many do not end in time; where none do, nothing will.
+                Some(error) if affected == 0 => return Err(error),
+                Some(_) => {
+                    failures = if taken == 0 { failures + 1 } else { 0 };
+                    step = (step / 4).max(1);
+                }
+            }
+            if Instant::now() >= end || failures == FAILURES_MAX {
+                return Ok(Removed { affected, holds_more: true });
             }
         }
         // Only now: should this server die before, another one finds that the worker has timed out.
@@ -90,8 +113,27 @@ impl Queues {
         if affected == 0 && !was_known {
             return Err(Error::UnknownWorker(name.clone()));
         }
-        Ok(affected)
+        Ok(Removed { affected, holds_more: false })
     }
+
+    /// Takes back some of what a worker holds.
+    async fn take_from(&self, name: &WorkerName, most: usize) -> Result<Taken> {
+        let held = self.0.store.held_by(name, most).await?;
+        let found = held.len();
+        let abandon = |claim| Operation::Abandon { claim, loss: Loss::Removed };
+        let changes = held.into_iter().map(|(id, claim)| Change { id, operation: abandon(claim) }).collect();
+        faults::point("overdue.read").await;
+        let (done, failed) = self.apply_all(changes).await?;
+        Ok(Taken { found, taken: done.len() as u64, failed: failed.map(Error::from) })
+    }
+}
+
+/// What came of taking back some jobs.
+struct Taken {
+    found: usize,
+    taken: u64,
+    /// The failure of the store behind which not all are taken back.
+    failed: Option<Error>,
 }
 
 /// The workers that have sent a heartbeat.

@@ -15,12 +15,12 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Access, Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Expected, Figures,
-    Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Named,
-    Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result, Saved,
-    Schedules, SemaphoreView, Semaphores, Settings, SettingsSnapshot, Signal, SignalEvent, Signals, Store,
-    StoreError, StoredKeys, StoredSettings, Summary, TimedOut, TokenSecret, Transfer, Unblocked, Worker,
-    Workers,
+    Access, Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Figures, Filter,
+    Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Memo, MemoKind,
+    Named, Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result,
+    Saved, Schedules, SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal,
+    SignalEvent, Signals, Store, StoreError, StoredKeys, Summary, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
@@ -272,6 +272,8 @@ metered! {
         export_keys(after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>>;
         keys_like(keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>>;
         import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
+        export_memos(kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
+        import_memos(memos: Vec<Memo>) -> Vec<Result<Imported>>, each memos;
     }
 }
 
@@ -320,13 +322,8 @@ impl Settings for Metered {
         Ok(settings)
     }
 
-    async fn save_settings(
-        &self,
-        queue: &QueueName,
-        to: Option<&StoredSettings>,
-        expected: &Expected,
-    ) -> Result<Saved> {
-        self.call("save_settings", 1, 1, self.inner.save_settings(queue, to, expected)).await
+    async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>> {
+        self.call("save_settings", 1, changes.len(), self.inner.save_all_settings(changes)).await
     }
 }
 

@@ -60,9 +60,9 @@ pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use semaphores::{Holder, Removal, SemaphoreView, Semaphores, Unblocked};
-pub use settings::{Expected, Saved, Settings, SettingsSnapshot, StoredSettings};
+pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
-pub use transfer::{HeldKey, Imported, Transfer};
+pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use super::{Result, StoredKeys};
+use super::{Result, StoreError, StoredKeys};
 use crate::job::{QueueName, QueueSettings};
 
 /// One queue's settings as stored. `version` is opaque and changes with every change.
@@ -63,6 +63,17 @@ pub enum Expected {
     Version(String),
 }
 
+/// A change of one queue's settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SettingsChange {
+    /// The queue.
+    pub queue: QueueName,
+    /// Its new settings; `None`: it has none from now on.
+    pub to: Option<StoredSettings>,
+    /// What they must be now.
+    pub expected: Expected,
+}
+
 /// What became of a change of settings, or of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
@@ -72,18 +83,26 @@ pub enum Saved {
     Conflict,
 }
 
-/// The settings of queues: read as a whole, changed one queue at a time under optimistic concurrency.
+/// The settings of queues: read as a whole, changed queue by queue under optimistic concurrency.
 #[async_trait]
 pub trait Settings: Send + Sync {
     /// Returns all settings and the API keys, unless their revision is still `known`.
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
 
-    /// Replaces a queue's settings, or removes them, if they are of the expected version; else returns
-    /// [`Saved::Conflict`].
+    /// Replaces settings, or removes them: each change where its queue's settings are of the expected version, else it is a
+    /// [`Saved::Conflict`] and the others go on. All that is done happens at once. A change meets what those before it left.
+    /// The revision grows unless nothing was changed.
+    async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>>;
+
+    /// The same for one queue.
     async fn save_settings(
         &self,
         queue: &QueueName,
         to: Option<&StoredSettings>,
         expected: &Expected,
-    ) -> Result<Saved>;
+    ) -> Result<Saved> {
+        let change = SettingsChange { queue: queue.clone(), to: to.cloned(), expected: expected.clone() };
+        let saved = self.save_all_settings(&[change]).await?.pop();
+        saved.ok_or_else(|| StoreError::internal("a change of settings was left unanswered"))
+    }
 }

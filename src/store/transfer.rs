@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{Job, JobId, JobKey, Meta, QueueName, Timestamp};
+use crate::job::rate::Deliveries;
+use crate::job::receipt::Receipt;
+use crate::job::{Claim, Job, JobId, JobKey, Meta, QueueName, Timestamp};
 
 /// What became of something that was imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,71 @@ pub struct HeldKey {
     pub run_at: Timestamp,
 }
 
+/// What a store remembers for a while.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Memo {
+    /// The receipt of a call, for a repeat of it.
+    Receipt {
+        /// The receipt.
+        receipt: Receipt,
+        /// How long it is kept.
+        until: Timestamp,
+    },
+    /// A request with an `Idempotency-Key`. One that was running when its server ended is taken over by its repeat.
+    Request {
+        /// See [`Request::id`](super::Request::id).
+        id: String,
+        /// See [`Request::digest`](super::Request::digest).
+        digest: [u8; 32],
+        /// Marks what it has won.
+        claim: Claim,
+        /// The jobs that it has won, once it is closed.
+        won: Option<Vec<JobId>>,
+        /// How long it is kept.
+        until: Timestamp,
+    },
+    /// The deliveries that the `rate` of a queue counts.
+    Deliveries {
+        /// The queue.
+        queue: QueueName,
+        /// The deliveries.
+        recent: Deliveries,
+    },
+}
+
+/// The kinds of [`Memo`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named as what they are kinds of")]
+pub enum MemoKind {
+    Receipts,
+    Requests,
+    Deliveries,
+}
+
+impl MemoKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Receipts, Self::Requests, Self::Deliveries];
+}
+
+impl Memo {
+    /// Returns what names it among those of its kind.
+    pub fn id(&self) -> String {
+        match self {
+            Self::Receipt { receipt: Receipt { id, claim, .. }, .. } => format!("{id}/{}", claim.as_str()),
+            Self::Request { id, .. } => id.clone(),
+            Self::Deliveries { queue, .. } => queue.to_string(),
+        }
+    }
+
+    /// Returns when it is forgotten, where that is known.
+    pub fn until(&self) -> Option<Timestamp> {
+        match self {
+            Self::Receipt { until, .. } | Self::Request { until, .. } => Some(*until),
+            Self::Deliveries { .. } => None,
+        }
+    }
+}
+
 /// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs
 /// about them.
 #[async_trait]
@@ -54,6 +121,13 @@ pub trait Transfer: Send + Sync {
 
     /// Stores keys of another store, whether or not their jobs are here. What is there already stays.
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
+
+    /// Returns everything of a kind that is remembered, in an order of the store's own, what comes after `after`; nothing only
+    /// where there is no more.
+    async fn export_memos(&self, kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
+
+    /// Remembers what another store did. What is there already stays.
+    async fn import_memos(&self, memos: Vec<Memo>) -> Vec<Result<Imported>>;
 }
 
 /// Returns whether two jobs are equal in all that clients can see: all but the guard of their writes.

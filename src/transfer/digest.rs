@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::job::{Batch, BatchResult, Job};
-use crate::store::HeldKey;
+use crate::store::{HeldKey, Memo};
 
 /// An order-independent digest over many items: the sum of their SHA-256 digests, in four lanes. It detects
 /// accidental differences, not forged ones.
@@ -31,6 +31,11 @@ impl Digest {
     pub fn add_key(&mut self, key: &HeldKey) {
         let HeldKey { queue, key, job, digest, until, run_at } = key;
         self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at))).as_slice());
+    }
+
+    /// Adds what is remembered.
+    pub fn add_memo(&mut self, memo: &Memo) {
+        self.add(Sha256::digest(format!("{memo:?}")).as_slice());
     }
 
     /// Adds a batch.

@@ -7,11 +7,9 @@
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
-//! and their last runs. Not copied are receipts and requests, which live for minutes and only serve retries: the
-//! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a reserve with an
-//! `Idempotency-Key` reserves other jobs. Nor are the deliveries that a `rate` counts: a queue with one may be delivered twice as
-//! many jobs as it allows within the first period. Nor are workers: each is known again after its next heartbeat, and until
-//! then keeps its jobs for their leases.
+//! and their last runs; also what lives for minutes: receipts and requests, so that retries are answered as before, and the deliveries
+//! that a `rate` counts. Not copied are workers: each is known again after its next heartbeat, and until then keeps its jobs for their
+//! leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
 //! whose `purge_at` has passed is no difference.
@@ -20,6 +18,7 @@ mod access;
 mod batches;
 mod digest;
 mod keys;
+mod memos;
 mod progress;
 mod schedules;
 mod semaphores;
@@ -50,8 +49,7 @@ const BREATH: Duration = Duration::from_millis(50);
 const MARGIN_MS: u64 = 1000;
 
 /// What is not copied, as the command says.
-pub const NOT_COPIED: &str =
-    "not copied: records of retries (receipts, idempotency keys), what rates have delivered lately, workers";
+pub const NOT_COPIED: &str = "not copied: workers, which are known again after their next heartbeats";
 
 /// Copies the content of `source` into `target` and compares the two. Both must have been migrated.
 ///
@@ -69,12 +67,14 @@ pub async fn copy(
     check_settings(source, target).await?;
     keys::check(source, target, progress).await?;
     batches::check(source, target).await?;
+    memos::check(source, target).await?;
     copy_settings(source, target).await?;
     access::copy(source, target).await?;
     keys::copy(source, target, progress).await?;
     semaphores::copy(source, target).await?;
     batches::copy(source, target, progress).await?;
     copy_jobs(source, target, total, progress).await?;
+    memos::copy(source, target, progress).await?;
     schedules::copy(source, target).await?;
     let verdict = verify(source, target, total, progress).await?;
     settle_counts(target).await?;

@@ -6,7 +6,8 @@ use std::fmt;
 
 use super::digest::{Digest, differences};
 use super::{
-    PAGE, Progress, access, all_settings, batches, may_be_purged, now, schedules, semaphores, with_retries,
+    PAGE, Progress, access, all_settings, batches, may_be_purged, memos, now, schedules, semaphores,
+    with_retries,
 };
 use crate::job::{Job, JobId, QueueName, State};
 use crate::store::transfer::same;
@@ -26,6 +27,10 @@ pub struct Side {
     pub key_count: u64,
     /// The digest over all keys.
     pub keys: Digest,
+    /// The number of records of retries and rates.
+    pub memo_count: u64,
+    /// The digest over them.
+    pub memos: Digest,
     /// The number of batches.
     pub batch_count: u64,
     /// The digest over all batches and their results.
@@ -96,12 +101,15 @@ impl fmt::Display for Verdict {
         for (name, side) in [("source", source), ("target", target)] {
             writeln!(
                 f,
-                "{name}: {} jobs, digest {}; {} keys, digest {}; {} batches, digest {}; settings of {} queues; \
+                "{name}: {} jobs, digest {}; {} keys, digest {}; {} records of retries and rates, \
+                 digest {}; {} batches, digest {}; settings of {} queues; \
                  {} schedules, {} semaphores, {} API keys",
                 side.job_count(),
                 side.jobs,
                 side.key_count,
                 side.keys,
+                side.memo_count,
+                side.memos,
                 side.batch_count,
                 side.batches,
                 side.settings,
@@ -141,6 +149,7 @@ pub async fn verify(
     if verdict.source.keys != verdict.target.keys {
         verdict.differ(|| "the keys differ".to_owned());
     }
+    memos::compare(source, target, &mut verdict).await?;
     (verdict.source.batch_count, verdict.source.batches) = batches::read(source).await?;
     (verdict.target.batch_count, verdict.target.batches) = batches::read(target).await?;
     if verdict.source.batches != verdict.target.batches {

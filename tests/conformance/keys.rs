@@ -2,8 +2,8 @@
 
 use futures::future::join_all;
 use tailback::job::transition::Operation;
-use tailback::job::{JobId, Rules, Visible};
-use tailback::store::{Pushed, Store};
+use tailback::job::{JobId, Reach, Rules, Visible};
+use tailback::store::{Change, Pushed, Store};
 
 use super::support::*;
 
@@ -98,15 +98,103 @@ pub async fn a_key_is_free_after_its_time_and_its_jobs_end(store: &dyn Store) {
     assert_eq!(same, holder, "the new job has the key now");
 }
 
-pub async fn dead_and_done_jobs_free_their_keys(store: &dyn Store) {
+pub async fn a_done_job_frees_its_key_after_its_time(store: &dyn Store) {
     let rules = rules_of("q", with_history);
     let done = push_and_take(store, job("q").key("k", 1)).await;
     apply_under(store, commit(&done), &rules).await.unwrap();
     until_past(store, done.meta.created_at.plus_ms(1)).await;
-    let dead = push_and_take(store, job("q").key("k", 1).max_attempts(1)).await;
-    apply_under(store, rollback(&dead, None), &rules).await.unwrap();
-    until_past(store, dead.meta.created_at.plus_ms(1)).await;
     assert_eq!(push(store, vec![job("q").key("k", 1)]).await, [Pushed::Created]);
+}
+
+/// Whether it died in its own queue or is in a dead-letter queue: a redrive makes it live again, and there are never two of one key.
+pub async fn a_dead_job_holds_its_key_until_it_is_gone(store: &dyn Store) {
+    let to_graves = rules_of("q", |settings| settings.dead_letter = Some(queue("graves")));
+    for rules in [Rules::default(), to_graves] {
+        let doomed = push_and_take(store, job("q").key("k", 1).max_attempts(1)).await;
+        let id = doomed.meta.id.clone();
+        apply_under(store, rollback(&doomed, None), &rules).await.unwrap();
+        until_past(store, doomed.meta.created_at.plus_ms(1)).await;
+        store.prune(100).await.unwrap();
+        assert_eq!(who_has(store, r#"{"n":1}"#, 1).await.1, Some(id.clone()));
+        let within = see(store, &id).await.meta.queue;
+        let redrive = Operation::Redrive { within: Reach::one(&within), home: Reach::default() };
+        apply(store, Change { id: id.clone(), operation: redrive }).await.unwrap();
+        let (pushed, holder) = who_has(store, r#"{"n":1}"#, 1).await;
+        assert_eq!(
+            (pushed, holder.as_ref()),
+            (
+                Pushed::Duplicate {
+                    id: id.clone(),
+                    state: Visible::Ready,
+                    run_at: see(store, &id).await.meta.run_at
+                },
+                Some(&id)
+            )
+        );
+        let again = take(store, "q").await;
+        apply(store, commit(&again)).await.unwrap();
+        assert!(matches!(who_has(store, r#"{"n":1}"#, 1).await.0, Pushed::Created), "it has ended");
+        apply(store, cancel(&take(store, "q").await.meta.id, true)).await.unwrap();
+    }
+}
+
+fn cancel(id: &JobId, force: bool) -> Change {
+    Change { id: id.clone(), operation: Operation::Cancel { within: Reach::default(), force } }
+}
+
+pub async fn a_cancelled_job_frees_its_key(store: &dyn Store) {
+    // One that waits.
+    let first = push_one(store, job("q").payload("1").key("k", LONG_MS).delay(50_000)).await;
+    apply(store, cancel(&first, false)).await.unwrap();
+    let (pushed, holder) = who_has(store, "2", LONG_MS).await;
+    assert_eq!(pushed, Pushed::Created, "another payload, even");
+    // One that is reserved, by force.
+    let held = take(store, "q").await;
+    assert_eq!(Some(&held.meta.id), holder.as_ref());
+    apply(store, cancel(&held.meta.id, true)).await.unwrap();
+    assert_eq!(who_has(store, "2", LONG_MS).await.0, Pushed::Created);
+    // One that is asked to stop: once it does.
+    let held = take(store, "q").await;
+    apply(store, cancel(&held.meta.id, false)).await.unwrap();
+    assert_eq!(who_has(store, "2", LONG_MS).await.1, Some(held.meta.id.clone()));
+    apply(store, rollback(&held, None)).await.unwrap();
+    assert_eq!(who_has(store, "2", LONG_MS).await.0, Pushed::Created);
+    // One that was done although it was asked to stop has been done.
+    let held = take(store, "q").await;
+    apply(store, cancel(&held.meta.id, false)).await.unwrap();
+    apply(store, commit(&held)).await.unwrap();
+    assert_eq!(who_has(store, "2", LONG_MS).await.1, Some(held.meta.id.clone()));
+}
+
+pub async fn a_purge_frees_keys_but_those_of_done_jobs(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let purge = |id: &JobId, state: Visible| Change {
+        id: id.clone(),
+        operation: Operation::Purge { within: Reach::default(), state },
+    };
+    let waiting = push_one(store, job("q").key("a", LONG_MS)).await;
+    let doomed = push_and_take(store, job("q").key("b", LONG_MS).max_attempts(1).priority(1)).await;
+    apply(store, rollback(&doomed, None)).await.unwrap();
+    let done = push_and_take(store, job("q").key("c", LONG_MS).priority(1)).await;
+    apply_under(store, commit(&done), &rules).await.unwrap();
+    apply(store, purge(&waiting, Visible::Ready)).await.unwrap();
+    apply(store, purge(&doomed.meta.id, Visible::Dead)).await.unwrap();
+    apply(store, cancel(&done.meta.id, false)).await.unwrap();
+    let drafts = ["a", "b", "c"].map(|key| job("q").key(key, LONG_MS));
+    let pushed = push(store, drafts.into()).await;
+    assert_eq!(pushed[..2], [Pushed::Created, Pushed::Created]);
+    assert!(matches!(&pushed[2], Pushed::Duplicate { state: Visible::Done, .. }), "{pushed:?}");
+}
+
+/// A key that has passed to another job by then is not that job's to free.
+pub async fn a_cancel_frees_no_key_of_another_job(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let first = push_and_take(store, job("q").key("k", 1)).await;
+    apply_under(store, commit(&first), &rules).await.unwrap();
+    until_past(store, first.meta.created_at.plus_ms(1)).await;
+    let second = push_one(store, job("q").key("k", LONG_MS)).await;
+    apply(store, cancel(&first.meta.id, false)).await.unwrap();
+    assert_eq!(who_has(store, r#"{"n":1}"#, LONG_MS).await.1, Some(second));
 }
 
 pub async fn an_edit_does_not_change_what_a_key_stands_for(store: &dyn Store) {

@@ -289,7 +289,7 @@ pub async fn a_paused_queue_keeps_nothing_from_others(store: &dyn Store) {
     assert!(claim(store, ask("a", 1)).await.is_empty());
     let behind = push_one(store, job("b").needs(&["s"])).await;
     assert!(claim_under(store, ask("b", 1), &impatient([])).await.is_empty());
-    let paused = impatient([("a", QueueSettings { paused: true, ..Default::default() })]);
+    let paused = impatient([("a", QueueSettings { paused: Some(true), ..Default::default() })]);
     assert_eq!(call_under(store, &["s"], &paused).await, ["b"]);
     assert_eq!(ids(&claim_under(store, ask("b", 1), &paused).await), [behind]);
 }

@@ -2,7 +2,7 @@
 
 use tailback::job::settings::{OnGroupDead, Rate};
 use tailback::job::{Backoff, QueueSettings};
-use tailback::store::{Expected, Saved, SettingsSnapshot, Store, StoredSettings};
+use tailback::store::{Expected, Saved, SettingsChange, SettingsSnapshot, Store, StoredSettings};
 
 use super::support::*;
 
@@ -32,7 +32,7 @@ pub async fn settings_come_back_as_they_were_saved(store: &dyn Store) {
         max_reserved: Some(7),
         rate: Some(Rate { limit: 1_000_000, per_ms: 86_400_000 }),
         on_group_dead: Some(OnGroupDead::Skip),
-        paused: true,
+        paused: Some(true),
     };
     let (one, two) = (stored("v1", full), stored("v2", QueueSettings::default()));
     store.save_settings(&queue("q"), Some(&one), &Expected::Any).await.unwrap();
@@ -73,6 +73,43 @@ pub async fn settings_can_be_removed(store: &dyn Store) {
     assert!(all(store).await.queues.is_empty());
     assert_eq!(save(store, None, Expected::Any).await, Saved::Done);
     assert_eq!(save(store, Some("a"), Expected::Absent).await, Saved::Done);
+}
+
+pub async fn several_queues_are_changed_at_once(store: &dyn Store) {
+    let change = |name: &str, version: Option<&str>, expected: Expected| SettingsChange {
+        queue: queue(name),
+        to: version.map(|version| stored(version, QueueSettings::default())),
+        expected,
+    };
+    let is = |version: &str| Expected::Version(version.to_owned());
+    let first = store.save_all_settings(&[]).await.unwrap();
+    assert!(first.is_empty());
+    let changes = [
+        change("a", Some("1"), Expected::Absent),
+        change("b", Some("1"), Expected::Any),
+        change("c", Some("1"), is("0")),
+        // Each meets what those before it left.
+        change("a", Some("2"), Expected::Absent),
+        change("a", Some("3"), is("1")),
+        change("d", Some("1"), Expected::Absent),
+        change("d", None, is("1")),
+        change("e", None, Expected::Any),
+    ];
+    use Saved::{Conflict, Done};
+    let saved = store.save_all_settings(&changes).await.unwrap();
+    assert_eq!(saved, [Done, Done, Conflict, Conflict, Done, Done, Done, Done]);
+    let before = all(store).await;
+    let version = |name: &str| before.queues.get(&queue(name)).map(|stored| stored.version.as_str());
+    assert_eq!(["a", "b", "c", "d", "e"].map(version), [Some("3"), Some("1"), None, None, None]);
+    // Where nothing is changed, nothing is written.
+    let nothing = [change("a", Some("4"), is("1")), change("e", None, Expected::Any)];
+    assert_eq!(store.save_all_settings(&nothing).await.unwrap(), [Conflict, Done]);
+    assert!(store.settings(Some(before.revision)).await.unwrap().is_none());
+    let mixed = [change("a", None, is("3")), change("b", Some("2"), is("0"))];
+    assert_eq!(store.save_all_settings(&mixed).await.unwrap(), [Done, Conflict]);
+    let after = all(store).await;
+    assert!(after.revision > before.revision);
+    assert_eq!(after.queues.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
 pub async fn of_two_changes_at_once_one_is_made(store: &dyn Store) {

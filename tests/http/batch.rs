@@ -24,13 +24,15 @@ pub async fn a_batch_answers_each_job_at_its_place(place: &Place) {
     let statuses: Vec<u64> = results.iter().map(|result| result["status"].as_u64().unwrap()).collect();
     assert_eq!(statuses, [201, 422, 200, 409, 201, 200, 422, 422, 201]);
     let problem = |n: usize| (statuses[n] as u16, results[n]["problem"].clone());
-    invalid(&problem(1), "/delay_ms");
+    invalid(&problem(1), "/jobs/1/delay_ms");
+    let detail = problem(1).1["detail"].as_str().unwrap().to_owned();
+    assert!(detail.starts_with("/jobs/1/delay_ms "), "{detail}");
     assert_eq!((&results[2]["id"], &results[2]["deduplicated"]), (&json!(first), &json!(true)));
     refused(&problem(3), 409, "key-conflict");
     assert_eq!(problem(3).1["job_id"], first);
     assert_eq!((&results[5]["id"], &results[5]["deduplicated"]), (&results[4]["id"], &json!(true)));
-    invalid(&problem(6), "/run_at");
-    invalid(&problem(7), "");
+    invalid(&problem(6), "/jobs/6/run_at");
+    invalid(&problem(7), "/jobs/7");
     assert_eq!((&results[8]["state"], &results[8]["queue"]), (&json!("scheduled"), &json!("mail")));
     for n in [0, 2, 4, 5, 8] {
         assert!(results[n].get("problem").is_none(), "{}", results[n]);

@@ -65,7 +65,7 @@ pub async fn settles_among_others_push_too(place: &Place) {
         (200, &json!(200), &json!(422))
     );
     assert_eq!(id(&answer["commit"][0]["pushed"][0]), id(&take(&server, "out").await));
-    assert_eq!(answer["commit"][1]["problem"]["pointer"], "/push/0/queue");
+    assert_eq!(answer["commit"][1]["problem"]["pointer"], "/commit/1/push/0/queue");
 }
 
 pub async fn a_settle_pushes_a_thousand_jobs_at_most(place: &Place) {

@@ -275,6 +275,10 @@ pub async fn payloads_and_bodies_have_limits(place: &Place) {
     let server = Server::start_with(&place.url, &limits).await;
     configure(&server, "mail", json!({"retain_done_ms": 60_000})).await;
     let (fits, long) = ("x".repeat(98), "x".repeat(99)); // and two quotation marks
+    let invalid = |answer: &(u16, Value), pointer: &str| {
+        refused(answer, 413, "too-large");
+        assert_eq!(answer.1["pointer"], pointer, "{}", answer.1);
+    };
     invalid(&server.post("/v1/queues/mail/jobs", json!({"payload": long})).await, "/payload");
     let pushed = server.push("mail", json!({"payload": fits})).await;
     // White space is not part of a payload.
@@ -283,7 +287,8 @@ pub async fn payloads_and_bodies_have_limits(place: &Place) {
     let (status, answer) =
         server.post("/v1/queues/mail/jobs/batch", json!({"jobs": [{"payload": long}, {"payload": 1}]})).await;
     assert_eq!((status, &answer["results"][1]["status"]), (200, &json!(201)));
-    invalid(&(422, answer["results"][0]["problem"].clone()), "/payload");
+    assert_eq!(answer["results"][0]["status"], 413);
+    invalid(&(413, answer["results"][0]["problem"].clone()), "/jobs/0/payload");
     let path = format!("/v1/jobs/{pushed}");
     invalid(&server.send(reqwest::Method::PATCH, &path, Some(json!({"payload": long}))).await, "/payload");
 

@@ -115,6 +115,7 @@ pub async fn a_push_out_of_range_names_the_field(place: &Place) {
         ("/run_at", json!({"delay_ms": 1, "run_at": "2030-01-01T00:00:00Z"})),
         ("/run_at", json!({"run_at": "tomorrow"})),
         ("/run_at", json!({"run_at": 5})),
+        ("/run_at", json!({"run_at": "1969-12-31T23:59:59.999Z"})),
         ("/delay_ms", json!({"delay_ms": year + 1})),
         ("/delay_ms", json!({"delay_ms": -1})),
         ("/delay_ms", json!({"delay_ms": 1.5})),

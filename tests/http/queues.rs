@@ -153,6 +153,57 @@ pub async fn of_many_that_change_settings_at_once_one_succeeds(place: &Place) {
     assert!(fields.iter().all(|field| now[field] == 500), "{now}");
 }
 
+pub async fn a_call_that_changes_nothing_keeps_the_version(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let set = json!({"max_attempts": 7, "backoff": {"kind": "fixed", "base_ms": 5}});
+    let first = send(&server, "PUT", None, set.clone()).await;
+    let tag = first.header("etag").to_owned();
+    for (method, body) in [
+        ("PUT", set.clone()),
+        ("PATCH", json!({})),
+        ("PATCH", json!({"max_attempts": 7, "lease_ms": null})),
+        ("PUT", json!({"max_attempts": 7, "backoff": {"kind": "fixed", "base_ms": 5}, "paused": false})),
+    ] {
+        let again = send(&server, method, Some(&tag), body).await;
+        assert_eq!((again.status, again.header("etag"), again.json()), (200, &*tag, first.json()));
+    }
+    assert_eq!(raw(&server, "POST", &format!("{PATH}/resume"), &[], "").await.header("etag"), tag);
+    let paused = raw(&server, "POST", &format!("{PATH}/pause"), &[], "").await.header("etag").to_owned();
+    assert_ne!(paused, tag);
+    assert_eq!(raw(&server, "POST", &format!("{PATH}/pause"), &[], "").await.header("etag"), paused);
+    assert_eq!(
+        send(&server, "PUT", None, set).await.header("etag"),
+        paused,
+        "the pause is no setting of a deployment"
+    );
+    assert_ne!(send(&server, "PATCH", None, json!({"max_attempts": 8})).await.header("etag"), paused);
+    // A queue that is not known is not made by what changes nothing of it, but by a PUT of the defaults.
+    raw(&server, "POST", "/v1/queues/none/resume", &[], "").await;
+    raw(&server, "PATCH", "/v1/queues/none", &[], "{}").await;
+    raw(&server, "PUT", "/v1/queues/made", &[], "{}").await;
+    let (_, all) = server.get("/v1/queues").await;
+    let names: Vec<&Value> = all["queues"].as_array().unwrap().iter().map(|queue| &queue["name"]).collect();
+    assert_eq!(names, ["made", "mail"]);
+}
+
+pub async fn a_put_leaves_a_pause_as_it_is(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let paused = async |queue: Value| queue["effective"]["paused"] == true;
+    let put = async |body: Value| send(&server, "PUT", None, body).await.json();
+    server.post(&format!("{PATH}/pause"), json!({})).await;
+    assert!(paused(put(json!({"max_attempts": 2})).await).await);
+    assert!(paused(put(json!({})).await).await);
+    let job = server.push("mail", json!({"payload": 1})).await;
+    assert!(server.reserve("mail", json!({})).await.is_empty());
+    // What a body says about it holds as ever.
+    assert!(!paused(put(json!({"paused": false})).await).await);
+    assert!(paused(put(json!({"paused": true})).await).await);
+    assert!(paused(send(&server, "PATCH", None, json!({"max_attempts": 3})).await.json()).await);
+    assert!(!paused(send(&server, "PATCH", None, json!({"paused": null})).await.json()).await);
+    assert!(!paused(put(json!({})).await).await);
+    assert_eq!(take(&server, "mail").await["id"], *job);
+}
+
 pub async fn settings_out_of_range_name_the_field(place: &Place) {
     let server = Server::start(&place.url).await;
     let year = 31_536_000_000_u64;

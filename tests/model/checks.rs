@@ -292,7 +292,7 @@ impl World<'_> {
         }
         let now = When::at(self.now()?);
         for (name, key) in self.model.keys.clone() {
-            let is_held = self.model.jobs.get(&key.job).is_some_and(Job::is_unfinished);
+            let is_held = self.model.jobs.get(&key.job).is_some_and(Job::holds_key);
             let is_taken = is_held || !When::at(key.until).is_past(now);
             let own = (&key.job, &key.payload.digest(), &key.until, &key.run_at);
             match seen.remove(&name) {

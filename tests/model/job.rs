@@ -188,6 +188,11 @@ impl Job {
         matches!(self.state, State::Ready | State::Reserved | State::Blocked)
     }
 
+    /// Whether its key is taken whatever the key's time.
+    pub fn holds_key(&self) -> bool {
+        self.is_unfinished() || self.state == State::Dead
+    }
+
     /// Whether it may be delivered.
     pub fn is_deliverable(&self, now: When) -> bool {
         let expired = self.expires_at.is_some_and(|at| at.is_past(now));

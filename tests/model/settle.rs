@@ -153,6 +153,13 @@ impl Model {
             Some(_) => self.settle_held(&job, &change.operation, now)?,
             None => self.change_unheld(&job, &change.operation, now)?,
         };
+        let cancels = matches!(change.operation, Operation::Cancel { .. } | Operation::Purge { .. });
+        if matches!(becomes, Becomes::Removed)
+            && (cancels || job.cancel_requested)
+            && job.state != State::Done
+        {
+            self.free_key(&job);
+        }
         let (push, result): (&[_], _) = match &change.operation {
             Operation::Commit { push, result, .. } => (push, result.as_ref()),
             _ => (&[], None),
@@ -179,6 +186,14 @@ impl Model {
         let released = released(&job, next);
         let unblocked = std::mem::take(&mut self.unblocked);
         Ok(Answer { becomes, pushed, is_blocked, unblocked, released, is_sure })
+    }
+
+    /// A job that is cancelled leaves its key to others.
+    fn free_key(&mut self, job: &Job) {
+        if let Some(key) = &job.key {
+            let name = (job.queue.clone(), key.clone());
+            self.keys.retain(|other, key| *other != name || key.job != job.id);
+        }
     }
 
     /// What there is, where all of it may have to be as it was again.

@@ -146,12 +146,12 @@ impl Model {
         self.put(Job::pushed(new));
     }
 
-    /// The key that is in the way of this job: taken until the later of its time and its job's end.
+    /// The key that is in the way of this job: taken until the later of its time and its job's end, and while that is dead.
     fn in_the_way(&self, new: &NewJob, now: When) -> Option<&Key> {
         let hold = new.key.as_ref()?;
         let key = self.keys.get(&(new.queue.clone(), hold.key.clone()))?;
         let holder = self.jobs.get(&key.job);
-        let is_held = !When::at(key.until).is_past(now) || holder.is_some_and(Job::is_unfinished);
+        let is_held = !When::at(key.until).is_past(now) || holder.is_some_and(Job::holds_key);
         is_held.then_some(key)
     }
 

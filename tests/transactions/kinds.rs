@@ -255,7 +255,7 @@ impl Kind {
             Self::SaveSettings => {
                 let save = |version: &str, settings| StoredSettings { settings, version: version.to_owned() };
                 let (old, new) =
-                    (QueueSettings::default(), QueueSettings { paused: true, ..Default::default() });
+                    (QueueSettings::default(), QueueSettings { paused: Some(true), ..Default::default() });
                 let saved = store.save_settings(&queue(&q), Some(&save("old", old)), &Expected::Absent).await;
                 assert_eq!(saved.unwrap(), Saved::Done);
                 Call::Save(queue(&q), save("new", new), Expected::Version("old".to_owned()))

@@ -146,8 +146,8 @@ pub struct PushBatchResponse {
 
 /// Push many jobs
 ///
-/// Not atomic: each job succeeds or fails independently of the others. Pointers in problems are relative to the
-/// job.
+/// Not atomic: each job succeeds or fails independently of the others. Pointers in problems name the job as well:
+/// `/jobs/3/priority`.
 #[utoipa::path(post, path = "/v1/queues/{queue}/jobs/batch", operation_id = "push_jobs", tag = "jobs",
     params(("queue" = String, Path, description = "The queue")),
     request_body = PushBatchRequest,
@@ -167,8 +167,9 @@ pub async fn push_batch(
         Ok::<_, Problem>(push)
     });
     let pushed = queues.push(&queue, pushes).await;
-    let results = align(elements, pushed.into_iter()).into_iter().map(|result| {
+    let results = align(elements, pushed.into_iter()).into_iter().enumerate().map(|(n, result)| {
         let result = result.and_then(|pushed| pushed.map_err(|error| by.problem(error)));
+        let result = result.map_err(|problem| problem.under(&format!("/jobs/{n}")));
         result.map(|pushed| PushResponse::new(&queue, pushed)).into()
     });
     Ok(Json(PushBatchResponse { results: results.collect() }))

@@ -29,7 +29,8 @@ macro_rules! pushes {
                     /// first job; with another payload it is a conflict.
                     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
                     key: Option<JobKey>,
-                    /// How long the key stays in use at least, in milliseconds; it always does until the job has ended.
+                    /// How long the key stays in use at least, in milliseconds; it always does until the job has ended, and while
+                    /// it is dead. A job that is cancelled or purged before it is done leaves its key at once.
                     #[schema(minimum = 0, maximum = 31536000000_u64)]
                     key_ttl_ms: Option<u64>,
                     ..others,

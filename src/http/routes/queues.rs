@@ -116,8 +116,9 @@ pub async fn get(State(queues): State<Queues>, by: Granted, InQueue(queue): InQu
 
 /// Set a queue's settings
 ///
-/// Replaces all settings; absent ones fall back to the defaults, and `{}` resets all. Settings apply when
-/// they are used, also to jobs that were pushed before.
+/// Replaces all settings; absent ones fall back to the defaults, and `{}` resets all. Only a pause stays, unless `paused` says
+/// otherwise: it is an operator's act. A call that changes nothing keeps the version. Settings apply when they are used, also
+/// to jobs that were pushed before.
 #[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
@@ -161,7 +162,7 @@ pub async fn patch(
     // What is no name is refused when it is merged.
     let target = changes.get("dead_letter").and_then(|name| name.as_str()?.parse().ok());
     target.iter().try_for_each(|target| by.need(Scope::Push, target))?;
-    let merge = |settings: QueueSettings| Ok(merged(settings, &changes)?);
+    let merge = move |settings: QueueSettings| Ok(merged(settings, &changes)?);
     let changed = queues.reconfigure(&queue, &precondition, merge).await;
     tagged(&by, changed.map_err(|error| by.problem(error))?)
 }

@@ -403,7 +403,8 @@ pub struct SettleManyResponse {
 
 /// Settle many jobs
 ///
-/// Not atomic: each element succeeds or fails independently. Pointers in problems are relative to the element.
+/// Not atomic: each element succeeds or fails independently. Pointers in problems name the element as well:
+/// `/rollback/3/delay_ms`.
 #[utoipa::path(post, path = "/v1/settle", operation_id = "settle_jobs", tag = "work", request_body = SettleRequest,
     responses((status = 200, description = "One result for each element", body = SettleManyResponse)))]
 pub async fn settle(
@@ -417,12 +418,12 @@ pub async fn settle(
         return Err(Problem::field("", format!("has {total} jobs; at most 1000 can be settled together")));
     }
     let lists = [
-        (parse_each(&commit, |item: CommitItem| item.into_settle(&queues, &by)), &commit),
-        (parse_each(&rollback, |item: RollbackItem| item.into_settle(&queues, &by)), &rollback),
-        (parse_each(&extend, |item: ExtendItem| item.into_settle(&queues, &by)), &extend),
-        (parse_each(&moves, |item: MoveItem| item.into_settle(&queues, &by)), &moves),
+        ("commit", parse_each(&commit, |item: CommitItem| item.into_settle(&queues, &by)), &commit),
+        ("rollback", parse_each(&rollback, |item: RollbackItem| item.into_settle(&queues, &by)), &rollback),
+        ("extend", parse_each(&extend, |item: ExtendItem| item.into_settle(&queues, &by)), &extend),
+        ("move", parse_each(&moves, |item: MoveItem| item.into_settle(&queues, &by)), &moves),
     ];
-    let pushed: usize = lists[0].0.1.iter().map(Settle::pushes).sum();
+    let pushed: usize = lists[0].1.1.iter().map(Settle::pushes).sum();
     if pushed > SETTLE_MAX {
         return Err(Problem::field(
             "/commit",
@@ -430,17 +431,17 @@ pub async fn settle(
         ));
     }
     let mut settles = Vec::with_capacity(total);
-    let lists = lists.map(|((elements, valid), raw)| {
+    let lists = lists.map(|(name, (elements, valid), raw)| {
         settles.extend(valid);
-        (elements, raw)
+        (name, elements, raw)
     });
     let mut settled = queues.settle(settles).await.into_iter();
-    let [commit, rollback, extend, moves] = lists.map(|(elements, raw)| {
-        let aligned = align(elements, settled.by_ref()).into_iter().zip(raw);
+    let [commit, rollback, extend, moves] = lists.map(|(name, elements, raw)| {
+        let aligned = align(elements, settled.by_ref()).into_iter().zip(raw).enumerate();
         aligned
-            .map(|(outcome, raw)| {
+            .map(|(n, (outcome, raw))| {
                 let outcome = outcome.and_then(|outcome| outcome.map_err(|error| by.problem(error)));
-                result(outcome, raw)
+                result(outcome.map_err(|problem| problem.under(&format!("/{name}/{n}"))), raw)
             })
             .collect()
     });

@@ -4,13 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
-use super::queues::AffectedResponse;
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
 use crate::job::{JobId, QueueName, Timestamp, WorkerName, WorkerVersion};
-use crate::queue::{Heartbeat, Queues};
+use crate::queue::{Heartbeat, Queues, Removed};
 use crate::store::Worker;
 
 /// A heartbeat. Each one replaces the values of the previous one.
@@ -166,20 +165,32 @@ pub async fn heartbeat(
     }))
 }
 
+/// What the removal of a worker has done.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct RemovedWorkerResponse {
+    /// How many jobs were released.
+    affected: u64,
+    /// Whether the worker still holds jobs, because releasing all of them took too long: repeat the call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+}
+
 /// Remove a worker
 ///
-/// Releases its jobs at once, whether or not it sent heartbeats, and deletes it. Its later settles are rejected.
+/// Releases its jobs at once, whether or not it sent heartbeats, and deletes it. Its later settles are rejected. Where it
+/// holds so many jobs that releasing them takes longer than about 10 seconds, the response has `more`, and the call is to
+/// be repeated.
 #[utoipa::path(delete, path = "/v1/workers/{name}", operation_id = "remove_worker", tag = "workers",
     params(("name" = String, Path, description = "The worker")),
     responses(
-        (status = 200, description = "How many jobs were released", body = AffectedResponse),
+        (status = 200, description = "How many jobs were released", body = RemovedWorkerResponse),
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
 pub async fn remove(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<WorkerName>,
-) -> ApiResult<Json<AffectedResponse>> {
+) -> ApiResult<Json<RemovedWorkerResponse>> {
     by.name("worker", name.as_str())?;
-    let affected = queues.remove_worker(&name).await?;
-    Ok(Json(AffectedResponse { affected }))
+    let Removed { affected, holds_more: more } = queues.remove_worker(&name).await?;
+    Ok(Json(RemovedWorkerResponse { affected, more }))
 }

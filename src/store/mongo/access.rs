@@ -158,8 +158,9 @@ enum Change<'a> {
 }
 
 async fn change(mongo: &Mongo, change: Change<'_>) -> Result<bool> {
-    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
-    Ok(attempts.run(change).await?)
+    let end = mongo.connection.end();
+    let _one_by_one = revision::turn(mongo, end).await?;
+    Ok(transaction::until(mongo, end).retrying_duplicate_keys().run(change).await?)
 }
 
 impl Transaction for Change<'_> {

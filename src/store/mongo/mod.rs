@@ -93,6 +93,8 @@ pub struct Mongo {
     /// Of queues with a `max_jobs`; locked before those of groups.
     queue_mutex: KeyedMutex<QueueName>,
     group_mutex: KeyedMutex<Line>,
+    /// For what raises the revision of the settings.
+    revision_mutex: tokio::sync::Mutex<()>,
     delivered: DeliveredCache,
     heads: HeadCache,
     deadlines: DeadlineCache,
@@ -118,6 +120,7 @@ impl Mongo {
             many_queues: ManyQueues::default(),
             queue_mutex: KeyedMutex::default(),
             group_mutex: KeyedMutex::default(),
+            revision_mutex: tokio::sync::Mutex::default(),
             delivered: DeliveredCache::default(),
             heads: HeadCache::default(),
             deadlines: DeadlineCache::default(),

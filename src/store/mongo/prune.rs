@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
+use crate::job::push::holds_key;
 use crate::job::{QueueName, State};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
@@ -18,7 +19,7 @@ use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, Store as _};
 
-/// How long the key of a job that is unfinished after the key's time is left alone, in milliseconds.
+/// How long the key of a job that holds it past the key's time is left alone, in milliseconds.
 const CHECK_AGAIN_MS: u64 = 600_000;
 
 /// Forgets up to `limit` records and returns how many. Each step has a deadline of its own.
@@ -80,9 +81,9 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
         return Ok(0);
     }
     let jobs: Vec<&str> = over.iter().filter_map(|key| key.get_str("job").ok()).collect();
-    let unfinished: Vec<&str> =
-        State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str).collect();
-    let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": unfinished } };
+    let holding: Vec<&str> =
+        State::ALL.into_iter().filter(|state| holds_key(*state)).map(State::as_str).collect();
+    let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": holding } };
     let find =
         mongo.collection(JOBS).await?.find(filter).projection(doc! { "_id": 1 }).await.map_err(fault)?;
     let alive: Vec<Stored> = find.try_collect().await.map_err(fault)?;

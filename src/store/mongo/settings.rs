@@ -1,5 +1,7 @@
 //! The settings of queues, with a revision by which servers know whether theirs are the newest.
 
+use std::collections::{BTreeMap, HashMap};
+
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
@@ -8,13 +10,15 @@ use crate::job::QueueName;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::access;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::revision;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::settings::NO_VALID_VERSION;
-use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
+use crate::store::settings::{NO_VALID_VERSION, valid_version};
+use crate::store::{
+    Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoreError, StoredSettings,
+};
 
 #[async_trait]
 impl Settings for Mongo {
@@ -22,13 +26,8 @@ impl Settings for Mongo {
         self.connection.within(load(self, known)).await
     }
 
-    async fn save_settings(
-        &self,
-        queue: &QueueName,
-        to: Option<&StoredSettings>,
-        expected: &Expected,
-    ) -> Result<Saved> {
-        save(self, queue, to, expected).await
+    async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>> {
+        save(self, changes).await
     }
 }
 
@@ -53,68 +52,92 @@ pub async fn load(mongo: &Mongo, known: Option<i64>) -> Result<Option<SettingsSn
     Ok(Some(snapshot))
 }
 
-/// Replaces or removes a queue's settings if they are of the expected version.
-pub async fn save(
-    mongo: &Mongo,
-    queue: &QueueName,
-    to: Option<&StoredSettings>,
-    expected: &Expected,
-) -> Result<Saved> {
-    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
-    Ok(attempts.run(Save { queue, to, expected }).await?)
+/// Changes the settings of queues. The changes of a server come one after the other: all of them write the same revision, so
+/// that two at once would conflict.
+async fn save(mongo: &Mongo, changes: &[SettingsChange]) -> Result<Vec<Saved>> {
+    let end = mongo.connection.end();
+    let _one_by_one = revision::turn(mongo, end).await?;
+    Ok(transaction::until(mongo, end).retrying_duplicate_keys().run(Save { changes }).await?)
 }
 
-/// The settings of a queue change together with the revision of them all.
+/// The settings of queues change together with the revision of them all.
 ///
 /// Idempotence: a repeat after an unknown outcome finds the settings as they were, or the new ones: it then writes
 /// the same again, or is a conflict where it expects the old version.
 struct Save<'a> {
-    queue: &'a QueueName,
-    to: Option<&'a StoredSettings>,
-    expected: &'a Expected,
+    changes: &'a [SettingsChange],
 }
 
 impl Transaction for Save<'_> {
-    type Done = Saved;
+    type Done = Vec<Saved>;
 
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Saved>, TxError> {
-        let Self { queue, to, expected } = *self;
-        let queues = tx.collection(QUEUES);
-        let mut filter = doc! { "_id": queue.as_str() };
-        if let Expected::Version(version) = expected {
-            // As `valid_version` has it.
-            let unreadable = Bson::from(doc! { "$not": { "$regex": r"^[!#-~]*\z" } });
-            filter.insert("version", if version == NO_VALID_VERSION { unreadable } else { version.into() });
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<Saved>>, TxError> {
+        let mut versions = versions(tx, self.changes).await?;
+        let (mut saved, mut changed) = (Vec::with_capacity(self.changes.len()), BTreeMap::new());
+        for SettingsChange { queue, to, expected } in self.changes {
+            let current = versions.get(queue);
+            let is_expected = match expected {
+                Expected::Any => true,
+                Expected::Absent => current.is_none(),
+                Expected::Version(version) => current == Some(version),
+            };
+            saved.push(if is_expected { Saved::Done } else { Saved::Conflict });
+            if !is_expected || (to.is_none() && current.is_none()) {
+                continue;
+            }
+            changed.insert(queue, to.as_ref());
+            match to {
+                Some(to) => drop(versions.insert(queue.clone(), to.version.clone())),
+                None => drop(versions.remove(queue)),
+            }
         }
-        let document = to.map(|to| {
-            let settings = mongodb::bson::serialize_to_bson(&to.settings).map_err(StoreError::internal)?;
-            let document = doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version };
-            Ok::<_, StoreError>(Stored::from(document))
-        });
-        let matched = match (document.transpose()?, expected) {
-            (Some(document), Expected::Absent) => {
-                match queues.insert_one(document).session(tx.session()).await {
-                    Err(error) if code(&error) == Some(DUPLICATE_KEY) => 0, // they are not absent
-                    inserted => inserted.map(|_| 1)?,
-                }
-            }
-            (Some(document), _) => {
-                let any = *expected == Expected::Any;
-                let done = queues.replace_one(filter, document).upsert(any).session(tx.session()).await?;
-                done.matched_count + u64::from(done.upserted_id.is_some())
-            }
-            (None, Expected::Absent) => {
-                u64::from(queues.find_one(filter).session(tx.session()).await?.is_none())
-            }
-            (None, _) => {
-                let deleted = queues.delete_one(filter).session(tx.session()).await?.deleted_count;
-                deleted.max(u64::from(*expected == Expected::Any))
-            }
-        };
-        if matched == 0 {
-            return Ok(Verdict::Abort(Saved::Conflict));
+        if changed.is_empty() {
+            return Ok(Verdict::Abort(saved));
         }
-        revision::raise(tx).await?;
-        Ok(Verdict::Commit(Saved::Done))
+        revision::raise(tx).await?; // first: of two servers that conflict, the one that loses has written nothing else
+        write(tx, changed).await?;
+        Ok(Verdict::Commit(saved))
     }
+}
+
+/// Returns the versions of these queues' settings, of those that have some.
+async fn versions(
+    tx: &mut Tx<'_>,
+    changes: &[SettingsChange],
+) -> Result<HashMap<QueueName, String>, TxError> {
+    let queues: Vec<&str> = changes.iter().map(|change| change.queue.as_str()).collect();
+    let collection = tx.collection(QUEUES);
+    let find = collection.find(doc! { "_id": { "$in": queues } }).projection(doc! { "version": 1 });
+    let documents = tx.read(find).await?;
+    let version = |document: &Document| {
+        let version = document.get_str("version").ok().map(str::to_owned).and_then(valid_version);
+        version.unwrap_or_else(|| NO_VALID_VERSION.to_owned())
+    };
+    let each = readable(&documents, |document| Ok((Row(document).text("_id")?, version(document))));
+    Ok(each.into_iter().collect())
+}
+
+/// Writes what the settings of queues are from now on.
+async fn write(
+    tx: &mut Tx<'_>,
+    changed: BTreeMap<&QueueName, Option<&StoredSettings>>,
+) -> Result<(), TxError> {
+    let (mut updates, mut deletes) = (Vec::new(), Vec::new());
+    for (queue, to) in changed {
+        let by_id = doc! { "_id": queue.as_str() };
+        let Some(to) = to else {
+            deletes.push(doc! { "q": by_id, "limit": 1 });
+            continue;
+        };
+        let settings = mongodb::bson::serialize_to_bson(&to.settings).map_err(StoreError::internal)?;
+        let document = doc! { "_id": queue.as_str(), "settings": settings, "version": &to.version };
+        updates.push(doc! { "q": by_id, "u": document, "upsert": true });
+    }
+    if !updates.is_empty() {
+        tx.write(doc! { "update": QUEUES, "updates": updates }).await?;
+    }
+    if !deletes.is_empty() {
+        tx.write(doc! { "delete": QUEUES, "deletes": deletes }).await?;
+    }
+    Ok(())
 }

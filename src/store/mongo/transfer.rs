@@ -9,17 +9,23 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use serde::Serialize;
 
 use crate::job::group::Line;
-use crate::job::{Job, JobId, Meta, State, Timestamp};
+use crate::job::{Claim, Job, JobId, Meta, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
+use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::RECEIPTS;
+use crate::store::mongo::REQUESTS;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
-use crate::store::mongo::jobs::document::{Row, date, from_job, to_job};
+use crate::store::mongo::jobs::document::{Row, date, from_job, serialized, to_job};
 use crate::store::mongo::jobs::groups;
+use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::stored::Stored;
 use crate::store::transfer::same;
-use crate::store::{HeldKey, Imported, PageBuilder, Result, Store as _, StoreError, Transfer};
+use crate::store::{
+    HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Store as _, StoreError, Transfer,
+};
 
 #[async_trait]
 impl Transfer for Mongo {
@@ -44,6 +50,16 @@ impl Transfer for Mongo {
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
         let imported = self.connection.within(import_keys(self, keys)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn export_memos(&self, kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>> {
+        self.connection.within(export_memos(self, kind, after, limit)).await
+    }
+
+    async fn import_memos(&self, memos: Vec<Memo>) -> Vec<Result<Imported>> {
+        let count = memos.len();
+        let imported = self.connection.within(import_memos(self, memos)).await;
         imported.unwrap_or_else(|error| vec![Err(error); count])
     }
 }
@@ -197,4 +213,114 @@ pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let collection = mongo.collection(KEYS).await?;
     insert_or_compare(&collection, records, &ids, |n, there| Ok(held(there)? == keys[n])).await
+}
+
+/// The collection of a kind of memos.
+fn collection_of(kind: MemoKind) -> &'static str {
+    match kind {
+        MemoKind::Receipts => RECEIPTS,
+        MemoKind::Requests => REQUESTS,
+        MemoKind::Deliveries => LIMITS,
+    }
+}
+
+fn kind_of(memo: &Memo) -> MemoKind {
+    match memo {
+        Memo::Receipt { .. } => MemoKind::Receipts,
+        Memo::Request { .. } => MemoKind::Requests,
+        Memo::Deliveries { .. } => MemoKind::Deliveries,
+    }
+}
+
+/// What is remembered, by the ids of its documents. Among the requests stand the words of servers that are alive, and among the
+/// limits those of queues without a rate.
+async fn export_memos(
+    mongo: &Mongo,
+    kind: MemoKind,
+    after: Option<&Memo>,
+    limit: usize,
+) -> Result<Vec<Memo>> {
+    let mut filter = doc! { "_id": { "$gt": after.map(Memo::id).unwrap_or_default() } };
+    match kind {
+        MemoKind::Receipts => {}
+        MemoKind::Requests => drop(filter.insert("digest", doc! { "$exists": true })),
+        MemoKind::Deliveries => drop(filter.insert("recent", doc! { "$exists": true })),
+    }
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let all = mongo.collection(collection_of(kind)).await?;
+    let cursor = all.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
+    let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
+    documents.iter().map(|document| memo(kind, document)).collect()
+}
+
+fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
+    let row = Row(document);
+    let until = || row.time("until")?.ok_or_else(|| row.fault("until"));
+    match kind {
+        MemoKind::Receipts => {
+            let named = document.get_str("_id").ok().and_then(|id| id.split_once('/'));
+            let (id, claim) = named.ok_or_else(|| row.fault("_id"))?;
+            let id = id.parse().map_err(|_| row.fault("_id"))?;
+            Ok(Memo::Receipt {
+                receipt: receipts::read(document, id, Claim::from_stored(claim))?,
+                until: until()?,
+            })
+        }
+        MemoKind::Requests => {
+            let digest = document.get_binary_generic("digest").map_err(|_| row.fault("digest"))?;
+            Ok(Memo::Request {
+                id: row.text("_id")?,
+                digest: digest.as_slice().try_into().map_err(|_| row.fault("digest"))?,
+                claim: Claim::from_stored(document.get_str("claim").map_err(|_| row.fault("claim"))?),
+                won: row.part("ids")?,
+                until: until()?,
+            })
+        }
+        MemoKind::Deliveries => {
+            let recent = row.part("recent")?.ok_or_else(|| row.fault("recent"))?;
+            Ok(Memo::Deliveries { queue: row.text("_id")?, recent })
+        }
+    }
+}
+
+fn memo_document(memo: &Memo) -> Result<Stored> {
+    Ok(match memo {
+        Memo::Receipt { receipt, until } => receipts::document(receipt, *until)?,
+        Memo::Request { id, digest, claim, won, until } => {
+            let digest = Binary { subtype: BinarySubtype::Generic, bytes: digest.to_vec() };
+            let until = date(*until);
+            let mut document = doc! { "_id": id, "digest": digest, "claim": claim.as_str(), "until": until };
+            let ended = date(Timestamp::from_millis(0));
+            match won {
+                Some(ids) => {
+                    let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+                    drop(document.insert("ids", ids));
+                }
+                // Whatever server ran it is gone.
+                None => document.extend(doc! { "runner": "", "alive_until": ended, "pending_until": ended }),
+            }
+            document.into()
+        }
+        Memo::Deliveries { queue, recent } => {
+            doc! { "_id": queue.as_str(), "recent": serialized(recent)? }.into()
+        }
+    })
+}
+
+/// Remembers these, each kind for itself, unless they are there.
+async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Imported>>> {
+    let mut imported = vec![Ok(Imported::New); memos.len()];
+    for kind in MemoKind::ALL {
+        let (places, of_kind): (Vec<usize>, Vec<&Memo>) =
+            memos.iter().enumerate().filter(|(_, memo)| kind_of(memo) == kind).unzip();
+        let documents = of_kind.iter().map(|memo| memo_document(memo)).collect::<Result<_>>()?;
+        let ids: Vec<String> = of_kind.iter().map(|memo| memo.id()).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let collection = mongo.collection(collection_of(kind)).await?;
+        let answers =
+            insert_or_compare(&collection, documents, &ids, |n, there| Ok(memo(kind, there)? == *of_kind[n]))
+                .await?;
+        places.into_iter().zip(answers).for_each(|(place, answer)| imported[place] = answer);
+    }
+    Ok(imported)
 }

@@ -28,7 +28,7 @@ fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault
     let past = {
         let mut past = db.prepare_cached(
             "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job \
-             AND state IN ('ready', 'reserved', 'blocked')) \
+             AND state IN ('ready', 'reserved', 'blocked', 'dead')) \
              FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 ORDER BY look_at LIMIT ?2",
         )?;
         let rows = past.query_map([now.millis(), row::signed(limit)], |row| {

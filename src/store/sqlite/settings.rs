@@ -9,7 +9,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::access;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoredSettings};
+use crate::store::{Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot};
 
 #[async_trait]
 impl Settings for SqliteStore {
@@ -17,14 +17,9 @@ impl Settings for SqliteStore {
         self.read(move |db, _| settings(db, known)).await
     }
 
-    async fn save_settings(
-        &self,
-        queue: &QueueName,
-        to: Option<&StoredSettings>,
-        expected: &Expected,
-    ) -> Result<Saved> {
-        let (queue, to, expected) = (queue.clone(), to.cloned(), expected.clone());
-        self.writer.run(move |db, _| save(db, &queue, to.as_ref(), &expected)).await
+    async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>> {
+        let changes = changes.to_vec();
+        self.writer.run(move |db, _| changes.iter().map(|change| save(db, change)).collect()).await
     }
 }
 
@@ -59,12 +54,8 @@ fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
 }
 
 /// Replaces a queue's settings, or removes them, if they are of the expected version.
-pub fn save(
-    db: &Connection,
-    queue: &QueueName,
-    to: Option<&StoredSettings>,
-    expected: &Expected,
-) -> Result<Saved, Fault> {
+fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
+    let SettingsChange { queue, to, expected } = change;
     let version = |row: &rusqlite::Row<'_>| {
         let version = row.get(0).ok().and_then(valid_version);
         Ok(version.unwrap_or_else(|| NO_VALID_VERSION.to_owned()))

@@ -3,13 +3,15 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use crate::job::{Job, JobId, Timestamp};
+use crate::job::receipt::{self, Receipt, WentTo};
+use crate::job::{Claim, Job, JobId, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::apply;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::transfer::same;
-use crate::store::{HeldKey, Imported, PageBuilder, Result, Transfer};
+use crate::store::{HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Transfer};
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -40,6 +42,19 @@ impl Transfer for SqliteStore {
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>> {
         let count = keys.len();
         match self.writer.run(move |db, _| import_keys(db, &keys)).await {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+
+    async fn export_memos(&self, kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>> {
+        let after = after.cloned();
+        self.read(move |db, _| export_memos(db, kind, after.as_ref(), limit)).await
+    }
+
+    async fn import_memos(&self, memos: Vec<Memo>) -> Vec<Result<Imported>> {
+        let count = memos.len();
+        match self.writer.run(move |db, _| import_memos(db, &memos)).await {
             Ok(imported) => imported.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],
         }
@@ -148,4 +163,133 @@ pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, F
         });
     }
     Ok(imported)
+}
+
+/// Returns the columns of a kind of memos, those first that name one.
+fn columns(kind: MemoKind) -> &'static str {
+    match kind {
+        MemoKind::Receipts => {
+            "SELECT job, claim, verb, queue, started_at, returned_to, run_at, until, pushed, blocked FROM receipts"
+        }
+        MemoKind::Requests => "SELECT id, digest, claim, won, until FROM requests",
+        MemoKind::Deliveries => "SELECT queue, recent FROM deliveries",
+    }
+}
+
+/// Returns what is remembered, in the order of the primary keys.
+fn export_memos(
+    db: &Connection,
+    kind: MemoKind,
+    after: Option<&Memo>,
+    limit: usize,
+) -> Result<Vec<Memo>, Fault> {
+    let (first, second) = match after {
+        Some(Memo::Receipt { receipt, .. }) => (receipt.id.to_string(), receipt.claim.as_str().to_owned()),
+        Some(memo) => (memo.id(), String::new()),
+        None => Default::default(),
+    };
+    let behind = match kind {
+        MemoKind::Receipts => "WHERE (job, claim) > (?1, ?2) ORDER BY job, claim",
+        MemoKind::Requests => "WHERE id > ?1 AND ?2 = '' ORDER BY id",
+        MemoKind::Deliveries => "WHERE queue > ?1 AND ?2 = '' ORDER BY queue",
+    };
+    let mut all = db.prepare_cached(&format!("{} {behind} LIMIT ?3", columns(kind)))?;
+    let mut rows = all.query(params![first, second, row::signed(limit)])?;
+    let mut memos = Vec::new();
+    while let Some(found) = rows.next()? {
+        memos.push(memo(kind, found)?);
+    }
+    Ok(memos)
+}
+
+fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
+    Ok(match kind {
+        MemoKind::Receipts => {
+            let word: String = found.get(2)?;
+            let verb = receipt::verb(&word);
+            let verb =
+                verb.ok_or_else(|| Fault::stored("verb of a receipt", "it is none that leaves one"))?;
+            let went_to = match row::parsed_if_any(found, 5, "queue of a receipt")? {
+                Some(queue) => {
+                    let run_at = Timestamp::from_millis(found.get(6)?);
+                    Some(WentTo { queue, run_at, blocked: found.get(9)? })
+                }
+                None => None,
+            };
+            let receipt = Receipt {
+                id: row::parsed(found, 0, "job of a receipt")?,
+                claim: Claim::from_stored(&found.get::<_, String>(1)?),
+                verb,
+                queue: row::parsed(found, 3, "queue of a receipt")?,
+                outcome: Receipt::outcome_of(verb, went_to),
+                started_at: row::time(found, 4)?,
+                pushed: row::json(found, 8, "jobs of a receipt")?.unwrap_or_default(),
+            };
+            Memo::Receipt { receipt, until: Timestamp::from_millis(found.get(7)?) }
+        }
+        MemoKind::Requests => Memo::Request {
+            id: found.get(0)?,
+            digest: found.get(1)?,
+            claim: Claim::from_stored(&found.get::<_, String>(2)?),
+            won: row::json(found, 3, "jobs of a request")?,
+            until: Timestamp::from_millis(found.get(4)?),
+        },
+        MemoKind::Deliveries => Memo::Deliveries {
+            queue: row::parsed(found, 0, "queue with a rate")?,
+            recent: row::json(found, 1, "deliveries")?.unwrap_or_default(),
+        },
+    })
+}
+
+/// Returns what is remembered under the name of this one.
+fn memo_like(db: &Connection, of: &Memo) -> Result<Option<Memo>, Fault> {
+    let found = |kind: MemoKind, named: &str, by: &[&dyn rusqlite::ToSql]| {
+        let mut by_name = db.prepare_cached(&format!("{} WHERE {named}", columns(kind)))?;
+        let mut rows = by_name.query(by)?;
+        rows.next()?.map(|found| memo(kind, found)).transpose()
+    };
+    match of {
+        Memo::Receipt { receipt, .. } => found(
+            MemoKind::Receipts,
+            "job = ?1 AND claim = ?2",
+            &[&receipt.id.as_str(), &receipt.claim.as_str()],
+        ),
+        Memo::Request { id, .. } => found(MemoKind::Requests, "id = ?1", &[id]),
+        Memo::Deliveries { queue, .. } => found(MemoKind::Deliveries, "queue = ?1", &[&queue.as_str()]),
+    }
+}
+
+/// Remembers these, unless they are there.
+fn import_memos(db: &Connection, memos: &[Memo]) -> Result<Vec<Imported>, Fault> {
+    let mut imported = Vec::with_capacity(memos.len());
+    for memo in memos {
+        imported.push(match memo_like(db, memo)? {
+            Some(there) if there == *memo => Imported::Same,
+            Some(_) => Imported::Different,
+            None => {
+                write_memo(db, memo)?;
+                Imported::New
+            }
+        });
+    }
+    Ok(imported)
+}
+
+fn write_memo(db: &Connection, memo: &Memo) -> Result<(), Fault> {
+    match memo {
+        Memo::Receipt { receipt, until } => return apply::write_receipt(db, receipt, *until),
+        // One that was running is dead: its server has ended.
+        Memo::Request { id, digest, claim, won, until } => {
+            let won = row::to_json(won.as_ref())?;
+            db.prepare_cached(
+                "INSERT INTO requests (id, digest, claim, pending_until, won, until) VALUES (?1, ?2, ?3, 0, ?4, ?5)",
+            )?
+            .execute(params![id, digest, claim.as_str(), won, until.millis()])?;
+        }
+        Memo::Deliveries { queue, recent } => {
+            db.prepare_cached("INSERT INTO deliveries (queue, recent) VALUES (?1, ?2)")?
+                .execute(params![queue.as_str(), row::to_json(Some(recent))?])?;
+        }
+    }
+    Ok(())
 }

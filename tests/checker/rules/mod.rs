@@ -58,29 +58,33 @@ impl<'c, 'a> Case<'c, 'a> {
     /// When the job, or its first stage, may have been finished at the earliest, unless by running out of attempts.
     pub fn finishes(&self, life: &Life<'a>) -> u64 {
         let queues = self.queues(life);
-        let born = life.born_us();
         let commits = life.settles.iter().filter(|settle| settle.verb == Verb::Commit);
         let commits = commits.filter(|settle| settle.fate.may_have_happened()).map(|settle| settle.from);
         let popped = life.deliveries.iter().filter(|delivery| delivery.token.is_none());
         let unknown = self.facts.pops.iter().filter(|call| call.outcome.is_unknown());
         let unknown = unknown.filter(|call| queues.contains(&call.target.as_str()));
-        let cancels = life.touches.iter().filter(|call| call.verb != Verb::Edit && may_have_happened(call));
         let expiries = life.pushes.iter().filter_map(|push| {
             let ms = push.spec["expires_in_ms"].as_u64()?;
             Some((push.from + ms * 1000).saturating_sub(self.setup.slack_us()))
         });
+        let all = commits
+            .chain(popped.map(|delivery| delivery.from))
+            .chain(unknown.map(|call| call.invoked_us))
+            .chain(expiries)
+            .chain([self.cancelled(life)]);
+        all.min().unwrap_or(NEVER)
+    }
+
+    /// When the job may have been cancelled or purged at the earliest, by itself or with others.
+    pub fn cancelled(&self, life: &Life<'a>) -> u64 {
+        let cancels = life.touches.iter().filter(|call| call.verb != Verb::Edit && may_have_happened(call));
         let batch = life.batch();
         let batches = self.facts.possible(&[Verb::CancelBatch]);
         let batches =
             batches.filter(|call| batch.is_none_or(|batch| batch == call.target) && self.is_member(life));
-        let all = commits
-            .chain(popped.map(|delivery| delivery.from))
-            .chain(unknown.map(|call| call.invoked_us))
-            .chain(cancels.map(|call| call.invoked_us))
-            .chain(expiries)
-            .chain(batches.map(|call| call.invoked_us))
-            .chain([self.purged(&queues, born)]);
-        all.min().unwrap_or(NEVER)
+        let purged = self.purged(&self.queues(life), life.born_us());
+        let cancels = cancels.map(|call| call.invoked_us);
+        cancels.chain(batches.map(|call| call.invoked_us)).chain([purged]).min().unwrap_or(NEVER)
     }
 
     fn is_member(&self, life: &Life<'a>) -> bool {

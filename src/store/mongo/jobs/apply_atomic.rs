@@ -22,6 +22,9 @@ use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _, StoreError};
 
+/// How many plans share a transaction at most: what is large ends in parts, each within the deadline, and what is done by then is done.
+const TOGETHER: usize = 100;
+
 /// The result of a transaction.
 enum Written {
     /// All of it is stored.
@@ -71,7 +74,10 @@ impl Writer<'_> {
         let may_be_refused = |job: &NewJob| job.key.is_some() || rules.max_jobs(&job.queue).is_some();
         let (alone, together): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| plan.pushes.iter().any(may_be_refused));
-        let mut outcome = self.write_in_one(together).await;
+        let (mut together, mut outcome) = (together.into_iter().peekable(), Ok(()));
+        while together.peek().is_some() {
+            outcome = outcome.and(self.write_in_one(together.by_ref().take(TOGETHER).collect()).await);
+        }
         for plan in alone {
             outcome = outcome.and(self.write_in_one(vec![plan]).await);
         }
@@ -170,6 +176,8 @@ impl Transaction for CarryOut<'_> {
         if !write_jobs(plans, &next, tx).await? {
             return Ok(Verdict::Abort(Written::Stale));
         }
+        let freed: Vec<_> = plans.iter().filter_map(|(_, plan)| Some((&plan.meta, plan.freed()?))).collect();
+        push::free(&freed, tx).await?;
         let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
         let mut resolved = push::resolve(&jobs, &mut room, &mut lines, tx).await?;
         let pushed = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {

@@ -79,7 +79,10 @@ async fn claim(
             break;
         }
         let began = Instant::now();
-        let found = head::read(mongo, queue, wanted, *pop, may_read_ahead).await?;
+        let found = match head::read(mongo, queue, wanted, *pop, may_read_ahead).await {
+            Err(_) if won.iter().any(|jobs| !jobs.is_empty()) => break,
+            found => found?,
+        };
         faults::point("claim.read").await;
         if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;

@@ -30,6 +30,8 @@ use crate::store::{ClaimAsk, Result, Store as _};
 const CHUNK: usize = 32;
 /// How many semaphores one transaction reads, give or take those of one job.
 const SEMAPHORES_MAX: usize = 32;
+/// How many jobs one transaction deals with: it is to end long before the deadline, also on a slow machine.
+const JOBS_MAX: usize = 100;
 
 /// Serves requests for one queue, in order, beginning with a head that was read.
 pub async fn claim(
@@ -40,40 +42,106 @@ pub async fn claim(
     rules: &Rules,
     (retry_until, end): (Instant, Instant),
 ) -> Result<Given> {
-    let mut given = Given { won, ..Given::default() };
-    let Some(ClaimAsk { queue, pop, .. }) = asks.first() else { return Ok(given) };
-    let mut asked_for = admission::wants(asks, &given.won).len();
+    let Some(ClaimAsk { queue, pop, .. }) = asks.first() else {
+        return Ok(Given { won, ..Given::default() });
+    };
+    let mut dealing =
+        Dealing { mongo, asks, rules, given: Given { won, ..Given::default() }, retry_until, end };
+    let mut asked_for = dealing.wants().len();
     loop {
         let Heads { jobs, read, large, .. } = found;
         let ends = read < asked_for && !large;
         if jobs.is_empty() {
-            return Ok(given);
+            return Ok(dealing.given);
         }
-        let round = Round { mongo, queue, wants: admission::wants(asks, &given.won), rules };
-        let dealt = round.run(&jobs, end, retry_until).await?;
-        let all_done = dealt.as_ref().is_some_and(|dealt| dealt.granted.len() + dealt.blocked == jobs.len());
-        if let Some(dealt) = dealt {
-            given.offers.extend(dealt.offers);
-            given.resume_at = dealt.resume_at;
+        let progress = dealing.deal(queue, &jobs).await?;
+        let left = dealing.wants().len();
+        if left == 0 || progress == Progress::Stopped || (progress == Progress::All && ends) {
+            return Ok(dealing.given);
+        }
+        if dealing.is_late() {
+            return Ok(dealing.given.resuming(mongo.now().ok()));
+        }
+        asked_for = left.max(CHUNK);
+        found = match head::read(mongo, queue, asked_for, *pop, false).await {
+            Err(_) if dealing.has_won() => return Ok(dealing.given.resuming(mongo.now().ok())),
+            found => found?,
+        };
+    }
+}
+
+impl Given {
+    /// The same where others may win more at this time, unless a limit says when.
+    fn resuming(self, at: Option<Timestamp>) -> Self {
+        Self { resume_at: self.resume_at.or(at), ..self }
+    }
+}
+
+/// Requests for one queue while they are served.
+struct Dealing<'a> {
+    mongo: &'a Mongo,
+    asks: &'a [&'a ClaimAsk],
+    rules: &'a Rules,
+    given: Given,
+    retry_until: Instant,
+    end: Instant,
+}
+
+/// What became of the jobs at the head.
+#[derive(PartialEq)]
+enum Progress {
+    /// Each was delivered or blocked.
+    All,
+    /// Some were not: they are not as they were read any more, or the time is over.
+    Some,
+    /// A limit of the queue has stopped it.
+    Stopped,
+}
+
+impl Dealing<'_> {
+    fn wants(&self) -> Vec<Want<'_>> {
+        admission::wants(self.asks, &self.given.won)
+    }
+
+    fn has_won(&self) -> bool {
+        self.given.won.iter().any(|jobs| !jobs.is_empty())
+    }
+
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.retry_until
+    }
+
+    /// Deals with the head of the queue, some jobs after the other: each part ends in time, and what was won by then is not
+    /// lost to one that does not.
+    async fn deal(&mut self, queue: &QueueName, heads: &[Job]) -> Result<Progress> {
+        let mut rest = heads;
+        while !rest.is_empty() {
+            let (few, _) = few_semaphores(rest);
+            let round = Round { mongo: self.mongo, queue, wants: self.wants(), rules: self.rules };
+            let dealt = match round.run(few, self.end, self.retry_until).await {
+                Ok(Some(dealt)) => dealt,
+                Ok(None) | Err(Failed::Conflict) => return Ok(Progress::Some),
+                // What was won before goes to those who asked. Where this part may be stored all of it is found again by its claim.
+                Err(Failed::NotStored(_)) if self.has_won() => return Ok(Progress::Some),
+                Err(failed) => return Err(failed.into()),
+            };
+            let all_done = dealt.granted.len() + dealt.blocked == few.len();
+            self.given.offers.extend(dealt.offers);
+            self.given.resume_at = dealt.resume_at;
             for (index, job) in dealt.granted {
-                if let Some(won) = given.won.get_mut(index) {
+                if let Some(won) = self.given.won.get_mut(index) {
                     won.push(job);
                 }
             }
             if dealt.is_stopped {
-                return Ok(given);
+                return Ok(Progress::Stopped);
+            }
+            rest = &rest[few.len()..];
+            if !all_done || (self.is_late() && !rest.is_empty()) {
+                return Ok(Progress::Some);
             }
         }
-        let left = admission::wants(asks, &given.won).len();
-        if left == 0 || (all_done && ends) {
-            return Ok(given);
-        }
-        if Instant::now() >= retry_until {
-            given.resume_at = given.resume_at.or(mongo.now().ok());
-            return Ok(given);
-        }
-        asked_for = left.max(CHUNK);
-        found = head::read(mongo, queue, asked_for, *pop, false).await?;
+        Ok(Progress::All)
     }
 }
 
@@ -97,14 +165,10 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Deals with the head of the queue. `None`: it is not as it was read any more, or there were conflicts for too long.
-    async fn run(&self, heads: &[Job], end: Instant, retry_until: Instant) -> Result<Option<Dealt>> {
+    /// Deals with the head of the queue. `None`: it is not as it was read any more.
+    async fn run(&self, heads: &[Job], end: Instant, retry_until: Instant) -> Result<Option<Dealt>, Failed> {
         let attempts = transaction::until(self.mongo, end).retrying_until(retry_until);
-        match attempts.retrying_duplicate_keys().run(Deliver { round: self, heads }).await {
-            Ok(dealt) => Ok(dealt),
-            Err(Failed::Conflict) => Ok(None),
-            Err(failed) => Err(failed.into()),
-        }
+        attempts.retrying_duplicate_keys().run(Deliver { round: self, heads }).await
     }
 
     async fn attempt(&self, heads: &[Job], tx: &mut Tx<'_>) -> Result<Verdict<Option<Dealt>>, TxError> {
@@ -235,7 +299,7 @@ fn few_semaphores(heads: &[Job]) -> (&[Job], Vec<&SemaphoreName>) {
     let mut names = BTreeSet::new();
     let mut few = 0;
     for job in heads {
-        if few > 0 && names.len() + job.meta.semaphores.len() > SEMAPHORES_MAX {
+        if few == JOBS_MAX || (few > 0 && names.len() + job.meta.semaphores.len() > SEMAPHORES_MAX) {
             break;
         }
         names.extend(&job.meta.semaphores);

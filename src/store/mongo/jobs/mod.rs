@@ -26,7 +26,7 @@ mod payload;
 mod plan;
 pub mod push;
 pub mod query;
-mod receipts;
+pub mod receipts;
 mod stocked;
 pub mod transitions;
 pub mod unreadable;

@@ -4,12 +4,12 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Line, Vacated};
-use crate::job::push::entered;
+use crate::job::push::{entered, freed};
 use crate::job::receipt::Receipt;
 use crate::job::semaphore;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
-use crate::job::{Child, Meta, NewJob, QueueName, State, Timestamp};
+use crate::job::{Child, JobKey, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::jobs::document::update;
 use crate::store::{Applied, CalledBack, Result};
@@ -28,6 +28,8 @@ pub struct Plan {
     vacated: Option<Vacated>,
     /// The line that the job comes to the end of.
     joined: Option<Line>,
+    /// The key that is free from then on. Private likewise.
+    freed: Option<JobKey>,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
     /// The `rev`s of earlier plans of the same change whose outcome is unknown: one of them may land late, and then the
@@ -47,6 +49,7 @@ impl Plan {
                 Next::Write { meta, .. } => Line::to_join(meta),
                 Next::Keep | Next::Delete => None,
             },
+            freed: freed(&meta, operation.verb(), &step).cloned(),
             receipt: receipt_for(operation, &meta, &step.outcome),
             pushes: operation.pushes().to_vec(),
             meta,
@@ -59,7 +62,16 @@ impl Plan {
 
     /// Whether it must happen together with other documents, and so in a transaction.
     pub fn is_atomic(&self) -> bool {
-        self.receipt.is_some() || self.finish.is_some() || self.vacated.is_some() || self.joined.is_some()
+        self.receipt.is_some()
+            || self.finish.is_some()
+            || self.vacated.is_some()
+            || self.joined.is_some()
+            || self.freed.is_some()
+    }
+
+    /// The key that is free once the plan is carried out, in the queue of the job.
+    pub fn freed(&self) -> Option<&JobKey> {
+        self.freed.as_ref()
     }
 
     /// The place in a line that the job leaves.

@@ -10,7 +10,7 @@ use crate::job::group::Line;
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
 use crate::job::transition::delivery;
-use crate::job::{Job, NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Job, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
@@ -260,6 +260,21 @@ pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
     Ok(())
 }
 
+/// Frees the keys of jobs that leave, where they are still theirs.
+pub async fn free(keys: &[(&Meta, &JobKey)], tx: &mut Tx<'_>) -> Result<(), TxError> {
+    let deletes: Vec<Document> = keys
+        .iter()
+        .map(|(meta, key)| {
+            let record = doc! { "_id": id_of(&meta.queue, key), "job": meta.id.as_str() };
+            doc! { "q": record, "limit": 1 }
+        })
+        .collect();
+    if !deletes.is_empty() {
+        tx.write(doc! { "delete": KEYS, "deletes": deletes }).await?;
+    }
+    Ok(())
+}
+
 /// The records of the jobs' keys, and what there is of the jobs that have them.
 async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Stored>, Vec<Stored>), TxError> {
     let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
@@ -299,8 +314,12 @@ fn state_of(document: &Document) -> Option<(&str, (State, Timestamp))> {
 }
 
 /// Queue names have no slash, so that no two pairs of queue and key share an id.
+fn id_of(queue: &QueueName, key: &JobKey) -> String {
+    format!("{queue}/{key}")
+}
+
 fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
-    format!("{queue}/{}", hold.key)
+    id_of(queue, &hold.key)
 }
 
 fn record(job: &NewJob, hold: &KeyHold) -> Document {

@@ -1,10 +1,10 @@
 //! Receipts as documents, written in the transaction of the call, so that every server finds them. MongoDB deletes them
 //! by a TTL index. The loss of a worker is kept as a `cancel`, like a forced one.
 
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 
 use crate::job::receipt::{self, Receipt, WentTo};
-use crate::job::{Claim, JobId};
+use crate::job::{Claim, JobId, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::client::fault;
@@ -22,36 +22,41 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
     if receipts.is_empty() {
         return Ok(());
     }
-    let until = date(tx.mongo.now()?.plus_ms(receipt::RETAIN_MS));
-    let documents = receipts
-        .iter()
-        .map(|receipt| {
-            let mut document = doc! {
-                "_id": key(&receipt.id, &receipt.claim),
-                "verb": receipt::word(receipt.verb),
-                "queue": receipt.queue.as_str(),
-                "until": until,
-            };
-            if let Some(WentTo { queue, run_at, blocked }) = receipt.went_to() {
-                document.extend(doc! { "to": queue.as_str(), "run_at": date(run_at), "blocked": blocked });
-            }
-            if !receipt.pushed.is_empty() {
-                document.insert("pushed", serialized(&receipt.pushed)?);
-            }
-            document.extend(receipt.started_at.map(|at| ("started_at".to_owned(), date(at).into())));
-            Ok(document.into())
-        })
-        .collect::<Result<Vec<Stored>>>()?;
+    let until = tx.mongo.now()?.plus_ms(receipt::RETAIN_MS);
+    let documents: Vec<Stored> =
+        receipts.iter().map(|receipt| document(receipt, until)).collect::<Result<_>>()?;
     tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
     Ok(())
+}
+
+/// Returns the document of a receipt that is kept until then.
+pub fn document(receipt: &Receipt, until: Timestamp) -> Result<Stored> {
+    let mut document = doc! {
+        "_id": key(&receipt.id, &receipt.claim),
+        "verb": receipt::word(receipt.verb),
+        "queue": receipt.queue.as_str(),
+        "until": date(until),
+    };
+    if let Some(WentTo { queue, run_at, blocked }) = receipt.went_to() {
+        document.extend(doc! { "to": queue.as_str(), "run_at": date(run_at), "blocked": blocked });
+    }
+    if !receipt.pushed.is_empty() {
+        document.insert("pushed", serialized(&receipt.pushed)?);
+    }
+    document.extend(receipt.started_at.map(|at| ("started_at".to_owned(), date(at).into())));
+    Ok(document.into())
 }
 
 /// Returns the receipt of a call with this claim, if there is one.
 pub async fn find(mongo: &Mongo, id: &JobId, claim: &Claim) -> Result<Option<Receipt>> {
     let collection = mongo.collection(RECEIPTS).await?;
     let found = collection.find_one(doc! { "_id": key(id, claim) }).await.map_err(fault)?;
-    let Some(document) = found else { return Ok(None) };
-    let row = Row(&document);
+    found.map(|document| read(&document, id.clone(), claim.clone())).transpose()
+}
+
+/// Reads the receipt of a call with this claim.
+pub fn read(document: &Document, id: JobId, claim: Claim) -> Result<Receipt> {
+    let row = Row(document);
     let verb = document.get_str("verb").ok().and_then(receipt::verb).ok_or_else(|| row.fault("verb"))?;
     let went_to = match row.time("run_at")? {
         Some(run_at) => {
@@ -60,13 +65,13 @@ pub async fn find(mongo: &Mongo, id: &JobId, claim: &Claim) -> Result<Option<Rec
         }
         None => None,
     };
-    Ok(Some(Receipt {
-        id: id.clone(),
-        claim: claim.clone(),
+    Ok(Receipt {
+        id,
+        claim,
         verb,
         queue: row.text("queue")?,
         outcome: Receipt::outcome_of(verb, went_to),
         started_at: row.time("started_at")?,
         pushed: row.part("pushed")?.unwrap_or_default(),
-    }))
+    })
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use crate::job::push::entered;
+use crate::job::push::{entered, freed};
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
 use crate::job::transition::{
@@ -168,7 +168,7 @@ fn carry_out(
             Ok(children) => children,
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
-    let unblocked = write(tx, found, &mut done, now)?;
+    let unblocked = write(tx, found, operation.verb(), &mut done, now)?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -187,7 +187,7 @@ fn carry_out(
     if operation.leaves_receipt(meta, &applied.outcome)
         && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed)
     {
-        write_receipt(tx, &receipt, now)?;
+        write_receipt(tx, &receipt, now.plus_ms(receipt::RETAIN_MS))?;
     }
     Ok(Ok(applied))
 }
@@ -205,6 +205,7 @@ fn refused(tx: &Tx<'_>, change: &Change, refusal: Refusal) -> Result<Result<Appl
 fn write(
     tx: &Tx<'_>,
     found: &row::Found<Meta>,
+    verb: Verb,
     step: &mut Step,
     now: Timestamp,
 ) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
@@ -216,6 +217,9 @@ fn write(
             row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)?;
         }
         Next::Delete => row::delete(tx, found)?,
+    }
+    if let Some(key) = freed(&found.job, verb, step) {
+        push::free(tx, &found.job, key)?;
     }
     groups::advance(tx, vacated, now)
 }
@@ -234,7 +238,8 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
     Ok(earlier.unwrap_or(kept))
 }
 
-fn write_receipt(db: &Connection, receipt: &Receipt, now: Timestamp) -> Result<(), Fault> {
+/// Writes a receipt that is kept until then.
+pub fn write_receipt(db: &Connection, receipt: &Receipt, until: Timestamp) -> Result<(), Fault> {
     let went_to = receipt.went_to();
     let went_to = went_to.as_ref();
     db.prepare_cached(
@@ -249,7 +254,7 @@ fn write_receipt(db: &Connection, receipt: &Receipt, now: Timestamp) -> Result<(
         receipt.started_at.map(Timestamp::millis),
         went_to.map(|to| to.queue.as_str()),
         went_to.map(|to| to.run_at.millis()),
-        now.plus_ms(receipt::RETAIN_MS).millis(),
+        until.millis(),
         row::to_json(Some(&receipt.pushed).filter(|pushed| !pushed.is_empty()))?,
         went_to.is_some_and(|to| to.blocked),
     ])?;

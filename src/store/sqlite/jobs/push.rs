@@ -4,7 +4,7 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
 use crate::job::record::KeyHold;
-use crate::job::{Job, JobId, Meta, NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Job, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp};
 use crate::store::StoreError;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children::Committed;
@@ -118,6 +118,16 @@ fn held_by(db: &Connection, id: &JobId) -> Result<Option<Meta>, Fault> {
         found => found?,
     };
     Ok(found.map(|found| found.job))
+}
+
+/// Frees the key of a job that leaves, where it is still its own.
+pub fn free(db: &Connection, job: &Meta, key: &JobKey) -> Result<(), Fault> {
+    db.prepare_cached("DELETE FROM keys WHERE queue = ?1 AND key = ?2 AND job = ?3")?.execute([
+        job.queue.as_str(),
+        key.as_str(),
+        job.id.as_str(),
+    ])?;
+    Ok(())
 }
 
 fn take(db: &Connection, job: &Job, hold: &KeyHold) -> Result<(), Fault> {

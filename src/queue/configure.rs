@@ -1,0 +1,235 @@
+//! Changes of queues' settings. They travel in rounds: what arrives while one is in flight is drafted on what the round reads, one
+//! change behind the other, and stored at once, so that changes of a server never conflict with each other. Those of several
+//! servers may, and are drafted anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::quotas::Places;
+use super::rounds::{Item, Limits, Rounds};
+use super::settings::NO_VERSION;
+use super::{Error, Precondition, QueueView, Queues, Result, Shared};
+use crate::job::settings::dead_letter_cycle;
+use crate::job::{QueueName, QueueSettings};
+use crate::store::{Expected, Saved, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
+
+/// The longest pause before another try, for each that there was.
+const BACKOFF: Duration = Duration::from_millis(10);
+/// The longest pause before another try.
+const BACKOFF_MAX: Duration = Duration::from_millis(200);
+
+/// What is to become of a queue's settings.
+pub(super) enum Change {
+    /// They are replaced; a pause stays unless they say something about it.
+    Replace(Box<QueueSettings>),
+    /// They become what this makes of them.
+    Edit(Box<dyn Fn(QueueSettings) -> Result<QueueSettings> + Send + Sync>),
+    /// Delivery is stopped, or goes on.
+    Pause(bool),
+    /// They are removed.
+    Remove,
+}
+
+/// A change of one queue's settings.
+pub(super) struct Ask {
+    queue: QueueName,
+    precondition: Precondition,
+    change: Change,
+}
+
+impl Item for Ask {
+    fn weight(&self) -> usize {
+        1
+    }
+}
+
+/// Changes in flight, of all queues.
+pub(super) type ConfigureRounds = Arc<Rounds<(), Ask, Result<QueueView>>>;
+
+pub(super) fn rounds(shared: &Weak<Shared>) -> ConfigureRounds {
+    let shared = shared.clone();
+    Rounds::new(Limits { round: 500, overlap: 1, large: 500, waiting: 10_000 }, move |(), asks| {
+        let shared = shared.upgrade();
+        Box::pin(async move {
+            match shared {
+                Some(shared) => Queues(shared).configure_round(asks).await,
+                None => Vec::new(),
+            }
+        })
+    })
+}
+
+/// Waits before another try, with jitter: the change that this one met may still be on its way to a majority.
+pub(super) async fn back_off(attempt: usize) {
+    let most = BACKOFF.saturating_mul(u32::try_from(attempt).unwrap_or(u32::MAX)).min(BACKOFF_MAX);
+    if attempt > 0 {
+        tokio::time::sleep(most.mul_f64(rand::random())).await;
+    }
+}
+
+/// The settings as they are once what was drafted is stored.
+struct Draft {
+    snapshot: Arc<SettingsSnapshot>,
+    changed: BTreeMap<QueueName, Option<StoredSettings>>,
+}
+
+impl Draft {
+    fn stored(&self, queue: &QueueName) -> Option<&StoredSettings> {
+        match self.changed.get(queue) {
+            Some(changed) => changed.as_ref(),
+            None => self.snapshot.queues.get(queue),
+        }
+    }
+
+    fn is_unreadable(&self, queue: &QueueName) -> bool {
+        !self.changed.contains_key(queue) && self.snapshot.unreadable.contains_key(queue)
+    }
+
+    fn check(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        if let Some((field, what)) = settings.fault() {
+            return Err(Error::invalid(format!("/{field}"), what));
+        }
+        let Some(dead_letter) = &settings.dead_letter else {
+            return Ok(());
+        };
+        let of = |queue: &QueueName| self.stored(queue)?.settings.dead_letter.as_ref();
+        match dead_letter_cycle(of, queue, dead_letter) {
+            Some(circle) => Err(Error::DeadLetterCircle(circle)),
+            None => Ok(()),
+        }
+    }
+
+    /// What has to be stored, each guarded by what was read.
+    fn changes(&self) -> Vec<SettingsChange> {
+        let expected = |queue: &QueueName| match self.snapshot.queues.get(queue) {
+            Some(stored) => Expected::Version(stored.version.clone()),
+            None => Expected::Absent,
+        };
+        let change = |(queue, to): (&QueueName, &Option<StoredSettings>)| SettingsChange {
+            queue: queue.clone(),
+            to: to.clone(),
+            expected: expected(queue),
+        };
+        self.changed.iter().map(change).collect()
+    }
+}
+
+/// What came of drafting a change.
+enum Drafted {
+    /// It is in the draft; these places are its own once that is stored.
+    Ready(Vec<Places>),
+    /// It is refused. `is_certain`: also if nothing of the draft is stored.
+    Refused { why: Error, is_certain: bool },
+}
+
+impl Queues {
+    /// Changes a queue's settings, together with whatever else is being changed.
+    pub(super) async fn change(
+        &self,
+        name: &QueueName,
+        precondition: Precondition,
+        change: Change,
+    ) -> Result<QueueView> {
+        let ask = Ask { queue: name.clone(), precondition, change };
+        self.in_time(self.0.configures.travel((), ask)).await??
+    }
+
+    /// Runs one round of changes, again for those that met a change of another server.
+    async fn configure_round(&self, asks: Vec<Ask>) -> Vec<Result<QueueView>> {
+        let mut answers: Vec<Option<Result<QueueView>>> = asks.iter().map(|_| None).collect();
+        let end = Instant::now() + self.options().patience;
+        for attempt in 0.. {
+            back_off(attempt).await;
+            if let Err(error) = self.try_changes(&asks, &mut answers).await {
+                for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+                    *answer = Some(Err(error.clone()));
+                }
+            }
+            if answers.iter().all(Option::is_some) || Instant::now() > end {
+                break;
+            }
+        }
+        let late = || StoreError::unavailable("the settings were changed by others again and again");
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(late().into()))).collect()
+    }
+
+    /// Tries to make those changes that have no answer yet. An error concerns all of them: whether they happened is unknown.
+    async fn try_changes(&self, asks: &[Ask], answers: &mut [Option<Result<QueueView>>]) -> Result<()> {
+        self.refresh_settings().await?;
+        let mut draft = Draft { snapshot: self.snapshot(), changed: BTreeMap::new() };
+        let mut drafted = Vec::new();
+        for (ask, answer) in asks.iter().zip(answers).filter(|(_, answer)| answer.is_none()) {
+            let is_certain = draft.changed.is_empty();
+            let made = match self.draft(&mut draft, ask).await {
+                Ok(places) => Drafted::Ready(places),
+                Err(error @ Error::Store(_)) => return Err(error), // the next one would wait as long for the same
+                Err(why) => Drafted::Refused { why, is_certain },
+            };
+            drafted.push((&ask.queue, answer, made));
+        }
+        let changes = draft.changes();
+        let saved = self.save_changes(&changes).await?;
+        let is_whole = saved.values().all(|saved| *saved == Saved::Done);
+        for (queue, answer, made) in drafted {
+            match made {
+                Drafted::Refused { why, is_certain } if is_certain || is_whole => *answer = Some(Err(why)),
+                Drafted::Refused { .. } => {}
+                Drafted::Ready(places) if saved.get(queue).is_none_or(|saved| *saved == Saved::Done) => {
+                    places.into_iter().for_each(Places::keep_all);
+                    *answer = Some(Ok(self.view(queue.clone())));
+                }
+                Drafted::Ready(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores changes, and reads what holds from then on.
+    async fn save_changes<'a>(&self, changes: &'a [SettingsChange]) -> Result<HashMap<&'a QueueName, Saved>> {
+        if changes.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let saved = self.0.store.save_all_settings(changes).await?;
+        self.refresh_settings().await?;
+        Ok(changes.iter().map(|change| &change.queue).zip(saved).collect())
+    }
+
+    /// Adds a change to the draft, unless it changes nothing.
+    async fn draft(&self, draft: &mut Draft, ask: &Ask) -> Result<Vec<Places>> {
+        let Ask { queue, precondition, change } = ask;
+        let stored = draft.stored(queue);
+        if !precondition.is_met(stored.map_or(NO_VERSION, |stored| &stored.version)) {
+            return Err(Error::SettingsChanged(queue.clone()));
+        }
+        let is_new = stored.is_none();
+        let before = stored.map(|stored| stored.settings.clone()).unwrap_or_default();
+        let (settings, makes) = match change {
+            Change::Remove if is_new => return Ok(Vec::new()),
+            Change::Remove => {
+                draft.changed.insert(queue.clone(), None);
+                return Ok(Vec::new());
+            }
+            // Also where all of them are the defaults: from now on the queue is listed.
+            Change::Replace(settings) => (settings.as_ref().clone().replacing(&before), is_new),
+            Change::Edit(edit) => (edit(before.clone())?.normal(), false),
+            Change::Pause(paused) => {
+                (QueueSettings { paused: Some(*paused), ..before.clone() }.normal(), false)
+            }
+        };
+        draft.check(queue, &settings)?;
+        if settings == before && !makes && !draft.is_unreadable(queue) {
+            return Ok(Vec::new());
+        }
+        let mut places = vec![self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?];
+        if is_new {
+            places.push(self.admit_settings(queue).await?);
+        }
+        let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
+        draft.changed.insert(queue.clone(), Some(StoredSettings { settings, version }));
+        Ok(places)
+    }
+}

@@ -1,0 +1,97 @@
+//! Calls that concern many jobs go in steps: each ends in time, and what is done is answered, whatever becomes of the next one.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::common::fleet::push_many;
+use crate::common::proxy::{Fault, Placed};
+use crate::common::server::Place;
+use crate::world::{LONG_MS, Pair};
+
+/// How many jobs one transaction concerns at most.
+const TOGETHER: usize = 100;
+
+/// Lets everything pass, and counts it.
+fn counted(commits: Placed) -> Placed {
+    commits.release();
+    commits
+}
+
+pub async fn a_large_reserve_under_semaphores_goes_in_parts(place: &Place) {
+    const JOBS: usize = 250;
+    let Pair { proxy, far, .. } = Pair::start(place).await;
+    assert_eq!(far.send(Method::PUT, "/v1/semaphores/s", Some(json!({"capacity": 10_000}))).await.0, 200);
+    push_many(&far, "work", JOBS, json!({"semaphores": ["s"]})).await;
+    let commits = counted(proxy.every("commitTransaction", "", Fault::HoldBefore));
+    let mut won: Vec<Value> = Vec::new();
+    while won.len() < JOBS {
+        let before = commits.times();
+        let jobs = far.reserve("work", json!({"count": 1000, "lease_ms": LONG_MS})).await;
+        let transactions = commits.times() - before;
+        assert!(!jobs.is_empty(), "{} of {JOBS}", won.len());
+        assert!(jobs.len() <= transactions * TOGETHER, "{} jobs in {transactions} transactions", jobs.len());
+        won.extend(jobs);
+    }
+    // All of them are in order, and each was won once.
+    let numbers: Vec<&Value> = won.iter().map(|job| &job["payload"]).collect();
+    assert_eq!(numbers, (0..JOBS).map(|n| json!(n)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+}
+
+pub async fn a_reserve_returns_what_it_won_before_a_part_that_does_not_end(place: &Place) {
+    const JOBS: usize = 250;
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    assert_eq!(far.send(Method::PUT, "/v1/semaphores/s", Some(json!({"capacity": 10_000}))).await.0, 200);
+    push_many(&far, "work", JOBS, json!({"semaphores": ["s"]})).await;
+    let commit = proxy.next("commitTransaction", "", Fault::HoldBefore);
+    let reserving = tokio::spawn(async move {
+        far.post("/v1/queues/work/reserve", json!({"count": 1000, "lease_ms": LONG_MS})).await
+    });
+    commit.met().await;
+    // The first part is about to be stored; the second one is never heard of.
+    let second = proxy.every("update", "jobs", Fault::HoldThenCut);
+    commit.release();
+    let (status, answer) = reserving.await.unwrap();
+    assert_eq!(status, 200, "{answer}");
+    let won = answer["jobs"].as_array().unwrap();
+    assert_eq!(won.len(), TOGETHER);
+    drop(second);
+    // What was returned is held, also after what was not would have been given back.
+    for job in [&won[0], &won[TOGETHER - 1]] {
+        let (status, extended) = near.settle(job, "extend", json!({})).await;
+        assert_eq!(status, 200, "{extended}");
+    }
+}
+
+pub async fn the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end(place: &Place) {
+    const JOBS: usize = 450;
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    push_many(&far, "work", JOBS, json!({})).await;
+    let mut held = 0;
+    while held < JOBS {
+        let ask = json!({"count": JOBS, "lease_ms": LONG_MS, "worker": "w"});
+        held += near.reserve("work", ask).await.len();
+    }
+    let commits = proxy.next("commitTransaction", "", Fault::HoldBefore);
+    let remove = || async { far.send(Method::DELETE, "/v1/workers/w", None).await };
+    let mut affected = 0;
+    let (first, ()) = tokio::join!(remove(), async {
+        commits.met().await;
+        let next = proxy.next("insert", "receipts", Fault::HoldThenCut);
+        commits.release();
+        next.met().await;
+        // Long enough for its deadline; then the connection is cut.
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    });
+    let mut answer = first;
+    loop {
+        assert_eq!(answer.0, 200, "{}", answer.1);
+        affected += usize::try_from(answer.1["affected"].as_u64().unwrap()).unwrap();
+        if answer.1.get("more").is_none() {
+            break;
+        }
+        answer = remove().await;
+    }
+    assert_eq!(affected, JOBS);
+    assert_eq!(remove().await.0, 404);
+    assert_eq!(near.reserve("work", json!({"count": 1000})).await.len(), JOBS);
+}
