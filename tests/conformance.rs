@@ -281,6 +281,8 @@ macro_rules! every_case {
                 a_change_needs_the_expected_version
                 settings_can_be_removed
                 of_two_changes_at_once_one_is_made
+                dead_letter_queues_close_no_circle
+                of_the_dead_letter_queues_of_a_ring_one_is_refused
             }
             requests {
                 a_request_is_new_once

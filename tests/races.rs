@@ -270,7 +270,36 @@ async fn a_claim_that_waited_for_its_round_meets_the_pause(place: &Place) {
     assert_eq!(take(&server, "reserve", json!({"count": 5})).await.len(), 3);
 }
 
+/// Each queue of a ring gets the next one as its dead-letter queue, all at once: one of them is the last, and is refused.
+async fn dead_letter_queues_set_at_once_make_no_circle(place: &Place) {
+    let servers = fleet(place).await;
+    for (round, length) in (0..24).map(|round| (round, 2 + round % 3)) {
+        let name = |n: usize| format!("ring-{round}-{}", n % length);
+        let sets = (0..length).map(|n| {
+            let (server, path) = (&servers[n % servers.len()], format!("/v1/queues/{}", name(n)));
+            let settings = json!({"dead_letter": name(n + 1), "max_attempts": 1});
+            async move {
+                loop {
+                    let (status, answer) =
+                        server.send(reqwest::Method::PUT, &path, Some(settings.clone())).await;
+                    if status != 503 {
+                        return (status, answer);
+                    }
+                }
+            }
+        });
+        let answers = join_all(sets).await;
+        let refused: Vec<_> = answers.iter().filter(|(status, _)| *status == 422).collect();
+        assert_eq!(refused.len(), 1, "of {length}: {answers:?}");
+        assert!(answers.iter().all(|(status, _)| [200, 422].contains(status)), "{answers:?}");
+        let (_, problem) = refused[0];
+        assert_eq!(problem["pointer"], "/dead_letter", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(" → "), "{problem}");
+    }
+}
+
 on_every_store! {
+    dead_letter_queues_set_at_once_make_no_circle
     a_claim_that_waited_for_its_round_meets_the_pause
     every_job_goes_to_one_of_many_reservers
     every_job_is_popped_at_most_once

@@ -177,16 +177,22 @@ impl Queues {
             back_off(attempt).await;
             let (view, expected) = self.current(name, precondition).await?;
             let settings = change(view.settings)?;
-            self.check(name, &settings)?;
+            if let Some((field, what)) = settings.fault() {
+                return Err(Error::invalid(format!("/{field}"), what));
+            }
             let mut places = vec![self.admit_queues(self.new_queues(settings.dead_letter.iter())).await?];
             if expected == Expected::Absent {
                 places.push(self.admit_settings(name).await?);
             }
             let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
             let stored = StoredSettings { settings, version };
-            if self.0.store.save_settings(name, Some(&stored), &expected).await? == Saved::Done {
-                places.into_iter().for_each(Places::keep_all);
-                return self.queue(name).await;
+            match self.0.store.save_settings(name, Some(&stored), &expected).await? {
+                Saved::Done => {
+                    places.into_iter().for_each(Places::keep_all);
+                    return self.queue(name).await;
+                }
+                Saved::Circle(circle) => return Err(Error::DeadLetterCircle(circle)),
+                Saved::Conflict => {}
             }
         }
         Err(StoreError::unavailable("the settings were changed by others again and again").into())
@@ -205,19 +211,6 @@ impl Queues {
                 let expected = Expected::Version(view.version.clone());
                 Ok((view, expected))
             }
-        }
-    }
-
-    fn check(&self, name: &QueueName, settings: &QueueSettings) -> Result<()> {
-        if let Some((field, what)) = settings.fault() {
-            return Err(Error::invalid(format!("/{field}"), what));
-        }
-        let Some(dead_letter) = &settings.dead_letter else {
-            return Ok(());
-        };
-        match self.rules().dead_letter_cycle(name, dead_letter) {
-            Some(circle) => Err(Error::DeadLetterCircle(circle)),
-            None => Ok(()),
         }
     }
 

@@ -70,6 +70,8 @@ pub enum Saved {
     Done,
     /// It is not, or no longer, of the expected version.
     Conflict,
+    /// Nothing was stored: the dead-letter queue that the settings name would close this circle.
+    Circle(Vec<QueueName>),
 }
 
 /// The settings of queues: read as a whole, changed one queue at a time under optimistic concurrency.
@@ -79,7 +81,8 @@ pub trait Settings: Send + Sync {
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
 
     /// Replaces a queue's settings, or removes them, if they are of the expected version; else returns
-    /// [`Saved::Conflict`].
+    /// [`Saved::Conflict`]. A dead-letter queue that they did not name before closes no circle, whatever is saved at the same
+    /// moment: then it is [`Saved::Circle`].
     async fn save_settings(
         &self,
         queue: &QueueName,

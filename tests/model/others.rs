@@ -296,8 +296,7 @@ impl World<'_> {
             settings: QueueSettings {
                 max_attempts: drawn.max_attempts,
                 backoff: drawn.backoff.map(backoff),
-                // Only to queues that lie behind: a cycle is refused before a store sees it.
-                dead_letter: drawn.dead_letter.filter(|to| *to > place).map(queue),
+                dead_letter: drawn.dead_letter.map(queue),
                 retain_done_ms: drawn.retain_done.map(ms),
                 retain_dead_ms: drawn.retain_dead.map(ms),
                 max_jobs: drawn.max_jobs,
@@ -318,13 +317,22 @@ impl World<'_> {
         };
         let told = self.store.save_settings(&name, to.as_ref(), &expected).await.map_err(fault)?;
         self.say(format!("set {name} to {to:?}, expecting {expected:?} -> {told:?}"));
-        let is_right = expected == Expected::Any || expected == current;
-        if told != if is_right { Saved::Done } else { Saved::Conflict } {
-            return Err(format!("settings of {name} were {told:?}, expecting {expected:?} of {there:?}"));
+        let circle = to.as_ref().and_then(|to| self.model.circle(&name, &to.settings));
+        let right = match circle {
+            _ if expected != Expected::Any && expected != current => Saved::Conflict,
+            Some(circle) => Saved::Circle(circle),
+            None => Saved::Done,
+        };
+        if told != right {
+            return Err(format!(
+                "settings of {name} were {told:?}, expecting {expected:?} of {there:?}: {right:?}"
+            ));
         }
         match to {
-            Some(to) if is_right => drop(self.model.settings.insert(name, (to.settings, to.version))),
-            None if is_right => drop(self.model.settings.remove(&name)),
+            Some(to) if told == Saved::Done => {
+                drop(self.model.settings.insert(name, (to.settings, to.version)));
+            }
+            None if told == Saved::Done => drop(self.model.settings.remove(&name)),
             _ => {}
         }
         self.rules = self.model.rules();

@@ -1,10 +1,14 @@
 //! The settings of queues, with a revision by which servers know whether theirs are the newest.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::QueueName;
+use crate::job::settings::dead_letter_circle;
+use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::access;
@@ -15,6 +19,9 @@ use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::settings::NO_VALID_VERSION;
 use crate::store::{Expected, Result, Saved, Settings, SettingsSnapshot, StoreError, StoredSettings};
+
+/// The queue that takes a queue's dead jobs, in the document of its settings.
+const DEAD_LETTER: &str = "settings.dead_letter";
 
 #[async_trait]
 impl Settings for Mongo {
@@ -79,6 +86,7 @@ impl Transaction for Save<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Saved>, TxError> {
         let Self { queue, to, expected } = *self;
+        let dead_letter = new_dead_letter(queue, to, tx).await?;
         let queues = tx.collection(QUEUES);
         let mut filter = doc! { "_id": queue.as_str() };
         if let Expected::Version(version) = expected {
@@ -114,7 +122,50 @@ impl Transaction for Save<'_> {
         if matched == 0 {
             return Ok(Verdict::Abort(Saved::Conflict));
         }
+        if let Some(dead_letter) = dead_letter
+            && let Some(circle) = circle(queue, dead_letter, tx).await?
+        {
+            return Ok(Verdict::Abort(Saved::Circle(circle)));
+        }
         revision::raise(tx).await?;
         Ok(Verdict::Commit(Saved::Done))
     }
+}
+
+/// Returns the dead-letter queue that these settings name and the stored ones do not.
+async fn new_dead_letter<'a>(
+    queue: &QueueName,
+    to: Option<&'a StoredSettings>,
+    tx: &mut Tx<'_>,
+) -> Result<Option<&'a QueueName>, TxError> {
+    let Some(dead_letter) = to.and_then(|to| to.settings.dead_letter.as_ref()) else { return Ok(None) };
+    let queues = tx.collection(QUEUES);
+    let stored = queues.find_one(doc! { "_id": queue.as_str() }).session(tx.session()).await?;
+    let before = stored.as_deref().and_then(dead_letter_of);
+    Ok((before.as_ref() != Some(dead_letter)).then_some(dead_letter))
+}
+
+/// Returns the circle that a queue would close with its new dead-letter queue. All who look for one write a document of
+/// their own, so that of several at once each sees what the one before it has stored; no other change writes it.
+async fn circle(
+    queue: &QueueName,
+    dead_letter: &QueueName,
+    tx: &mut Tx<'_>,
+) -> Result<Option<Vec<QueueName>>, TxError> {
+    let touch = doc! { "$set": { "rev": rand::random::<i64>() } };
+    let guard = doc! { "q": { "_id": "dead_letters" }, "u": touch, "upsert": true };
+    tx.write(doc! { "update": META, "updates": [guard] }).await?;
+    let (all, name) = (doc! { DEAD_LETTER: { "$type": "string" } }, doc! { DEAD_LETTER: 1 });
+    let queues = tx.collection(QUEUES);
+    let documents = tx.read(queues.find(all).projection(name)).await?;
+    let named = documents.iter().filter_map(|document| {
+        let queue = Row(document).text::<QueueName>("_id").ok()?;
+        Some((queue, dead_letter_of(document)?))
+    });
+    let named: HashMap<QueueName, QueueName> = named.collect();
+    dead_letter_circle(queue, dead_letter, |queue| Ok(named.get(queue).cloned()))
+}
+
+fn dead_letter_of(document: &Document) -> Option<QueueName> {
+    document.get_document("settings").ok()?.get_str("dead_letter").ok()?.parse().ok()
 }
