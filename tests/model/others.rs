@@ -117,23 +117,23 @@ impl World<'_> {
         self.model.seal_batch(&id, &told, now)
     }
 
-    /// Takes away what waits of a batch.
+    /// Takes away what waits of a batch, and asks for the rest.
     async fn cancel_batch(&mut self, place: u8) -> Result<bool, String> {
         let id = self.some_batch(place)?;
-        let waiting = self.store.waiting_in_batch(&id, None, 1000).await.map_err(fault)?;
-        self.say(format!("cancel what waits of batch {id}: {waiting:?}"));
-        let jobs = self.model.jobs.values();
-        let waits = |job: &&Job| matches!(job.state, State::Ready | State::Blocked);
-        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id)).filter(waits);
+        let unfinished = self.store.unfinished_in_batch(&id, None, 1000).await.map_err(fault)?;
+        self.say(format!("cancel what is unfinished of batch {id}: {unfinished:?}"));
+        let jobs = self.model.jobs.values().filter(|job| job.is_unfinished());
+        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id));
         let expected: Vec<_> = expected.map(|job| job.id.clone()).collect();
-        if waiting != expected {
-            return Err(format!("{waiting:?} wait in batch {id}, expected {expected:?}"));
+        if unfinished != expected {
+            return Err(format!("{unfinished:?} are unfinished in batch {id}, expected {expected:?}"));
         }
         let cancel = tailback::job::transition::Operation::Cancel {
             within: tailback::job::Reach::default(),
             force: false,
         };
-        let changes = waiting.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });
+        let changes =
+            unfinished.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });
         self.apply(changes.collect()).await?;
         Ok(!expected.is_empty())
     }
