@@ -28,6 +28,8 @@ pub struct Plan {
     vacated: Option<Vacated>,
     /// The line that the job comes to the end of.
     joined: Option<Line>,
+    /// Whether it purges the job. Private likewise.
+    purges: bool,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
     /// The `rev`s of earlier plans of the same change whose outcome is unknown: one of them may land late, and then the
@@ -48,6 +50,7 @@ impl Plan {
                 Next::Keep | Next::Delete => None,
             },
             receipt: receipt_for(operation, &meta, &step.outcome),
+            purges: operation.verb() == Verb::Purge,
             pushes: operation.pushes().to_vec(),
             meta,
             step,
@@ -57,9 +60,19 @@ impl Plan {
         }
     }
 
-    /// Whether it must happen together with other documents, and so in a transaction.
+    /// Whether it must happen together with other documents, or with all others of its command, and so in a transaction.
     pub fn is_atomic(&self) -> bool {
-        self.receipt.is_some() || self.finish.is_some() || self.vacated.is_some() || self.joined.is_some()
+        self.receipt.is_some()
+            || self.finish.is_some()
+            || self.vacated.is_some()
+            || self.joined.is_some()
+            || self.purges
+    }
+
+    /// Whether it purges the job. Nothing protects that from others, so that a command which found a part of its jobs does not
+    /// say whose doing the absence of the others is: a transaction finds all of them, or changes nothing.
+    pub fn purges(&self) -> bool {
+        self.purges
     }
 
     /// The place in a line that the job leaves.
