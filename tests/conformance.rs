@@ -103,7 +103,8 @@ macro_rules! every_case {
                 a_long_message_is_cut_between_characters
                 a_dead_job_gets_another_chance
                 a_dead_letter_goes_home
-                a_dead_letter_that_dies_again_stays_dead_there
+                a_dead_letter_that_dies_again_goes_home_at_once
+                a_circle_of_dead_letter_queues_ends
                 only_the_dead_are_redriven
             }
             deadlines {
@@ -119,6 +120,9 @@ macro_rules! every_case {
                 an_expired_job_is_removed
                 a_reserved_job_does_not_expire
                 an_expiry_is_guarded_by_its_moment
+                a_dead_letter_expires
+                a_dead_job_does_not_expire_and_has_no_other_chance
+                what_is_redriven_expires_as_it_was_pushed
                 a_lapse_ends_what_was_asked_to_stop
                 the_next_due_moments_come_in_order
                 only_scheduled_jobs_are_upcoming
@@ -286,6 +290,8 @@ macro_rules! every_case {
                 settings_can_be_removed
                 of_two_changes_at_once_one_is_made
                 several_queues_are_changed_at_once
+                dead_letter_queues_close_no_circle
+                of_the_dead_letter_queues_of_a_ring_one_is_refused
             }
             requests {
                 a_request_is_new_once

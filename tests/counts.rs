@@ -236,6 +236,33 @@ async fn counts_need_no_correction_on_one_server(place: &Place) {
     assert!(unsure > 0 || task["done"] == 0, "{task}");
 }
 
+/// Nobody corrects the counters here: a job that two purges counted would stay missing.
+async fn what_two_servers_purge_at_once_is_counted_once(place: &Place) {
+    let database = database(&place.url).await;
+    let no_lease = doc! { "_id": { "$ne": "reconciler" } };
+    database.create_collection("meta").validator(no_lease).await.unwrap();
+    let start = || Server::start_with(&place.url, UNHURRIED);
+    let servers: [Server; 2] = tokio::join!(start(), start()).into();
+    let jobs = database.collection("jobs");
+    for round in 0..4 {
+        push_many(&servers[0], "a", 1200, json!({ "delay_ms": 3_600_000 })).await;
+        let purge = async |server: &Server| {
+            let purged = server.post("/v1/queues/a/purge", json!({"state": "scheduled"})).await;
+            purged.1["affected"].as_u64().unwrap()
+        };
+        let purged = tokio::join!(purge(&servers[0]), purge(&servers[1]));
+        assert_eq!(purged.0 + purged.1, 1200, "{purged:?} in round {round}");
+        push_many(&servers[1], "a", 7, json!({})).await;
+        for server in &servers {
+            agree(server, &jobs, &["a"]).await;
+        }
+        let purged = servers[0].post("/v1/queues/a/purge", json!({"state": "ready"})).await;
+        assert_eq!(purged.1["affected"], 7);
+    }
+    let task = reconciler(&servers[0]).await;
+    assert_eq!(task["runs"], task["failures"], "the reconciler has worked: {task}");
+}
+
 /// The reconciler beside the work: what is under way is not taken for an error.
 ///
 /// Its corrections are certain only as long as every answer comes, and is counted, within its grace of a second
@@ -388,6 +415,7 @@ async fn lost_answers_are_counted_in_the_end(_: &Place) {
 
 on_one_store! { mongo:
     counts_need_no_correction_on_one_server
+    what_two_servers_purge_at_once_is_counted_once
     what_is_under_way_is_not_corrected
     counts_are_right_after_everything_on_two_servers
     a_killed_server_leaves_counters_that_others_mend

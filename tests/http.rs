@@ -189,8 +189,13 @@ on_every_store! {
     a_purge_takes_one_state_away
     a_purge_takes_what_is_older
     a_purge_goes_on_until_nothing_is_left
+    a_purge_leaves_what_was_blocked
     a_redrive_revives_the_queues_own_dead
     a_redrive_returns_dead_letters_to_where_they_died
+    a_letter_that_died_again_is_redriven_once_and_home
+    a_redrive_takes_what_died_in_a_time
+    an_expiry_outlives_death
+    a_replay_repeats_what_was_finished_before_it
     a_replay_copies_history
     a_replay_stops_at_a_full_queue
 

@@ -323,8 +323,84 @@ async fn metric(server: &Server, series: &str) -> f64 {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
+/// Each queue of a ring gets the next one as its dead-letter queue, all at once: one of them is the last, and is refused.
+async fn dead_letter_queues_set_at_once_make_no_circle(place: &Place) {
+    let servers = fleet(place).await;
+    for (round, length) in (0..24).map(|round| (round, 2 + round % 3)) {
+        let name = |n: usize| format!("ring-{round}-{}", n % length);
+        let sets = (0..length).map(|n| {
+            let (server, path) = (&servers[n % servers.len()], format!("/v1/queues/{}", name(n)));
+            let settings = json!({"dead_letter": name(n + 1), "max_attempts": 1});
+            async move {
+                loop {
+                    let (status, answer) =
+                        server.send(reqwest::Method::PUT, &path, Some(settings.clone())).await;
+                    if status != 503 {
+                        return (status, answer);
+                    }
+                }
+            }
+        });
+        let answers = join_all(sets).await;
+        let refused: Vec<_> = answers.iter().filter(|(status, _)| *status == 422).collect();
+        assert_eq!(refused.len(), 1, "of {length}: {answers:?}");
+        assert!(answers.iter().all(|(status, _)| [200, 422].contains(status)), "{answers:?}");
+        let (_, problem) = refused[0];
+        assert_eq!(problem["pointer"], "/dead_letter", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(" → "), "{problem}");
+    }
+}
+
+/// Several purges at once, of two servers where there are: each job is counted by the call that took it away.
+async fn every_job_is_purged_once(place: &Place) {
+    const JOBS: usize = 2500;
+    let servers = fleet(place).await;
+    for (state, delay_ms) in [("ready", 0), ("scheduled", 3_600_000)] {
+        push_many(&servers[0], state, JOBS, json!({ "delay_ms": delay_ms })).await;
+        let purges = (0..4).map(|n| purge(&servers[n % servers.len()], state, state));
+        let counted: Vec<usize> = join_all(purges).await;
+        assert_eq!(counted.iter().sum::<usize>(), JOBS, "{counted:?}");
+        for server in &servers {
+            assert_eq!(browse(server, state).await, Vec::<Value>::new());
+        }
+    }
+}
+
+/// How many it has purged, in as many calls as that takes where the store is too busy for one.
+async fn purge(server: &Server, queue: &str, state: &str) -> usize {
+    let path = format!("/v1/queues/{queue}/purge");
+    let (status, answer) = server.post(&path, json!({ "state": state })).await;
+    assert_eq!(status, 200, "{answer}");
+    usize::try_from(answer["affected"].as_u64().unwrap()).unwrap()
+}
+
+/// Beside a worker that takes the same jobs: each is either delivered or purged.
+async fn what_is_purged_is_delivered_to_nobody(place: &Place) {
+    const JOBS: usize = 3000;
+    let servers = fleet(place).await;
+    push_many(&servers[0], "work", JOBS, json!({})).await;
+    let delivered = Tally::default();
+    let work = async {
+        loop {
+            let jobs = take(&servers[0], "reserve", json!({"count": 20, "lease_ms": LONG_MS})).await;
+            if jobs.is_empty() && browse(&servers[0], "work").await.iter().all(|job| job["state"] != "ready")
+            {
+                return;
+            }
+            for job in &jobs {
+                assert_eq!(delivered.note(&text(job, "id")), 1, "delivered twice: {job}");
+            }
+        }
+    };
+    let (purged, ()) = tokio::join!(purge(servers.last().unwrap(), "work", "ready"), work);
+    assert_eq!(purged + delivered.len(), JOBS, "{purged} were purged");
+}
+
 on_every_store! {
     many_queues_are_configured_at_once
+    every_job_is_purged_once
+    what_is_purged_is_delivered_to_nobody
+    dead_letter_queues_set_at_once_make_no_circle
     a_claim_that_waited_for_its_round_meets_the_pause
     every_job_goes_to_one_of_many_reservers
     every_job_is_popped_at_most_once

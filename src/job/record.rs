@@ -114,7 +114,8 @@ pub struct Meta {
     pub started_at: Option<Timestamp>,
     /// When it was done or dead.
     pub finished_at: Option<Timestamp>,
-    /// When it expires: it is removed unless it is reserved or finished.
+    /// When it expires, wherever it is: it is removed unless it is reserved or finished. A dead job keeps it for when it is
+    /// redriven.
     pub expires_at: Option<Timestamp>,
     /// When the store deletes it (history and dead jobs).
     pub purge_at: Option<Timestamp>,

@@ -81,7 +81,8 @@ macro_rules! flat_spec {
                 deserialize_with = "crate::job::backoff::object"
             )]
             pub backoff: Option<$crate::job::Backoff>,
-            /// The job expires this long after it was pushed, in milliseconds: it is removed unless it is reserved or finished.
+            /// The job expires this long after it was pushed, in milliseconds: it is removed unless it is reserved or finished. That
+            /// holds in a dead-letter queue, and after a redrive.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 1, maximum = 31536000000_u64)]
             pub expires_in_ms: Option<u64>,

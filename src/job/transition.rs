@@ -288,11 +288,13 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
     let now = around.now;
     // A dead job that holds its group stays where it is and is not purged: an operator must decide.
     let turn = meta.turn.filter(|_| around.rules.holds_dead(&meta.queue));
-    let Some(dead_letter) = around.rules.dead_letter(&meta.queue).filter(|_| turn.is_none()).cloned() else {
+    let dead_letter = around.rules.dead_letter(&meta.queue);
+    let takes_it = |dead_letter: &&QueueName| turn.is_none() && !has_died_in(&meta, dead_letter);
+    let Some(dead_letter) = dead_letter.filter(takes_it).cloned() else {
         let retain_ms = around.rules.retain_dead_ms(&meta.queue).filter(|_| turn.is_none());
         let purge_at = retain_ms.map(|ms| now.plus_ms(ms));
-        let dead =
-            Meta { state: State::Dead, finished_at: Some(now), purge_at, expires_at: None, turn, ..meta };
+        // Its expiry counts again once it is redriven.
+        let dead = Meta { state: State::Dead, finished_at: Some(now), purge_at, turn, ..meta };
         return Step::write(dead, Outcome::Dead { moved_to: None });
     };
     let origin = Origin {
@@ -301,13 +303,19 @@ fn die(meta: Meta, around: Surroundings<'_>) -> Step {
         attempts: meta.attempts,
         error: meta.errors.last().map(|failure| failure.message.clone()),
     };
-    let buried =
-        Meta { run_at: now, expires_at: None, ..rehomed(meta, &dead_letter, TrailReason::Dead, now) };
+    let buried = Meta { run_at: now, ..rehomed(meta, &dead_letter, TrailReason::Dead, now) };
     // Dead is finished: what becomes of it there does not concern its batch.
     Step::write(
         Meta { origin: Some(origin), batch: None, ..buried },
         Outcome::Dead { moved_to: Some(dead_letter) },
     )
+}
+
+/// Whether the job has died in this queue on its way here, from one dead-letter queue to the next: circles end with it. A
+/// trail that is full of deaths does not show all of them.
+fn has_died_in(meta: &Meta, queue: &QueueName) -> bool {
+    let mut deaths = meta.trail.iter().rev().take_while(|step| step.reason == TrailReason::Dead);
+    meta.queue == *queue || deaths.clone().count() >= TRAIL_KEPT || deaths.any(|step| step.queue == *queue)
 }
 
 fn move_to(
@@ -333,32 +341,31 @@ fn move_to(
 }
 
 fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
-    let refused = Err(Refusal::Conflict { state: meta.visible(now) });
-    if meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue)) {
-        return refused;
+    let is_out_of_reach = meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue));
+    if is_out_of_reach || has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
     }
     let revived = Meta {
-        attempts: 0,
         run_at: now,
         finished_at: None,
         purge_at: None,
-        state: State::Ready,
         batch: None, // it was counted as dead
-        ..meta.clone()
+        ..free(meta)
     };
     match &meta.origin {
-        _ if meta.state == State::Dead => Ok(returned(revived)),
-        Some(origin) => {
-            let there = rehomed(free(meta), &origin.queue, TrailReason::Redriven, now);
-            Ok(returned(Meta { run_at: now, ..there }))
-        }
-        None => refused,
+        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
+        None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
+        None => Err(Refusal::Conflict { state: meta.visible(now) }),
     }
 }
 
 /// Whether the job is deleted as soon as it is not reserved: it was cancelled, or it is past its expiry.
 fn ends_unheld(meta: &Meta, now: Timestamp) -> bool {
-    meta.cancel_requested || meta.expires_at.is_some_and(|expires_at| expires_at <= now)
+    meta.cancel_requested || has_expired(meta, now)
+}
+
+fn has_expired(meta: &Meta, now: Timestamp) -> bool {
+    meta.expires_at.is_some_and(|expires_at| expires_at <= now)
 }
 
 /// The job without its reservation.

@@ -103,7 +103,8 @@ impl Queues {
         self.page(after, limit, |result: &BatchResult| result.id.clone(), shown, read).await
     }
 
-    /// Seals a batch and removes those of its jobs within these queues that are not reserved. Returns how many.
+    /// Seals a batch and removes those of its jobs within these queues that are not reserved; those that are, are asked to
+    /// stop. Returns how many were removed.
     pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         self.seal_batch(id).await?;
         self.cancel_sealed(id, within).await.map_err(|error| error.after(1)) // it is sealed
@@ -112,7 +113,7 @@ impl Queues {
     async fn cancel_sealed(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
         loop {
-            let ids = self.0.store.waiting_in_batch(id, last.as_ref(), STEP).await?;
+            let ids = self.0.store.unfinished_in_batch(id, last.as_ref(), STEP).await?;
             let Some(end) = ids.last() else {
                 return Ok(affected);
             };

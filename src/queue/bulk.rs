@@ -1,22 +1,40 @@
 //! What is done to many jobs of a queue at once, in bounded steps: purge, redrive, replay.
 
+use std::collections::HashSet;
+
 use super::{Error, Queues, Result};
 use crate::job::transition::Operation;
-use crate::job::{Caller, Job, JobId, JobSpec, NewJob, QueueName, Reach, Scope, Timestamp, Visible};
+use crate::job::{
+    Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, State, Timestamp, Visible,
+};
 use crate::store::{Change, Filter, ListedJob, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
+/// By how much the estimate of the store's clock of one server is behind that of another at most, in milliseconds.
+const CLOCKS_DIFFER_MS: u64 = 5000;
 
-/// Which finished jobs to repeat.
+/// Which of the jobs that have finished, done or dead.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ReplayRange {
+pub struct FinishedRange {
     /// Finished at this moment or later.
     pub from: Option<Timestamp>,
     /// Finished before this moment.
     pub to: Option<Timestamp>,
-    /// The most jobs to repeat.
+    /// The most jobs.
     pub limit: Option<u64>,
+}
+
+impl FinishedRange {
+    /// Whether the job died in this time; a dead letter, where it came from.
+    fn has_death_of(&self, meta: &Meta) -> bool {
+        let died_at = match meta.state {
+            State::Dead => meta.finished_at,
+            _ => meta.origin.as_ref().map(|origin| origin.at),
+        };
+        self.from.is_none_or(|from| died_at.is_some_and(|at| at >= from))
+            && self.to.is_none_or(|to| died_at.is_some_and(|at| at < to))
+    }
 }
 
 impl Queues {
@@ -30,23 +48,39 @@ impl Queues {
         }
         let filter = Filter { before, ..Filter::state(queue.clone(), state) };
         let within = Reach::one(queue);
-        self.each(&filter, None, |_| Some(Operation::Purge { within: within.clone(), state })).await
+        // Of each group one job waits to be delivered. Another one was blocked by it until it was purged.
+        let (waits, mut groups) = (state.stored() == State::Ready, HashSet::new());
+        let mut was_blocked = move |meta: &Meta| {
+            let group = meta.group.as_ref().filter(|_| waits && meta.turn.is_some());
+            group.is_some_and(|group| !groups.insert(group.clone()))
+        };
+        let purge = |job: &ListedJob| {
+            let stays = job.as_ref().is_ok_and(|job| was_blocked(&job.meta));
+            (!stays).then(|| Operation::Purge { within: within.clone(), state })
+        };
+        self.each(&filter, None, purge).await
     }
 
-    /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which
-    /// return to where they came from, unless the caller may not push there. Returns how many.
-    pub async fn redrive(&self, queue: &QueueName, limit: Option<u64>, caller: &Caller) -> Result<u64> {
+    /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which return to where they
+    /// came from, also where they died again here, unless the caller may not push there. Those past their expiry stay.
+    /// Returns how many.
+    pub async fn redrive(&self, queue: &QueueName, range: FinishedRange, caller: &Caller) -> Result<u64> {
         let may_return =
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
         let (within, home) = (Reach::one(queue), caller.reach());
         let redrive = || Operation::Redrive { within: within.clone(), home: home.clone() };
         // One that cannot be read stays dead.
-        let operation = |job: &ListedJob| job.as_ref().is_ok_and(may_return).then(redrive);
-        let mut affected = self.each(&Filter::state(queue.clone(), Visible::Dead), limit, operation).await?;
-        for state in [Visible::Ready, Visible::Scheduled, Visible::Blocked] {
-            let left = limit.map(|limit| limit.saturating_sub(affected));
-            let others = Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) };
-            let more = self.each(&others, left, operation).await;
+        let is_meant = |job: &Job| may_return(job) && range.has_death_of(&job.meta);
+        let operation = |job: &ListedJob| job.as_ref().is_ok_and(is_meant).then(redrive);
+        let letters = [Visible::Blocked, Visible::Scheduled, Visible::Ready]
+            .map(|state| Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) });
+        // The dead last: a letter that dies here meanwhile is still found, and none of what was revived is found again.
+        let dead =
+            Filter { from: range.from, before: range.to, ..Filter::state(queue.clone(), Visible::Dead) };
+        let mut affected = 0;
+        for filter in letters.into_iter().chain([dead]) {
+            let left = range.limit.map(|limit| limit.saturating_sub(affected));
+            let more = self.each(&filter, left, operation).await;
             affected += more.map_err(|error| error.after(affected))?;
         }
         Ok(affected)
@@ -65,25 +99,31 @@ impl Queues {
         &self,
         filter: &Filter,
         limit: Option<u64>,
-        operation: impl Fn(&ListedJob) -> Option<Operation> + Send,
+        mut operation: impl FnMut(&ListedJob) -> Option<Operation> + Send,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
         loop {
-            let left = limit.map_or(u64::MAX, |limit| limit - affected);
-            let step = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
-            if step == 0 {
+            let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(affected));
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            if left == 0 {
                 return Ok(affected);
             }
+            // Where the first are not meant, many more may have to be read.
+            let step = if last.is_none() { left.min(STEP) } else { STEP };
             let jobs = self.0.store.find(filter, last.as_ref(), step).await?;
-            let Some(job) = jobs.last() else {
+            if jobs.is_empty() {
                 return Ok(affected);
-            };
-            last = Some(listed_id(job).clone());
-            let changes: Vec<Change> = jobs
-                .iter()
-                .filter_map(|job| Some(Change { id: listed_id(job).clone(), operation: operation(job)? }))
-                .collect();
+            }
+            let mut changes = Vec::new();
+            for job in &jobs {
+                if changes.len() == left {
+                    break;
+                }
+                let id = listed_id(job).clone();
+                last = Some(id.clone());
+                changes.extend(operation(job).map(|operation| Change { id, operation }));
+            }
             if changes.is_empty() {
                 continue;
             }
@@ -97,13 +137,21 @@ impl Queues {
 
     /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
     /// out. Returns how many.
-    pub async fn replay(&self, queue: &QueueName, range: ReplayRange, caller: &Caller) -> Result<u64> {
+    pub async fn replay(&self, queue: &QueueName, range: FinishedRange, caller: &Caller) -> Result<u64> {
         let may_push =
             |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
-        // What this very call finishes again must not be replayed again.
-        let to = range.to.unwrap_or(self.now()?);
+        // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
+        let to = match range.to {
+            Some(to) => to,
+            None => self.now()?.plus_ms(CLOCKS_DIFFER_MS),
+        };
         let filter =
             Filter { from: range.from, before: Some(to), ..Filter::state(queue.clone(), Visible::Done) };
+        // What this very call has pushed, and workers have finished since, is not repeated.
+        let mut first: Option<JobId> = None;
+        let is_own = |job: &Job, first: &Option<JobId>| {
+            job.meta.replay_of.is_some() && first.as_ref().is_some_and(|first| job.meta.id >= *first)
+        };
         let mut affected = 0;
         let mut last: Option<JobId> = None;
         loop {
@@ -118,12 +166,14 @@ impl Queues {
             };
             last = Some(listed_id(job).clone());
             let now = self.now()?;
-            let copies = jobs.into_iter().flatten().filter(may_push).map(|job| self.copy(job, now)).collect();
+            let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job, &first));
+            let copies: Vec<NewJob> = originals.map(|job| self.copy(job, now)).collect();
+            first = first.or_else(|| copies.first().map(|copy| copy.id.clone()));
             let pushed = self.push_jobs(copies).await;
             affected += pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
             // A copy of what another program spoiled is left out.
-            let is_own = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
-            if let Some(error) = pushed.into_iter().filter_map(Result::err).find(is_own) {
+            let is_ours = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
+            if let Some(error) = pushed.into_iter().filter_map(Result::err).find(is_ours) {
                 return Err(error.after(affected));
             }
         }

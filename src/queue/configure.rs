@@ -13,7 +13,7 @@ use super::quotas::Places;
 use super::rounds::{Item, Limits, Rounds};
 use super::settings::NO_VERSION;
 use super::{Error, Precondition, QueueView, Queues, Result, Shared};
-use crate::job::settings::dead_letter_cycle;
+use crate::job::settings::dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
 use crate::store::{Expected, Saved, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
 
@@ -93,11 +93,14 @@ impl Draft {
         if let Some((field, what)) = settings.fault() {
             return Err(Error::invalid(format!("/{field}"), what));
         }
-        let Some(dead_letter) = &settings.dead_letter else {
+        let of = |queue: &QueueName| self.stored(queue)?.settings.dead_letter.clone();
+        // One that is there, from an older version, stays as it is.
+        let Some(dead_letter) =
+            settings.dead_letter.as_ref().filter(|named| of(queue).as_ref() != Some(named))
+        else {
             return Ok(());
         };
-        let of = |queue: &QueueName| self.stored(queue)?.settings.dead_letter.as_ref();
-        match dead_letter_cycle(of, queue, dead_letter) {
+        match dead_letter_circle(queue, dead_letter, |queue| Ok::<_, Error>(of(queue)))? {
             Some(circle) => Err(Error::DeadLetterCircle(circle)),
             None => Ok(()),
         }
@@ -178,11 +181,17 @@ impl Queues {
             match made {
                 Drafted::Refused { why, is_certain } if is_certain || is_whole => *answer = Some(Err(why)),
                 Drafted::Refused { .. } => {}
-                Drafted::Ready(places) if saved.get(queue).is_none_or(|saved| *saved == Saved::Done) => {
-                    places.into_iter().for_each(Places::keep_all);
-                    *answer = Some(Ok(self.view(queue.clone())));
-                }
-                Drafted::Ready(_) => {}
+                Drafted::Ready(places) => match saved.get(queue) {
+                    None | Some(Saved::Done) => {
+                        places.into_iter().for_each(Places::keep_all);
+                        *answer = Some(Ok(self.view(queue.clone())));
+                    }
+                    // Another server has named the rest of it since.
+                    Some(Saved::Circle(circle)) => {
+                        *answer = Some(Err(Error::DeadLetterCircle(circle.clone())))
+                    }
+                    Some(Saved::Conflict) => {}
+                },
             }
         }
         Ok(())
@@ -194,6 +203,7 @@ impl Queues {
             return Ok(HashMap::new());
         }
         let saved = self.0.store.save_all_settings(changes).await?;
+        self.0.waiters.peers.note_settings();
         self.refresh_settings().await?;
         Ok(changes.iter().map(|change| &change.queue).zip(saved).collect())
     }

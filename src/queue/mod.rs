@@ -67,7 +67,7 @@ pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
 pub use self::batches::NewBatch;
-pub use self::bulk::ReplayRange;
+pub use self::bulk::FinishedRange;
 use self::configure::ConfigureRounds;
 pub use self::credential::{Credential, Shown};
 pub use self::jobs::{Cancelled, Edit};

@@ -87,9 +87,13 @@ pub trait Batches {
         limit: usize,
     ) -> Result<Vec<BatchResult>>;
 
-    /// Returns its jobs that are neither reserved nor finished, by id, those after `after`.
-    async fn waiting_in_batch(&self, id: &BatchId, after: Option<&JobId>, limit: usize)
-    -> Result<Vec<JobId>>;
+    /// Returns its jobs that have not finished, by id, those after `after`.
+    async fn unfinished_in_batch(
+        &self,
+        id: &BatchId,
+        after: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Vec<JobId>>;
 
     /// Returns every batch, by id, those after `after`: up to `limit`, fewer where they are long, and none only where there are
     /// no more.

@@ -236,7 +236,7 @@ metered! {
         seal_batch(id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
         batch(id: &BatchId) -> Result<Option<Batch>>;
         batch_results(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<BatchResult>>;
-        waiting_in_batch(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<JobId>>;
+        unfinished_in_batch(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<JobId>>;
         export_batches(after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
         import_batch(batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
     }

@@ -81,6 +81,8 @@ pub enum Saved {
     Done,
     /// It is not, or no longer, of the expected version.
     Conflict,
+    /// Nothing was stored: the dead-letter queue that the settings name would close this circle.
+    Circle(Vec<QueueName>),
 }
 
 /// The settings of queues: read as a whole, changed queue by queue under optimistic concurrency.
@@ -90,7 +92,8 @@ pub trait Settings: Send + Sync {
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>>;
 
     /// Replaces settings, or removes them: each change where its queue's settings are of the expected version, else it is a
-    /// [`Saved::Conflict`] and the others go on. All that is done happens at once. A change meets what those before it left.
+    /// [`Saved::Conflict`] and the others go on. A dead-letter queue that they did not name before closes no circle, whatever is saved at
+    /// the same moment: then it is [`Saved::Circle`]. All that is done happens at once. A change meets what those before it left.
     /// The revision grows unless nothing was changed.
     async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>>;
 

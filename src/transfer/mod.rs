@@ -32,6 +32,7 @@ use anyhow::bail;
 pub use self::digest::Digest;
 pub use self::progress::Progress;
 pub use self::verify::{Side, Verdict, verify};
+use crate::job::settings::dead_letter_circle;
 use crate::job::{Job, JobId, QueueName, Timestamp};
 use crate::store::transfer::same;
 use crate::store::{
@@ -153,6 +154,19 @@ async fn all_settings(store: &dyn Store) -> anyhow::Result<HashMap<QueueName, St
 /// Fails if the target has settings that the source has not.
 async fn check_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let (wanted, there) = (all_settings(source).await?, all_settings(target).await?);
+    let dead_letter_of = |queue: &QueueName| wanted.get(queue)?.settings.dead_letter.clone();
+    for queue in wanted.keys() {
+        let Some(dead_letter) = dead_letter_of(queue) else { continue };
+        let next = |queue: &QueueName| anyhow::Ok(dead_letter_of(queue));
+        if let Some(circle) = dead_letter_circle(queue, &dead_letter, next)? {
+            let circle: Vec<&str> = circle.iter().map(QueueName::as_str).collect();
+            bail!(
+                "the dead-letter queues of the source make a circle, {}, which an older version let arise; nothing was \
+                 written. Change the dead_letter of one of them with a server on the source",
+                circle.join(" → ")
+            );
+        }
+    }
     match there.iter().find(|(queue, settings)| wanted.get(queue) != Some(settings)) {
         Some((queue, _)) => bail!(
             "conflict: the settings of the queue {queue} in the target differ from the source; nothing was written. \

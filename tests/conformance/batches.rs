@@ -81,13 +81,14 @@ pub async fn a_batch_counts_its_jobs_and_calls_back(store: &dyn Store) {
         assert_eq!((made.sealed, made.pending), (true, 3));
         let (first, second) = (take(store, "a").await, take(store, "b").await);
         assert_eq!(first.meta.batch.as_ref(), Some(&made.id));
-        let waiting = store.waiting_in_batch(&made.id, None, 9).await.unwrap();
-        assert_eq!(waiting.len(), 1);
+        assert_eq!(store.unfinished_in_batch(&made.id, None, 9).await.unwrap().len(), 3);
         apply_under(store, commit_with(&first, r#"{"x":1.0}"#), &rules).await.unwrap();
         assert_eq!(counted(store, &made.id).await, (2, 1, 0, 0));
         apply_under(store, rollback(&second, None), &rules).await.unwrap();
         assert_eq!(counted(store, &made.id).await, (1, 1, 1, 0));
         nothing_called_back(store).await;
+        let waiting = store.unfinished_in_batch(&made.id, None, 9).await.unwrap();
+        assert_eq!(waiting.len(), 1);
         let applied = apply_under(store, cancel(&waiting[0], false), &rules).await.unwrap();
         let told = applied.callback.expect("the last one tells of the callback");
         assert_eq!(told.queue, queue("after"));

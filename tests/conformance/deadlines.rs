@@ -1,7 +1,7 @@
 //! Reservations that run out, jobs that expire, and what is due next.
 
 use tailback::job::transition::{Operation, Outcome, Refusal};
-use tailback::job::{Rules, State, Visible};
+use tailback::job::{JobId, Rules, State, Visible};
 use tailback::store::{LOOK_AHEAD_MS, Store};
 
 use super::support::*;
@@ -158,6 +158,63 @@ pub async fn a_reserved_job_does_not_expire(store: &dyn Store) {
     let rolled_back = apply(store, rollback(&held[1], Some(0))).await.unwrap();
     assert_eq!(rolled_back.outcome, Outcome::Removed);
     assert_eq!(look(store, &held[1].meta.id).await, None);
+}
+
+/// A job of queue `q` that died before its expiry, as soon as the machine has time for that.
+async fn dead_before_expiry(store: &dyn Store, rules: &Rules) -> JobId {
+    let mut in_ms = 100;
+    until("a job has died that expires", async || {
+        in_ms *= 2;
+        let id = push_one(store, job("q").max_attempts(1).expires(in_ms)).await;
+        let taken = claim(store, ask("q", 1)).await;
+        match taken.first() {
+            Some(taken) => {
+                let died = outcome(store, rollback(taken, None), rules).await;
+                matches!(died, Outcome::Dead { .. }).then_some(id)
+            }
+            None => {
+                apply(store, cancel(&id, true)).await.unwrap();
+                None
+            }
+        }
+    })
+    .await
+}
+
+pub async fn a_dead_letter_expires(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    let id = dead_before_expiry(store, &rules).await;
+    let expires_at = see(store, &id).await.meta.expires_at.unwrap();
+    until_past(store, expires_at).await;
+    assert!(claim(store, ask("graves", 1)).await.is_empty());
+    assert_eq!(apply(store, redrive(&id, "graves")).await, Err(Refusal::Conflict { state: Visible::Ready }));
+    let expire = overdue(store).await.remove(0);
+    assert_eq!(expire, change(&id, Operation::Expire { expires_at }));
+    assert_eq!(apply(store, expire).await.unwrap().outcome, Outcome::Removed);
+}
+
+pub async fn a_dead_job_does_not_expire_and_has_no_other_chance(store: &dyn Store) {
+    let id = dead_before_expiry(store, &Rules::default()).await;
+    let expires_at = see(store, &id).await.meta.expires_at.unwrap();
+    until_past(store, expires_at).await;
+    assert!(store.overdue(10).await.unwrap().changes.is_empty());
+    let refused = Err(Refusal::Conflict { state: Visible::Dead });
+    assert_eq!(apply(store, redrive(&id, "q")).await, refused);
+    assert_eq!(apply(store, change(&id, Operation::Expire { expires_at })).await, refused);
+    assert_eq!(see(store, &id).await.meta.expires_at, Some(expires_at));
+}
+
+pub async fn what_is_redriven_expires_as_it_was_pushed(store: &dyn Store) {
+    let letters = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    for (rules, dead) in [(Rules::default(), "q"), (letters, "graves")] {
+        let taken = push_and_take(store, job("q").max_attempts(1).expires(3_600_000)).await;
+        let (id, expires_at) = (&taken.meta.id, taken.meta.expires_at);
+        outcome(store, rollback(&taken, None), &rules).await;
+        assert_eq!(see(store, id).await.meta.expires_at, expires_at);
+        outcome(store, redrive(id, dead), &rules).await;
+        let again = take(store, "q").await;
+        assert_eq!((&again.meta.id, again.meta.expires_at), (id, expires_at));
+    }
 }
 
 pub async fn an_expiry_is_guarded_by_its_moment(store: &dyn Store) {

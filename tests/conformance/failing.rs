@@ -78,7 +78,8 @@ pub async fn used_up_attempts_end_dead(store: &dyn Store) {
     assert_eq!(died, Outcome::Dead { moved_to: None });
     let meta = see(store, &id).await.meta;
     assert_eq!((meta.state, meta.attempts, meta.errors.len()), (State::Dead, 2, 2));
-    assert!(meta.finished_at.is_some() && meta.purge_at.is_none() && meta.expires_at.is_none());
+    assert!(meta.finished_at.is_some() && meta.purge_at.is_none());
+    assert_eq!(meta.expires_at, last.meta.expires_at, "for when it is redriven");
     assert!(claim(store, ask("q", 1)).await.is_empty());
 }
 
@@ -104,7 +105,8 @@ pub async fn a_dead_letter_arrives_ready_elsewhere(store: &dyn Store) {
     assert_eq!(died, Outcome::Dead { moved_to: Some(queue("graves")) });
     let buried = take(store, "graves").await;
     assert_eq!((&buried.meta.id, &buried.payload), (&taken.meta.id, &taken.payload));
-    assert_eq!((buried.meta.attempts, &buried.meta.key, buried.meta.expires_at), (1, &None, None));
+    assert_eq!((buried.meta.attempts, &buried.meta.key), (1, &None));
+    assert_eq!(buried.meta.expires_at, taken.meta.expires_at);
     let origin = buried.meta.origin.unwrap();
     assert_eq!((origin.queue, origin.attempts), (queue("q"), 1));
     assert_eq!(origin.error.as_deref(), Some("it broke"));
@@ -170,14 +172,48 @@ pub async fn a_dead_letter_goes_home(store: &dyn Store) {
     assert_eq!(reasons, [TrailReason::Dead, TrailReason::Redriven]);
 }
 
-pub async fn a_dead_letter_that_dies_again_stays_dead_there(store: &dyn Store) {
+pub async fn a_dead_letter_that_dies_again_goes_home_at_once(store: &dyn Store) {
     let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
     let id = dead(store, &rules).await;
     let taken = take(store, "graves").await;
     let died = outcome(store, rollback(&taken, None), &rules).await;
     assert_eq!(died, Outcome::Dead { moved_to: None });
-    outcome(store, redrive(&id, "graves"), &rules).await;
-    assert_eq!(take(store, "graves").await.meta.id, id);
+    let back = outcome(store, redrive(&id, "graves"), &rules).await;
+    assert!(matches!(back, Outcome::Returned { queue: home, .. } if home == queue("q")));
+    let home = take(store, "q").await;
+    assert_eq!((&home.meta.id, home.meta.attempts, &home.meta.origin), (&id, 1, &None));
+    assert_eq!((home.meta.finished_at, home.meta.purge_at), (None, None));
+}
+
+/// Older versions let circles arise.
+pub async fn a_circle_of_dead_letter_queues_ends(store: &dyn Store) {
+    let to = |name: &str| QueueSettings {
+        dead_letter: Some(queue(name)),
+        max_attempts: Some(1),
+        ..QueueSettings::default()
+    };
+    let rules = rules([("q", to("r")), ("r", to("s")), ("s", to("q")), ("own", to("own"))]);
+    let id = dead(store, &rules).await;
+    for round in 0..2 {
+        for (name, next) in [("r", Some("s")), ("s", None)] {
+            let taken = take(store, name).await;
+            let died = outcome(store, rollback(&taken, None), &rules).await;
+            assert_eq!(died, Outcome::Dead { moved_to: next.map(queue) }, "{name}");
+        }
+        let meta = see(store, &id).await.meta;
+        assert_eq!((meta.state, meta.queue, meta.trail.len()), (State::Dead, queue("s"), 2 + round * 4));
+        // Another chance is a new start.
+        outcome(store, redrive(&id, "s"), &rules).await;
+        let taken = take(store, "r").await;
+        assert_eq!(taken.meta.id, id);
+        apply(store, move_to(&taken, "q")).await.unwrap();
+        let taken = take(store, "q").await;
+        let died = outcome(store, rollback(&taken, None), &rules).await;
+        assert_eq!(died, Outcome::Dead { moved_to: Some(queue("r")) });
+    }
+    let taken = push_and_take(store, job("own")).await;
+    let died = outcome(store, rollback(&taken, None), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: None });
 }
 
 pub async fn only_the_dead_are_redriven(store: &dyn Store) {

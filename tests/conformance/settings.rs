@@ -117,3 +117,41 @@ pub async fn of_two_changes_at_once_one_is_made(store: &dyn Store) {
     let saved = futures::future::join_all(tries).await;
     assert_eq!(saved.iter().filter(|saved| **saved == Saved::Done).count(), 1);
 }
+
+pub async fn dead_letter_queues_close_no_circle(store: &dyn Store) {
+    let to = |dead_letter: Option<&str>| QueueSettings {
+        dead_letter: dead_letter.map(queue),
+        ..QueueSettings::default()
+    };
+    let save = async |name: &str, dead_letter: Option<&str>, expected: Expected| {
+        let to = stored("v", to(dead_letter));
+        store.save_settings(&queue(name), Some(&to), &expected).await.unwrap()
+    };
+    assert_eq!(save("a", Some("b"), Expected::Any).await, Saved::Done);
+    assert_eq!(save("b", Some("c"), Expected::Absent).await, Saved::Done);
+    let before = all(store).await;
+    let circle = Saved::Circle(["c", "a", "b", "c"].map(queue).to_vec());
+    assert_eq!(save("c", Some("a"), Expected::Absent).await, circle);
+    assert_eq!(save("c", Some("a"), Expected::Version("v".into())).await, Saved::Conflict);
+    assert_eq!(save("d", Some("d"), Expected::Any).await, Saved::Circle(["d", "d"].map(queue).to_vec()));
+    assert!(store.settings(Some(before.revision)).await.unwrap().is_none(), "nothing was stored");
+    assert_eq!(save("b", None, Expected::Any).await, Saved::Done);
+    assert_eq!(save("c", Some("a"), Expected::Absent).await, Saved::Done);
+    assert_eq!(save("c", Some("a"), Expected::Any).await, Saved::Done);
+    let circle = Saved::Circle(["b", "c", "a", "b"].map(queue).to_vec());
+    assert_eq!(save("b", Some("c"), Expected::Version("v".into())).await, circle);
+}
+
+pub async fn of_the_dead_letter_queues_of_a_ring_one_is_refused(store: &dyn Store) {
+    for (round, length) in [2, 3, 5].into_iter().enumerate() {
+        let name = |n: usize| queue(&format!("ring-{round}-{}", n % length));
+        let saves = (0..length).map(|n| {
+            let dead_letter = Some(name(n + 1));
+            let to = stored("v", QueueSettings { dead_letter, ..QueueSettings::default() });
+            async move { store.save_settings(&name(n), Some(&to), &Expected::Absent).await.unwrap() }
+        });
+        let saved = futures::future::join_all(saves).await;
+        assert_eq!(saved.iter().filter(|saved| **saved == Saved::Done).count(), length - 1, "{saved:?}");
+        assert_eq!(saved.iter().filter(|saved| matches!(saved, Saved::Circle(_))).count(), 1, "{saved:?}");
+    }
+}

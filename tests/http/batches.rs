@@ -96,6 +96,8 @@ pub async fn a_batch_can_be_cancelled(place: &Place) {
     assert_eq!((status, &answer), (200, &json!({"affected": 2})));
     assert_eq!(counts(&server, &batch).await, [1, 0, 0, 2]);
     assert!(server.reserve("after", json!({})).await.is_empty());
+    let (_, extended) = server.settle(&held, "extend", json!({})).await;
+    assert_eq!(extended["cancel_requested"], true, "its worker learns of it: {extended}");
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
     let called = take(&server, "after").await;
     assert_eq!(called["headers"]["batch-cancelled"], "2");

@@ -1,6 +1,9 @@
 //! Purge, redrive, replay.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::support::*;
+use crate::common::fleet::{Tally, fleet, push_many};
 
 async fn affected(server: &Server, queue: &str, call: &str, body: Value) -> u64 {
     let (status, answer) = server.post(&format!("/v1/queues/{queue}/{call}"), body).await;
@@ -97,6 +100,26 @@ pub async fn a_purge_goes_on_until_nothing_is_left(place: &Place) {
     assert!(server.reserve("mail", json!({})).await.is_empty());
 }
 
+/// What is purged unblocks what it blocked, which then is ready, but was not when the call was made.
+pub async fn a_purge_leaves_what_was_blocked(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for (state, delay_ms) in [("ready", 0), ("scheduled", 3_600_000)] {
+        for group in ["a", "b"] {
+            for n in 0..4 {
+                let job = json!({"payload": n, "group": group, "delay_ms": delay_ms});
+                server.push(state, job).await;
+            }
+        }
+        server.push(state, json!({"payload": "alone", "delay_ms": delay_ms})).await;
+        let purge = json!({ "state": state });
+        assert_eq!(affected(&server, state, "purge", purge.clone()).await, 3, "{state}");
+        assert_eq!((count(&server, state, state).await, count(&server, state, "blocked").await), (2, 4));
+        assert_eq!(affected(&server, state, "purge", purge).await, 2, "{state}");
+        assert_eq!(affected(&server, state, "purge", json!({"state": "blocked"})).await, 2);
+        assert_eq!(count(&server, state, state).await, 2, "{state}");
+    }
+}
+
 pub async fn a_redrive_revives_the_queues_own_dead(place: &Place) {
     let server = Server::start(&place.url).await;
     mix(&server, "mail").await;
@@ -152,6 +175,113 @@ pub async fn a_redrive_returns_dead_letters_to_where_they_died(place: &Place) {
     }
 }
 
+/// Lets a job die in `mail`, which hands it on, and then in `dead`.
+async fn die_twice(server: &Server) -> String {
+    let taken = push_and_take(server, "mail").await;
+    for queue in ["mail", "dead"] {
+        let taken = if queue == "mail" { taken.clone() } else { take(server, queue).await };
+        let (_, answer) = server.settle(&taken, "rollback", json!({"error": queue})).await;
+        assert_eq!(answer["state"], "dead", "{answer}");
+    }
+    id(&taken)
+}
+
+pub async fn a_letter_that_died_again_is_redriven_once_and_home(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_attempts": 1, "dead_letter": "dead"})).await;
+    configure(&server, "dead", json!({"max_attempts": 1})).await;
+    let twice = die_twice(&server).await;
+    assert_eq!(see(&server, &twice).await["state"], "dead");
+    assert_eq!(affected(&server, "dead", "redrive", json!({"limit": 1})).await, 1);
+    let home = take(&server, "mail").await;
+    assert_eq!((&home["id"], &home["attempt"]), (&json!(twice), &json!(1)));
+    assert!(home.get("dead_lettered_from").is_none() && home.get("finished_at").is_none(), "{home}");
+    assert_eq!(server.settle(&home, "commit", json!({})).await.0, 200);
+    // Beside one that waits there, and one that has never been elsewhere.
+    let twice = die_twice(&server).await;
+    let own = push_and_take(&server, "dead").await;
+    assert_eq!(server.settle(&own, "rollback", json!({})).await.0, 200);
+    let once = push_and_take(&server, "mail").await;
+    assert_eq!(server.settle(&once, "rollback", json!({})).await.0, 200);
+    assert_eq!(affected(&server, "dead", "redrive", json!({})).await, 3);
+    assert_eq!(affected(&server, "dead", "redrive", json!({})).await, 0);
+    let mut back = ids(&server.reserve("mail", json!({"count": 5})).await);
+    back.sort();
+    assert_eq!(back, [twice, id(&once)]);
+    assert_eq!(ids(&server.reserve("dead", json!({"count": 5})).await), [id(&own)]);
+}
+
+pub async fn a_redrive_takes_what_died_in_a_time(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for (queue, settings) in
+        [("mail", json!({"max_attempts": 1, "dead_letter": "letters"})), ("own", json!({"max_attempts": 1}))]
+    {
+        configure(&server, queue, settings).await;
+        let (mut moments, mut died) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let taken = push_and_take(&server, queue).await;
+            assert_eq!(server.settle(&taken, "rollback", json!({})).await.0, 200);
+            let seen = see(&server, &id(&taken)).await;
+            let at = if queue == "own" { &seen["finished_at"] } else { &seen["dead_lettered_from"]["at"] };
+            moments.push(at.as_str().unwrap().to_owned());
+            died.push(id(&taken));
+            later_than(&server, &moments[moments.len() - 1]).await;
+        }
+        let dead = if queue == "own" { "own" } else { "letters" };
+        let body = json!({"to": moments[0]});
+        assert_eq!(affected(&server, dead, "redrive", body).await, 0, "{queue}");
+        let body = json!({"from": moments[1], "to": moments[2], "state": "dead"});
+        assert_eq!(affected(&server, dead, "redrive", body).await, 1, "{queue}");
+        assert_eq!(ids(&server.reserve(queue, json!({"count": 5})).await), [died[1].clone()]);
+        let body = json!({"from": moments[1], "limit": 1});
+        assert_eq!(affected(&server, dead, "redrive", body).await, 1, "{queue}");
+        assert_eq!(ids(&server.reserve(queue, json!({"count": 5})).await), [died[2].clone()]);
+        assert_eq!(affected(&server, dead, "redrive", json!({"from": moments[0]})).await, 1, "{queue}");
+    }
+    invalid(&server.post("/v1/queues/own/redrive", json!({"from": "x"})).await, "/from");
+}
+
+/// One that dies before it expires, as soon as the machine has time; a dead letter where there is a queue for them.
+async fn dead_before_expiry(server: &Server, queue: &str) -> Value {
+    let mut in_ms = 250;
+    loop {
+        in_ms *= 2;
+        let job = json!({"payload": 1, "max_attempts": 1, "expires_in_ms": in_ms});
+        let pushed = server.push(queue, job).await;
+        for taken in server.reserve(queue, json!({})).await {
+            let (_, answer) = server.settle(&taken, "rollback", json!({})).await;
+            if answer["state"] == "dead" {
+                return see(server, &pushed).await;
+            }
+        }
+    }
+}
+
+pub async fn an_expiry_outlives_death(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"dead_letter": "letters"})).await;
+    for queue in ["mail", "own"] {
+        let job = json!({"payload": 1, "max_attempts": 1, "expires_in_ms": 3_600_000});
+        let pushed = server.push(queue, job).await;
+        let expires_at = see(&server, &pushed).await["expires_at"].clone();
+        let taken = take(&server, queue).await;
+        assert_eq!(server.settle(&taken, "rollback", json!({})).await.1["state"], "dead");
+        assert_eq!(see(&server, &pushed).await["expires_at"], expires_at, "dead in {queue}");
+        let dead = if queue == "own" { "own" } else { "letters" };
+        assert_eq!(affected(&server, dead, "redrive", json!({})).await, 1);
+        assert_eq!(take(&server, queue).await["expires_at"], expires_at, "back in {queue}");
+    }
+    // A letter expires like every job that waits; what is dead is kept, but gets no other chance then.
+    let letter = dead_before_expiry(&server, "mail").await;
+    let path = format!("/v1/jobs/{}", id(&letter));
+    until("the letter has expired", || async { server.get(&path).await.0 == 404 }).await;
+    let dead = dead_before_expiry(&server, "own").await;
+    later_than(&server, dead["expires_at"].as_str().unwrap()).await;
+    assert_eq!(affected(&server, "own", "redrive", json!({})).await, 0);
+    assert_eq!(see(&server, &id(&dead)).await["state"], "dead");
+    assert_eq!(affected(&server, "own", "purge", json!({"state": "dead"})).await, 1);
+}
+
 pub async fn a_replay_copies_history(place: &Place) {
     let server = Server::start(&place.url).await;
     configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
@@ -193,6 +323,42 @@ pub async fn a_replay_copies_history(place: &Place) {
     ] {
         invalid(&server.post("/v1/queues/mail/replay", body).await, pointer);
     }
+}
+
+/// While workers finish what it pushes, again and again.
+pub async fn a_replay_repeats_what_was_finished_before_it(place: &Place) {
+    const JOBS: usize = 1200;
+    let servers = fleet(place).await;
+    configure(&servers[0], "mail", json!({"retain_done_ms": 600_000})).await;
+    let ids = push_many(&servers[0], "mail", JOBS, json!({})).await;
+    let (done, is_over) = (Tally::default(), AtomicBool::new(true));
+    let work = async |server: &Server| loop {
+        let was_over = is_over.load(Ordering::Acquire);
+        let taken = server.reserve("mail", json!({"count": 100, "lease_ms": 600_000})).await;
+        if taken.is_empty() && was_over {
+            return;
+        }
+        let commit = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"]});
+        let commits: Vec<Value> = taken.iter().map(commit).collect();
+        let (status, answer) = server.post("/v1/settle", json!({"commit": commits})).await;
+        assert_eq!(status, 200, "{answer}");
+        for settled in answer["commit"].as_array().unwrap() {
+            assert_eq!(settled["status"], 200, "{settled}");
+            done.note(&id(settled));
+        }
+    };
+    work(&servers[0]).await;
+    assert_eq!(done.len(), ids.len());
+    // At once, by a server whose clock is another estimate of the store's.
+    is_over.store(false, Ordering::Release);
+    let replay = async {
+        let last = servers.last().unwrap();
+        let count = affected(last, "mail", "replay", json!({})).await;
+        is_over.store(true, Ordering::Release);
+        count
+    };
+    let (count, ()) = tokio::join!(replay, work(&servers[0]));
+    assert_eq!((count, done.len()), (JOBS as u64, 2 * JOBS));
 }
 
 pub async fn a_replay_stops_at_a_full_queue(place: &Place) {

@@ -117,23 +117,23 @@ impl World<'_> {
         self.model.seal_batch(&id, &told, now)
     }
 
-    /// Takes away what waits of a batch.
+    /// Takes away what waits of a batch, and asks for the rest.
     async fn cancel_batch(&mut self, place: u8) -> Result<bool, String> {
         let id = self.some_batch(place)?;
-        let waiting = self.store.waiting_in_batch(&id, None, 1000).await.map_err(fault)?;
-        self.say(format!("cancel what waits of batch {id}: {waiting:?}"));
-        let jobs = self.model.jobs.values();
-        let waits = |job: &&Job| matches!(job.state, State::Ready | State::Blocked);
-        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id)).filter(waits);
+        let unfinished = self.store.unfinished_in_batch(&id, None, 1000).await.map_err(fault)?;
+        self.say(format!("cancel what is unfinished of batch {id}: {unfinished:?}"));
+        let jobs = self.model.jobs.values().filter(|job| job.is_unfinished());
+        let expected = jobs.filter(|job| job.batch.as_ref() == Some(&id));
         let expected: Vec<_> = expected.map(|job| job.id.clone()).collect();
-        if waiting != expected {
-            return Err(format!("{waiting:?} wait in batch {id}, expected {expected:?}"));
+        if unfinished != expected {
+            return Err(format!("{unfinished:?} are unfinished in batch {id}, expected {expected:?}"));
         }
         let cancel = tailback::job::transition::Operation::Cancel {
             within: tailback::job::Reach::default(),
             force: false,
         };
-        let changes = waiting.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });
+        let changes =
+            unfinished.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });
         self.apply(changes.collect()).await?;
         Ok(!expected.is_empty())
     }
@@ -296,8 +296,7 @@ impl World<'_> {
             settings: QueueSettings {
                 max_attempts: drawn.max_attempts,
                 backoff: drawn.backoff.map(backoff),
-                // Only to queues that lie behind: a cycle is refused before a store sees it.
-                dead_letter: drawn.dead_letter.filter(|to| *to > place).map(queue),
+                dead_letter: drawn.dead_letter.map(queue),
                 retain_done_ms: drawn.retain_done.map(ms),
                 retain_dead_ms: drawn.retain_dead.map(ms),
                 max_jobs: drawn.max_jobs,
@@ -318,13 +317,22 @@ impl World<'_> {
         };
         let told = self.store.save_settings(&name, to.as_ref(), &expected).await.map_err(fault)?;
         self.say(format!("set {name} to {to:?}, expecting {expected:?} -> {told:?}"));
-        let is_right = expected == Expected::Any || expected == current;
-        if told != if is_right { Saved::Done } else { Saved::Conflict } {
-            return Err(format!("settings of {name} were {told:?}, expecting {expected:?} of {there:?}"));
+        let circle = to.as_ref().and_then(|to| self.model.circle(&name, &to.settings));
+        let right = match circle {
+            _ if expected != Expected::Any && expected != current => Saved::Conflict,
+            Some(circle) => Saved::Circle(circle),
+            None => Saved::Done,
+        };
+        if told != right {
+            return Err(format!(
+                "settings of {name} were {told:?}, expecting {expected:?} of {there:?}: {right:?}"
+            ));
         }
         match to {
-            Some(to) if is_right => drop(self.model.settings.insert(name, (to.settings, to.version))),
-            None if is_right => drop(self.model.settings.remove(&name)),
+            Some(to) if told == Saved::Done => {
+                drop(self.model.settings.insert(name, (to.settings, to.version)));
+            }
+            None if told == Saved::Done => drop(self.model.settings.remove(&name)),
             _ => {}
         }
         self.rules = self.model.rules();

@@ -306,8 +306,9 @@ impl Model {
             {
                 Ok(self.leaves(job))
             }
+            Operation::Redrive { .. } if job.expires_at.is_some_and(|at| at.is_past(now)) => conflict,
             Operation::Redrive { .. } => match (&job.origin, job.state) {
-                (_, State::Dead) => {
+                (None, State::Dead) => {
                     let revived = Job {
                         state: State::Ready,
                         attempts: 0,
@@ -319,9 +320,10 @@ impl Model {
                     };
                     Ok(self.comes_back(revived))
                 }
-                (Some(origin), State::Ready | State::Blocked) => {
+                (Some(origin), State::Ready | State::Blocked | State::Dead) => {
                     let home = elsewhere(unheld(job), &origin.queue, TrailReason::Redriven, now);
-                    Ok(self.comes_back(Job { run_at: now, ..home }))
+                    let (finished_at, purge_at) = (None, None);
+                    Ok(self.comes_back(Job { run_at: now, finished_at, purge_at, batch: None, ..home }))
                 }
                 _ => conflict,
             },
@@ -377,8 +379,12 @@ impl Model {
         let skips = self.setting(&job.queue, |settings| settings.on_group_dead) == Some(OnGroupDead::Skip);
         let turn = if skips { Turn::None } else { job.turn };
         let holds = turn != Turn::None;
-        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone()).filter(|_| !holds);
-        let dead = Job { expires_at: None, turn, ..failed };
+        // Whoever has died there, and then only died, is not sent round in a circle.
+        let deaths = job.trail.iter().rev().take_while(|left| left.reason == TrailReason::Dead);
+        let died_in: Vec<&QueueName> = deaths.map(|left| &left.queue).collect();
+        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone());
+        let moved_to = moved_to.filter(|queue| !holds && !died_in.contains(&queue));
+        let dead = Job { turn, ..failed };
         match &moved_to {
             Some(queue) => {
                 let (from, attempts) = (job.queue.clone(), job.attempts);

@@ -119,6 +119,21 @@ impl Model {
         self.settings.get(queue).and_then(|(settings, _)| field(settings))
     }
 
+    /// The circle of dead-letter queues that these settings of a queue would close. There is none before, so that it goes
+    /// through this queue.
+    pub fn circle(&self, name: &QueueName, settings: &QueueSettings) -> Option<Vec<QueueName>> {
+        let mut circle = vec![name.clone()];
+        let mut next = settings.dead_letter.clone();
+        while let Some(queue) = next {
+            circle.push(queue.clone());
+            if queue == *name {
+                return Some(circle);
+            }
+            next = self.setting(&queue, |settings| settings.dead_letter.clone());
+        }
+        None
+    }
+
     /// How long finished jobs are kept; none where they are not.
     pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
         self.setting(queue, |settings| settings.retain_done_ms).filter(|ms| *ms > 0)

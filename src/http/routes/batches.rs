@@ -225,8 +225,8 @@ pub async fn get(
 
 /// Cancel a batch
 ///
-/// Seals it, removes those of its jobs that are not reserved, and returns how many. Reserved jobs end when their
-/// workers settle them; then the batch finishes.
+/// Seals it, removes those of its jobs that are not reserved, and returns how many. For reserved jobs cancellation is
+/// requested, as by a DELETE of the job: they end when their workers settle them; then the batch finishes.
 #[utoipa::path(delete, path = "/v1/batches/{id}", operation_id = "cancel_batch", tag = "batches",
     params(("id" = String, Path, description = "The batch")),
     responses(

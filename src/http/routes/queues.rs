@@ -12,7 +12,7 @@ use crate::http::body::{Body, Whole, parse};
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Scope, Timestamp, Visible};
-use crate::queue::{QueueView, Queues, ReplayRange};
+use crate::queue::{FinishedRange, QueueView, Queues};
 
 /// A queue and its settings.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -275,6 +275,13 @@ pub struct RedriveRequest {
     /// Always `dead`.
     #[schema(value_type = Option<String>)]
     state: Option<Visible>,
+    /// Only jobs that died at this time or later: by `finished_at` or, of those that were dead-lettered into the queue and did
+    /// not die here again, by `dead_lettered_from.at`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    from: Option<Timestamp>,
+    /// Only jobs that died before this time.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    to: Option<Timestamp>,
     /// The maximum number of jobs.
     #[schema(minimum = 1)]
     limit: Option<u64>,
@@ -304,7 +311,7 @@ pub struct AffectedResponse {
 
 /// Purge a queue
 ///
-/// Removes the jobs that are in one state.
+/// Removes the jobs that are in one state, each counted by one call. A job that was blocked by one that is removed stays.
 #[utoipa::path(post, path = "/v1/queues/{queue}/purge", operation_id = "purge_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = PurgeRequest,
     responses((status = 200, description = "How many jobs were removed", body = AffectedResponse)))]
@@ -320,7 +327,8 @@ pub async fn purge(
 /// Redrive dead jobs
 ///
 /// Makes the queue's dead jobs ready again, with their attempts reset, and returns the jobs that were dead-lettered
-/// into it to their original queues.
+/// into it to their original queues, also those that died again here. Each job counts once. Jobs past their `expires_at`
+/// are left where they are.
 #[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = RedriveRequest,
     responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
@@ -333,13 +341,15 @@ pub async fn redrive(
     if request.state.is_some_and(|state| state != Visible::Dead) {
         return Err(Problem::field("/state", "must be dead"));
     }
-    let affected = queues.redrive(&queue, limit(request.limit)?, &by.caller).await?;
+    let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
+    let affected = queues.redrive(&queue, range, &by.caller).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 
 /// Replay finished jobs
 ///
-/// Pushes copies of done jobs from the queue's history, which is not changed.
+/// Pushes copies of done jobs from the queue's history, which is not changed. Without `to`, all that was committed before
+/// the call is repeated, and what the call itself pushes is not.
 #[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
     params(("queue" = String, Path, description = "The queue")), request_body = ReplayRequest,
     responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]
@@ -349,7 +359,7 @@ pub async fn replay(
     InQueue(queue): InQueue,
     Body(request): Body<ReplayRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
-    let range = ReplayRange { from: request.from, to: request.to, limit: limit(request.limit)? };
+    let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
     let affected = queues.replay(&queue, range, &by.caller).await?;
     Ok(Json(AffectedResponse { affected }))
 }

@@ -70,14 +70,14 @@ impl Batches for Mongo {
         self.connection.within(results(self, id, after, limit)).await
     }
 
-    async fn waiting_in_batch(
+    async fn unfinished_in_batch(
         &self,
         id: &BatchId,
         after: Option<&JobId>,
         limit: usize,
     ) -> Result<Vec<JobId>> {
         let behind = doc! { "$gt": after.map_or("", JobId::as_str) };
-        let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked"] } };
+        let filter = doc! { "batch": id.as_str(), "_id": behind, "state": { "$in": ["ready", "blocked", "reserved"] } };
         let find = async {
             self.indexes.need(Rare::Batch).await?;
             query::all(self, filter, doc! { "_id": 1 }, doc! { "_id": 1 }, limit).await

@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::QueueName;
+use crate::job::settings::dead_letter_circle;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::access;
@@ -19,6 +20,9 @@ use crate::store::settings::{NO_VALID_VERSION, valid_version};
 use crate::store::{
     Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoreError, StoredSettings,
 };
+
+/// The queue that takes a queue's dead jobs, in the document of its settings.
+const DEAD_LETTER: &str = "settings.dead_letter";
 
 #[async_trait]
 impl Settings for Mongo {
@@ -73,6 +77,7 @@ impl Transaction for Save<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Vec<Saved>>, TxError> {
         let mut versions = versions(tx, self.changes).await?;
+        let mut dead_letters = dead_letters(tx, self.changes).await?;
         let (mut saved, mut changed) = (Vec::with_capacity(self.changes.len()), BTreeMap::new());
         for SettingsChange { queue, to, expected } in self.changes {
             let current = versions.get(queue);
@@ -81,11 +86,22 @@ impl Transaction for Save<'_> {
                 Expected::Absent => current.is_none(),
                 Expected::Version(version) => current == Some(version),
             };
-            saved.push(if is_expected { Saved::Done } else { Saved::Conflict });
-            if !is_expected || (to.is_none() && current.is_none()) {
+            let dead_letter = to.as_ref().and_then(|to| to.settings.dead_letter.as_ref());
+            let outcome = match closed_circle(queue, dead_letter, &dead_letters)? {
+                _ if !is_expected => Saved::Conflict,
+                Some(circle) => Saved::Circle(circle),
+                None => Saved::Done,
+            };
+            let is_done = outcome == Saved::Done;
+            saved.push(outcome);
+            if !is_done || (to.is_none() && current.is_none()) {
                 continue;
             }
             changed.insert(queue, to.as_ref());
+            match dead_letter {
+                Some(dead_letter) => drop(dead_letters.insert(queue.clone(), dead_letter.clone())),
+                None => drop(dead_letters.remove(queue)),
+            }
             match to {
                 Some(to) => drop(versions.insert(queue.clone(), to.version.clone())),
                 None => drop(versions.remove(queue)),
@@ -115,6 +131,39 @@ async fn versions(
     };
     let each = readable(&documents, |document| Ok((Row(document).text("_id")?, version(document))));
     Ok(each.into_iter().collect())
+}
+
+/// Returns which dead-letter queue each queue has, if one of these changes names one. What is committed meanwhile has raised the revision, so
+/// that this transaction meets a conflict: of several at once each sees those before it.
+async fn dead_letters(
+    tx: &mut Tx<'_>,
+    changes: &[SettingsChange],
+) -> Result<HashMap<QueueName, QueueName>, TxError> {
+    if !changes.iter().any(|change| change.to.as_ref().is_some_and(|to| to.settings.dead_letter.is_some())) {
+        return Ok(HashMap::new());
+    }
+    let queues = tx.collection(QUEUES);
+    let find = queues.find(doc! { DEAD_LETTER: { "$type": "string" } }).projection(doc! { DEAD_LETTER: 1 });
+    let documents = tx.read(find).await?;
+    let named = documents.iter().filter_map(|document| {
+        let dead_letter = document.get_document("settings").ok()?.get_str("dead_letter").ok()?;
+        Some((Row(document).text("_id").ok()?, dead_letter.parse().ok()?))
+    });
+    Ok(named.collect())
+}
+
+/// Returns the circle that a queue would close with this dead-letter queue, unless it has that already.
+fn closed_circle(
+    queue: &QueueName,
+    dead_letter: Option<&QueueName>,
+    dead_letters: &HashMap<QueueName, QueueName>,
+) -> Result<Option<Vec<QueueName>>, TxError> {
+    match dead_letter.filter(|dead_letter| dead_letters.get(queue) != Some(dead_letter)) {
+        Some(dead_letter) => {
+            dead_letter_circle(queue, dead_letter, |queue| Ok(dead_letters.get(queue).cloned()))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Writes what the settings of queues are from now on.

@@ -64,14 +64,14 @@ impl Batches for SqliteStore {
         self.read(move |db, _| results(db, &id, after.as_ref(), limit)).await
     }
 
-    async fn waiting_in_batch(
+    async fn unfinished_in_batch(
         &self,
         id: &BatchId,
         after: Option<&JobId>,
         limit: usize,
     ) -> Result<Vec<JobId>> {
         let (id, after) = (id.clone(), after.cloned());
-        self.read(move |db, _| waiting(db, &id, after.as_ref(), limit)).await
+        self.read(move |db, _| unfinished(db, &id, after.as_ref(), limit)).await
     }
 
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
@@ -276,7 +276,7 @@ fn result(found: &Row<'_>) -> Result<BatchResult, Fault> {
     })
 }
 
-fn waiting(
+fn unfinished(
     db: &Connection,
     batch: &BatchId,
     after: Option<&JobId>,
@@ -284,7 +284,7 @@ fn waiting(
 ) -> Result<Vec<JobId>, Fault> {
     let mut of_batch = db.prepare_cached(
         "SELECT id FROM jobs INDEXED BY jobs_batch WHERE batch = ?1 AND id > ?2 \
-         AND state IN ('ready', 'blocked') ORDER BY id LIMIT ?3",
+         AND state IN ('ready', 'blocked', 'reserved') ORDER BY id LIMIT ?3",
     )?;
     let after = after.map_or("", JobId::as_str);
     let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;

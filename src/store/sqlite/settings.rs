@@ -3,13 +3,14 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::job::QueueName;
+use crate::job::settings::dead_letter_circle;
+use crate::job::{QueueName, QueueSettings};
 use crate::store::settings::{NO_VALID_VERSION, valid_version};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::access;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot};
+use crate::store::{Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 
 #[async_trait]
 impl Settings for SqliteStore {
@@ -72,6 +73,9 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
     if !as_expected {
         return Ok(Saved::Conflict);
     }
+    if let Some(circle) = circle(db, queue, to.as_ref())? {
+        return Ok(Saved::Circle(circle));
+    }
     match to {
         Some(stored) => {
             let json = row::to_json(Some(&stored.settings))?;
@@ -87,4 +91,25 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
     }
     access::raise_revision(db)?;
     Ok(Saved::Done)
+}
+
+/// Returns the circle of dead-letter queues that these settings would close. One that is there stays as it is where they name
+/// the same queue again.
+fn circle(
+    db: &Connection,
+    queue: &QueueName,
+    to: Option<&StoredSettings>,
+) -> Result<Option<Vec<QueueName>>, Fault> {
+    let Some(dead_letter) = to.and_then(|to| to.settings.dead_letter.as_ref()) else { return Ok(None) };
+    if dead_letter_of(db, queue)?.as_ref() == Some(dead_letter) {
+        return Ok(None);
+    }
+    dead_letter_circle(queue, dead_letter, |queue| dead_letter_of(db, queue))
+}
+
+fn dead_letter_of(db: &Connection, queue: &QueueName) -> Result<Option<QueueName>, Fault> {
+    let mut stored = db.prepare_cached("SELECT queue, settings FROM settings WHERE queue = ?1")?;
+    let mut rows = stored.query([queue.as_str()])?;
+    let Some(found) = rows.next()? else { return Ok(None) };
+    Ok(QueueSettings::stored(object(found)?).0.dead_letter)
 }

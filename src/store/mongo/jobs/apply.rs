@@ -41,8 +41,15 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
     while !waiting.is_empty() {
         let mut ids = HashSet::new();
         let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
-        let mut round =
-            Round { mongo, rules, end, pending: round, sent: HashMap::new(), answers: &mut answers };
+        let mut round = Round {
+            mongo,
+            rules,
+            end,
+            attempt: 0,
+            pending: round,
+            sent: HashMap::new(),
+            answers: &mut answers,
+        };
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
         if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
             let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
@@ -111,6 +118,8 @@ struct Round<'a> {
     mongo: &'a Mongo,
     rules: &'a Rules,
     end: Instant,
+    /// How often they were planned before.
+    attempt: usize,
     pending: Vec<(usize, Change)>,
     /// Plans that were sent and whose outcome is unknown, also once the change is planned again: they may land late.
     sent: HashMap<JobId, Plan>,
@@ -121,6 +130,7 @@ impl Round<'_> {
     async fn run(&mut self) -> Result<()> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
         for attempt in 0..ATTEMPTS {
+            self.attempt = attempt;
             let (mut metas, spoiled) =
                 if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
             if !spoiled.is_empty() {
@@ -164,8 +174,8 @@ impl Round<'_> {
 
     /// Plans that other documents belong to.
     async fn write_atomically(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
-        let Self { mongo, rules, end, ref mut answers, ref mut sent, .. } = *self;
-        Writer { mongo, rules, end, answers, unknown: sent }.write(plans).await
+        let Self { mongo, rules, end, attempt, ref mut answers, ref mut sent, .. } = *self;
+        Writer { mongo, rules, attempt, end, answers, unknown: sent }.write(plans).await
     }
 
     /// Records the results of what needs no write, and plans the rest.

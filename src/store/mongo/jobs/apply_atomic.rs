@@ -55,10 +55,15 @@ impl Together {
     }
 }
 
+/// How many purges share a transaction at most.
+const PURGED_TOGETHER: usize = 512;
+
 /// Writes plans in transactions.
 pub struct Writer<'a> {
     pub mongo: &'a Mongo,
     pub rules: &'a Rules,
+    /// How often the changes were planned before.
+    pub attempt: usize,
     /// The deadline of the call.
     pub end: Instant,
     /// By the places of the changes.
@@ -72,11 +77,18 @@ impl Writer<'_> {
     pub async fn write(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         let rules = self.rules;
         let may_be_refused = |job: &NewJob| job.key.is_some() || rules.max_jobs(&job.queue).is_some();
+        let (purges, plans): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.purges());
         let (alone, together): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| plan.pushes.iter().any(may_be_refused));
         let (mut together, mut outcome) = (together.into_iter().peekable(), Ok(()));
         while together.peek().is_some() {
             outcome = outcome.and(self.write_in_one(together.by_ref().take(TOGETHER).collect()).await);
+        }
+        // One of them that others have changed stops all of its transaction: from then on fewer share one.
+        let most = (PURGED_TOGETHER >> (3 * self.attempt).min(9)).max(1);
+        let mut purges = purges.into_iter();
+        while !purges.as_slice().is_empty() {
+            outcome = outcome.and(self.write_in_one(purges.by_ref().take(most).collect()).await);
         }
         for plan in alone {
             outcome = outcome.and(self.write_in_one(vec![plan]).await);

@@ -4,7 +4,7 @@ use mongodb::bson::raw::{CStr, cstr};
 use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, doc};
 
 use crate::job::spec::Headers;
-use crate::job::{GroupName, Job, Meta, Payload, QueueName, Timestamp};
+use crate::job::{GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
 use crate::store::mongo::jobs::field::Field;
 pub use crate::store::mongo::jobs::field::{Row, date, serialized};
 use crate::store::mongo::jobs::payload;
@@ -16,7 +16,7 @@ pub const VERSION: i32 = 1;
 
 /// Every field of the metadata and its name in documents, handed to the macro `$then`: reading and writing are made from
 /// this table, so that a new field stands here once. Beside it are `_id`, which is never changed, `due`, which is never
-/// read, and `progress` and `turn`, which are not kept as they are.
+/// read, and `progress`, `turn` and `expires_at`, which are not kept as they are.
 macro_rules! meta_table {
     ($then:ident) => {
         $then! {
@@ -31,7 +31,6 @@ macro_rules! meta_table {
             created_at "created_at",
             started_at "started_at",
             finished_at "finished_at",
-            expires_at "expires_at",
             purge_at "purge_at",
             worker "worker",
             claim "claim",
@@ -145,7 +144,21 @@ fn put_meta(fields: &mut impl Fields, meta: &Meta, now: Timestamp) -> Result<()>
     let progress_text = progress.filter(|_| progress_bson.is_none()).map(Payload::as_str);
     fields.put(cstr!("progress"), progress_bson)?;
     fields.put(cstr!("progress_json"), progress_text.map(Bson::from))?;
-    fields.put(cstr!("turn"), turn(meta).map(Bson::from))
+    fields.put(cstr!("turn"), turn(meta).map(Bson::from))?;
+    for name in [EXPIRES_AT, DEAD_EXPIRES_AT] {
+        let expires_at = meta.expires_at.filter(|_| expiry_of(meta.state) == name);
+        fields.put(name, expires_at.map(|at| date(at).into()))?;
+    }
+    Ok(())
+}
+
+const EXPIRES_AT: &CStr = cstr!("expires_at");
+const DEAD_EXPIRES_AT: &CStr = cstr!("dead_expires_at");
+
+/// Returns the field that a job's expiry is kept in. That of one which cannot expire, since it is dead, lies apart: it would stay in
+/// the index of what expires, in the way of all reads from its beginning.
+fn expiry_of(state: State) -> &'static CStr {
+    if state.is_unfinished() { EXPIRES_AT } else { DEAD_EXPIRES_AT }
 }
 
 /// Puts a JSON value as BSON under the first name or, where that cannot hold it exactly, as its text under the second.
@@ -216,10 +229,12 @@ pub fn salvaged(document: &Document) -> Result<Meta> {
 /// `salvages`: what cannot be read is left out, where a job can do without it.
 fn meta(document: &Document, salvages: bool) -> Result<Meta> {
     let row = Row(document);
+    let state = or_instead(State::read(&row, "state"), salvages)?;
     macro_rules! read {
         ($($field:ident $name:literal,)*) => {
             Meta {
                 id: row.text("_id")?,
+                expires_at: or_instead(Field::read(&row, expiry_of(state).as_str()), salvages)?,
                 progress: row.json("progress").or_else(|error| if salvages { Ok(None) } else { Err(error) })?,
                 turn: or_instead(row.some("turn", Row::turn), salvages)?,
                 $($field: or_instead(Field::read(&row, $name), salvages)?,)*

@@ -30,6 +30,8 @@ pub struct Plan {
     joined: Option<Line>,
     /// The key that is free from then on. Private likewise.
     freed: Option<JobKey>,
+    /// Whether it purges the job. Private likewise.
+    purges: bool,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
     /// The `rev`s of earlier plans of the same change whose outcome is unknown: one of them may land late, and then the
@@ -51,6 +53,7 @@ impl Plan {
             },
             freed: freed(&meta, operation.verb(), &step).cloned(),
             receipt: receipt_for(operation, &meta, &step.outcome),
+            purges: operation.verb() == Verb::Purge,
             pushes: operation.pushes().to_vec(),
             meta,
             step,
@@ -60,18 +63,25 @@ impl Plan {
         }
     }
 
-    /// Whether it must happen together with other documents, and so in a transaction.
+    /// Whether it must happen together with other documents, or with all others of its command, and so in a transaction.
     pub fn is_atomic(&self) -> bool {
         self.receipt.is_some()
             || self.finish.is_some()
             || self.vacated.is_some()
             || self.joined.is_some()
             || self.freed.is_some()
+            || self.purges
     }
 
     /// The key that is free once the plan is carried out, in the queue of the job.
     pub fn freed(&self) -> Option<&JobKey> {
         self.freed.as_ref()
+    }
+
+    /// Whether it purges the job. Nothing protects that from others, so that a command which found a part of its jobs does not
+    /// say whose doing the absence of the others is: a transaction finds all of them, or changes nothing.
+    pub fn purges(&self) -> bool {
+        self.purges
     }
 
     /// The place in a line that the job leaves.
