@@ -42,15 +42,15 @@ pub async fn each_element_of_a_settle_stands_for_itself(place: &Place) {
     let problem = |one: &Value| (one["status"].as_u64().unwrap() as u16, one["problem"].clone());
     lost(&problem(&commit[1]), true);
     assert_eq!(commit[1]["id"], "nobody");
-    invalid(&problem(&commit[2]), "/colour");
+    invalid(&problem(&commit[2]), "/commit/2/colour");
     assert_eq!(commit[2]["id"], jobs[1]["id"]);
-    invalid(&problem(&commit[3]), "");
-    invalid(&problem(&rollback[0]), "/delay_ms");
+    invalid(&problem(&commit[3]), "/commit/3");
+    invalid(&problem(&rollback[0]), "/rollback/0/delay_ms");
     assert_eq!((&rollback[1]["state"], &rollback[1]["queue"]), (&json!("ready"), &json!("mail")));
     assert_eq!((&extend[0]["id"], &extend[0]["cancel_requested"]), (&jobs[3]["id"], &json!(false)));
     assert!(extend[0]["reserved_until"].as_str() > jobs[3]["reserved_until"].as_str());
-    invalid(&problem(&extend[1]), "/lease_ms");
-    invalid(&problem(&answer["move"][0]), "/queue");
+    invalid(&problem(&extend[1]), "/extend/1/lease_ms");
+    invalid(&problem(&answer["move"][0]), "/move/0/queue");
     assert_eq!((&answer["move"][1]["id"], &answer["move"][1]["queue"]), (&jobs[4]["id"], &json!("next")));
     lost(&problem(&answer["move"][2]), true);
 

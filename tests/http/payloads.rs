@@ -100,7 +100,9 @@ pub async fn a_payload_may_be_as_big_as_the_limit(place: &Place) {
     let many = format!("[{}1]", "1,".repeat((limit - 3) / 2));
     survive(&server, &[(longest.clone(), longest), (many.clone(), many)]).await;
     let over = format!("{{\"payload\":\"{}\"}}", "x".repeat(limit - 1));
-    invalid(&post_text(&server, "/v1/queues/mail/jobs", &over).await.answer(), "/payload");
+    let answer = post_text(&server, "/v1/queues/mail/jobs", &over).await.answer();
+    refused(&answer, 413, "too-large");
+    assert_eq!(answer.1["pointer"], "/payload");
 }
 
 /// A JSON value as it may be sent, and as it must come back.
@@ -172,7 +174,7 @@ pub async fn ambiguous_payloads_are_refused(place: &Place) {
         invalid(&post_text(&server, "/v1/queues/mail/jobs", &push).await.answer(), "/payload");
         let batch = format!("{{\"jobs\":[{push},{{\"payload\":1}}]}}");
         let answer = post_text(&server, "/v1/queues/other/jobs/batch", &batch).await.json();
-        invalid(&(422, answer["results"][0]["problem"].clone()), "/payload");
+        invalid(&(422, answer["results"][0]["problem"].clone()), "/jobs/0/payload");
         assert_eq!(answer["results"][1]["status"], 201);
         for (call, field, more) in
             [("commit", "result", ""), ("extend", "progress", ""), ("move", "payload", r#","queue":"q""#)]

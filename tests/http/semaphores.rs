@@ -72,7 +72,7 @@ pub async fn an_unknown_semaphore_is_refused(place: &Place) {
     invalid(&server.post("/v1/queues/work/jobs", job.clone()).await, "/semaphores/1");
     let good = json!({"payload": 1, "semaphores": ["db"]});
     let (_, answer) = server.post("/v1/queues/work/jobs/batch", json!({"jobs": [job.clone(), good]})).await;
-    invalid(&(422, answer["results"][0]["problem"].clone()), "/semaphores/1");
+    invalid(&(422, answer["results"][0]["problem"].clone()), "/jobs/0/semaphores/1");
     assert_eq!(answer["results"][1]["status"], 201, "{answer}");
     let taken = take(&server, "work").await;
     invalid(
