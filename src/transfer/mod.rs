@@ -7,9 +7,9 @@
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
-//! and their last runs. Not copied are receipts and requests, which live for minutes and only serve retries: the
-//! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a reserve with an
-//! `Idempotency-Key` reserves other jobs. Nor are the deliveries that a `rate` counts: a queue with one may be delivered twice as
+//! and their last runs. Not copied are receipts and requests, which only serve retries: the
+//! retry of a `move` that succeeded before the copy gets `reservation-lost`, and the retry of a call with an
+//! `Idempotency-Key` is a new call. Nor are the deliveries that a `rate` counts: a queue with one may be delivered twice as
 //! many jobs as it allows within the first period. Nor are workers: each is known again after its next heartbeat, and until
 //! then keeps its jobs for their leases.
 //!
