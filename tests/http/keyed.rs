@@ -231,7 +231,7 @@ pub async fn a_keyed_pop_waits_and_wakes(place: &Place) {
     let first = begin(&server, POP, &[("idempotency-key", "k")], body.clone());
     until_looked(&server, 1).await;
     let pushed = server.push("mail", json!({"payload": 1})).await;
-    assert_eq!(woken(since, first).await, [pushed.clone()]);
+    assert_eq!(woken(since, first).await, std::slice::from_ref(&pushed));
     let repeat = keyed(&server, POP, "k", body).await;
     assert_eq!(ids(repeat.json()["jobs"].as_array().unwrap()), [pushed]);
 }
