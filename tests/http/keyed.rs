@@ -321,6 +321,23 @@ pub async fn a_keyed_redrive_and_replay_are_done_once(place: &Place) {
     }
 }
 
+/// More jobs than one step takes.
+pub async fn a_keyed_redrive_of_many_steps_is_done_once(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_attempts": 1})).await;
+    let jobs: Vec<Value> = (0..700).map(|n| json!({ "payload": n })).collect();
+    assert_eq!(server.post("/v1/queues/mail/jobs/batch", json!({ "jobs": jobs })).await.0, 200);
+    let taken = server.reserve("mail", json!({"count": 700})).await;
+    let rollback: Vec<Value> =
+        taken.iter().map(|job| json!({"id": job["id"], "reservation": job["reservation"]})).collect();
+    assert_eq!(server.post("/v1/settle", json!({ "rollback": rollback })).await.0, 200);
+    let path = "/v1/queues/mail/redrive";
+    let first = keyed(&server, path, "k", json!({})).await;
+    assert_eq!((first.status, &first.json()), (200, &json!({"affected": 700})));
+    again(&server, path, "k", json!({}), &first).await;
+    assert_eq!(server.reserve("mail", json!({"count": 1000})).await.len(), 700);
+}
+
 pub async fn a_keyed_call_is_forgotten_after_its_time(place: &Place) {
     let environment = [("TAILBACK_LIMITS__IDEMPOTENCY_TTL_MS", "1000")];
     let server = Server::start_with(&place.url, &environment).await;
