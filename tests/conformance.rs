@@ -12,6 +12,7 @@ mod conformance {
     pub mod support;
 
     pub mod access;
+    pub mod answers;
     pub mod batches;
     pub mod claims;
     pub mod deadlines;
@@ -185,6 +186,7 @@ macro_rules! every_case {
                 a_batch_with_nothing_pending_ends_at_once
                 a_batch_is_stored_whole_or_not_at_all
                 a_job_that_was_there_is_not_counted
+                a_batch_of_duplicates_is_denied
                 a_job_under_way_is_pending
                 dead_is_finished_whatever_comes_later
                 what_is_taken_away_counts_as_cancelled
@@ -292,6 +294,15 @@ macro_rules! every_case {
                 several_queues_are_changed_at_once
                 dead_letter_queues_close_no_circle
                 of_the_dead_letter_queues_of_a_ring_one_is_refused
+            }
+            answers {
+                a_push_is_answered_once
+                a_refused_push_is_not_remembered
+                an_answer_is_forgotten_after_its_time
+                a_long_answer_comes_back_whole
+                of_calls_at_once_one_takes_effect
+                changes_are_answered_once
+                a_batch_is_answered_once
             }
             requests {
                 a_request_is_new_once

@@ -15,6 +15,7 @@ mod http {
     pub mod flows;
     pub mod groups;
     pub mod jobs;
+    pub mod keyed;
     pub mod limits;
     pub mod many;
     pub mod once;
@@ -34,8 +35,8 @@ mod http {
 }
 
 use http::{
-    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, groups::*, jobs::*, limits::*, many::*,
-    once::*, payloads::*,
+    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, groups::*, jobs::*, keyed::*,
+    limits::*, many::*, once::*, payloads::*,
 };
 use http::{
     push::*, queues::*, reserve::*, schedules::*, semaphores::*, settle::*, stale::*, waiting::*, wire::*,
@@ -111,6 +112,22 @@ on_every_store! {
     an_empty_answer_is_not_remembered
     a_repeat_while_the_first_runs_waits_for_it
     a_key_must_be_visible_ascii
+
+    a_keyed_push_is_done_once
+    a_keyed_push_is_answered_alike_when_its_job_is_gone
+    a_keyed_push_that_was_refused_is_tried_again
+    a_keyed_push_of_many_is_done_once
+    a_keyed_batch_is_created_once
+    a_batch_of_duplicates_is_refused
+    a_keyed_pop_takes_once
+    a_keyed_pop_of_large_jobs_is_remembered
+    a_keyed_pop_waits_and_wakes
+    of_keyed_calls_at_once_one_takes_effect
+    a_schedule_is_run_once_by_a_key
+    a_keyed_redrive_and_replay_are_done_once
+    a_keyed_redrive_of_many_steps_is_done_once
+    a_keyed_call_is_forgotten_after_its_time
+    a_keyed_call_whose_answer_was_lost_is_repeated
 
     a_commit_takes_the_job_away
     a_commit_becomes_history_with_its_result
@@ -244,6 +261,7 @@ mod several_servers {
     use super::http::batches::two_servers_call_back_once;
     use super::http::figures::a_store_that_is_away_is_told;
     use super::http::flows::one_commit_on_two_servers_pushes_once;
+    use super::http::keyed::a_keyed_call_is_repeated_at_another_server;
     use super::http::once::{
         a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
     };
@@ -267,6 +285,7 @@ mod several_servers {
         two_servers_call_back_once
         a_repeat_at_another_server_gets_the_same_jobs
         a_repeat_at_another_server_waits_for_the_first
+        a_keyed_call_is_repeated_at_another_server
         another_server_knows_a_commit_by_its_history_only
         a_store_that_is_away_is_told
         a_push_wakes_who_waits_on_another_server

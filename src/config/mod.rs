@@ -197,6 +197,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     ] {
         check.range(key, value, 1, 1_000_000_000)?;
     }
+    check.range("limits.idempotency_ttl_ms", raw.limits.idempotency_ttl_ms, 1000, YEAR_MS)?;
     check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
@@ -239,6 +240,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             defaults: Arc::new(fallbacks(defaults)),
             payload_bytes: size(limits.payload_bytes),
             answer_bytes: size(limits.answer_bytes),
+            idempotency_ttl_ms: limits.idempotency_ttl_ms,
             waiting: size(limits.waiting),
             metrics_queues: size(limits.metrics_queues),
             quotas: quotas(&limits),

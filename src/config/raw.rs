@@ -126,6 +126,7 @@ pub struct Limits {
     pub schedules: u64,
     pub semaphores: u64,
     pub idempotency_keys: u64,
+    pub idempotency_ttl_ms: u64,
 }
 
 /// See `config.toml`.

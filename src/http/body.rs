@@ -9,6 +9,7 @@ use axum::http::{header, request};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
@@ -42,8 +43,28 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
     }
 }
 
+/// Returns a valid request body like [`Body`], and a digest that is equal for the same JSON, however it is spaced.
+pub async fn with_digest<T: DeserializeOwned>(
+    request: Request,
+    state: &AppState,
+) -> Result<(T, [u8; 32]), Problem> {
+    let both = |text: &str| -> Result<(T, [u8; 32]), Problem> {
+        let digest = Payload::parse(text).map(|json| json.digest());
+        Ok((parse(text)?, digest.unwrap_or_else(|_| Sha256::digest(text).into())))
+    };
+    read_by(request, state, both).await?.map_or_else(|| both("{}"), Ok)
+}
+
 /// Reads the body, which must be declared as JSON; nothing if it is empty.
 async fn parsed<T: DeserializeOwned>(request: Request, state: &AppState) -> Result<Option<T>, Problem> {
+    read_by(request, state, |text| Ok(parse(text)?)).await
+}
+
+async fn read_by<T>(
+    request: Request,
+    state: &AppState,
+    parse: impl Fn(&str) -> Result<T, Problem>,
+) -> Result<Option<T>, Problem> {
     let limits = state.limits;
     // Refused before it arrives: the client may wait for that (`Expect: 100-continue`).
     if request.body().size_hint().lower() > limits.body_bytes as u64 {

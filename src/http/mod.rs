@@ -6,6 +6,7 @@ pub mod authority;
 pub mod body;
 pub mod budget;
 pub mod connection;
+pub mod keyed;
 pub mod listen;
 pub mod openapi;
 pub mod origin;

@@ -25,7 +25,7 @@ use crate::job::Scope;
             durations are integers whose names end in `_ms`; ids and tokens are opaque. Unknown fields are \
             refused. Every error is a problem (RFC 9457) whose `code` is stable; one that is `retryable` may \
             succeed later. After a 503 the outcome of the call is unknown. A call whose response was lost can \
-            always be retried.",
+            always be retried; where it creates or takes something, with the same `Idempotency-Key`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact()
     ),
@@ -170,14 +170,17 @@ const SPECIFIC: &[(&str, &[Code])] = &[
         "reserve_from_queues",
         &[Code::LimitReached, Code::RequestPending, Code::IdempotencyKeyReused, Code::Draining],
     ),
-    ("replay_queue", &[Code::QueueFull]),
-    ("push_job", &[Code::LimitReached]),
-    ("push_jobs", &[Code::LimitReached]),
+    ("pop_jobs", &[Code::LimitReached, Code::RequestPending, Code::IdempotencyKeyReused]),
+    ("run_schedule", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("redrive_queue", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("replay_queue", &[Code::QueueFull, Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("push_job", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("push_jobs", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("commit_job", &[Code::LimitReached]),
     ("move_job", &[Code::LimitReached]),
     ("settle_jobs", &[Code::LimitReached]),
-    ("create_batch", &[Code::LimitReached]),
-    ("add_to_batch", &[Code::LimitReached]),
+    ("create_batch", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("add_to_batch", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("set_queue", &[Code::LimitReached]),
     ("change_queue", &[Code::LimitReached]),
     ("pause_queue", &[Code::LimitReached]),

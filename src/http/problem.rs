@@ -83,6 +83,9 @@ codes! {
     KeyConflict = CONFLICT, false, "The key is in use by a job with another payload";
     /// The batch is sealed and accepts no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
+    /// All jobs of a batch that was to be created are duplicates: it would count none of them, and end before they have.
+    /// Nothing was stored.
+    BatchOfDuplicates = CONFLICT, false, "All jobs of the batch are duplicates";
     /// What is stored under this name cannot be read, because another program wrote it. Replace or delete it.
     Unreadable = CONFLICT, false, "What is stored cannot be read";
     /// Unfinished jobs need the semaphore.
@@ -177,7 +180,7 @@ pub struct Problem {
     /// Whether the job no longer exists (`reservation-lost` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<bool>,
-    /// The job that holds the key (`key-conflict` only).
+    /// The job that holds the key (`key-conflict`; of `batch-of-duplicates` the first one).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
@@ -264,6 +267,9 @@ impl From<Error> for Problem {
             Error::UnknownJob(_) => Self::new(Code::UnknownJob, text),
             Error::UnknownWorker(_) => Self::new(Code::UnknownWorker, text),
             Error::UnknownBatch(_) => Self::new(Code::UnknownBatch, text),
+            Error::OnlyDuplicates(id) => {
+                Self { job_id: Some(id), ..Self::new(Code::BatchOfDuplicates, text) }
+            }
             Error::BatchSealed(_) => Self::new(Code::BatchSealed, text),
             Error::ReservationLost { gone, .. } => {
                 Self { gone: Some(gone), ..Self::new(Code::ReservationLost, text) }

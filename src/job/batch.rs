@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::record::NewJob;
 use super::spec::flat_spec;
 use super::transition::{Next, Outcome, Step};
-use super::{ApiKeyId, BatchId, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
+use super::{ApiKeyId, BatchId, Child, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
 use crate::faults;
 
 flat_spec! {
@@ -181,6 +181,12 @@ pub struct Finish {
     pub batch: BatchId,
     /// What is kept of the job.
     pub result: BatchResult,
+}
+
+/// Returns the first job, where these jobs, which a batch was to be created with, are duplicates of jobs that were there, all of
+/// them. Such a batch is not created: it counts none of the jobs, and would call back before they have run.
+pub fn only_duplicates(pushed: &[Child]) -> Option<&JobId> {
+    pushed.first().filter(|_| pushed.iter().all(|child| child.deduplicated)).map(|child| &child.id)
 }
 
 /// Returns how a step ends a job of a batch, if it does. A job ends once for its batch: one that was finished already

@@ -1,10 +1,16 @@
 //! What callers ask for when they reserve or pop.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Credential, IdempotencyKey};
+use super::{Credential, IdempotencyKey, Queues, Result};
 use crate::job::{QueueName, QueuePattern, WorkerName};
+
+/// The most queues that a prefix stands for in one query.
+const PREFIX_QUEUES_MAX: usize = 1000;
+/// The most queues that all patterns of a reserve stand for in one query.
+const EXPANDED_MAX: usize = 1000;
 
 /// How large a response may be at the moment.
 pub trait Room: Debug + Send + Sync {
@@ -53,4 +59,28 @@ pub struct PopAsk {
     pub credential: Credential,
     /// The room for the jobs, beside `limits.answer_bytes`.
     pub room: Arc<dyn Room>,
+}
+
+impl Queues {
+    /// Returns the queues that match the patterns now, each once, in the order of the patterns.
+    pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
+        let (mut queues, mut seen) = (Vec::new(), HashSet::new());
+        for pattern in patterns {
+            let meant = match pattern {
+                QueuePattern::One(queue) => vec![queue.clone()],
+                QueuePattern::Prefix(prefix) => self.queues_of(prefix).await?,
+            };
+            for queue in meant {
+                if queues.len() < EXPANDED_MAX && seen.insert(queue.clone()) {
+                    queues.push(queue);
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Returns the queues that a prefix stands for now.
+    pub(super) async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
+        Ok(self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?)
+    }
 }

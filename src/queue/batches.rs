@@ -6,14 +6,17 @@ use super::meter::{Event, Notes};
 use super::push::NewPush;
 use super::quotas::Places;
 use super::semaphores::check_known;
-use super::{Error, Page, Queues, Result};
+use super::{CallKey, Error, Page, Queues, Result, Told};
+use crate::faults;
 use crate::job::spec::check_year;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{
-    ApiKeyId, Batch, BatchId, BatchResult, Child, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
+    ApiKeyId, Batch, BatchId, BatchResult, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
 };
-use crate::store::hold;
-use crate::store::{self, BatchChanged, BatchDenied, CalledBack, Change, Named, PushRefused, StoreError};
+use crate::store::{
+    self, Answering, BatchChange, BatchChanged, BatchDenied, CalledBack, Change, Keyed, Named, Once,
+    PushRefused, StoreError,
+};
 
 /// The most jobs that one call adds to a batch.
 pub const BATCH_MAX: usize = 1000;
@@ -35,7 +38,22 @@ pub struct NewBatch {
 
 impl Queues {
     /// Stores a batch with its first jobs: all of that, or nothing.
-    pub async fn create_batch(&self, new: NewBatch) -> Result<(Batch, Vec<Child>)> {
+    pub async fn create_batch(&self, new: NewBatch) -> Result<BatchChanged> {
+        not_keyed(self.create_batch_by(new, None).await?)
+    }
+
+    /// The same for a keyed call.
+    pub async fn create_batch_once(
+        &self,
+        new: NewBatch,
+        key: &CallKey,
+        answer: Answering<BatchChanged>,
+    ) -> Result<Told<BatchChanged>> {
+        let place = self.admit_request(&key.id).await?;
+        self.create_batch_by(new, Some((self.keyed(key, answer)?, place))).await
+    }
+
+    async fn create_batch_by(&self, new: NewBatch, keyed: Option<KeyedBatch>) -> Result<Told<BatchChanged>> {
         let now = self.now()?;
         let id = self.0.ids.next_batch(now);
         self.check_jobs(&new.jobs)?;
@@ -47,26 +65,60 @@ impl Queues {
             owner: new.owner,
             ..Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now)
         };
-        self.change_batch(id, jobs, places, move |store, jobs, rules| {
-            Box::pin(async move { store.create_batch(batch, jobs, &rules).await })
+        let (keyed, place) = keyed.unzip();
+        self.change_batch(id, jobs, (places, place), move |store, jobs, rules| {
+            Box::pin(async move {
+                match keyed {
+                    Some(keyed) => {
+                        let create = BatchChange::Create(Box::new(batch));
+                        store.change_batch_once(create, jobs, &rules, keyed).await
+                    }
+                    None => Ok(Once::Now(store.create_batch(batch, jobs, &rules).await?, None)),
+                }
+            })
         })
         .await
     }
 
     /// Adds jobs to a batch that is not sealed: all of them, or none.
-    pub async fn add_to_batch(
+    pub async fn add_to_batch(&self, id: &BatchId, jobs: Vec<(QueueName, NewPush)>) -> Result<BatchChanged> {
+        not_keyed(self.add_to_batch_by(id, jobs, None).await?)
+    }
+
+    /// The same for a keyed call.
+    pub async fn add_to_batch_once(
         &self,
         id: &BatchId,
         jobs: Vec<(QueueName, NewPush)>,
-    ) -> Result<(Batch, Vec<Child>)> {
+        key: &CallKey,
+        answer: Answering<BatchChanged>,
+    ) -> Result<Told<BatchChanged>> {
+        let place = self.admit_request(&key.id).await?;
+        self.add_to_batch_by(id, jobs, Some((self.keyed(key, answer)?, place))).await
+    }
+
+    async fn add_to_batch_by(
+        &self,
+        id: &BatchId,
+        jobs: Vec<(QueueName, NewPush)>,
+        keyed: Option<KeyedBatch>,
+    ) -> Result<Told<BatchChanged>> {
         if jobs.is_empty() {
             return Err(Error::invalid("/jobs", "must be 1 to 1000 jobs"));
         }
         self.check_jobs(&jobs)?;
         let (jobs, places) = self.batch_jobs(id, jobs, None).await?;
         let batch = id.clone();
-        self.change_batch(id.clone(), jobs, places, move |store, jobs, rules| {
-            Box::pin(async move { store.add_to_batch(&batch, jobs, &rules).await })
+        let (keyed, place) = keyed.unzip();
+        self.change_batch(id.clone(), jobs, (places, place), move |store, jobs, rules| {
+            Box::pin(async move {
+                match keyed {
+                    Some(keyed) => {
+                        store.change_batch_once(BatchChange::Add(batch), jobs, &rules, keyed).await
+                    }
+                    None => Ok(Once::Now(store.add_to_batch(&batch, jobs, &rules).await?, None)),
+                }
+            })
         })
         .await
     }
@@ -75,10 +127,10 @@ impl Queues {
     pub async fn seal_batch(&self, id: &BatchId) -> Result<Batch> {
         let batch = id.clone();
         let none = self.no_places(Named::Queues);
-        let sealed = self.change_batch(id.clone(), Vec::new(), none, move |store, _, rules| {
-            Box::pin(async move { store.seal_batch(&batch, &rules).await })
+        let sealed = self.change_batch(id.clone(), Vec::new(), (none, None), move |store, _, rules| {
+            Box::pin(async move { Ok(Once::Now(store.seal_batch(&batch, &rules).await?, None)) })
         });
-        Ok(sealed.await?.0)
+        Ok(not_keyed(sealed.await?)?.batch)
     }
 
     /// Returns the batch.
@@ -176,24 +228,30 @@ impl Queues {
         &self,
         id: BatchId,
         jobs: Vec<NewJob>,
-        places: Places,
+        (places, place): (Places, Option<Places>),
         change: impl Changing,
-    ) -> Result<(Batch, Vec<Child>)> {
+    ) -> Result<Told<BatchChanged>> {
         let this = self.clone();
-        let changing = hold::spawn(async move {
+        let place = place.unwrap_or_else(|| self.no_places(Named::Requests));
+        self.to_the_end(async move {
             let first_expiry = jobs.iter().filter_map(|job| job.expires_at()).min();
             let changed = change(this.0.store.clone(), jobs, this.rules()).await;
-            let BatchChanged { batch, pushed, callback } =
-                changed.map_err(|denied| Error::batch_denied(&id, denied))?;
-            places.keep_all();
-            let mut notes = this.meter().notes();
-            this.note_pushed(first_expiry, &pushed, &mut notes);
-            this.note_callback(callback.as_ref(), &mut notes);
-            drop(notes);
-            Ok((batch, pushed))
-        });
-        let lost = |error| Err(StoreError::internal(error).into());
-        self.in_time(changing).await?.unwrap_or_else(lost)
+            faults::point("keyed.stored").await;
+            let note = |changed: &BatchChanged| {
+                places.keep_all();
+                let mut notes = this.meter().notes();
+                this.note_pushed(first_expiry, &changed.pushed, &mut notes);
+                this.note_callback(changed.callback.as_ref(), &mut notes);
+            };
+            match changed.map_err(|denied| Error::batch_denied(&id, denied))? {
+                Once::Now(changed, None) => {
+                    note(&changed);
+                    Ok(Told::Now(changed))
+                }
+                once => Self::told(once, place, note),
+            }
+        })
+        .await
     }
 
     /// Counts a callback that was pushed, and wakes a waiter for it.
@@ -207,7 +265,20 @@ impl Queues {
     }
 }
 
-type Changed = futures::future::BoxFuture<'static, store::Result<BatchChanged, BatchDenied>>;
+/// What makes the answer of a keyed call remembered, and the place for its key.
+type KeyedBatch = (Keyed<BatchChanged>, Places);
+
+/// Returns what a call without a key has come to.
+fn not_keyed(told: Told<BatchChanged>) -> Result<BatchChanged> {
+    match told {
+        Told::Now(changed) => Ok(changed),
+        Told::Answer(_) => {
+            Err(StoreError::internal("a call without a key was answered as one with a key").into())
+        }
+    }
+}
+
+type Changed = futures::future::BoxFuture<'static, store::Result<Once<BatchChanged>, BatchDenied>>;
 
 /// A verb of the store that changes a batch.
 trait Changing: FnOnce(std::sync::Arc<dyn store::Store>, Vec<NewJob>, Rules) -> Changed + Send + 'static {}
@@ -222,6 +293,7 @@ impl Error {
         match denied {
             BatchDenied::Unknown => Self::UnknownBatch(id.clone()),
             BatchDenied::Sealed => Self::BatchSealed(id.clone()),
+            BatchDenied::OnlyDuplicates(id) => Self::OnlyDuplicates(id),
             BatchDenied::PushRefused(PushRefused { key_of: Some(id), .. }) => Self::KeyConflict(id),
             BatchDenied::PushRefused(PushRefused { queue, .. }) => Self::QueueFull(queue),
             BatchDenied::Store(error) => Self::Store(error),

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::{Error, Queues, Result};
+use super::keyed::{StepDone, Steps};
+use super::{CallKey, Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{
     Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, State, Timestamp, Visible,
@@ -58,13 +59,21 @@ impl Queues {
             let stays = job.as_ref().is_ok_and(|job| was_blocked(&job.meta));
             (!stays).then(|| Operation::Purge { within: within.clone(), state })
         };
-        self.each(&filter, None, purge).await
+        self.each(&filter, None, purge, None).await
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which return to where they
     /// came from, also where they died again here, unless the caller may not push there. Those past their expiry stay.
-    /// Returns how many.
-    pub async fn redrive(&self, queue: &QueueName, range: FinishedRange, caller: &Caller) -> Result<u64> {
+    /// Returns how many. With a key, what a step has done is remembered: a repeat goes on where the call was interrupted, and once it is
+    /// over changes nothing more.
+    pub async fn redrive(
+        &self,
+        queue: &QueueName,
+        range: FinishedRange,
+        caller: &Caller,
+        key: Option<&CallKey>,
+    ) -> Result<u64> {
+        let mut steps = self.steps(key).await?;
         let may_return =
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
         let (within, home) = (Reach::one(queue), caller.reach());
@@ -80,7 +89,7 @@ impl Queues {
         let mut affected = 0;
         for filter in letters.into_iter().chain([dead]) {
             let left = range.limit.map(|limit| limit.saturating_sub(affected));
-            let more = self.each(&filter, left, operation).await;
+            let more = self.each(&filter, left, operation, steps.as_mut()).await;
             affected += more.map_err(|error| error.after(affected))?;
         }
         Ok(affected)
@@ -90,16 +99,18 @@ impl Queues {
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
         let within = Reach::one(queue);
         let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
-        self.each(&Filter::all(queue.clone()), None, cancel).await
+        self.each(&Filter::all(queue.clone()), None, cancel, None).await
     }
 
     /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,
-    /// or that has left the queue since it was found, is passed over.
+    /// or that has left the queue since it was found, is passed over. Where `steps` are those of a keyed call, what it has done before
+    /// is not done again.
     async fn each(
         &self,
         filter: &Filter,
         limit: Option<u64>,
         mut operation: impl FnMut(&ListedJob) -> Option<Operation> + Send,
+        mut steps: Option<&mut Steps<'_>>,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -109,73 +120,149 @@ impl Queues {
             if left == 0 {
                 return Ok(affected);
             }
-            // Where the first are not meant, many more may have to be read.
-            let step = if last.is_none() { left.min(STEP) } else { STEP };
-            let jobs = self.0.store.find(filter, last.as_ref(), step).await?;
-            if jobs.is_empty() {
-                return Ok(affected);
-            }
-            let mut changes = Vec::new();
-            for job in &jobs {
-                if changes.len() == left {
-                    break;
+            let own = steps.as_mut().map(|steps| steps.next());
+            let done = match self.step_before(own.as_ref()).await? {
+                Some(done) => done,
+                None => {
+                    // Where the first are not meant, many more may have to be read.
+                    let most = if last.is_none() { left.min(STEP) } else { STEP };
+                    let jobs = self.0.store.find(filter, last.as_ref(), most).await?;
+                    let (mut changes, mut next) = (Vec::new(), None);
+                    for job in &jobs {
+                        if changes.len() == left {
+                            break;
+                        }
+                        let id = listed_id(job).clone();
+                        next = Some(id.clone());
+                        changes.extend(operation(job).map(|operation| Change { id, operation }));
+                    }
+                    let done = self.change_step(own.as_ref(), changes, next).await;
+                    done.map_err(|error| error.after(affected))?
                 }
-                let id = listed_id(job).clone();
-                last = Some(id.clone());
-                changes.extend(operation(job).map(|operation| Change { id, operation }));
-            }
-            if changes.is_empty() {
-                continue;
-            }
-            let (done, failed) = self.apply_all(changes).await?;
-            affected += done.len() as u64;
-            if let Some(error) = failed {
-                return Err(error.after(affected).into());
+            };
+            affected += done.affected;
+            last = done.last;
+            if last.is_none() {
+                return Ok(affected);
             }
         }
     }
 
+    /// Applies the changes of a step that ends at `last`.
+    async fn change_step(
+        &self,
+        own: Option<&CallKey>,
+        changes: Vec<Change>,
+        last: Option<JobId>,
+    ) -> Result<StepDone> {
+        if let Some(own) = own {
+            return self.apply_step(own, changes, last).await;
+        }
+        if changes.is_empty() {
+            return Ok(StepDone { affected: 0, last });
+        }
+        let (done, failed) = self.apply_all(changes).await?;
+        let affected = done.len() as u64;
+        failed.map_or(Ok(StepDone { affected, last }), |error| Err(error.after(affected).into()))
+    }
+
     /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
-    /// out. Returns how many.
-    pub async fn replay(&self, queue: &QueueName, range: FinishedRange, caller: &Caller) -> Result<u64> {
+    /// out. Returns how many. Keys are as in [`redrive`](Self::redrive).
+    pub async fn replay(
+        &self,
+        queue: &QueueName,
+        range: FinishedRange,
+        caller: &Caller,
+        key: Option<&CallKey>,
+    ) -> Result<u64> {
         let may_push =
             |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
-        // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
-        let to = match range.to {
-            Some(to) => to,
-            None => self.now()?.plus_ms(CLOCKS_DIFFER_MS),
-        };
+        let mut steps = self.steps(key).await?;
+        let (to, first) = self.replay_begin(range.to, steps.as_mut()).await?;
         let filter =
             Filter { from: range.from, before: Some(to), ..Filter::state(queue.clone(), Visible::Done) };
         // What this very call has pushed, and workers have finished since, is not repeated.
-        let mut first: Option<JobId> = None;
-        let is_own = |job: &Job, first: &Option<JobId>| {
-            job.meta.replay_of.is_some() && first.as_ref().is_some_and(|first| job.meta.id >= *first)
-        };
+        let is_own = |job: &Job| job.meta.replay_of.is_some() && job.meta.id >= first;
         let mut affected = 0;
         let mut last: Option<JobId> = None;
         loop {
-            let left = range.limit.map_or(u64::MAX, |limit| limit - affected);
-            let step = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
-            if step == 0 {
+            let left = range.limit.map_or(u64::MAX, |limit| limit.saturating_sub(affected));
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
+            if most == 0 {
                 return Ok(affected);
             }
-            let jobs = self.0.store.find(&filter, last.as_ref(), step).await?;
-            let Some(job) = jobs.last() else {
-                return Ok(affected);
+            let own = steps.as_mut().map(Steps::next);
+            let done = match self.step_before(own.as_ref()).await? {
+                Some(done) => done,
+                None => {
+                    let jobs = self.0.store.find(&filter, last.as_ref(), most).await?;
+                    let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?);
+                    let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
+                    let copies = originals.map(|job| self.copy(job, now)).collect();
+                    let done = self.copy_step(own.as_ref(), copies, next).await;
+                    done.map_err(|error| error.after(affected))?
+                }
             };
-            last = Some(listed_id(job).clone());
-            let now = self.now()?;
-            let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job, &first));
-            let copies: Vec<NewJob> = originals.map(|job| self.copy(job, now)).collect();
-            first = first.or_else(|| copies.first().map(|copy| copy.id.clone()));
-            let pushed = self.push_jobs(copies).await;
-            affected += pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
-            // A copy of what another program spoiled is left out.
-            let is_ours = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
-            if let Some(error) = pushed.into_iter().filter_map(Result::err).find(is_ours) {
-                return Err(error.after(affected));
+            affected += done.affected;
+            last = done.last;
+            if last.is_none() {
+                return Ok(affected);
             }
+        }
+    }
+
+    /// Returns until when jobs must have finished to be replayed, and an id that the copies' are not below. A repeat goes on
+    /// with those of the first call.
+    async fn replay_begin(
+        &self,
+        to: Option<Timestamp>,
+        steps: Option<&mut Steps<'_>>,
+    ) -> Result<(Timestamp, JobId)> {
+        let now = self.now()?;
+        // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
+        let to = to.unwrap_or_else(|| now.plus_ms(CLOCKS_DIFFER_MS));
+        let first = self.0.ids.next(now);
+        let Some(steps) = steps else { return Ok((to, first)) };
+        let text = self.remember(&steps.next(), format!("{} {first}", to.millis())).await?;
+        let known =
+            text.split_once(' ').and_then(|(to, first)| Some((to.parse().ok()?, first.parse().ok()?)));
+        let (to, first) =
+            known.ok_or_else(|| StoreError::internal("the begin of a replay cannot be read"))?;
+        Ok((Timestamp::from_millis(to), first))
+    }
+
+    /// Pushes the copies of a step that ends at `last`.
+    async fn copy_step(
+        &self,
+        own: Option<&CallKey>,
+        copies: Vec<NewJob>,
+        last: Option<JobId>,
+    ) -> Result<StepDone> {
+        if let Some(own) = own {
+            return self.push_step(own, copies, last).await;
+        }
+        let pushed = self.push_jobs(copies).await;
+        let affected = pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
+        // A copy of what another program spoiled is left out.
+        let is_ours = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
+        match pushed.into_iter().filter_map(Result::err).find(is_ours) {
+            Some(error) => Err(error.after(affected)),
+            None => Ok(StepDone { affected, last }),
+        }
+    }
+
+    /// Returns the steps of a call, if it is keyed, once there is room for its key.
+    async fn steps<'k>(&self, key: Option<&'k CallKey>) -> Result<Option<Steps<'k>>> {
+        let Some(key) = key else { return Ok(None) };
+        self.admit_request(&key.id).await?.keep_all();
+        Ok(Some(Steps::of(key)))
+    }
+
+    /// Returns what a step of a keyed call came to before, if it did.
+    async fn step_before(&self, own: Option<&CallKey>) -> Result<Option<StepDone>> {
+        match own {
+            Some(own) => self.step_recalled(own).await,
+            None => Ok(None),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `reserve` | reserve and pop: claiming, waiting, giving back what its client did not receive |
 //! | `ask` | what a reserve or pop asks for |
 //! | `once` | reserves with an `Idempotency-Key` |
+//! | `keyed` | other calls with one: done once, and answered alike each time |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
 //! | `jobs` | read, change, cancel and browse jobs |
 //! | `batches` | jobs that belong together, and a job at their end |
@@ -35,6 +36,7 @@ mod configure;
 mod credential;
 mod jobs;
 mod key_limits;
+mod keyed;
 mod maintenance;
 pub mod meter;
 mod once;
@@ -72,6 +74,7 @@ use self::configure::ConfigureRounds;
 pub use self::credential::{Credential, Shown};
 pub use self::jobs::{Cancelled, Edit};
 pub use self::key_limits::Permit;
+pub use self::keyed::{CallKey, Told};
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
 pub use self::once::IdempotencyKey;
@@ -118,6 +121,12 @@ pub enum Error {
     /// There is no such batch.
     #[error("there is no batch {0}")]
     UnknownBatch(BatchId),
+    /// All jobs of the batch are duplicates.
+    #[error(
+        "all jobs of the batch are duplicates, the first one of job {0}: the batch would count none of them, and end before they \
+         have; nothing was stored. With an Idempotency-Key a batch can be sent again"
+    )]
+    OnlyDuplicates(JobId),
     /// The batch takes no more jobs.
     #[error("batch {0} is sealed")]
     BatchSealed(BatchId),
@@ -287,6 +296,8 @@ pub struct Options {
     pub quotas: Quotas,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
     pub poll: Duration,
+    /// How long the answers of calls with an `Idempotency-Key` are remembered, in milliseconds.
+    pub idempotency_ttl_ms: u64,
     /// How long a caller waits for the store, the rounds before its own included.
     pub patience: Duration,
 }

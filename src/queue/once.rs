@@ -50,6 +50,11 @@ impl IdempotencyKey {
         Self { client: client.to_owned(), ..self }
     }
 
+    /// Returns what tells the client from others, and the client's own name for the request.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        (&self.client, &self.text)
+    }
+
     /// Returns what tells the key from those of other requests and clients. Neither of the parts before it has a colon.
     fn id(&self) -> String {
         let by = if self.client.is_empty() { "" } else { "@" };
@@ -114,7 +119,10 @@ impl Once {
 
     /// Writes the jobs into the request's record; `false`: another run has taken it over.
     async fn close(&self, jobs: &[Job]) -> store::Result<bool> {
-        let until = jobs.iter().filter_map(|job| job.meta.reserved_until).max().unwrap_or_default();
+        let held_until = jobs.iter().filter_map(|job| job.meta.reserved_until).max().unwrap_or_default();
+        // A repeat that comes later finds that it holds nothing any more; it does not take other jobs.
+        let ttl_ms = self.queues.options().idempotency_ttl_ms;
+        let until = self.queues.0.store.now()?.plus_ms(ttl_ms).max(held_until);
         let ids: Vec<JobId> = jobs.iter().map(|job| job.meta.id.clone()).collect();
         self.queues.0.store.close_request(&self.request, &ids, until).await
     }
@@ -247,7 +255,7 @@ async fn beat(queues: Queues) {
 }
 
 /// How long a repeat waits for its turn to read what the first one won.
-const TURN_WAIT: Duration = Duration::from_secs(10);
+pub(super) const TURN_WAIT: Duration = Duration::from_secs(10);
 
 impl Queues {
     /// Runs the request, or returns what it won when it ran before.

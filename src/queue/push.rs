@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
+use super::quotas::Places;
 use super::rounds::{self, Item, Limits, Rounds};
 use super::semaphores::check_known;
 use super::{Error, Queues, Result, Shared};
@@ -41,6 +42,8 @@ pub struct NewPush {
 pub struct PushAnswer {
     /// The job: the new one, or the one that has the key.
     pub id: JobId,
+    /// The queue that it was pushed to.
+    pub queue: QueueName,
     /// Its state.
     pub state: Visible,
     /// When it is, or was, due.
@@ -142,6 +145,14 @@ impl Queues {
     }
 
     async fn push_valid(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Result<Vec<Result<PushAnswer>>> {
+        let Prepared { jobs, refusals, mut places, named } = self.prepare(queue, pushes).await?;
+        let stored = self.push_jobs(jobs).await;
+        places.keep_stored(&named, &stored);
+        Ok(in_places(refusals, stored))
+    }
+
+    /// Returns the jobs that are in order by themselves, as they are to be stored.
+    pub(super) async fn prepare(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Result<Prepared> {
         let (now, options) = (self.now()?, self.options());
         // What is wrong by itself asks the store nothing, and takes no place.
         let refused = |push: &NewPush| push.check(options.payload_bytes).err().map(Error::from);
@@ -150,7 +161,7 @@ impl Queues {
         let valid = || pushes.iter().zip(&refusals).filter_map(in_order);
         let unknown = self.unknown_semaphores(valid().map(|push: &NewPush| &push.spec)).await?;
         let named = valid().flat_map(NewPush::stages).chain(valid().next().map(|_| queue));
-        let (mut places, full) = self.take_queues(&self.new_queues(named)).await?;
+        let (places, full) = self.take_queues(&self.new_queues(named)).await?;
         let mut jobs = Vec::with_capacity(pushes.len());
         for (push, refusal) in pushes.into_iter().zip(&mut refusals) {
             if refusal.is_none() {
@@ -164,15 +175,7 @@ impl Queues {
             }
         }
         let named = places.of_each(jobs.iter().map(queues));
-        let stored = self.push_jobs(jobs).await;
-        places.keep_stored(&named, &stored);
-        let mut stored = stored.into_iter();
-        let lost = || Err(Error::Store(StoreError::internal("a push was left unanswered")));
-        let answer = |refusal: Option<Error>| match refusal {
-            Some(error) => Err(error),
-            None => stored.next().unwrap_or_else(lost),
-        };
-        Ok(refusals.into_iter().map(answer).collect())
+        Ok(Prepared { jobs, refusals, places, named })
     }
 
     /// Stores jobs that are in order, together with whatever else is being pushed.
@@ -199,8 +202,7 @@ impl Queues {
     async fn push_round(&self, items: Vec<Vec<NewJob>>) -> Vec<Vec<Result<PushAnswer>>> {
         let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
         let jobs: Vec<NewJob> = items.into_iter().flatten().collect();
-        let fact = |job: &NewJob| (job.id.clone(), job.queue.clone(), job.created_at, job.run_at);
-        let facts: Vec<_> = jobs.iter().map(fact).collect();
+        let facts: Vec<_> = jobs.iter().map(facts).collect();
         let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
         let pushed = self.0.store.push(jobs, &self.rules()).await;
         if let Some(expires_at) = first_expiry {
@@ -215,25 +217,70 @@ impl Queues {
     fn answer_push(
         &self,
         pushed: store::Result<Pushed>,
-        (id, queue, created_at, run_at): (JobId, QueueName, Timestamp, Timestamp),
+        facts: Facts,
         notes: &mut Notes<'_>,
     ) -> Result<PushAnswer> {
-        match pushed? {
-            Pushed::Created => {
-                notes.count(&queue, Event::Pushed);
-                self.announce(&queue, run_at);
-                let state = State::Ready.visible(run_at, created_at);
-                Ok(PushAnswer { id, state, run_at, deduplicated: false })
-            }
-            Pushed::Blocked => {
-                notes.count(&queue, Event::Pushed);
-                Ok(PushAnswer { id, state: Visible::Blocked, run_at, deduplicated: false })
-            }
-            Pushed::Duplicate { id, state, run_at } => {
-                Ok(PushAnswer { id, state, run_at, deduplicated: true })
-            }
-            Pushed::KeyConflict { id } => Err(Error::KeyConflict(id)),
-            Pushed::Full => Err(Error::QueueFull(queue)),
+        let pushed = pushed?;
+        if matches!(pushed, Pushed::Created | Pushed::Blocked) {
+            notes.count(&facts.queue, Event::Pushed);
         }
+        if pushed == Pushed::Created {
+            self.announce(&facts.queue, facts.run_at);
+        }
+        answer(pushed, facts)
     }
+}
+
+/// Pushes that were judged by themselves.
+pub(super) struct Prepared {
+    /// Those that are in order.
+    pub jobs: Vec<NewJob>,
+    /// Why the others are not, each at its place.
+    pub refusals: Vec<Option<Error>>,
+    /// Places for the queues that are new to this server.
+    pub places: Places,
+    /// What the jobs name, where any of that is new.
+    pub named: Vec<Vec<QueueName>>,
+}
+
+/// What of a job is in its answer.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    id: JobId,
+    queue: QueueName,
+    created_at: Timestamp,
+    run_at: Timestamp,
+}
+
+pub(super) fn facts(job: &NewJob) -> Facts {
+    let (created_at, run_at) = (job.created_at, job.run_at);
+    Facts { id: job.id.clone(), queue: job.queue.clone(), created_at, run_at }
+}
+
+/// Returns what is said of a job that this has become of.
+pub(super) fn answer(pushed: Pushed, Facts { id, queue, created_at, run_at }: Facts) -> Result<PushAnswer> {
+    let stored = |state| PushAnswer { id, queue: queue.clone(), state, run_at, deduplicated: false };
+    match pushed {
+        Pushed::Created => Ok(stored(State::Ready.visible(run_at, created_at))),
+        Pushed::Blocked => Ok(stored(Visible::Blocked)),
+        Pushed::Duplicate { id, state, run_at } => {
+            Ok(PushAnswer { id, queue, state, run_at, deduplicated: true })
+        }
+        Pushed::KeyConflict { id } => Err(Error::KeyConflict(id)),
+        Pushed::Full => Err(Error::QueueFull(queue)),
+    }
+}
+
+/// Returns the results of all pushes: of those that were not refused in their order.
+pub(super) fn in_places(
+    refusals: Vec<Option<Error>>,
+    stored: Vec<Result<PushAnswer>>,
+) -> Vec<Result<PushAnswer>> {
+    let mut stored = stored.into_iter();
+    let lost = || Err(Error::Store(StoreError::internal("a push was left unanswered")));
+    let answer = |refusal: Option<Error>| match refusal {
+        Some(error) => Err(error),
+        None => stored.next().unwrap_or_else(lost),
+    };
+    refusals.into_iter().map(answer).collect()
 }

@@ -3,7 +3,6 @@
 //! A claim goes on without the client that asked for it; what it wins for a client that has left, or does not
 //! wait any more, is given back at once, the attempt not counted.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::ask::{PopAsk, ReserveAsk, Room};
+use super::keyed::PopOnce;
 use super::meter::Event;
 use super::once::Once;
 use super::pages::fitting;
@@ -32,10 +32,6 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.
 pub const QUEUES_MAX: usize = 100;
-/// The most queues that a prefix stands for in one query.
-const PREFIX_QUEUES_MAX: usize = 1000;
-/// The most queues that all patterns of a reserve stand for in one query.
-const EXPANDED_MAX: usize = 1000;
 /// How long a pop holds jobs until it has taken them away, in milliseconds.
 const POP_LEASE_MS: u64 = 30_000;
 /// Why a wait ends while the store stays away.
@@ -52,6 +48,8 @@ enum Purpose {
     ReserveOnce(Once),
     /// The jobs are done as soon as they are taken.
     Pop,
+    /// The same, together with the answer for repeats of the request.
+    PopOnce(PopOnce),
 }
 
 /// A request for jobs of the queue in whose lane it travels.
@@ -210,7 +208,13 @@ impl Queues {
 
     /// Takes jobs away: each is delivered at most once.
     pub async fn pop(&self, ask: PopAsk) -> Result<Vec<Job>> {
+        self.pop_by(ask, None).await
+    }
+
+    /// The same for a keyed pop.
+    pub(super) async fn pop_by(&self, ask: PopAsk, once: Option<PopOnce>) -> Result<Vec<Job>> {
         check(ask.count, ask.wait_ms)?;
+        let purpose = once.map_or(Purpose::Pop, Purpose::PopOnce);
         let ask = ReserveAsk {
             queues: vec![QueuePattern::One(ask.queue)],
             count: ask.count,
@@ -222,7 +226,7 @@ impl Queues {
             credential: ask.credential,
             room: ask.room,
         };
-        self.take(&ask, Purpose::Pop).await
+        self.take(&ask, purpose).await
     }
 
     /// Reserves under an idempotent request.
@@ -289,6 +293,16 @@ impl Queues {
                 self.finish_pop(&jobs).await?
             }
             Purpose::ReserveOnce(once) => return self.claim_once(ask, once).await,
+            Purpose::PopOnce(once) => {
+                let (this, ask) = (self.clone(), ask.clone());
+                // In a task that outlives the client: what it has claimed is answered, or given back.
+                let popping = tokio::spawn(async move {
+                    let jobs = this.claim_from_queues(&ask, Some(&once.claim), true).await?.hand_over();
+                    faults::point("pop.claimed").await;
+                    this.finish_pop_once(jobs, once).await
+                });
+                return popping.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()));
+            }
         };
         self.count_deliveries(&jobs);
         Ok(jobs)
@@ -369,28 +383,6 @@ impl Queues {
         Ok(delivery)
     }
 
-    /// Returns the queues that match the patterns now, each once, in the order of the patterns.
-    pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
-        let (mut queues, mut seen) = (Vec::new(), HashSet::new());
-        for pattern in patterns {
-            let meant = match pattern {
-                QueuePattern::One(queue) => vec![queue.clone()],
-                QueuePattern::Prefix(prefix) => self.queues_of(prefix).await?,
-            };
-            for queue in meant {
-                if queues.len() < EXPANDED_MAX && seen.insert(queue.clone()) {
-                    queues.push(queue);
-                }
-            }
-        }
-        Ok(queues)
-    }
-
-    /// Returns the queues that a prefix stands for now.
-    pub(super) async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
-        Ok(self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?)
-    }
-
     /// Finishes the jobs that a pop holds, and returns them without those that it lost in the meantime.
     async fn finish_pop(&self, jobs: &[Job]) -> Result<Vec<Job>> {
         if jobs.is_empty() || faults::bug("keep_popped") {
@@ -427,7 +419,7 @@ impl Queues {
         }
     }
 
-    fn count_deliveries(&self, jobs: &[Job]) {
+    pub(super) fn count_deliveries(&self, jobs: &[Job]) {
         let mut notes = self.meter().notes();
         for Job { meta, .. } in jobs {
             notes.count(&meta.queue, Event::Reserved);

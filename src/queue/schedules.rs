@@ -3,19 +3,22 @@
 //! Each change and each firing is guarded by the `rev` that was read (optimistic concurrency): of several at
 //! once one succeeds, and the others are conflicts.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use futures::FutureExt as _;
 
+use super::keyed::answer_of;
 use super::meter::Event;
 use super::quotas::Places;
-use super::{Error, IdempotencyKey, Page, Precondition, Queues, Result};
+use super::{CallKey, Error, IdempotencyKey, Page, Precondition, Queues, Result, Told};
+use crate::faults;
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
-use crate::store::hold;
-use crate::store::{Fired, Firing, ListedSchedule, Saved, StoreError};
+use crate::store::{Answering, Fired, Firing, Keyed, ListedSchedule, Named, Once, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
@@ -149,43 +152,78 @@ impl Queues {
         Ok(Some(schedule))
     }
 
-    /// Runs a schedule now, paused or not, and returns the record of the run. Idempotent by the key, for as
-    /// long as the first run is among the last ones. Goes on where its caller leaves.
-    pub async fn run_schedule(
+    /// Runs a schedule now, paused or not, and returns the record of the run. Goes on where its caller leaves.
+    pub async fn run_schedule(&self, name: &ScheduleName, precondition: Precondition) -> Result<ScheduleRun> {
+        let (this, name) = (self.clone(), name.clone());
+        match self.to_the_end(async move { this.run_by_hand(&name, None, &precondition).await }).await? {
+            Told::Now(run) => Ok(run),
+            Told::Answer(_) => Err(StoreError::internal("a run without a key was answered as one").into()),
+        }
+    }
+
+    /// The same for a keyed call. Older servers know a run by its key as long as it is among the last ones: so does this one.
+    pub async fn run_schedule_once(
         &self,
         name: &ScheduleName,
-        key: Option<&IdempotencyKey>,
+        (key, text): (&CallKey, &IdempotencyKey),
         precondition: Precondition,
-    ) -> Result<ScheduleRun> {
-        let (queues, name) = (self.clone(), name.clone());
-        let request = key.map(IdempotencyKey::digest);
-        let run = hold::spawn(async move { queues.run_by_hand(&name, request, &precondition).await });
-        let lost = |_| StoreError::internal("a run of a schedule ended without a result");
-        self.in_time(run).await?.map_err(lost)?
+        answer: Answering<ScheduleRun>,
+    ) -> Result<Told<ScheduleRun>> {
+        let place = self.admit_request(&key.id).await?;
+        let answer = move |fired: &Fired| match fired {
+            Fired::Done(run) => answer(run),
+            Fired::Conflict => None,
+        };
+        let by_key = ByKey { request: text.digest(), keyed: self.keyed(key, Arc::new(answer))? };
+        let (this, name) = (self.clone(), name.clone());
+        let told = self.to_the_end(async move { this.run_by_hand(&name, Some(by_key), &precondition).await });
+        let told = told.await?;
+        if let Told::Answer(_) = &told {
+            place.keep_all();
+        }
+        Ok(told)
     }
 
     async fn run_by_hand(
         &self,
         name: &ScheduleName,
-        request: Option<String>,
+        by_key: Option<ByKey>,
         precondition: &Precondition,
-    ) -> Result<ScheduleRun> {
+    ) -> Result<Told<ScheduleRun>> {
+        let request = by_key.as_ref().map(|by_key| by_key.request.clone());
         for _ in 0..TRIES {
             let schedule = self.schedule(name).await?;
             if !allows(precondition, Some(&schedule)) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
-            let first = schedule.last_runs.iter().find(|run| request.is_some() && run.request == request);
-            if let Some(first) = first {
-                return Ok(first.clone());
-            }
             let now = self.now()?;
+            let ttl_ms = self.options().idempotency_ttl_ms;
+            let is_first = |run: &&ScheduleRun| {
+                request.is_some() && run.request == request && run.at.plus_ms(ttl_ms) > now
+            };
+            let first = schedule.last_runs.iter().find(is_first).cloned();
             let request = request.clone();
             let run =
                 ScheduleRun { at: now, job_id: None, skipped: None, misfire: false, manual: true, request };
             let turn = Turn { run, push_at: Some(now), next_at: schedule.next_at };
-            if let Fired::Done(run) = self.fire(&schedule, turn).await? {
-                return Ok(run);
+            let Some(ByKey { keyed, .. }) = &by_key else {
+                if let Fired::Done(run) = self.fire(&schedule, turn).await? {
+                    return Ok(Told::Now(run));
+                }
+                continue;
+            };
+            // Where it is remembered both ways, its answer counts.
+            if let Some(first) = first {
+                let answer = self.0.store.recall(&keyed.call).await?;
+                return answer.map_or(Ok(Told::Now(first)), |answer| answer_of(answer).map(Told::Answer));
+            }
+            let once = self.fire_once(&schedule, turn, keyed.clone()).await?;
+            if !matches!(once, Once::Now(Fired::Conflict, _)) {
+                let told = Self::told(once, self.no_places(Named::Requests), |_| {})?;
+                return match told {
+                    Told::Answer(answer) => Ok(Told::Answer(answer)),
+                    Told::Now(_) => Err(StoreError::internal("a run was not remembered").into()),
+                };
             }
         }
         Err(too_many_conflicts())
@@ -193,10 +231,27 @@ impl Queues {
 
     /// Fires a schedule as this turn says, if it is still as it was read.
     pub(super) async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
+        let firing = self.firing(schedule, turn)?;
+        let fired = self.0.store.fire(&firing).await?;
+        self.note_fired(schedule, &firing, &fired);
+        Ok(fired)
+    }
+
+    /// The same for a keyed call.
+    async fn fire_once(&self, schedule: &Schedule, turn: Turn, keyed: Keyed<Fired>) -> Result<Once<Fired>> {
+        let firing = self.firing(schedule, turn)?;
+        let once = self.0.store.fire_once(&firing, keyed).await?;
+        faults::point("keyed.stored").await;
+        if let Once::Now(fired, _) = &once {
+            self.note_fired(schedule, &firing, fired);
+        }
+        Ok(once)
+    }
+
+    fn firing(&self, schedule: &Schedule, turn: Turn) -> Result<Firing> {
         let rule = &schedule.rule;
         let job = turn.push_at.map(|at| self.scheduled(rule, at)).transpose()?;
-        let pushed = job.as_ref().map(|job| (job.run_at, job.expires_at()));
-        let firing = Firing {
+        Ok(Firing {
             name: schedule.name.clone(),
             seen: schedule.rev,
             rev: rand::random(),
@@ -204,18 +259,19 @@ impl Queues {
             run: ScheduleRun { job_id: job.as_ref().map(|job| job.id.clone()), ..turn.run },
             yields: job.is_some() && rule.overlap == Overlap::Skip,
             job,
+        })
+    }
+
+    /// Counts the job of a firing, and wakes a waiter for it.
+    fn note_fired(&self, schedule: &Schedule, firing: &Firing, fired: &Fired) {
+        let (Fired::Done(ScheduleRun { job_id: Some(_), .. }), Some(job)) = (fired, &firing.job) else {
+            return;
         };
-        let fired = self.0.store.fire(&firing).await?;
-        if let (Fired::Done(ScheduleRun { job_id: Some(_), .. }), Some((run_at, expires_at))) =
-            (&fired, pushed)
-        {
-            if let Some(expires_at) = expires_at {
-                self.note_deadline(expires_at);
-            }
-            self.meter().notes().count(&rule.queue, Event::Pushed);
-            self.announce(&rule.queue, run_at);
+        if let Some(expires_at) = job.expires_at() {
+            self.note_deadline(expires_at);
         }
-        Ok(fired)
+        self.meter().notes().count(&schedule.rule.queue, Event::Pushed);
+        self.announce(&schedule.rule.queue, job.run_at);
     }
 
     /// Returns the job of an occurrence.
@@ -234,6 +290,13 @@ impl Queues {
             .map_err(|invalid| invalid.under("/job"))?;
         self.check_semaphores(&spec).await.map_err(|error| error.under("/job"))
     }
+}
+
+/// What makes a run by hand recognisable.
+struct ByKey {
+    /// What the run remembers of the key.
+    request: String,
+    keyed: Keyed<Fired>,
 }
 
 /// Returns whether the schedule is as the precondition demands.

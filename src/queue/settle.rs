@@ -360,7 +360,7 @@ impl Queues {
     }
 
     /// Counts what happened, and wakes waiters for what came back: also behind a change that the store failed.
-    fn note_all(
+    pub(super) fn note_all(
         &self,
         verbs: Vec<Verb>,
         applied: Vec<Result<Applied, Denied>>,
@@ -400,6 +400,7 @@ mod tests {
             defaults: Arc::default(),
             payload_bytes: 1000,
             answer_bytes: 1000,
+            idempotency_ttl_ms: 1000,
             waiting: 1,
             metrics_queues: 1,
             quotas,

@@ -44,6 +44,10 @@ pub enum BatchDenied {
     /// It takes no more jobs.
     #[error("the batch is sealed")]
     Sealed,
+    /// All of the jobs that it was to be created with are duplicates of jobs that are there, this one first: it would count none
+    /// of them, and end before they have.
+    #[error("all of its jobs are duplicates")]
+    OnlyDuplicates(JobId),
     /// One of the jobs was refused.
     #[error("the push of a job was refused: {0:?}")]
     PushRefused(PushRefused),
@@ -56,8 +60,8 @@ pub enum BatchDenied {
 #[async_trait]
 pub trait Batches {
     /// Stores a new batch and its first jobs, which name it: all of that, or nothing. A job whose key is
-    /// taken by one with an equal payload is not counted. Where nothing is pending in a sealed batch, it ends
-    /// at once.
+    /// taken by one with an equal payload is not counted; where that holds for all of them, and there are some, the batch is denied.
+    /// Where nothing is pending in a sealed batch, it ends at once.
     async fn create_batch(
         &self,
         batch: Batch,

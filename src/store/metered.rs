@@ -15,12 +15,12 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Access, Applied, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims, Denied, Figures, Filter,
-    Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, ListedJob, ListedSchedule, Memo, MemoKind,
-    Named, Opened, Overdue, Pushed, QueueCounts, Reconciled, Removal, Report, Request, Requests, Result,
-    Saved, Schedules, SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal,
-    SignalEvent, Signals, Store, StoreError, StoredKeys, Summary, TimedOut, TokenSecret, Transfer, Unblocked,
-    Worker, Workers,
+    Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
+    Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall,
+    ListedJob, ListedSchedule, Memo, MemoKind, Named, Once, Opened, Overdue, Pushed, QueueCounts, Recalled,
+    Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView, Semaphores,
+    Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError, StoredKeys,
+    Summary, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
@@ -129,7 +129,7 @@ impl Failure for BatchDenied {
     fn of_store(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::Unknown | Self::Sealed | Self::PushRefused(_) => None,
+            Self::Unknown | Self::Sealed | Self::OnlyDuplicates(_) | Self::PushRefused(_) => None,
         }
     }
 }
@@ -221,6 +221,16 @@ metered! {
         keep_alive(runner: &str, until: Timestamp) -> Result<()>;
         forget_request(request: &Request) -> Result<()>;
         knows_request(id: &str) -> Result<bool>;
+    }
+    Answers {
+        recall(call: &KeyedCall) -> Result<Option<Recalled>>;
+        push_once(jobs: Vec<NewJob>, rules: &Rules, keyed: Keyed<Vec<Pushed>>)
+            -> Result<Once<Vec<Pushed>>>, each jobs;
+        change_batch_once(change: BatchChange, jobs: Vec<NewJob>, rules: &Rules, keyed: Keyed<BatchChanged>)
+            -> Result<Once<BatchChanged>, BatchDenied>, each jobs;
+        fire_once(firing: &Firing, keyed: Keyed<Fired>) -> Result<Once<Fired>>;
+        apply_once(changes: Vec<Change>, rules: &Rules, keyed: Keyed<Vec<Result<Applied, Denied>>>)
+            -> Result<Once<Vec<Result<Applied, Denied>>>>, each changes;
     }
     Access {
         add_api_key(key: &ApiKey) -> Result<()>;

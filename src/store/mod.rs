@@ -13,6 +13,7 @@
 //! | [`Batches`], [`Schedules`], [`Semaphores`], [`Workers`] | what clients name beside jobs |
 //! | [`Settings`] | the settings of queues |
 //! | [`Requests`] | reserves with an `Idempotency-Key` |
+//! | [`Answers`] | other calls with one, and what they were answered |
 //! | [`Access`] | API keys |
 //! | [`Figures`] | how many jobs there are |
 //! | [`Signals`] | signals between the servers over one database |
@@ -30,6 +31,7 @@ use crate::job::Timestamp;
 
 pub mod access;
 pub mod admission;
+pub mod answers;
 pub mod batches;
 pub mod delivered;
 pub mod figures;
@@ -51,6 +53,7 @@ pub mod workers;
 
 pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
+pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
 pub use jobs::{
@@ -150,6 +153,7 @@ pub trait Store:
     + Workers
     + Settings
     + Requests
+    + Answers
     + Access
     + Figures
     + Signals

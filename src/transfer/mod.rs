@@ -7,8 +7,8 @@
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
-//! and their last runs; also what lives for minutes: receipts and requests, so that retries are answered as before, and the deliveries
-//! that a `rate` counts. Not copied are workers: each is known again after its next heartbeat, and until then keeps its jobs for their
+//! and their last runs; also what lives for minutes: receipts and reserves with an `Idempotency-Key`, so that their retries are answered as before, and the deliveries
+//! that a `rate` counts. Not copied is what other calls with an `Idempotency-Key` were answered: their retry is a new call. Nor are workers: each is known again after its next heartbeat, and until then keeps its jobs for their
 //! leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and

@@ -23,6 +23,17 @@ pub async fn an_idempotency_key_is_its_clients(place: &Place) {
     assert_eq!(first[0]["reservation"], repeated[0]["reservation"]);
     assert_eq!(first[0]["id"], repeated[0]["id"]);
     assert!(others[0]["id"].is_string() && others[0]["id"] != first[0]["id"], "{first} {others}");
+    let other = key_for(&server, &["push"], &[]).await;
+    let push = async |key: &str, payload: u8| {
+        let headers = [("idempotency-key", "the-same")];
+        let body = Some(json!({ "payload": payload }));
+        call_with(&server, Some(key), Method::POST, "/v1/queues/q/jobs", &headers, body).await
+    };
+    let (first, others, repeated) = (push(&one, 1).await, push(&other, 2).await, push(&one, 1).await);
+    ok(&first);
+    ok(&others);
+    assert_eq!(first, repeated);
+    assert_ne!(first.1["id"], others.1["id"]);
 }
 
 pub async fn tokens_of_one_reserve_are_not_derived(place: &Place) {

@@ -213,6 +213,18 @@ pub async fn a_job_that_was_there_is_not_counted(store: &dyn Store) {
     assert_eq!(counted(store, &open.id).await, (2, 0, 0, 0));
 }
 
+pub async fn a_batch_of_duplicates_is_denied(store: &dyn Store) {
+    let first = push_one(store, job("a").key("k", 60_000)).await;
+    for sealed in [true, false] {
+        let batch = batch(store, sealed);
+        let twice = vec![job("a").key("k", 60_000), job("a").key("k", 60_000)];
+        let denied = store.create_batch(batch.clone(), of(store, &batch.id, twice), &Rules::default()).await;
+        assert!(matches!(&denied, Err(BatchDenied::OnlyDuplicates(id)) if *id == first), "{denied:?}");
+        assert_eq!(store.batch(&batch.id).await.unwrap(), None);
+    }
+    assert_eq!(counts_of(store, "after").await.ready, 0, "it has called back");
+}
+
 pub async fn a_job_under_way_is_pending(store: &dyn Store) {
     let stage = Stage::new(queue("b"));
     let made = create(store, vec![job("a").then(vec![stage])], &Rules::default()).await;

@@ -59,6 +59,11 @@ impl Admitted {
         };
         expected.len() == told.len() && expected.iter().zip(told).all(is)
     }
+
+    /// Returns the first job, where all of them were there before.
+    pub fn only_duplicates(expected: &[Self]) -> Option<&JobId> {
+        expected.first().filter(|_| expected.iter().all(|own| !own.is_new)).map(|own| &own.id)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +89,8 @@ pub struct Model {
     pub unblocked: Vec<(QueueName, When)>,
     /// What calls have answered that must be answered alike if they are repeated.
     pub answered: HashMap<(JobId, Claim, Repeatable), Applied>,
+    /// What pushes with idempotency keys have said, and what they were answered.
+    pub keyed: BTreeMap<u8, (u8, String)>,
     /// The jobs that the call at hand has changed.
     pub touched: BTreeSet<JobId>,
     /// The batches that it has changed.

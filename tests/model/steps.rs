@@ -152,6 +152,11 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 pub enum Step {
     Push(Vec<Draft>),
+    PushOnce {
+        jobs: Vec<Draft>,
+        key: u8,
+        says: u8,
+    },
     Claim(Vec<Ask>),
     Pop(Ask),
     Apply(Vec<(Which, Act)>),
@@ -434,8 +439,11 @@ pub fn step() -> BoxedStrategy<Step> {
         .prop_map(|(job, state, ask, is_expired)| Step::Import { job, state, ask, is_expired });
     let import_line = (0..3_u8, prop::collection::vec(draft(), 1..4), ask())
         .prop_map(|(state, jobs, ask)| Step::ImportLine { state, jobs, ask });
+    let push_once = (drafts(3), 0..6_u8, maybe(0.1, Just(1_u8)))
+        .prop_map(|(jobs, key, says)| Step::PushOnce { jobs, key, says: says.unwrap_or(0) });
     prop_oneof![
         20 => drafts(5).prop_map(Step::Push),
+        3 => push_once,
         20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
         2 => ask().prop_map(Step::Pop),
         36 => prop::collection::vec(act(), 1..5).prop_map(Step::Apply),

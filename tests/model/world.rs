@@ -1,6 +1,7 @@
 //! A store and its model, side by side: takes a step in both, and compares.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tailback::job::record::KeyHold;
@@ -9,7 +10,9 @@ use tailback::job::{
     Backoff, BatchId, Claim, GroupName, JobId, JobSpec, NewJob, Payload, QueueName, Rules, SemaphoreName,
     Stage, State, Timestamp, Visible, WorkerName,
 };
-use tailback::store::{Applied, Change, ClaimAsk, Denied, Firing, Store};
+use tailback::store::{
+    Applied, Change, ClaimAsk, Denied, Firing, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
+};
 
 use super::job::{Rev, When};
 use super::state::{Checked, FAR_MS, Model};
@@ -132,6 +135,7 @@ impl<'a> World<'a> {
     pub async fn step(&mut self, step: &Step) -> Result<bool, String> {
         let done = match step {
             Step::Push(drafts) => self.push(drafts).await?,
+            Step::PushOnce { jobs, key, says } => self.push_once(jobs, *key, *says).await?,
             Step::Claim(asks) => self.claim(asks).await.map(|_| true)?,
             Step::Pop(ask) => self.pop(ask).await?,
             Step::Apply(acts) => self.act(acts).await?,
@@ -209,6 +213,35 @@ impl<'a> World<'a> {
         self.say(format!("  -> {told:?}"));
         let now = self.since(from)?;
         self.model.push(&jobs, &told, now)?;
+        Ok(!jobs.is_empty())
+    }
+
+    /// A push with an idempotency key: a repeat is answered as the first time, and stores nothing.
+    async fn push_once(&mut self, drafts: &[Draft], key: u8, says: u8) -> Result<bool, String> {
+        let jobs = self.build_all(drafts, None)?;
+        self.say(format!("push once, as {key}, saying {says}: {}", words_of_all(&jobs)));
+        let from = self.now()?;
+        let until = from.plus_ms(ms(Ahead::Far(0)));
+        let call = KeyedCall { id: format!("={key}"), digest: [says; 32], until };
+        let stored = |pushed: &Pushed| !matches!(pushed, Pushed::Full | Pushed::KeyConflict { .. });
+        let answer = move |told: &Vec<Pushed>| told.iter().any(stored).then(|| format!("{told:?}"));
+        let keyed = Keyed { call, answer: Arc::new(answer) };
+        let told = self.store.push_once(jobs.clone(), &self.rules, keyed).await.map_err(fault)?;
+        self.say(format!("  -> {told:?}"));
+        let now = self.since(from)?;
+        match (self.model.keyed.get(&key), told) {
+            (None, Once::Now(told, told_answer)) => {
+                self.model.push(&jobs, &told, now)?;
+                if answer(&told) != told_answer {
+                    return Err(format!("{told_answer:?} is remembered of {told:?}"));
+                }
+                self.model.keyed.extend(told_answer.map(|answer| (key, (says, answer))));
+            }
+            (Some((said, answer)), Once::Before(Recalled::Answer(told)))
+                if *said == says && *answer == told => {}
+            (Some((said, _)), Once::Before(Recalled::Different)) if *said != says => {}
+            (known, told) => return Err(format!("{told:?}, and known is {known:?}")),
+        }
         Ok(!jobs.is_empty())
     }
 

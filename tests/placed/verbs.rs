@@ -22,6 +22,8 @@ macro_rules! verbs {
 pub const VERBS: &[Verb] = verbs![
     "push" push,
     "push with a key" push_keyed,
+    "push, idempotent" push_idempotent,
+    "push many, idempotent" push_many_idempotent,
     "push into a group" push_grouped,
     "push into a limited queue" push_limited,
     "push with a semaphore" push_semaphore,
@@ -69,6 +71,7 @@ pub const VERBS: &[Verb] = verbs![
     "schedule resume" others::schedule_resume,
     "schedule delete" others::schedule_delete,
     "batch create" others::batch_create,
+    "batch create, idempotent" others::batch_create_idempotent,
     "batch add" others::batch_add,
     "batch seal" others::batch_seal,
     "batch cancel" others::batch_cancel,
@@ -107,6 +110,10 @@ async fn push_keyed(p: &Prep<'_>) -> Case {
     pushing(push_call(p, "q", "a", json!({"key": "k", "key_ttl_ms": 600_000})), "a").repeats()
 }
 
+async fn push_idempotent(p: &Prep<'_>) -> Case {
+    pushing(push_call(p, "q", "a", json!({})).keyed(p.name("key")), "a").repeats()
+}
+
 async fn push_grouped(p: &Prep<'_>) -> Case {
     p.push("q", "first", json!({"group": "g"})).await;
     let case = pushing(push_call(p, "q", "a", json!({"group": "g"})), "a");
@@ -131,11 +138,19 @@ async fn push_semaphore(p: &Prep<'_>) -> Case {
 }
 
 async fn push_many(p: &Prep<'_>) -> Case {
+    pushing_many(p, |call| call)
+}
+
+async fn push_many_idempotent(p: &Prep<'_>) -> Case {
+    pushing_many(p, |call| call.keyed(p.name("key"))).repeats()
+}
+
+fn pushing_many(p: &Prep<'_>, made: impl FnOnce(Call) -> Call) -> Case {
     let labels = ["a", "b", "c", "d"];
     let more = [json!({}), json!({"key": "k"}), json!({"group": "g"}), json!({"group": "g", "delay_ms": 50})];
     let jobs: Vec<Value> = labels.iter().zip(more).map(|(label, more)| p.job(label, more)).collect();
     let call = Call::new("POST", format!("/v1/queues/{}/jobs/batch", p.name("q")), json!({"jobs": jobs}));
-    let case = Case::of(call, move |found| {
+    let case = Case::of(made(call), move |found| {
         let came: Vec<bool> = labels.iter().map(|label| found.came(label)).collect();
         let Some((200, answer)) = &found.answer else {
             return if came.contains(&true) { Done::Yes } else { Done::No };

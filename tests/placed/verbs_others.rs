@@ -235,11 +235,19 @@ pub async fn schedule_delete(p: &Prep<'_>) -> Case {
     case.repeats()
 }
 
+pub async fn batch_create_idempotent(p: &Prep<'_>) -> Case {
+    creating_batch(p, |call| call.keyed(p.name("key"))).repeats()
+}
+
 pub async fn batch_create(p: &Prep<'_>) -> Case {
+    creating_batch(p, |call| call)
+}
+
+fn creating_batch(p: &Prep<'_>, made: impl FnOnce(Call) -> Call) -> Case {
     let jobs = [p.job_for("q", "a", json!({})), p.job_for("q", "b", json!({"key": "k"}))];
     let end = p.job_for("after", "end", json!({}));
     let call = Call::new("POST", "/v1/batches", json!({"jobs": jobs, "on_finished": end}));
-    let case = Case::of(call, |found| Found::together("jobs", &[found.came("a"), found.came("b")]));
+    let case = Case::of(made(call), |found| Found::together("jobs", &[found.came("a"), found.came("b")]));
     removing(case, &["a", "b", "end"])
 }
 

@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -11,14 +11,15 @@ use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
 use super::view::Shown;
 use crate::http::access::Granted;
-use crate::http::body::Body;
 use crate::http::budget::Budget;
+use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{OfBatch, Query, cursor};
-use crate::http::problem::{ApiResult, Code, Problem};
+use crate::http::problem::{ApiResult, Problem};
 use crate::job::{
     Batch, BatchId, BatchResult, Child, Ending, JobId, OnFinished, Payload, QueueName, Timestamp,
 };
-use crate::queue::{NewBatch, Queues};
+use crate::queue::{NewBatch, Queues, Told};
+use crate::store::BatchChanged;
 
 /// A batch to create.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -130,7 +131,38 @@ pub struct BatchJobsResponse {
     #[serde(flatten)]
     batch: Shown<BatchView, BatchIdentity>,
     /// The jobs, in the order of the request.
-    jobs: Vec<Child>,
+    jobs: Vec<BatchMember>,
+}
+
+/// A job that was to be added to a batch.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchMember {
+    /// The job: the new one, or the one that has the key.
+    #[schema(value_type = String)]
+    id: JobId,
+    /// The queue that it was pushed to.
+    #[schema(value_type = String)]
+    queue: QueueName,
+    /// When it is, or was, due.
+    #[schema(value_type = String, format = DateTime)]
+    run_at: Timestamp,
+    /// Whether its key was taken by a job with an equal payload, and nothing was stored.
+    deduplicated: bool,
+    /// Whether this call has counted it in the batch. A duplicate is not counted: the batch does not wait for its end.
+    counted: bool,
+}
+
+impl From<Child> for BatchMember {
+    fn from(Child { id, queue, run_at, deduplicated }: Child) -> Self {
+        Self { id, queue, run_at, deduplicated, counted: !deduplicated }
+    }
+}
+
+/// Returns the response of a call that has added to a batch.
+fn added(status: StatusCode, by: &Granted, changed: &BatchChanged) -> ApiResult<Answer> {
+    let BatchChanged { batch, pushed, .. } = changed.clone();
+    let jobs = pushed.into_iter().map(BatchMember::from).collect();
+    Answer::new(status, &BatchJobsResponse { batch: Shown::to(by, batch.into()), jobs })
 }
 
 /// Create a batch
@@ -138,19 +170,24 @@ pub struct BatchJobsResponse {
 /// Pushes jobs that belong together. When the last of them has finished (done, dead, or removed), the job in
 /// `on_finished` is pushed exactly once, with the headers `batch-id`, `batch-done`, `batch-dead` and
 /// `batch-cancelled`. Atomic: the batch and all its jobs are stored, or nothing is. A job whose key is in use by an
-/// equal job is a duplicate and is not counted.
+/// equal job is a duplicate and is not counted: the batch does not wait for it. If all jobs are duplicates the batch would end
+/// at once, and is refused; use an `Idempotency-Key` to send a batch again.
 #[utoipa::path(post, path = "/v1/batches", operation_id = "create_batch", tag = "batches",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = CreateBatchRequest,
     responses(
         (status = 201, description = "The batch and its jobs are stored", body = BatchJobsResponse,
             headers(("Location" = String, description = "The batch's path"))),
-        (status = 409, description = "`key-conflict`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`key-conflict`, `batch-of-duplicates`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn create(
     State(queues): State<Queues>,
     by: Granted,
-    Body(request): Body<CreateBatchRequest>,
+    Keyed { key, body: request, .. }: Keyed<CreateBatchRequest>,
 ) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
     let on_finished: Option<OnFinished> = request.on_finished.map(Into::into);
     if let Some(on_finished) = &on_finished {
         by.on_finished(on_finished)?;
@@ -158,18 +195,24 @@ pub async fn create(
     let jobs = parse_queued(&request.jobs, "/jobs")?;
     by.pushes(&jobs)?;
     let new = NewBatch { jobs, on_finished, sealed: request.sealed, owner: by.owner() };
-    let (batch, jobs) = queues.create_batch(new).await.map_err(|error| by.problem(error))?;
-    let lost = |_| Problem::new(Code::Internal, "the batch's id is not a valid header value");
-    let location = HeaderValue::try_from(format!("/v1/batches/{}", batch.id)).map_err(lost)?;
-    let response = BatchJobsResponse { batch: Shown::to(&by, batch.into()), jobs };
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(response)).into_response())
+    let reader = by.clone();
+    let render = render(move |changed: &BatchChanged| {
+        let location = format!("/v1/batches/{}", changed.batch.id);
+        Ok(added(StatusCode::CREATED, &reader, changed)?.at(location))
+    });
+    let told = match &key {
+        None => queues.create_batch(new).await.map(Told::Now),
+        Some(key) => queues.create_batch_once(new, key, kept(&render)).await,
+    };
+    respond(told.map_err(|error| by.problem(error))?, &render)
 }
 
 /// Add jobs to a batch
 ///
 /// Fails if it is sealed. Atomic: all of the jobs are stored, or none.
 #[utoipa::path(post, path = "/v1/batches/{id}/jobs", operation_id = "add_to_batch", tag = "batches",
-    params(("id" = String, Path, description = "The batch")),
+    params(("id" = String, Path, description = "The batch"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = AddToBatchRequest,
     responses(
         (status = 200, description = "The jobs are stored", body = BatchJobsResponse),
@@ -180,14 +223,21 @@ pub async fn add(
     State(queues): State<Queues>,
     by: Granted,
     OfBatch(id): OfBatch,
-    Body(request): Body<AddToBatchRequest>,
-) -> ApiResult<Json<BatchJobsResponse>> {
+    Keyed { key, body: request, .. }: Keyed<AddToBatchRequest>,
+) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
     let jobs = parse_queued(&request.jobs, "/jobs")?;
     by.pushes(&jobs)?;
     by.batch(&queues, &id).await?;
-    let added = queues.add_to_batch(&id, jobs).await;
-    let (batch, jobs) = added.map_err(|error| by.problem(error))?;
-    Ok(Json(BatchJobsResponse { batch: Shown::to(&by, batch.into()), jobs }))
+    let reader = by.clone();
+    let render = render(move |changed: &BatchChanged| added(StatusCode::OK, &reader, changed));
+    let told = match &key {
+        None => queues.add_to_batch(&id, jobs).await.map(Told::Now),
+        Some(key) => queues.add_to_batch_once(&id, jobs, key, kept(&render)).await,
+    };
+    respond(told.map_err(|error| by.problem(error))?, &render)
 }
 
 /// Seal a batch

@@ -1,8 +1,10 @@
 //! Jobs: push, get, change, cancel, browse.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -14,11 +16,12 @@ use crate::http::access::Granted;
 use crate::http::answer;
 use crate::http::body::{Body, optional_payload, present};
 use crate::http::budget::Budget;
+use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{InQueue, OfJob, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::{JobId, QueueName, Timestamp, Visible};
-use crate::queue::{Cancelled, Edit, PushAnswer, Queues};
+use crate::queue::{Cancelled, Edit, Error, PushAnswer, Queues, Told};
 use crate::store::{Filter, Weight as _};
 
 /// The maximum number of jobs in one push.
@@ -43,12 +46,13 @@ pub struct PushResponse {
     deduplicated: bool,
 }
 
-impl PushResponse {
-    fn new(queue: &QueueName, pushed: PushAnswer) -> Self {
-        let PushAnswer { id, state, run_at, deduplicated } = pushed;
-        Self { id, queue: queue.clone(), state, run_at, deduplicated }
+impl From<PushAnswer> for PushResponse {
+    fn from(PushAnswer { id, queue, state, run_at, deduplicated }: PushAnswer) -> Self {
+        Self { id, queue, state, run_at, deduplicated }
     }
+}
 
+impl PushResponse {
     fn status(&self) -> StatusCode {
         if self.deduplicated { StatusCode::OK } else { StatusCode::CREATED }
     }
@@ -59,7 +63,8 @@ impl PushResponse {
 /// Adds a job to a queue, to be delivered now or later. The response is sent once the job is durable. Queues need
 /// not be created first.
 #[utoipa::path(post, path = "/v1/queues/{queue}/jobs", operation_id = "push_job", tag = "jobs",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = String, Path, description = "The queue"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = PushRequest,
     responses(
         (status = 201, description = "The job is stored", body = PushResponse,
@@ -71,16 +76,24 @@ pub async fn push(
     State(queues): State<Queues>,
     by: Granted,
     InQueue(queue): InQueue,
-    Body(request): Body<PushRequest>,
+    Keyed { key, body: request, .. }: Keyed<PushRequest>,
 ) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
     let push = request.into_push()?;
     by.spec(&push.spec)?;
-    let results = queues.push(&queue, vec![push]).await;
-    let missing = || Problem::new(Code::Internal, "the push has no result");
-    let result = results.into_iter().next().ok_or_else(missing)?;
-    let pushed = PushResponse::new(&queue, result.map_err(|error| by.problem(error))?);
-    let location = HeaderValue::try_from(format!("/v1/jobs/{}", pushed.id)).map_err(|_| missing())?;
-    Ok((pushed.status(), [(header::LOCATION, location)], Json(pushed)).into_response())
+    let render = render(move |results: &Vec<Result<PushAnswer, Error>>| {
+        let missing = || Problem::new(Code::Internal, "the push has no result");
+        let result = results.first().cloned().ok_or_else(missing)?;
+        let pushed = PushResponse::from(result.map_err(|error| by.problem(error))?);
+        Ok(Answer::new(pushed.status(), &pushed)?.at(format!("/v1/jobs/{}", pushed.id)))
+    });
+    let told = match &key {
+        None => Told::Now(queues.push(&queue, vec![push]).await),
+        Some(key) => queues.push_once(&queue, vec![push], key, kept(&render)).await?,
+    };
+    respond(told, &render)
 }
 
 /// Jobs to push together.
@@ -147,17 +160,21 @@ pub struct PushBatchResponse {
 /// Push many jobs
 ///
 /// Not atomic: each job succeeds or fails independently of the others. Pointers in problems name the job as well:
-/// `/jobs/3/priority`.
+/// `/jobs/3/priority`. With an `Idempotency-Key` the response is remembered unless every job was refused.
 #[utoipa::path(post, path = "/v1/queues/{queue}/jobs/batch", operation_id = "push_jobs", tag = "jobs",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = String, Path, description = "The queue"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = PushBatchRequest,
     responses((status = 200, description = "One result for each job", body = PushBatchResponse)))]
 pub async fn push_batch(
     State(queues): State<Queues>,
     by: Granted,
     InQueue(queue): InQueue,
-    Body(request): Body<PushBatchRequest>,
-) -> ApiResult<Json<PushBatchResponse>> {
+    Keyed { key, body: request, .. }: Keyed<PushBatchRequest>,
+) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
     if !(1..=BATCH_MAX).contains(&request.jobs.len()) {
         return Err(Problem::field("/jobs", "must be 1 to 1000 jobs"));
     }
@@ -166,13 +183,27 @@ pub async fn push_batch(
         by.spec(&push.spec)?;
         Ok::<_, Problem>(push)
     });
-    let pushed = queues.push(&queue, pushes).await;
-    let results = align(elements, pushed.into_iter()).into_iter().enumerate().map(|(n, result)| {
-        let result = result.and_then(|pushed| pushed.map_err(|error| by.problem(error)));
-        let result = result.map_err(|problem| problem.under(&format!("/jobs/{n}")));
-        result.map(|pushed| PushResponse::new(&queue, pushed)).into()
+    let render = render(move |pushed: &Vec<Result<PushAnswer, Error>>| {
+        let results =
+            align(elements.clone(), pushed.iter().cloned()).into_iter().enumerate().map(|(n, result)| {
+                let result = result.and_then(|pushed| pushed.map_err(|error| by.problem(error)));
+                let result = result.map_err(|problem| problem.under(&format!("/jobs/{n}")));
+                result.map(PushResponse::from).into()
+            });
+        Answer::new(StatusCode::OK, &PushBatchResponse { results: results.collect() })
     });
-    Ok(Json(PushBatchResponse { results: results.collect() }))
+    let told = match &key {
+        None => Told::Now(queues.push(&queue, pushes).await),
+        Some(key) => {
+            let whole = kept(&render);
+            // Where no job was stored or found, nothing took effect.
+            let answer = Arc::new(move |pushed: &Vec<Result<PushAnswer, Error>>| {
+                pushed.iter().any(Result::is_ok).then(|| whole(pushed)).flatten()
+            });
+            queues.push_once(&queue, pushes, key, answer).await?
+        }
+    };
+    respond(told, &render)
 }
 
 /// Get a job

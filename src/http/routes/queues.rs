@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::view::{Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::{Body, Whole, parse};
+use crate::http::keyed::Keyed;
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Scope, Timestamp, Visible};
@@ -328,39 +329,45 @@ pub async fn purge(
 ///
 /// Makes the queue's dead jobs ready again, with their attempts reset, and returns the jobs that were dead-lettered
 /// into it to their original queues, also those that died again here. Each job counts once. Jobs past their `expires_at`
-/// are left where they are.
+/// are left where they are. A repeat with the same `Idempotency-Key` goes on where the first call was interrupted, and
+/// returns the same number once that is over.
 #[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")), request_body = RedriveRequest,
+    params(("queue" = String, Path, description = "The queue"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
+    request_body = RedriveRequest,
     responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
 pub async fn redrive(
     State(queues): State<Queues>,
     by: Granted,
     InQueue(queue): InQueue,
-    Body(request): Body<RedriveRequest>,
+    Keyed { key, body: request, .. }: Keyed<RedriveRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     if request.state.is_some_and(|state| state != Visible::Dead) {
         return Err(Problem::field("/state", "must be dead"));
     }
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
-    let affected = queues.redrive(&queue, range, &by.caller).await?;
+    let affected = queues.redrive(&queue, range, &by.caller, key.as_ref()).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 
 /// Replay finished jobs
 ///
 /// Pushes copies of done jobs from the queue's history, which is not changed. Without `to`, all that was committed before
-/// the call is repeated, and what the call itself pushes is not.
+/// the call is repeated, and what the call itself pushes is not. A repeat with the same `Idempotency-Key` goes on
+/// where the first call was interrupted, and returns the same number once that is over.
 #[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")), request_body = ReplayRequest,
+    params(("queue" = String, Path, description = "The queue"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
+    request_body = ReplayRequest,
     responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]
 pub async fn replay(
     State(queues): State<Queues>,
     by: Granted,
     InQueue(queue): InQueue,
-    Body(request): Body<ReplayRequest>,
+    Keyed { key, body: request, .. }: Keyed<ReplayRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
-    let affected = queues.replay(&queue, range, &by.caller).await?;
+    let affected = queues.replay(&queue, range, &by.caller, key.as_ref()).await?;
     Ok(Json(AffectedResponse { affected }))
 }
 

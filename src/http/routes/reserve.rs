@@ -1,6 +1,7 @@
 //! Delivery: reserve and pop.
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,7 @@ use crate::http::access::Granted;
 use crate::http::answer;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
+use crate::http::keyed::{self, Answer, Keyed, kept, render};
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
 use crate::http::waiting::Waiting;
@@ -174,10 +176,11 @@ pub struct PopResponse {
 
 /// Pop jobs
 ///
-/// Reserves and commits jobs in one step: at-most-once delivery. If the response is lost, its jobs are lost; use
-/// reserve if that matters.
+/// Reserves and commits jobs in one step: at-most-once delivery. If the response is lost, its jobs are lost, unless the call is
+/// repeated with the same `Idempotency-Key`; use reserve if that matters. Without jobs the response is not remembered.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pop", operation_id = "pop_jobs", tag = "work",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = String, Path, description = "The queue"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = PopRequest,
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = PopResponse)))]
 pub async fn pop(
@@ -186,12 +189,27 @@ pub async fn pop(
     waiting: Waiting,
     by: Granted,
     InQueue(queue): InQueue,
-    Body(request): Body<PopRequest>,
+    Keyed { key, body: request, .. }: Keyed<PopRequest>,
 ) -> ApiResult<Response> {
+    if let Some(key) = &key {
+        budget.check()?; // what it was answered may be large
+        if let Some(text) = queues.recalled_jobs(key).await? {
+            return keyed::repeated(&text);
+        }
+    }
     let PopRequest { count, wait_ms } = request;
     let place = waiting.place(wait_ms > 0);
     let (may_wait, credential, room) = (place.is_some(), by.credential.clone(), budget.room());
-    let jobs = queues.pop(PopAsk { queue, count, wait_ms, may_wait, credential, room }).await?;
+    let ask = PopAsk { queue, count, wait_ms, may_wait, credential, room };
+    let (rules, now) = (queues.rules(), queues.now()?);
+    if let Some(key) = &key {
+        let render = render(move |jobs: &Vec<Job>| {
+            let jobs = jobs.iter().map(|job| JobView::new(job.clone(), &rules, now)).collect();
+            Answer::new(StatusCode::OK, &PopResponse { jobs })
+        });
+        return keyed::respond(queues.pop_once(ask, key, kept(&render)).await?, &render);
+    }
+    let jobs = queues.pop(ask).await?;
     let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
     let (rules, now) = (queues.rules(), queues.now()?);
     Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), held))

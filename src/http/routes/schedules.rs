@@ -11,11 +11,12 @@ use super::view::{Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
-use crate::http::params::{Idempotency, IfMatch, Named, Query, cursor};
+use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
+use crate::http::params::{IfMatch, Named, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
 use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Scope, Timestamp};
-use crate::queue::{Precondition, Queues};
+use crate::queue::{Precondition, Queues, Told};
 
 /// How many of the next occurrences are shown.
 const NEXT_SHOWN: usize = 5;
@@ -216,10 +217,10 @@ pub async fn delete(
 ///
 /// Pushes its job at once, also while it is paused; the next occurrences are not affected. If `overlap` is `skip`
 /// and the job of the last run is unfinished, nothing is pushed and the response has `skipped`. A retry with the same
-/// `Idempotency-Key` returns the first run as long as that is among the last ten; without a key it is another run.
+/// `Idempotency-Key` returns the first run; without a key it is another run.
 #[utoipa::path(post, path = "/v1/schedules/{name}/run", operation_id = "run_schedule", tag = "schedules",
     params(("name" = String, Path, description = "The schedule"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes the request idempotent")),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     responses(
         (status = 200, description = "The run", body = ScheduleRunResponse),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
@@ -228,11 +229,21 @@ pub async fn run(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<ScheduleName>,
-    Idempotency(key): Idempotency,
-    _: Body<Nothing>,
-) -> ApiResult<Json<ScheduleRunResponse>> {
+    Keyed { key, sent, body: Nothing {} }: Keyed<Nothing>,
+) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
     let precondition = by.schedule_to_start(&queues, &name).await?;
-    Ok(Json(queues.run_schedule(&name, key.as_ref(), precondition).await?.into()))
+    let render =
+        render(|run: &ScheduleRun| Answer::new(StatusCode::OK, &ScheduleRunResponse::from(run.clone())));
+    let told = match (&key, &sent) {
+        (Some(key), Some(sent)) => {
+            queues.run_schedule_once(&name, (key, sent), precondition, kept(&render)).await?
+        }
+        _ => Told::Now(queues.run_schedule(&name, precondition).await?),
+    };
+    respond(told, &render)
 }
 
 /// Pause a schedule

@@ -2,6 +2,8 @@
 //! write it first and conflict there: one goes on, the others retry after a random pause, and so the counts add up and
 //! the callback is pushed once, across all servers.
 
+mod document;
+
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
@@ -10,22 +12,27 @@ use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
-use crate::job::batch::{Endings, Finish};
+use crate::job::batch::{Endings, Finish, only_duplicates};
 use crate::job::push::Room;
-use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::answers;
+use crate::store::mongo::batches::document::{
+    from_batch, from_result, number, result_id, to_batch, to_result,
+};
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each, write_raw};
 use crate::store::mongo::indexes::Rare;
-use crate::store::mongo::jobs::document::{Row, date, put_json, readable};
+use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{
-    BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, Store as _, StoreError,
+    BatchChange, BatchChanged, BatchDenied, Batches, CalledBack, Keyed, Once, PageBuilder, Result,
+    Store as _, StoreError,
 };
 
 #[async_trait]
@@ -205,9 +212,38 @@ enum What {
 }
 
 type Changed = Result<BatchChanged, BatchDenied>;
+type ChangedOnce = Result<Once<BatchChanged>, BatchDenied>;
 
 /// Changes a batch and stores its new jobs in one transaction.
 async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> Changed {
+    match change_in_one(mongo, what, jobs, rules, None).await? {
+        Once::Now(changed, _) => Ok(changed),
+        Once::Before(_) => Err(StoreError::internal("a batch was changed by a call without a key").into()),
+    }
+}
+
+/// The same together with the answer of the call, unless it was answered before.
+pub async fn change_once(
+    mongo: &Mongo,
+    change: BatchChange,
+    jobs: &[NewJob],
+    rules: &Rules,
+    keyed: &Keyed<BatchChanged>,
+) -> ChangedOnce {
+    let what = match change {
+        BatchChange::Create(batch) => What::Create(batch),
+        BatchChange::Add(id) => What::Add(id),
+    };
+    change_in_one(mongo, &what, jobs, rules, Some(keyed)).await
+}
+
+async fn change_in_one(
+    mongo: &Mongo,
+    what: &What,
+    jobs: &[NewJob],
+    rules: &Rules,
+    keyed: Option<&Keyed<BatchChanged>>,
+) -> ChangedOnce {
     let end = mongo.connection.end();
     let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
     limited.retain(|queue| rules.max_jobs(queue).is_some());
@@ -219,7 +255,10 @@ async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> C
         Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
     });
     let (_locks, room) = counting.await?;
-    transaction::until(mongo, end).run(Change { what, jobs, room, rules }).await.map_err(StoreError::from)?
+    transaction::until(mongo, end)
+        .run(Change { what, jobs, room, rules, keyed })
+        .await
+        .map_err(StoreError::from)?
 }
 
 /// A batch is created, added to or sealed.
@@ -232,13 +271,19 @@ struct Change<'a> {
     jobs: &'a [NewJob],
     room: Room,
     rules: &'a Rules,
+    keyed: Option<&'a Keyed<BatchChanged>>,
 }
 
 impl Transaction for Change<'_> {
-    type Done = Changed;
+    type Done = ChangedOnce;
 
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Changed>, TxError> {
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<ChangedOnce>, TxError> {
         let Self { what, jobs, rules, .. } = self;
+        if let Some(keyed) = self.keyed
+            && let Some(before) = answers::find(&keyed.call, tx).await?
+        {
+            return Ok(Verdict::Commit(Ok(Once::Before(before))));
+        }
         let mut room = self.room.clone();
         let mut batch = match lock(what, jobs.len() as u64, tx).await? {
             Ok(batch) => batch,
@@ -254,6 +299,9 @@ impl Transaction for Change<'_> {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
         };
+        if let (What::Create(_), Some(first)) = (&*what, only_duplicates(&pushed)) {
+            return Ok(Verdict::Abort(Err(BatchDenied::OnlyDuplicates(first.clone()))));
+        }
         let counts = (jobs.len() as u64, resolved.stored() as u64);
         let callback = settle(what, &mut batch, counts, rules, tx).await?;
         if let Some(callback) = &callback {
@@ -263,7 +311,12 @@ impl Transaction for Change<'_> {
         lines.write(tx).await?;
         push::write(resolved, tx).await?;
         let callback = callback.as_ref().map(CalledBack::from);
-        Ok(Verdict::Commit(Ok(BatchChanged { batch, pushed, callback })))
+        let changed = BatchChanged { batch, pushed, callback };
+        let answer = self.keyed.and_then(|keyed| Some((keyed, keyed.answered(&changed)?)));
+        if let Some((keyed, answer)) = &answer {
+            answers::keep(&keyed.call, answer, tx).await?;
+        }
+        Ok(Verdict::Commit(Ok(Once::Now(changed, answer.map(|(_, answer)| answer)))))
     }
 }
 
@@ -415,73 +468,4 @@ async fn insert_new(collection: &Collection<Stored>, documents: Vec<Stored>) -> 
         Some(refused) => Err(StoreError::internal(refused.message)),
         None => Ok(()),
     }
-}
-
-fn number(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn from_batch(batch: &Batch) -> Result<Document> {
-    let Endings { done, dead, cancelled } = batch.endings;
-    let mut document = doc! {
-        "_id": batch.id.as_str(), "sealed": batch.sealed, "pending": number(batch.pending),
-        "done": number(done), "dead": number(dead), "cancelled": number(cancelled),
-        "created_at": date(batch.created_at), "callback": batch.callback.as_str(),
-    };
-    for (name, at) in [("finished_at", batch.finished_at), ("purge_at", batch.purge_at)] {
-        document.extend(at.map(|at| (name.to_owned(), date(at).into())));
-    }
-    document.extend(batch.owner.as_ref().map(|owner| ("owner".to_owned(), owner.as_str().into())));
-    // As text: the payload in it must come back as it is.
-    let text =
-        batch.on_finished.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::internal)?;
-    document.extend(text.map(|text| ("on_finished".to_owned(), text.into())));
-    Ok(document)
-}
-
-fn to_batch(document: &Document) -> Result<Batch> {
-    let row = Row(document);
-    let count = |field: &str| row.number::<i64>(field).map(|count| u64::try_from(count).unwrap_or(0));
-    Ok(Batch {
-        id: row.text("_id")?,
-        sealed: document.get_bool("sealed").map_err(|_| row.fault("sealed"))?,
-        pending: count("pending")?,
-        endings: Endings { done: count("done")?, dead: count("dead")?, cancelled: count("cancelled")? },
-        created_at: row.time("created_at")?.ok_or_else(|| row.fault("created_at"))?,
-        finished_at: row.time("finished_at")?,
-        purge_at: row.time("purge_at")?,
-        callback: row.text("callback")?,
-        on_finished: row.some("on_finished", |row, field| {
-            let text = document.get_str(field).ok();
-            text.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| row.fault(field))
-        })?,
-        owner: row.some("owner", Row::text)?,
-    })
-}
-
-/// Tokens have no slash, so that no two pairs of batch and job share an id.
-fn result_id(batch: &BatchId, job: &JobId) -> String {
-    format!("{batch}/{job}")
-}
-
-fn from_result(batch: &BatchId, result: &BatchResult) -> Document {
-    let mut document = doc! {
-        "_id": result_id(batch, &result.id), "batch": batch.as_str(), "job": result.id.as_str(),
-        "queue": result.queue.as_str(), "state": result.state.as_str(), "finished_at": date(result.finished_at),
-    };
-    if let Some(result) = &result.result {
-        put_json(&mut document, "result", result);
-    }
-    document
-}
-
-fn to_result(document: &Document) -> Result<BatchResult> {
-    let row = Row(document);
-    Ok(BatchResult {
-        id: row.text("job")?,
-        queue: row.text("queue")?,
-        state: row.text::<Ending>("state")?,
-        result: row.json("result")?,
-        finished_at: row.time("finished_at")?.ok_or_else(|| row.fault("finished_at"))?,
-    })
 }

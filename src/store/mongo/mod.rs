@@ -17,9 +17,11 @@
 //! | `access` | API keys |
 //! | `revision` | whether what servers remember has changed |
 //! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
+//! | `answers`, `keyed` | what other keyed calls were answered, and these calls |
 //! | `transfer` | all of it, from and to another store |
 
 mod access;
+mod answers;
 mod batches;
 mod cache;
 mod client;
@@ -27,6 +29,7 @@ mod clock;
 mod figures;
 mod indexes;
 mod jobs;
+mod keyed;
 mod keyed_mutex;
 mod migrate;
 mod prune;

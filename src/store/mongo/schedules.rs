@@ -11,6 +11,7 @@ use crate::job::{Schedule, ScheduleName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
+use crate::store::mongo::answers;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write_raw};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
@@ -19,7 +20,9 @@ use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::settings::valid_version;
-use crate::store::{Fired, Firing, ListedSchedule, Result, Saved, Schedules, Store as _, StoreError, chain};
+use crate::store::{
+    Fired, Firing, Keyed, ListedSchedule, Once, Result, Saved, Schedules, Store as _, StoreError, chain,
+};
 
 #[async_trait]
 impl Schedules for Mongo {
@@ -148,11 +151,23 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
 
 /// Fires in a transaction.
 async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
+    match fire_in_one(mongo, firing, None).await? {
+        Once::Now(fired, _) => Ok(fired),
+        Once::Before(_) => Err(StoreError::internal("a schedule was fired by a call without a key")),
+    }
+}
+
+/// The same together with the answer of the call, unless it was answered before.
+pub async fn fire_once(mongo: &Mongo, firing: &Firing, keyed: &Keyed<Fired>) -> Result<Once<Fired>> {
+    fire_in_one(mongo, firing, Some(keyed)).await
+}
+
+async fn fire_in_one(mongo: &Mongo, firing: &Firing, keyed: Option<&Keyed<Fired>>) -> Result<Once<Fired>> {
     let end = mongo.connection.end();
     let lines = firing.job.iter().filter_map(push::line);
     let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(lines).await) });
     let _locks = locks.await?;
-    Ok(transaction::until(mongo, end).run(Fire(firing)).await?)
+    Ok(transaction::until(mongo, end).run(Fire { firing, keyed }).await?)
 }
 
 /// A schedule's run is remembered, and its job stored.
@@ -160,13 +175,36 @@ async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
 /// Idempotence: the firing is guarded by the `rev` of the schedule that was read, which it replaces, so that of all
 /// attempts on all servers one stores the job. After an unknown outcome the next call finds another `rev`, and the
 /// schedule remembers the run, by which [`Firing::found_in`] knows whether it was this firing.
-struct Fire<'a>(&'a Firing);
+struct Fire<'a> {
+    firing: &'a Firing,
+    keyed: Option<&'a Keyed<Fired>>,
+}
 
 impl Transaction for Fire<'_> {
-    type Done = Fired;
+    type Done = Once<Fired>;
 
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Fired>, TxError> {
-        let firing = self.0;
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Once<Fired>>, TxError> {
+        if let Some(keyed) = self.keyed
+            && let Some(before) = answers::find(&keyed.call, tx).await?
+        {
+            return Ok(Verdict::Commit(Once::Before(before)));
+        }
+        let (fired, is_new) = match self.fire(tx).await? {
+            Verdict::Commit(fired) => (fired, true),
+            Verdict::Abort(fired) => (fired, false),
+        };
+        let answer = self.keyed.filter(|_| is_new).and_then(|keyed| Some((keyed, keyed.answered(&fired)?)));
+        if let Some((keyed, answer)) = &answer {
+            answers::keep(&keyed.call, answer, tx).await?;
+        }
+        let once = Once::Now(fired, answer.map(|(_, answer)| answer));
+        Ok(if is_new { Verdict::Commit(once) } else { Verdict::Abort(once) })
+    }
+}
+
+impl Fire<'_> {
+    async fn fire(&self, tx: &mut Tx<'_>) -> Result<Verdict<Fired>, TxError> {
+        let firing = self.firing;
         let all = tx.collection(SCHEDULES);
         let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(tx.session()).await?;
         let Some(mut schedule) = found.as_deref().map(parse).transpose()? else {

@@ -232,7 +232,7 @@ fn kind_of(memo: &Memo) -> MemoKind {
     }
 }
 
-/// What is remembered, by the ids of its documents. Among the requests stand the words of servers that are alive, and among the
+/// What is remembered, by the ids of its documents. Among the requests stand the words of servers that are alive and the answers of calls, and among the
 /// limits those of queues without a rate.
 async fn export_memos(
     mongo: &Mongo,
@@ -243,7 +243,8 @@ async fn export_memos(
     let mut filter = doc! { "_id": { "$gt": after.map(Memo::id).unwrap_or_default() } };
     match kind {
         MemoKind::Receipts => {}
-        MemoKind::Requests => drop(filter.insert("digest", doc! { "$exists": true })),
+        // Those of reserves: others have an answer, and no claim.
+        MemoKind::Requests => drop(filter.insert("claim", doc! { "$exists": true })),
         MemoKind::Deliveries => drop(filter.insert("recent", doc! { "$exists": true })),
     }
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);

@@ -11,7 +11,9 @@ use crate::store::sqlite::jobs::children::{self, Fate};
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, StoreError};
+use crate::store::{
+    BatchChange, BatchChanged, BatchDenied, Batches, CalledBack, PageBuilder, Result, StoreError,
+};
 
 #[async_trait]
 impl Batches for SqliteStore {
@@ -21,8 +23,8 @@ impl Batches for SqliteStore {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        let rules = rules.clone();
-        self.writer.run(move |tx, now| change(tx, batch.clone(), &jobs, &rules, now)).await?
+        let (rules, create) = (rules.clone(), BatchChange::Create(Box::new(batch)));
+        self.writer.run(move |tx, now| change_by(tx, &create, &jobs, &rules, now)).await?
     }
 
     async fn add_to_batch(
@@ -31,20 +33,15 @@ impl Batches for SqliteStore {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        let (id, rules) = (id.clone(), rules.clone());
-        let add = move |tx: &Tx<'_>, now| match get(tx, &id)? {
-            None => Ok(Err(BatchDenied::Unknown)),
-            Some(batch) if batch.sealed => Ok(Err(BatchDenied::Sealed)),
-            Some(batch) => change(tx, batch, &jobs, &rules, now),
-        };
-        self.writer.run(add).await?
+        let (rules, add) = (rules.clone(), BatchChange::Add(id.clone()));
+        self.writer.run(move |tx, now| change_by(tx, &add, &jobs, &rules, now)).await?
     }
 
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
         let (id, rules) = (id.clone(), rules.clone());
         let seal = move |tx: &Tx<'_>, now| match get(tx, &id)? {
             None => Ok(Err(BatchDenied::Unknown)),
-            Some(batch) => change(tx, Batch { sealed: true, ..batch }, &[], &rules, now),
+            Some(batch) => change(tx, Batch { sealed: true, ..batch }, false, &[], &rules, now),
         };
         self.writer.run(seal).await?
     }
@@ -124,10 +121,29 @@ pub fn count(
     }
 }
 
+/// Creates a batch, or adds to one that is not sealed.
+pub fn change_by(
+    tx: &Tx<'_>,
+    by: &BatchChange,
+    jobs: &[NewJob],
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
+    match by {
+        BatchChange::Create(batch) => change(tx, (**batch).clone(), true, jobs, rules, now),
+        BatchChange::Add(id) => match get(tx, id)? {
+            None => Ok(Err(BatchDenied::Unknown)),
+            Some(batch) if batch.sealed => Ok(Err(BatchDenied::Sealed)),
+            Some(batch) => change(tx, batch, false, jobs, rules, now),
+        },
+    }
+}
+
 /// Returns the batch as it is to be, with more jobs, unless one of these is refused.
 fn change(
     tx: &Tx<'_>,
     mut batch: Batch,
+    is_new: bool,
     jobs: &[NewJob],
     rules: &Rules,
     now: Timestamp,
@@ -136,6 +152,9 @@ fn change(
         Ok(fates) => fates,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
+    if is_new && let Some(first) = children::only_duplicates(&fates) {
+        return Ok(Err(BatchDenied::OnlyDuplicates(first)));
+    }
     let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;
     batch.pending += pushed.iter().filter(|child| !child.deduplicated).count() as u64;
     let callback = end_if_over(tx, &mut batch, rules, now)?;

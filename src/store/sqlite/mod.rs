@@ -23,6 +23,7 @@ use super::{Result, Signals, Store, StoredKeys, TokenSecret};
 use crate::job::Timestamp;
 
 mod access;
+mod answers;
 mod batches;
 mod clock;
 mod fault;

@@ -163,7 +163,7 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
 }
 
 /// Stores the job and what the schedule is then.
-fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
+pub fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
     let Some(mut schedule) = find(tx, &firing.name)?.filter(|schedule| schedule.rev == firing.seen) else {
         return Ok(Fired::Conflict);
     };

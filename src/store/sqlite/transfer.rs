@@ -190,7 +190,7 @@ fn export_memos(
     };
     let behind = match kind {
         MemoKind::Receipts => "WHERE (job, claim) > (?1, ?2) ORDER BY job, claim",
-        MemoKind::Requests => "WHERE id > ?1 AND ?2 = '' ORDER BY id",
+        MemoKind::Requests => "WHERE id > ?1 AND ?2 = '' AND claim <> '' ORDER BY id",
         MemoKind::Deliveries => "WHERE queue > ?1 AND ?2 = '' ORDER BY queue",
     };
     let mut all = db.prepare_cached(&format!("{} {behind} LIMIT ?3", columns(kind)))?;

@@ -133,13 +133,16 @@ fn missing_callbacks(case: &Case<'_, '_>, findings: &mut Findings) {
 /// Once all is drained no job of a batch is pending, and all of them were counted.
 fn batch_counts(case: &Case<'_, '_>, findings: &mut Findings) {
     let mut members: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut named = BTreeSet::new();
     for push in &case.facts.pushes {
         let Origin::Member { batch: Some(batch) } = push.origin else { continue };
         let (certain, possible) = members.entry(batch).or_default();
         match push.fate {
-            Fate::Done(_) if push.id().is_some_and(|(_, is_duplicate)| !is_duplicate) => {
-                *certain += 1;
-                *possible += 1;
+            Fate::Done(_) => {
+                // The repeat of a call with an `Idempotency-Key` names the same jobs.
+                let new = push.id().filter(|(id, is_duplicate)| !is_duplicate && named.insert((batch, *id)));
+                *certain += u64::from(new.is_some());
+                *possible += u64::from(new.is_some());
             }
             Fate::Unknown => *possible += 1,
             _ => {}

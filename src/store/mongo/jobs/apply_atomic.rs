@@ -26,7 +26,7 @@ use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Sto
 const TOGETHER: usize = 100;
 
 /// The result of a transaction.
-enum Written {
+pub enum Written {
     /// All of it is stored.
     Done(Together),
     /// A conflict: a job is not as it was read. Nothing was stored.
@@ -37,7 +37,7 @@ enum Written {
 
 /// What was stored together with the plans.
 #[derive(Default)]
-struct Together {
+pub struct Together {
     /// For each plan, the jobs that it pushed.
     pushed: Vec<Vec<Child>>,
     /// The callbacks of batches that ended.
@@ -47,6 +47,17 @@ struct Together {
 }
 
 impl Together {
+    /// The results of the plans that were carried out, with their places.
+    pub fn applied(mut self, plans: &[(usize, Plan)]) -> Vec<(usize, Applied)> {
+        let pushed = std::mem::take(&mut self.pushed);
+        let applied = |((n, plan), pushed): (&(usize, Plan), Vec<Child>)| {
+            let callback = plan.finish().and_then(|finish| self.callbacks.remove(&finish.batch));
+            let unblocked = self.next_of(plan).iter().map(groups::Next::arrival).collect();
+            (*n, Applied { unblocked, ..plan.applied(pushed, callback) })
+        };
+        plans.iter().zip(pushed).map(applied).collect()
+    }
+
     /// Takes out whose turn has come with this plan.
     fn next_of(&mut self, plan: &Plan) -> Option<groups::Next> {
         let vacated = plan.vacated().filter(|vacated| vacated.was_first)?;
@@ -138,11 +149,9 @@ impl Writer<'_> {
     /// Records the results that are certain.
     fn conclude(&mut self, plans: Vec<(usize, Plan)>, written: Result<Written, Failed>) -> Result<()> {
         match written {
-            Ok(Written::Done(mut together)) => {
-                for ((n, plan), pushed) in plans.into_iter().zip(std::mem::take(&mut together.pushed)) {
-                    let callback = plan.finish().and_then(|finish| together.callbacks.remove(&finish.batch));
-                    let unblocked = together.next_of(&plan).iter().map(groups::Next::arrival).collect();
-                    self.answers[n] = Some(Ok(Applied { unblocked, ..plan.applied(pushed, callback) }));
+            Ok(Written::Done(together)) => {
+                for (n, applied) in together.applied(&plans) {
+                    self.answers[n] = Some(Ok(applied));
                 }
             }
             Ok(Written::Stale) => {} // plan again
@@ -171,10 +180,10 @@ impl Writer<'_> {
 /// it. What is stored beside the jobs (receipts, pushes, counts of batches, callbacks, whose turn has come) is stored
 /// with them or not at all, and the receipt keeps the ids of what was pushed: a repeat at any server gets
 /// its result from it.
-struct CarryOut<'a> {
-    plans: &'a mut [(usize, Plan)],
-    room: Room,
-    rules: &'a Rules,
+pub struct CarryOut<'a> {
+    pub plans: &'a mut [(usize, Plan)],
+    pub room: Room,
+    pub rules: &'a Rules,
 }
 
 impl Transaction for CarryOut<'_> {

@@ -11,10 +11,12 @@
 //! | `unreadable` | jobs that another program spoiled |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
+//! | `push_once`, `apply_once` | pushes and changes of calls with an `Idempotency-Key`, with their answers |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
 mod apply;
 mod apply_atomic;
+pub mod apply_once;
 mod claim;
 mod claim_limited;
 pub mod document;
@@ -25,6 +27,7 @@ mod head;
 mod payload;
 mod plan;
 pub mod push;
+pub mod push_once;
 pub mod query;
 pub mod receipts;
 mod stocked;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::job::batch;
 use crate::job::push::{self as rule, Decision, Holder, PushRefused, Room};
 use crate::job::transition::Next;
 use crate::job::{Child, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp};
@@ -78,6 +79,15 @@ pub fn check(
         });
     }
     Ok(Ok(fates))
+}
+
+/// Returns the first of the jobs that are there already, if all are.
+pub fn only_duplicates(fates: &[Fate]) -> Option<JobId> {
+    let there = fates.iter().map(|fate| match fate {
+        Fate::Exists(child) => Some(child.clone()),
+        Fate::Store => None,
+    });
+    batch::only_duplicates(&there.collect::<Option<Vec<Child>>>()?).cloned()
 }
 
 /// Stores those that are to be stored.

@@ -1,0 +1,417 @@
+//! Calls with an `Idempotency-Key` that create or take something, but for reserves: each takes effect once, and a repeat gets
+//! its answer, at whichever server. The store keeps the answer with the effect, in one transaction.
+//!
+//! Empty and refused calls are not remembered: nothing took effect.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::meter::Event;
+use super::once::TURN_WAIT;
+use super::push::{self, Prepared};
+use super::quotas::Places;
+use super::{Error, IdempotencyKey, NewPush, PopAsk, PushAnswer, Queues, Result, Room};
+use crate::faults;
+use crate::job::state::Verb;
+use crate::job::transition::Operation;
+use crate::job::{Claim, Job, JobId, NewJob, QueueName, State, Timestamp};
+use crate::store::hold;
+use crate::store::{
+    Answering, Applied, Change, Denied, Keyed, KeyedCall, Once, Pushed, Recalled, StoreError,
+};
+
+/// The most bytes of jobs that a keyed pop takes, though a single job may have more: its answer is stored.
+const POP_BYTES: usize = 16 << 20;
+
+/// After which pauses a keyed pop that found nothing looks again what became of one that is in flight, in milliseconds.
+const POPPING_PAUSES_MS: [u64; 6] = [20, 40, 80, 160, 320, 640];
+
+/// What tells a call with an `Idempotency-Key` from others, and a repeat of it from another call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallKey {
+    pub(super) id: String,
+    digest: [u8; 32],
+}
+
+impl IdempotencyKey {
+    /// Returns this key for a call of this method and path; `digest` is equal where two calls say the same.
+    pub fn call(&self, method: &str, path: &str, digest: [u8; 32]) -> CallKey {
+        let (client, text) = self.parts();
+        let mut hash = Sha256::new();
+        for part in [client, method, path, text] {
+            hash.update(part);
+            hash.update([0]); // no part has it
+        }
+        CallKey { id: format!("={}", URL_SAFE_NO_PAD.encode(hash.finalize())), digest }
+    }
+}
+
+/// What a keyed call has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told<T> {
+    /// It came to this now, and nothing is remembered: nothing took effect.
+    Now(T),
+    /// Its answer: that of this very call, or of an earlier one.
+    Answer(String),
+}
+
+/// Returns the answer of an earlier call, which must have said the same.
+pub(super) fn answer_of(recalled: Recalled) -> Result<String> {
+    match recalled {
+        Recalled::Answer(answer) => Ok(answer),
+        Recalled::Different => Err(Error::IdempotencyKeyReused),
+    }
+}
+
+impl Queues {
+    /// Returns what this call was answered before, if it was.
+    pub async fn recalled(&self, key: &CallKey) -> Result<Option<String>> {
+        let recalled = self.0.store.recall(&self.keyed_call(key)?).await?;
+        recalled.map(answer_of).transpose()
+    }
+
+    /// The same where the answer has jobs: it may be large, and any number of repeats may come at once.
+    pub async fn recalled_jobs(&self, key: &CallKey) -> Result<Option<String>> {
+        let turn = tokio::time::timeout(TURN_WAIT, self.0.repeats.acquire()).await;
+        let _turn = turn.map_err(|_| Error::RequestPending)?;
+        self.recalled(key).await
+    }
+
+    fn keyed_call(&self, key: &CallKey) -> Result<KeyedCall> {
+        let until = self.now()?.plus_ms(self.options().idempotency_ttl_ms);
+        Ok(KeyedCall { id: key.id.clone(), digest: key.digest, until })
+    }
+
+    /// Returns what a store needs to remember the answer of a call.
+    pub(super) fn keyed<T>(&self, key: &CallKey, answer: Answering<T>) -> Result<Keyed<T>> {
+        Ok(Keyed { call: self.keyed_call(key)?, answer })
+    }
+
+    /// Returns what a call is told; `note` is done where it took effect now.
+    pub(super) fn told<T>(once: Once<T>, place: Places, note: impl FnOnce(&T)) -> Result<Told<T>> {
+        match once {
+            Once::Now(done, Some(answer)) => {
+                place.keep_all(); // counted by its record from here on
+                note(&done);
+                Ok(Told::Answer(answer))
+            }
+            Once::Now(done, None) => Ok(Told::Now(done)),
+            Once::Before(recalled) => answer_of(recalled).map(Told::Answer),
+        }
+    }
+
+    /// Does a keyed call in a task that outlives its client.
+    pub(super) async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let lost = |error| Err(StoreError::internal(error).into());
+        self.in_time(hold::spawn(work)).await?.unwrap_or_else(lost)
+    }
+
+    /// Like [`push`](Self::push), with all that is stored in one transaction.
+    pub async fn push_once(
+        &self,
+        queue: &QueueName,
+        pushes: Vec<NewPush>,
+        key: &CallKey,
+        answer: Answering<Vec<Result<PushAnswer>>>,
+    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+        let place = self.admit_request(&key.id).await?;
+        let Prepared { jobs, refusals, mut places, named } = self.prepare(queue, pushes).await?;
+        if jobs.is_empty() {
+            return Ok(Told::Now(push::in_places(refusals, Vec::new())));
+        }
+        let facts: Vec<_> = jobs.iter().map(push::facts).collect();
+        let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
+        let results = move |pushed: &Vec<Pushed>| {
+            let each = pushed.iter().cloned().zip(facts.iter().cloned());
+            push::in_places(
+                refusals.clone(),
+                each.map(|(pushed, facts)| push::answer(pushed, facts)).collect(),
+            )
+        };
+        let results = Arc::new(results);
+        let (this, rendered) = (self.clone(), results.clone());
+        let keyed = self.keyed(key, Arc::new(move |pushed: &Vec<Pushed>| answer(&rendered(pushed))))?;
+        self.to_the_end(async move {
+            let once = this.0.store.push_once(jobs, &this.rules(), keyed).await?;
+            faults::point("keyed.stored").await;
+            let told = Self::told(once, place, |pushed| {
+                let stored = |pushed: &Pushed| matches!(pushed, Pushed::Created | Pushed::Blocked);
+                let kept: Vec<Result<()>> = pushed
+                    .iter()
+                    .map(|pushed| stored(pushed).then_some(()).ok_or(Error::Overloaded))
+                    .collect();
+                places.keep_stored(&named, &kept);
+                this.note_stored(first_expiry, &results(pushed));
+            })?;
+            Ok(match told {
+                Told::Now(pushed) => Told::Now(results(&pushed)),
+                Told::Answer(answer) => Told::Answer(answer),
+            })
+        })
+        .await
+    }
+
+    /// Counts jobs that were pushed by a keyed call, and wakes waiters for them.
+    fn note_stored(&self, first_expiry: Option<Timestamp>, results: &[Result<PushAnswer>]) {
+        let mut notes = self.meter().notes();
+        for pushed in results.iter().flatten().filter(|pushed| !pushed.deduplicated) {
+            notes.count(&pushed.queue, Event::Pushed);
+            if pushed.state.stored() == State::Ready {
+                self.announce(&pushed.queue, pushed.run_at);
+            }
+        }
+        drop(notes);
+        if let Some(expires_at) = first_expiry {
+            self.note_deadline(expires_at);
+        }
+    }
+
+    /// Like [`pop`](Self::pop): the jobs are taken away in one transaction with the answer that has them. Where the call was
+    /// answered before, or is by another server meanwhile, what was claimed is given back.
+    pub async fn pop_once(
+        &self,
+        ask: PopAsk,
+        key: &CallKey,
+        answer: Answering<Vec<Job>>,
+    ) -> Result<Told<Vec<Job>>> {
+        let place = self.admit_request(&key.id).await?;
+        let claim = Claim::of_call(&key.id);
+        let (render, answer) = (answer, Arc::default());
+        let once = PopOnce { claim: claim.clone(), key: key.clone(), render, answer };
+        let queue = ask.queue.clone();
+        let popped = self.pop_by(ask.bounded(), Some(once.clone())).await?;
+        let told = match once.answer.get() {
+            Some(answer) => Some(answer.clone()?),
+            None => self.popped_by_another(key, &[queue], &claim).await?,
+        };
+        Ok(match told {
+            Some(answer) => {
+                place.keep_all();
+                Told::Answer(answer)
+            }
+            None => Told::Now(popped),
+        })
+    }
+
+    /// Returns the answer of the same call, where one that ran beside this, which found nothing, has the jobs. What is in flight is
+    /// known by its claim: it holds jobs, or they are gone and it is answered, or it has given them back.
+    async fn popped_by_another(
+        &self,
+        key: &CallKey,
+        queue: &[QueueName],
+        claim: &Claim,
+    ) -> Result<Option<String>> {
+        for pause in POPPING_PAUSES_MS {
+            let in_flight = !self.0.store.held(queue, claim).await?.is_empty();
+            let answer = self.recalled_jobs(key).await?;
+            if answer.is_some() || !in_flight {
+                return Ok(answer);
+            }
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        Err(Error::RequestPending)
+    }
+
+    /// Takes away the jobs that a keyed pop has claimed. Returns those that were claimed: the answer is in `once`.
+    pub(super) async fn finish_pop_once(&self, jobs: Vec<Job>, once: PopOnce) -> Result<Vec<Job>> {
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
+        let now = self.now()?;
+        let pop = |job: &Job| {
+            let operation = Operation::Pop { claim: job.meta.claim.clone()? };
+            Some(Change { id: job.meta.id.clone(), operation })
+        };
+        let changes: Vec<Change> = jobs.iter().filter_map(pop).collect();
+        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let (claimed, render) = (jobs.clone(), once.render.clone());
+        let taken = move |applied: &Vec<Result<Applied, Denied>>| {
+            let gone = claimed.iter().zip(applied).filter(|(_, applied)| applied.is_ok());
+            let popped = gone.map(|(job, _)| {
+                let mut job = job.clone();
+                (job.meta.state, job.meta.reserved_until) = (State::Done, None);
+                job.meta.finished_at = Some(now);
+                job
+            });
+            popped.collect::<Vec<Job>>()
+        };
+        let taken = Arc::new(taken);
+        let rendered = taken.clone();
+        let render = move |applied: &Vec<Result<Applied, Denied>>| {
+            let popped = rendered(applied);
+            if popped.is_empty() { None } else { render(&popped) }
+        };
+        let keyed = self.keyed(&once.key, Arc::new(render))?;
+        let done = self.0.store.apply_once(changes, &self.rules(), keyed).await;
+        faults::point("keyed.stored").await;
+        match done {
+            Ok(Once::Now(applied, answer)) => {
+                let lost = jobs.iter().zip(&applied).filter(|(_, applied)| applied.is_err());
+                let lost: Vec<Job> = lost.map(|(job, _)| job.clone()).collect();
+                let popped = taken(&applied);
+                self.note_all(verbs, applied, now);
+                tokio::spawn(self.clone().give_back(lost));
+                self.count_deliveries(&popped);
+                if let Some(answer) = answer {
+                    drop(once.answer.set(Ok(answer)));
+                }
+                Ok(popped)
+            }
+            Ok(Once::Before(recalled)) => {
+                tokio::spawn(self.clone().give_back(jobs.clone()));
+                drop(once.answer.set(answer_of(recalled)));
+                Ok(jobs)
+            }
+            Err(error) => {
+                // Those that were taken away after all are not there to be given back.
+                tokio::spawn(self.clone().give_back(jobs));
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A keyed pop, whose answer is known once the jobs that it has claimed are taken away.
+#[derive(Clone)]
+pub(super) struct PopOnce {
+    /// The same for every such call, so that one is found by others.
+    pub claim: Claim,
+    key: CallKey,
+    render: Answering<Vec<Job>>,
+    answer: Arc<OnceLock<Result<String>>>,
+}
+
+impl PopAsk {
+    /// The same for what fits into an answer that is stored.
+    fn bounded(self) -> Self {
+        Self { room: Arc::new(Bounded(self.room)), ..self }
+    }
+}
+
+#[derive(Debug)]
+struct Bounded(Arc<dyn Room>);
+
+impl Room for Bounded {
+    fn is_left(&self) -> bool {
+        self.0.is_left()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes().min(POP_BYTES)
+    }
+}
+
+/// The steps of a keyed call that changes many jobs: each is remembered for itself, so that a repeat goes on where the call
+/// was interrupted.
+pub(super) struct Steps<'a> {
+    key: &'a CallKey,
+    /// Counts them over all parts of the call.
+    next: usize,
+}
+
+/// What a step has come to. The next one begins behind `last`; without it there is none.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct StepDone {
+    pub affected: u64,
+    pub last: Option<JobId>,
+}
+
+impl<'a> Steps<'a> {
+    pub fn of(key: &'a CallKey) -> Self {
+        Self { key, next: 0 }
+    }
+
+    /// Goes on to the next step, and returns the key that it is remembered by.
+    pub fn next(&mut self) -> CallKey {
+        self.next += 1;
+        let id = format!("{}/step {}", self.key.id, self.next);
+        CallKey { id, digest: self.key.digest }
+    }
+}
+
+impl Queues {
+    /// Returns what is remembered of a step.
+    pub(super) async fn step_recalled(&self, step: &CallKey) -> Result<Option<StepDone>> {
+        let text = self.recalled(step).await?;
+        text.map(|text| step_of(&text)).transpose()
+    }
+
+    /// Remembers a text of a call, unless it has remembered one before, which is returned then.
+    pub(super) async fn remember(&self, step: &CallKey, text: String) -> Result<String> {
+        let keyed = self.keyed(step, Arc::new(move |_: &Vec<Result<Applied, Denied>>| Some(text.clone())))?;
+        match self.0.store.apply_once(Vec::new(), &self.rules(), keyed).await? {
+            Once::Now(_, answer) => Ok(answer.unwrap_or_default()),
+            Once::Before(recalled) => answer_of(recalled),
+        }
+    }
+
+    /// Applies the changes of a step, which ends at `last`. Returns what it came to, now or before.
+    pub(super) async fn apply_step(
+        &self,
+        step: &CallKey,
+        changes: Vec<Change>,
+        last: Option<JobId>,
+    ) -> Result<StepDone> {
+        let text = move |applied: &Vec<Result<Applied, Denied>>| {
+            let affected = applied.iter().filter(|applied| applied.is_ok()).count() as u64;
+            serde_json::to_string(&StepDone { affected, last: last.clone() }).ok()
+        };
+        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let (now, keyed) = (self.now()?, self.keyed(step, Arc::new(text))?);
+        match self.0.store.apply_once(changes, &self.rules(), keyed).await? {
+            Once::Now(applied, answer) => {
+                self.note_all(verbs, applied, now);
+                step_of(&answer.unwrap_or_default())
+            }
+            Once::Before(recalled) => step_of(&answer_of(recalled)?),
+        }
+    }
+
+    /// Stores the copies of a step, all of them or none.
+    pub(super) async fn push_step(
+        &self,
+        step: &CallKey,
+        copies: Vec<NewJob>,
+        last: Option<JobId>,
+    ) -> Result<StepDone> {
+        let facts: Vec<_> = copies.iter().map(push::facts).collect();
+        let first_expiry = copies.iter().filter_map(NewJob::expires_at).min();
+        let text = move |pushed: &Vec<Pushed>| {
+            let is_stored = |pushed: &Pushed| matches!(pushed, Pushed::Created | Pushed::Blocked);
+            let affected = pushed.len() as u64;
+            let done = StepDone { affected, last: last.clone() };
+            if pushed.iter().all(is_stored) { serde_json::to_string(&done).ok() } else { None }
+        };
+        let keyed = self.keyed(step, Arc::new(text))?;
+        match self.0.store.push_once(copies, &self.rules(), keyed).await? {
+            Once::Now(pushed, answer) => {
+                let answers =
+                    pushed.into_iter().zip(facts).map(|(pushed, facts)| push::answer(pushed, facts));
+                let answers: Vec<Result<PushAnswer>> = answers.collect();
+                match answer {
+                    Some(answer) => {
+                        self.note_stored(first_expiry, &answers);
+                        step_of(&answer)
+                    }
+                    None => {
+                        let refused = answers.into_iter().find_map(Result::err);
+                        Err(refused.unwrap_or_else(|| StoreError::internal("a copy was not stored").into()))
+                    }
+                }
+            }
+            Once::Before(recalled) => step_of(&answer_of(recalled)?),
+        }
+    }
+}
+
+fn step_of(text: &str) -> Result<StepDone> {
+    serde_json::from_str(text).map_err(|error| StoreError::internal(error).into())
+}

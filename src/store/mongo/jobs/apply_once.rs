@@ -1,0 +1,139 @@
+//! Changes of a call that carries an `Idempotency-Key`: all of them in one transaction, together with its answer.
+
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
+use mongodb::bson::doc;
+
+use crate::job::push::Room;
+use crate::job::transition::{Next, Refusal, Surroundings, missing, step};
+use crate::job::{JobId, Meta, Rules, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::answers;
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
+use crate::store::mongo::jobs::document::{Row, to_meta, without_contents};
+use crate::store::mongo::jobs::plan::Plan;
+use crate::store::mongo::stored::Stored;
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, StoreError};
+
+/// How often changes are planned at most, where they conflict with others.
+const ATTEMPTS: usize = 6;
+
+type Answer = Result<Applied, Denied>;
+type Found = Result<Meta, StoreError>;
+
+/// Applies changes of different jobs, unless the call was answered before.
+pub async fn apply(
+    mongo: &Mongo,
+    changes: &[Change],
+    rules: &Rules,
+    keyed: &Keyed<Vec<Answer>>,
+) -> Result<Once<Vec<Answer>>> {
+    let end = mongo.connection.end();
+    for _ in 0..ATTEMPTS {
+        let found = mongo.connection.until(end, read(mongo, changes)).await?;
+        let (mut plans, denied) = plan(mongo, changes, found, rules)?;
+        plans.iter().filter_map(|(_, plan)| plan.written()).for_each(|meta| mongo.indexes.note(meta));
+        let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
+        let joined = plans.iter().filter_map(|(_, plan)| plan.joined().cloned());
+        let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(joined).await) });
+        let _locks = locks.await?;
+        let carry_out = CarryOut { plans: &mut plans, room: Room::default(), rules };
+        let change = ChangeOnce { carry_out, denied: &denied, count: changes.len(), keyed };
+        let changed = transaction::until(mongo, end).run(change).await?;
+        mongo.deadlines.note(deadlines);
+        if let Some(once) = changed {
+            return Ok(once);
+        }
+    }
+    Err(StoreError::unavailable("the jobs were changed by others again and again"))
+}
+
+/// Reads the jobs as they are, past all caches: what is refused here is told to the client.
+async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>> {
+    if changes.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<&str> = changes.iter().map(|change| change.id.as_str()).collect();
+    let jobs = mongo.collection(JOBS).await?;
+    let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
+    let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let found = documents.iter().filter_map(|document| {
+        let id = Row(document).text::<JobId>("_id").ok()?;
+        Some((id, to_meta(document).map_err(StoreError::unreadable)))
+    });
+    Ok(found.collect())
+}
+
+type Placed<T> = Vec<(usize, T)>;
+
+/// What is to be done, and what is refused.
+fn plan(
+    mongo: &Mongo,
+    changes: &[Change],
+    mut found: HashMap<JobId, Found>,
+    rules: &Rules,
+) -> Result<(Placed<Plan>, Placed<Denied>)> {
+    let now = mongo.now()?;
+    let (mut plans, mut denied) = (Vec::new(), Vec::new());
+    for (n, change) in changes.iter().enumerate() {
+        let around = Surroundings { now, rules, chance: rand::random() };
+        let planned = match found.remove(&change.id) {
+            Some(Ok(meta)) => match step(&meta, &change.operation, around) {
+                Ok(step) if step.next == Next::Keep => Err(Denied::Refused(Refusal::Unknown)),
+                Ok(step) => Ok(Plan::new(meta, step, &change.operation, now)),
+                Err(refusal) => Err(Denied::Refused(refusal)),
+            },
+            Some(Err(error)) => Err(Denied::Store(error)),
+            None => Err(Denied::Refused(missing(&change.operation))),
+        };
+        match planned {
+            Ok(plan) => plans.push((n, plan)),
+            Err(why) => denied.push((n, why)),
+        }
+    }
+    Ok((plans, denied))
+}
+
+/// Changes and their answer. Done: nothing where a job is not as it was read.
+///
+/// Idempotence: the answer has the id of the call, and is written with the jobs; whichever attempt of whichever server stores
+/// it first, all others find it.
+struct ChangeOnce<'a> {
+    carry_out: CarryOut<'a>,
+    denied: &'a [(usize, Denied)],
+    count: usize,
+    keyed: &'a Keyed<Vec<Answer>>,
+}
+
+impl Transaction for ChangeOnce<'_> {
+    type Done = Option<Once<Vec<Answer>>>;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
+        if let Some(before) = answers::find(&self.keyed.call, tx).await? {
+            return Ok(Verdict::Commit(Some(Once::Before(before))));
+        }
+        let mut all: Vec<Answer> = (0..self.count).map(|_| Err(Denied::Refused(Refusal::Unknown))).collect();
+        for (n, denied) in self.denied {
+            all[*n] = Err(denied.clone());
+        }
+        if !self.carry_out.plans.is_empty() {
+            match self.carry_out.attempt(tx).await? {
+                Verdict::Commit(Written::Done(together)) => {
+                    for (n, applied) in together.applied(self.carry_out.plans) {
+                        all[n] = Ok(applied);
+                    }
+                }
+                Verdict::Commit(_) | Verdict::Abort(_) => return Ok(Verdict::Abort(None)),
+            }
+        }
+        let Some(answer) = self.keyed.answered(&all) else {
+            return Ok(Verdict::Abort(Some(Once::Now(all, None))));
+        };
+        answers::keep(&self.keyed.call, &answer, tx).await?;
+        Ok(Verdict::Commit(Some(Once::Now(all, Some(answer)))))
+    }
+}
