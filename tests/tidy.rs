@@ -176,8 +176,12 @@ fn only_stores_know_databases() {
 }
 
 /// The files that encode what `job::transition` says of states, as rows, documents and statements.
-const STATE_ENCODERS: [&str; 3] =
-    ["store/sqlite/jobs/row.rs", "store/mongo/jobs/document.rs", "store/mongo/jobs/transitions.rs"];
+const STATE_ENCODERS: [&str; 4] = [
+    "store/sqlite/jobs/row.rs",
+    "store/mongo/jobs/document.rs",
+    "store/mongo/jobs/transitions.rs",
+    "store/sqlite/jobs/many.rs",
+];
 
 /// The names of states, as code and as stored words.
 const STATES: [(&str, &str); 5] = [

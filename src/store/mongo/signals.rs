@@ -40,7 +40,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How often a server polls for others.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often it does so while it is alone: so soon it listens to one that starts.
-const LOOK_AROUND_ALONE: Duration = Duration::from_millis(250);
+const LOOK_AROUND_ALONE: Duration = Duration::from_millis(500);
 /// How long a server that starts waits for the others to listen to it, and how often it looks whether they do.
 const JOIN_WITHIN: Duration = Duration::from_secs(1);
 const JOIN_LOOK: Duration = Duration::from_millis(25);
