@@ -126,6 +126,7 @@ on_every_store! {
     a_schedule_is_run_once_by_a_key
     a_keyed_redrive_and_replay_are_done_once
     a_keyed_redrive_of_many_steps_is_done_once
+    a_keyed_replay_into_a_limited_queue_copies_each_job_once
     a_keyed_call_is_forgotten_after_its_time
     a_keyed_call_whose_answer_was_lost_is_repeated
 

@@ -143,6 +143,14 @@ fn plain_tail(id: &JobId) -> &str {
     &text[text.len().saturating_sub(PLAIN_LEN)..]
 }
 
+impl JobId {
+    /// Returns the id that none is below which is made at this moment or later.
+    pub fn first_of(at: Timestamp) -> Self {
+        let millis = u64::try_from(at.millis()).unwrap_or(0);
+        Self(ulid::Ulid::from_parts(millis, 0).to_string().into())
+    }
+}
+
 /// Makes job ids that sort in the order in which they were asked for.
 #[derive(Default)]
 pub struct IdSource {

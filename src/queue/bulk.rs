@@ -12,6 +12,8 @@ use crate::store::{Change, Filter, ListedJob, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
+/// The same for a step of a keyed call: on MongoDB one job that others change stops all of it.
+const KEYED_STEP: usize = 50;
 /// By how much the estimate of the store's clock of one server is behind that of another at most, in milliseconds.
 const CLOCKS_DIFFER_MS: u64 = 5000;
 
@@ -125,7 +127,8 @@ impl Queues {
                 Some(done) => done,
                 None => {
                     // Where the first are not meant, many more may have to be read.
-                    let most = if last.is_none() { left.min(STEP) } else { STEP };
+                    let step = if own.is_some() { KEYED_STEP } else { STEP };
+                    let most = if last.is_none() { left.min(step) } else { step };
                     let jobs = self.0.store.find(filter, last.as_ref(), most).await?;
                     let (mut changes, mut next) = (Vec::new(), None);
                     for job in &jobs {
@@ -178,10 +181,13 @@ impl Queues {
         let may_push =
             |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
         let mut steps = self.steps(key).await?;
-        let (to, first) = self.replay_begin(range.to, steps.as_mut()).await?;
+        // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
+        let began = steps.as_ref().map_or_else(|| self.now(), |steps| Ok(steps.began))?;
+        let to = range.to.unwrap_or_else(|| began.plus_ms(CLOCKS_DIFFER_MS));
         let filter =
             Filter { from: range.from, before: Some(to), ..Filter::state(queue.clone(), Visible::Done) };
         // What this very call has pushed, and workers have finished since, is not repeated.
+        let first = JobId::first_of(began);
         let is_own = |job: &Job| job.meta.replay_of.is_some() && job.meta.id >= first;
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -196,7 +202,7 @@ impl Queues {
                 Some(done) => done,
                 None => {
                     let jobs = self.0.store.find(&filter, last.as_ref(), most).await?;
-                    let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?);
+                    let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?.max(began));
                     let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
                     let copies = originals.map(|job| self.copy(job, now)).collect();
                     let done = self.copy_step(own.as_ref(), copies, next).await;
@@ -209,26 +215,6 @@ impl Queues {
                 return Ok(affected);
             }
         }
-    }
-
-    /// Returns until when jobs must have finished to be replayed, and an id that the copies' are not below. A repeat goes on
-    /// with those of the first call.
-    async fn replay_begin(
-        &self,
-        to: Option<Timestamp>,
-        steps: Option<&mut Steps<'_>>,
-    ) -> Result<(Timestamp, JobId)> {
-        let now = self.now()?;
-        // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
-        let to = to.unwrap_or_else(|| now.plus_ms(CLOCKS_DIFFER_MS));
-        let first = self.0.ids.next(now);
-        let Some(steps) = steps else { return Ok((to, first)) };
-        let text = self.remember(&steps.next(), format!("{} {first}", to.millis())).await?;
-        let known =
-            text.split_once(' ').and_then(|(to, first)| Some((to.parse().ok()?, first.parse().ok()?)));
-        let (to, first) =
-            known.ok_or_else(|| StoreError::internal("the begin of a replay cannot be read"))?;
-        Ok((Timestamp::from_millis(to), first))
     }
 
     /// Pushes the copies of a step that ends at `last`.
@@ -249,13 +235,6 @@ impl Queues {
             Some(error) => Err(error.after(affected)),
             None => Ok(StepDone { affected, last }),
         }
-    }
-
-    /// Returns the steps of a call, if it is keyed, once there is room for its key.
-    async fn steps<'k>(&self, key: Option<&'k CallKey>) -> Result<Option<Steps<'k>>> {
-        let Some(key) = key else { return Ok(None) };
-        self.admit_request(&key.id).await?.keep_all();
-        Ok(Some(Steps::of(key)))
     }
 
     /// Returns what a step of a keyed call came to before, if it did.

@@ -39,6 +39,8 @@ pub(super) struct Ask {
     queue: QueueName,
     precondition: Precondition,
     change: Change,
+    /// When its caller has been told that it does not know: it must not be stored over what was changed since.
+    until: Instant,
 }
 
 impl Item for Ask {
@@ -137,7 +139,8 @@ impl Queues {
         precondition: Precondition,
         change: Change,
     ) -> Result<QueueView> {
-        let ask = Ask { queue: name.clone(), precondition, change };
+        let until = Instant::now() + self.options().patience;
+        let ask = Ask { queue: name.clone(), precondition, change, until };
         self.in_time(self.0.configures.travel((), ask)).await??
     }
 
@@ -163,13 +166,20 @@ impl Queues {
     /// Tries to make those changes that have no answer yet. An error concerns all of them: whether they happened is unknown.
     async fn try_changes(&self, asks: &[Ask], answers: &mut [Option<Result<QueueView>>]) -> Result<()> {
         self.refresh_settings().await?;
+        let late = asks.iter().zip(answers.iter_mut()).filter(|(ask, _)| ask.until <= Instant::now());
+        for (_, answer) in late.filter(|(_, answer)| answer.is_none()) {
+            *answer = Some(Err(StoreError::unavailable("the settings were not changed in time").into()));
+        }
         let mut draft = Draft { snapshot: self.snapshot(), changed: BTreeMap::new() };
         let mut drafted = Vec::new();
         for (ask, answer) in asks.iter().zip(answers).filter(|(_, answer)| answer.is_none()) {
             let is_certain = draft.changed.is_empty();
             let made = match self.draft(&mut draft, ask).await {
                 Ok(places) => Drafted::Ready(places),
-                Err(error @ Error::Store(_)) => return Err(error), // the next one would wait as long for the same
+                Err(error @ Error::Store(_)) => {
+                    *answer = Some(Err(error));
+                    break; // the next one would wait as long for the same: it has its turn in the next attempt
+                }
                 Err(why) => Drafted::Refused { why, is_certain },
             };
             drafted.push((&ask.queue, answer, made));
@@ -187,10 +197,8 @@ impl Queues {
                         *answer = Some(Ok(self.view(queue.clone())));
                     }
                     // Another server has named the rest of it since.
-                    Some(Saved::Circle(circle)) => {
-                        *answer = Some(Err(Error::DeadLetterCircle(circle.clone())))
-                    }
-                    Some(Saved::Conflict) => {}
+                    // The next draft knows the rest of the circle, and refuses only what closes it.
+                    Some(Saved::Circle(_) | Saved::Conflict) => {}
                 },
             }
         }
@@ -204,13 +212,18 @@ impl Queues {
         }
         let saved = self.0.store.save_all_settings(changes).await?;
         self.0.waiters.peers.note_settings();
-        self.refresh_settings().await?;
+        if saved.iter().all(|saved| *saved == Saved::Done) {
+            self.refresh_settings().await?;
+        } else {
+            // What another program has written raises no revision.
+            self.read_all_settings().await?;
+        }
         Ok(changes.iter().map(|change| &change.queue).zip(saved).collect())
     }
 
     /// Adds a change to the draft, unless it changes nothing.
     async fn draft(&self, draft: &mut Draft, ask: &Ask) -> Result<Vec<Places>> {
-        let Ask { queue, precondition, change } = ask;
+        let Ask { queue, precondition, change, .. } = ask;
         let stored = draft.stored(queue);
         if !precondition.is_met(stored.map_or(NO_VERSION, |stored| &stored.version)) {
             return Err(Error::SettingsChanged(queue.clone()));

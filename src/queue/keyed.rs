@@ -36,6 +36,8 @@ const POPPING_PAUSES_MS: [u64; 6] = [20, 40, 80, 160, 320, 640];
 pub struct CallKey {
     pub(super) id: String,
     digest: [u8; 32],
+    /// When the call began that this is a step of: all steps are forgotten at once.
+    began: Option<Timestamp>,
 }
 
 impl IdempotencyKey {
@@ -47,7 +49,7 @@ impl IdempotencyKey {
             hash.update(part);
             hash.update([0]); // no part has it
         }
-        CallKey { id: format!("={}", URL_SAFE_NO_PAD.encode(hash.finalize())), digest }
+        CallKey { id: format!("={}", URL_SAFE_NO_PAD.encode(hash.finalize())), digest, began: None }
     }
 }
 
@@ -83,7 +85,8 @@ impl Queues {
     }
 
     fn keyed_call(&self, key: &CallKey) -> Result<KeyedCall> {
-        let until = self.now()?.plus_ms(self.options().idempotency_ttl_ms);
+        let began = key.began.map_or_else(|| self.now(), Ok)?;
+        let until = began.plus_ms(self.options().idempotency_ttl_ms);
         Ok(KeyedCall { id: key.id.clone(), digest: key.digest, until })
     }
 
@@ -315,6 +318,8 @@ pub(super) struct Steps<'a> {
     key: &'a CallKey,
     /// Counts them over all parts of the call.
     next: usize,
+    /// When the call began, by the first server that ran it.
+    pub began: Timestamp,
 }
 
 /// What a step has come to. The next one begins behind `last`; without it there is none.
@@ -324,16 +329,27 @@ pub(super) struct StepDone {
     pub last: Option<JobId>,
 }
 
-impl<'a> Steps<'a> {
-    pub fn of(key: &'a CallKey) -> Self {
-        Self { key, next: 0 }
-    }
-
+impl Steps<'_> {
     /// Goes on to the next step, and returns the key that it is remembered by.
     pub fn next(&mut self) -> CallKey {
         self.next += 1;
-        let id = format!("{}/step {}", self.key.id, self.next);
-        CallKey { id, digest: self.key.digest }
+        CallKey { began: Some(self.began), ..step_key(self.key, self.next) }
+    }
+}
+
+fn step_key(key: &CallKey, number: usize) -> CallKey {
+    CallKey { id: format!("{}/step {number}", key.id), ..key.clone() }
+}
+
+impl Queues {
+    /// Returns the steps of a call, if it is keyed, once there is room for its key. A repeat goes on with those of the first call.
+    pub(super) async fn steps<'k>(&self, key: Option<&'k CallKey>) -> Result<Option<Steps<'k>>> {
+        let Some(key) = key else { return Ok(None) };
+        let begin = step_key(key, 0);
+        self.admit_request(&begin.id).await?.keep_all();
+        let began = self.remember(&begin, self.now()?.millis().to_string()).await?;
+        let began = began.parse().map(Timestamp::from_millis).map_err(StoreError::internal)?;
+        Ok(Some(Steps { key, next: 0, began }))
     }
 }
 
@@ -375,7 +391,7 @@ impl Queues {
         }
     }
 
-    /// Stores the copies of a step, all of them or none.
+    /// Stores the copies of a step, the first ones that there is room for. Where there is room for none, it is refused.
     pub(super) async fn push_step(
         &self,
         step: &CallKey,
@@ -384,11 +400,16 @@ impl Queues {
     ) -> Result<StepDone> {
         let facts: Vec<_> = copies.iter().map(push::facts).collect();
         let first_expiry = copies.iter().filter_map(NewJob::expires_at).min();
+        let originals: Vec<Option<JobId>> = copies.iter().map(|copy| copy.replay_of.clone()).collect();
+        // They have no keys and go to one queue: where it is full in between, the first of them are stored.
         let text = move |pushed: &Vec<Pushed>| {
-            let is_stored = |pushed: &Pushed| matches!(pushed, Pushed::Created | Pushed::Blocked);
-            let affected = pushed.len() as u64;
-            let done = StepDone { affected, last: last.clone() };
-            if pushed.iter().all(is_stored) { serde_json::to_string(&done).ok() } else { None }
+            let is_stored = |pushed: &&Pushed| matches!(pushed, Pushed::Created | Pushed::Blocked);
+            let stored = pushed.iter().take_while(is_stored).count();
+            let last = match originals.get(stored) {
+                None => last.clone(),
+                Some(_) => originals.get(stored.checked_sub(1)?).cloned().flatten(),
+            };
+            serde_json::to_string(&StepDone { affected: stored as u64, last }).ok()
         };
         let keyed = self.keyed(step, Arc::new(text))?;
         match self.0.store.push_once(copies, &self.rules(), keyed).await? {

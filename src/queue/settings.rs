@@ -90,14 +90,24 @@ impl Queues {
 
     /// Reads the settings if they have changed. Of those who ask at the same time one reads for all.
     pub(super) async fn refresh_settings(&self) -> Result<()> {
+        self.read_settings(false).await
+    }
+
+    /// Reads the settings, whatever their revision.
+    pub(super) async fn read_all_settings(&self) -> Result<()> {
+        self.read_settings(true).await
+    }
+
+    /// `all`: also where the revision says that they are known.
+    async fn read_settings(&self, all: bool) -> Result<()> {
         let begun = self.0.refreshes.load(Ordering::SeqCst);
         let mut last = self.0.refreshing.lock().await; // a slower read must not undo a newer one
-        if last.number > begun {
+        if last.number > begun && !all {
             return last.outcome.clone().map_err(Error::from); // it began after this call, and so knows as much
         }
         let number = self.0.refreshes.fetch_add(1, Ordering::SeqCst) + 1;
-        let known = self.snapshot().revision;
-        let read = self.0.store.settings(Some(known)).await;
+        let known = (!all).then(|| self.snapshot().revision);
+        let read = self.0.store.settings(known).await;
         let outcome = read.map(|changed| changed.into_iter().for_each(|snapshot| self.adopt(snapshot)));
         *last = Refreshed { number, outcome: outcome.clone() };
         Ok(outcome?)

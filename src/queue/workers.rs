@@ -93,7 +93,9 @@ impl Queues {
                 taken.unwrap_or_else(|error| Taken { found: 0, taken: 0, failed: Some(error) });
             affected += taken;
             match failed {
-                None if found < step || taken == 0 => break,
+                None if found < step => break,
+                // Others have settled all of these: that says nothing of what it holds beside them.
+                None if taken == 0 => failures += 1,
                 None => failures = 0,
                 // What is done is done. Fewer jobs may do where so many do not end in time; where none do, nothing will.
                 Some(error) if affected == 0 => return Err(error),

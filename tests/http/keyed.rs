@@ -321,6 +321,35 @@ pub async fn a_keyed_redrive_and_replay_are_done_once(place: &Place) {
     }
 }
 
+/// Where there is room for a part of them, the repeat goes on behind it.
+pub async fn a_keyed_replay_into_a_limited_queue_copies_each_job_once(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
+    for n in 0..5 {
+        server.push("mail", json!({ "payload": n })).await;
+        let taken = server.reserve("mail", json!({})).await.remove(0);
+        assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+    }
+    configure(&server, "mail", json!({"retain_done_ms": 600_000, "max_jobs": 3})).await;
+    let (mut copied, mut refused) = (Vec::new(), 0);
+    let last = loop {
+        let answer = keyed(&server, "/v1/queues/mail/replay", "k", json!({})).await;
+        for job in server.reserve("mail", json!({"count": 9})).await {
+            assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+            copied.push(job["payload"].as_u64().unwrap());
+        }
+        if answer.status != 429 {
+            break answer;
+        }
+        refused += 1;
+        assert!(refused < 5, "the repeats come to no end: {copied:?}");
+    };
+    assert_eq!((last.status, last.json()), (200, json!({"affected": 5})));
+    copied.sort_unstable();
+    assert_eq!(copied, [0, 1, 2, 3, 4]);
+    assert!(refused > 0, "there was no room for all of them");
+}
+
 /// More jobs than one step takes.
 pub async fn a_keyed_redrive_of_many_steps_is_done_once(place: &Place) {
     let server = Server::start(&place.url).await;

@@ -88,7 +88,10 @@ impl Maintenance {
 
     /// Joins the other servers, and reads the settings for the first time: before that the store takes no other calls.
     pub async fn load_settings(&self) -> Result<(), StoreError> {
-        self.queues.0.store.join().await?;
+        if let Err(error) = self.queues.0.store.join().await {
+            // Signals only save time. A store that is away is told by what follows.
+            tracing::debug!(error = crate::store::chain(&error), "cannot announce this server to others");
+        }
         self.queues.load_settings().await
     }
 

@@ -91,12 +91,13 @@ impl Writer<'_> {
         let (purges, plans): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.purges());
         let (alone, together): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| plan.pushes.iter().any(may_be_refused));
+        // One of them that others have changed stops all of its transaction: from then on fewer share one.
+        let fewer = |most: usize| (most >> (3 * self.attempt).min(9)).max(1);
+        let (at_once, most) = (fewer(TOGETHER), fewer(PURGED_TOGETHER));
         let (mut together, mut outcome) = (together.into_iter().peekable(), Ok(()));
         while together.peek().is_some() {
-            outcome = outcome.and(self.write_in_one(together.by_ref().take(TOGETHER).collect()).await);
+            outcome = outcome.and(self.write_in_one(together.by_ref().take(at_once).collect()).await);
         }
-        // One of them that others have changed stops all of its transaction: from then on fewer share one.
-        let most = (PURGED_TOGETHER >> (3 * self.attempt).min(9)).max(1);
         let mut purges = purges.into_iter();
         while !purges.as_slice().is_empty() {
             outcome = outcome.and(self.write_in_one(purges.by_ref().take(most).collect()).await);

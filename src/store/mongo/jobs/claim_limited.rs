@@ -122,7 +122,11 @@ impl Dealing<'_> {
                 Ok(Some(dealt)) => dealt,
                 Ok(None) | Err(Failed::Conflict) => return Ok(Progress::Some),
                 // What was won before goes to those who asked. Where this part may be stored all of it is found again by its claim.
-                Err(Failed::NotStored(_)) if self.has_won() => return Ok(Progress::Some),
+                Err(Failed::NotStored(error)) if self.has_won() => {
+                    tracing::warn!(error = crate::store::chain(&error), %queue, "a claim ended before its time");
+                    self.given.resume_at = self.given.resume_at.or(self.mongo.now().ok());
+                    return Ok(Progress::Stopped);
+                }
                 Err(failed) => return Err(failed.into()),
             };
             let all_done = dealt.granted.len() + dealt.blocked == few.len();
