@@ -182,12 +182,15 @@ impl Queues {
                 }
                 Err(why) => Drafted::Refused { why, is_certain },
             };
-            drafted.push((&ask.queue, answer, made));
+            drafted.push((ask, answer, made));
+        }
+        if drafted.iter().any(|(ask, ..)| ask.until <= Instant::now()) {
+            return Ok(()); // drafting took long: the next attempt answers those, and drafts the others anew
         }
         let changes = draft.changes();
         let saved = self.save_changes(&changes).await?;
         let is_whole = saved.values().all(|saved| *saved == Saved::Done);
-        for (queue, answer, made) in drafted {
+        for (Ask { queue, .. }, answer, made) in drafted {
             match made {
                 Drafted::Refused { why, is_certain } if is_certain || is_whole => *answer = Some(Err(why)),
                 Drafted::Refused { .. } => {}

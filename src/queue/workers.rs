@@ -93,7 +93,7 @@ impl Queues {
                 taken.unwrap_or_else(|error| Taken { found: 0, taken: 0, failed: Some(error) });
             affected += taken;
             match failed {
-                None if found < step => break,
+                None if found == 0 => break, // fewer than asked for may be those that can be read
                 // Others have settled all of these: that says nothing of what it holds beside them.
                 None if taken == 0 => failures += 1,
                 None => failures = 0,

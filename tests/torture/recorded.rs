@@ -34,7 +34,15 @@ fn plain(history: &History) -> Option<Plain> {
         let is_done = calls[commit].verb == Verb::Commit && calls[commit].outcome.answer().is_some();
         let has_key = calls[reserve].key.is_some();
         let has_room = calls[commit].invoked_us > calls[reserve].completed_us + 100;
-        (is_done && !has_key && has_room).then(|| Plain { id: id.to_owned(), push, reserve, commit })
+        // A response may have come after its lease was over: then nobody held the job.
+        let lease_us = 1000 * calls[reserve].body["lease_ms"].as_u64().unwrap_or(30_000);
+        let is_held = calls[reserve].completed_us + 100 < calls[reserve].invoked_us + lease_us;
+        (is_done && !has_key && has_room && is_held).then(|| Plain {
+            id: id.to_owned(),
+            push,
+            reserve,
+            commit,
+        })
     })
 }
 
