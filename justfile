@@ -23,11 +23,13 @@ deny:
 fmt:
     cargo fmt
 
-# write openapi/tailback.json from the code
+# write openapi/ from the code
 openapi:
     mkdir -p openapi target
     cargo run -q --locked -- openapi > target/openapi.json
+    cargo run -q --locked -- openapi --twin > target/openapi-3.0.json
     mv target/openapi.json openapi/tailback.json
+    mv target/openapi-3.0.json openapi/tailback-3.0.json
 
 # the example pipeline, whose workers are killed, against a server of its own
 etl *args:

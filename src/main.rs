@@ -16,11 +16,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A job queue server over HTTP/JSON.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, args_conflicts_with_subcommands = true)]
 struct Cli {
     /// The default command is `serve`.
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    serve: Options,
 }
 
 #[derive(Subcommand)]
@@ -48,8 +50,14 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Keys(Keys),
     /// Print the OpenAPI document.
-    Openapi,
-    /// Validate the configuration and show the effective values.
+    Openapi {
+        /// As OpenAPI 3.0.3, for generators that do not read 3.1
+        #[arg(long)]
+        twin: bool,
+    },
+    /// Print the documented configuration file: every option with its default.
+    Config,
+    /// Validate the configuration, and print the effective values and where each was set.
     CheckConfig(Options),
     /// Measure a running server.
     Bench(bench::Options),
@@ -102,11 +110,24 @@ fn lasting(url: &str) -> Result<StoreUrl, String> {
 
 impl Options {
     fn load(self) -> Result<Config, ConfigError> {
-        let file = self.config.or_else(|| std::env::var_os("TAILBACK_CONFIG").map(PathBuf::from));
-        let variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        config::load(file.as_deref(), variables, &Flags { listen: self.listen, store: self.store })
+        let (file, flags) = self.sources();
+        config::load(file.as_deref(), variables(), &flags)
     }
+
+    fn show(self) -> Result<String, ConfigError> {
+        let (file, flags) = self.sources();
+        config::show(file.as_deref(), variables(), &flags)
+    }
+
+    fn sources(self) -> (Option<PathBuf>, Flags) {
+        let file = self.config.or_else(|| std::env::var_os("TAILBACK_CONFIG").map(PathBuf::from));
+        (file, Flags { listen: self.listen, store: self.store })
+    }
+}
+
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration.
@@ -115,7 +136,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match run(cli.command.unwrap_or_else(|| Command::Serve(Options::default()))) {
+    match run(cli.command.unwrap_or(Command::Serve(cli.serve))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tailback: {}", secret::mask(&format!("{error:#}")));
@@ -144,6 +165,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Serve(options) => {
             let config = options.load()?;
             telemetry::install_log(&config.log_filter, config.log_format)?;
+            for ignored in config::ignored(variables().map(|(name, _)| name)) {
+                tracing::warn!("{ignored}");
+            }
             runtime()?.block_on(server::serve(config))
         }
         Command::Migrate(Migrate { options, from, to }) => {
@@ -160,12 +184,21 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{}", runtime()?.block_on(keys::run(&config, action))?);
             Ok(())
         }
-        Command::Openapi => {
-            println!("{}", http::openapi::document().to_pretty_json()?);
+        Command::Openapi { twin } => {
+            let document = http::openapi::document();
+            let document = if twin { http::openapi::twin(document) } else { document };
+            println!("{}", serde_json::to_string_pretty(&document)?);
             Ok(())
         }
         Command::CheckConfig(options) => {
-            println!("{}", secret::mask(&format!("{:#?}", options.load()?)));
+            println!("{}", options.show()?);
+            for ignored in config::ignored(variables().map(|(name, _)| name)) {
+                eprintln!("warning: {ignored}");
+            }
+            Ok(())
+        }
+        Command::Config => {
+            print!("{}", config::DEFAULTS);
             Ok(())
         }
         Command::Bench(options) => bench::run(options),

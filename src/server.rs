@@ -2,7 +2,7 @@
 //!
 //! Start: listen → connect to and migrate the store, read the settings (retried until the store is available; the
 //! line that says where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 →
-//! waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
+//! everything is still served for the notice → waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
 //! closed.
 
 use std::io::Write as _;
@@ -180,7 +180,13 @@ async fn run(
     background::start(driver, &maintenance, config.background);
     tokio::select! {
         signal = signals.next() => {
-            tracing::info!(signal, "stopping");
+            tracing::info!(signal, notice_ms = config.shutdown_notice.as_millis() as u64, "stopping");
+            maintenance.queues().leave();
+            tokio::select! {
+                () = tokio::time::sleep(config.shutdown_notice) => {}
+                signal = signals.next() => tracing::info!(signal, "the notice is over"),
+                why = driver.failed() => anyhow::bail!("{why}; the server cannot run without it and stops"),
+            }
             Ok(())
         }
         why = driver.failed() => anyhow::bail!("{why}; the server cannot run without it and stops"),
@@ -217,7 +223,7 @@ async fn open(
                 readiness.set(Ok(()));
                 return Ok(());
             }
-            Err(error @ StoreError::Unavailable(_)) => {
+            Err(error) if error.is_away() => {
                 if !std::mem::replace(&mut reported, true) {
                     tracing::warn!(
                         error = chain(&error),

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::LazyLock;
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
 
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -46,11 +46,13 @@ names! {
     STORE_ERRORS = "tailback_store_errors_total";
     /// Batch size: elements per store call, by `call`.
     STORE_BATCH = "tailback_store_batch_size";
+    /// Seconds for which a round waited for others to gather, because other servers were busy, by `lane`.
+    GATHERED_SECONDS = "tailback_rounds_gathered_seconds";
     /// Signals sent to other servers, by `kind`.
     SIGNALS_TOLD = "tailback_signals_told_total";
     /// Signals received from other servers, by `kind`.
     SIGNALS_HEARD = "tailback_signals_heard_total";
-    /// How often the change stream of signals was opened: more than once means that it was interrupted.
+    /// How often it was begun to listen to other servers: more than once means that it was interrupted.
     LISTENING_BEGINS = "tailback_listening_begins_total";
     /// Runs of background tasks, by `task` and `outcome`.
     TASK_RUNS = "tailback_task_runs_total";
@@ -72,6 +74,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Full(HTTP_SECONDS.into()), &seconds)?
         .set_buckets_for_metric(Matcher::Full(STORE_SECONDS.into()), &seconds)?
+        .set_buckets_for_metric(Matcher::Full(GATHERED_SECONDS.into()), &seconds)?
         .set_buckets_for_metric(Matcher::Full(QUEUE_SECONDS.into()), &long)?
         .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.into()), &long)?
         .set_buckets_for_metric(Matcher::Full(STORE_BATCH.into()), &sizes)?
@@ -88,9 +91,11 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Duration of store calls, by call");
     describe_counter!(STORE_ERRORS, "Failed store calls, by call and kind");
     describe_histogram!(STORE_BATCH, "Batch size: elements per store call");
+    let gathered = "Time that rounds waited for others to gather, because other servers were busy, by lane";
+    describe_histogram!(GATHERED_SECONDS, Unit::Seconds, gathered);
     describe_counter!(SIGNALS_TOLD, "Signals sent to other servers, by kind");
     describe_counter!(SIGNALS_HEARD, "Signals received from other servers, by kind");
-    describe_counter!(LISTENING_BEGINS, "How often the change stream of signals was opened or reopened");
+    describe_counter!(LISTENING_BEGINS, "How often this server began to listen to others, or began anew");
     describe_counter!(TASK_RUNS, "Runs of background tasks, by task and outcome");
     describe_gauge!(TASK_SECONDS, Unit::Seconds, "Duration of the last run of a background task");
     describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "Unix time when the last run of a background task ended");
@@ -174,6 +179,11 @@ pub fn store_error(call: &'static str, kind: &'static str) {
     counter!(STORE_ERRORS, "call" => call, "kind" => kind).increment(1);
 }
 
+/// Measures how long a round waited for others to gather.
+pub fn gathered(lane: &'static str, took: Duration) {
+    histogram!(GATHERED_SECONDS, "lane" => lane).record(took);
+}
+
 /// Counts a signal sent to other servers.
 pub fn signal_told(kind: &'static str) {
     counter!(SIGNALS_TOLD, "kind" => kind).increment(1);
@@ -184,7 +194,7 @@ pub fn signal_heard(kind: &'static str) {
     counter!(SIGNALS_HEARD, "kind" => kind).increment(1);
 }
 
-/// Counts an opening of the change stream of signals.
+/// Counts that it is begun to listen to other servers.
 pub fn listening_begins() {
     counter!(LISTENING_BEGINS).increment(1);
 }
@@ -218,19 +228,105 @@ pub enum LogFormat {
     Json,
 }
 
-/// Reads a filter of the log: a level, or several `target=level` with commas between them.
-pub fn log_filter(text: &str) -> Result<Targets, tracing_subscriber::filter::ParseError> {
-    text.parse()
+/// Reads a filter of the log: a level, or several `target=level` with commas between them. The error says which part is neither.
+pub fn log_filter(text: &str) -> Result<Targets, String> {
+    // `Targets` takes a word that is no level for a target whose every line is shown: a typo would silence all else.
+    let wrong = text.split(',').map(str::trim).find(|part| !is_directive(part));
+    if let Some(part) = wrong {
+        return Err(format!("{part:?} is neither a level nor TARGET=LEVEL"));
+    }
+    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| error.to_string())
+}
+
+fn is_directive(part: &str) -> bool {
+    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+    !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+}
+
+/// How often a line stands for many events.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// A line of the log that stands for many events, so that an outage is a few lines: at most one in five seconds.
+#[derive(Default)]
+pub struct Throttle(Mutex<Throttled>);
+
+#[derive(Default)]
+struct Throttled {
+    last: Option<Instant>,
+    since: u64,
+}
+
+impl Throttle {
+    /// A line that has not been written yet.
+    pub const fn new() -> Self {
+        Self(Mutex::new(Throttled { last: None, since: 0 }))
+    }
+
+    /// Notes an event. Where a line is due, returns how many events there were since the last one, without this one.
+    pub fn due(&self) -> Option<u64> {
+        self.due_at(Instant::now())
+    }
+
+    fn due_at(&self, now: Instant) -> Option<u64> {
+        let mut throttled = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if throttled.last.is_some_and(|last| now.saturating_duration_since(last) < LINE_EVERY) {
+            throttled.since += 1;
+            return None;
+        }
+        throttled.last = Some(now);
+        Some(std::mem::take(&mut throttled.since))
+    }
 }
 
 /// Installs the logger, which writes to standard error.
 pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = log_filter(filter)?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let filter = log_filter(filter).map_err(|what| anyhow::anyhow!("log.filter: {what}"))?;
+    // Where nobody reads the log any more, its errors could not be written either, and `eprintln!` panics.
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let lines = match format {
-        LogFormat::Human => lines.with_target(false).boxed(),
+        LogFormat::Human => {
+            let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            lines.with_target(false).with_ansi(is_terminal).boxed()
+        }
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_of_levels_and_targets_with_levels() {
+        for filter in [
+            "info",
+            "off",
+            "INFO",
+            "info,tailback::store=debug",
+            "tailback=trace, mongodb=warn",
+            "12345=info",
+        ] {
+            assert!(log_filter(filter).is_ok(), "{filter}");
+        }
+        for (filter, part) in [
+            ("warning", "warning"),
+            ("info,tailback", "tailback"),
+            ("", ""),
+            ("tailback=loud", "tailback=loud"),
+        ] {
+            let error = log_filter(filter).unwrap_err();
+            assert_eq!(error, format!("{part:?} is neither a level nor TARGET=LEVEL"));
+        }
+    }
+
+    #[test]
+    fn many_events_are_few_lines() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        let lines: Vec<_> =
+            (0..100).filter_map(|n| throttle.due_at(start + n * Duration::from_millis(100))).collect();
+        assert_eq!(lines, [0, 49]);
+        assert_eq!(throttle.due_at(start + Duration::from_secs(100)), Some(49));
+    }
 }

@@ -45,8 +45,11 @@ on_every_store! {
 
     a_push_stays_in_the_queues_of_its_key
     settles_lead_to_the_queues_of_the_key_only
+    the_next_jobs_are_of_the_queues_of_the_key
     patterns_and_lists_are_the_keys
     a_job_elsewhere_is_unknown
+    a_push_to_several_queues_needs_each_of_them
+    one_job_elsewhere_is_not_touched
     settings_and_schedules_name_the_queues_of_the_key
     batches_belong_to_their_key
     workers_and_semaphores_are_matched_by_name
@@ -77,6 +80,7 @@ on_every_store! {
 
     a_key_that_ends_while_a_body_comes_does_nothing
     a_key_that_ends_while_it_waits_wins_nothing
+    a_wait_for_a_result_ends_with_its_key
     what_began_without_a_key_ends_with_the_first_key
 }
 

@@ -24,7 +24,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::{Client, Database};
 use serde_json::json;
 use support::*;
-use tailback::job::transition::Operation;
+use tailback::job::transition::{Edit, Operation};
 use tailback::job::{Job, JobId, Payload, Reach, Rules, State};
 use tailback::store::mongo::Mongo;
 use tailback::store::{Change, ClaimAsk, Jobs as _, Store};
@@ -130,8 +130,9 @@ impl Bench {
 }
 
 fn edit(id: &JobId, priority: Option<i32>, text: Option<&str>) -> Change {
-    let payload = text.map(payload);
-    change(id, Operation::Edit { within: Reach::default(), priority, run_at: None, payload })
+    let payload = text.map(content);
+    let edit = Box::new(Edit { priority, payload, ..Edit::default() });
+    change(id, Operation::Edit { within: Reach::default(), edit })
 }
 
 async fn the_next_claims_need_no_read(place: &Place) {
@@ -248,7 +249,10 @@ async fn what_was_changed_meanwhile_is_delivered_as_it_is(place: &Place) {
                 apply(&**store, edit(&scene.ids[2], None, Some("[2]"))).await.unwrap();
                 let began = Instant::now();
                 let next = take(&*bench.store, &scene.queue).await;
-                assert_eq!((&next.meta.id, next.payload), (&scene.ids[2], Payload::parse("[2]").unwrap()));
+                assert_eq!(
+                    (&next.meta.id, next.payload),
+                    (&scene.ids[2], Payload::parse("[2]").unwrap().into())
+                );
                 began
             })
             .await;

@@ -16,6 +16,7 @@ mod conformance {
     pub mod batches;
     pub mod claims;
     pub mod deadlines;
+    pub mod delivering;
     pub mod editing;
     pub mod failing;
     pub mod flowing;
@@ -107,6 +108,9 @@ macro_rules! every_case {
                 a_dead_letter_that_dies_again_goes_home_at_once
                 a_circle_of_dead_letter_queues_ends
                 only_the_dead_are_redriven
+                a_job_that_is_given_up_is_dead_at_once
+                a_job_is_put_off_for_nothing
+                a_job_back_in_its_place_comes_first
             }
             deadlines {
                 a_lapsed_reservation_comes_back
@@ -128,7 +132,21 @@ macro_rules! every_case {
                 the_next_due_moments_come_in_order
                 only_scheduled_jobs_are_upcoming
             }
+            delivering {
+                a_job_has_a_lease_of_its_own
+                a_delivery_lasts_no_longer_than_its_job_says
+                a_take_over_ends_with_its_delivery
+                attempts_without_a_limit_never_end
+                headers_have_any_value
+                an_edit_changes_limits_and_lifetime
+                a_job_changes_its_line
+                changes_of_lines_at_once_lose_nobody
+                only_a_waiting_job_changes_its_line
+            }
             editing {
+                a_retry_makes_a_job_ready_where_it_is
+                a_retry_keeps_the_line_of_a_group
+                what_nobody_holds_is_cancelled_and_nothing_else
                 an_edit_changes_what_it_names
                 an_edit_reorders
                 an_edit_postpones_and_hurries
@@ -180,6 +198,7 @@ macro_rules! every_case {
                 the_order_holds_with_many_at_work
             }
             batches {
+                batches_are_listed_by_id
                 a_batch_counts_its_jobs_and_calls_back
                 the_repeat_of_the_last_commit_calls_back_once
                 a_batch_takes_jobs_until_it_is_sealed
@@ -187,6 +206,7 @@ macro_rules! every_case {
                 a_batch_is_stored_whole_or_not_at_all
                 a_job_that_was_there_is_not_counted
                 a_batch_of_duplicates_is_denied
+                a_batch_that_only_replaces_is_denied
                 a_job_under_way_is_pending
                 dead_is_finished_whatever_comes_later
                 what_is_taken_away_counts_as_cancelled
@@ -197,6 +217,10 @@ macro_rules! every_case {
                 long_batches_make_short_pages
             }
             moving {
+                a_move_gives_a_key
+                a_move_to_a_taken_key_moves_nothing
+                a_moved_job_holds_its_key_as_it_says
+                a_move_may_give_its_own_key_again
                 a_move_starts_again_elsewhere
                 a_move_takes_payload_delay_and_priority
                 a_move_forgets_progress
@@ -210,11 +234,19 @@ macro_rules! every_case {
                 a_move_ends_what_was_asked_to_stop
             }
             keys {
+                bytes_are_equal_by_their_type_as_well
                 the_same_key_and_payload_is_a_duplicate
                 the_same_key_with_another_payload_is_a_conflict
                 keys_are_seen_within_one_call
                 keys_are_unique_within_a_queue_only
                 keys_are_any_text
+                a_key_until_reserved_is_free_while_its_job_is
+                a_key_until_reserved_is_free_once_its_job_has_left
+                a_key_for_a_time_is_free_after_it
+                a_push_may_refuse_to_share_a_key
+                a_push_replaces_what_the_job_with_its_key_does
+                what_is_replaced_expires_as_its_push_says
+                a_commit_replaces_what_another_job_does
                 a_key_is_not_freed_while_its_job_is_unfinished
                 a_key_outlives_its_job_for_its_time
                 a_key_is_free_after_its_time_and_its_jobs_end
@@ -250,6 +282,8 @@ macro_rules! every_case {
                 pops_pass_over_jobs_that_need_semaphores
                 semaphores_are_listed_by_name
                 a_long_line_is_worked_off
+                who_asks_again_and_again_is_served_in_order
+                a_refusal_holds_for_those_who_need_the_same_only
                 a_head_that_is_read_in_parts_is_judged_in_each
                 a_queue_that_misses_its_call_keeps_nothing
                 who_is_first_in_line_is_called_whatever_its_queue
@@ -263,6 +297,9 @@ macro_rules! every_case {
                 a_pop_is_a_delivery
             }
             looking {
+                a_peek_is_in_the_order_of_delivery
+                jobs_are_counted_now
+                it_is_told_which_jobs_have_not_finished
                 get_answers_each_id_at_its_place
                 a_new_job_is_shown_as_it_was_pushed
                 every_write_changes_the_revision
@@ -296,6 +333,8 @@ macro_rules! every_case {
                 of_the_dead_letter_queues_of_a_ring_one_is_refused
             }
             answers {
+                jobs_are_stored_together_or_not_at_all
+                a_push_of_all_or_none_is_answered_once
                 a_push_is_answered_once
                 a_refused_push_is_not_remembered
                 an_answer_is_forgotten_after_its_time
@@ -311,6 +350,8 @@ macro_rules! every_case {
                 a_request_is_forgotten_after_its_time
                 a_request_whose_runner_died_is_taken_over
                 a_job_that_is_taken_over_has_one_token
+                a_mark_finds_what_was_taken_with_a_settle
+                what_was_handed_out_again_is_not_given_back
                 a_request_runs_as_long_as_its_server_is_alive
                 a_key_stands_for_one_request
                 of_two_runners_at_once_one_runs
@@ -329,6 +370,9 @@ macro_rules! every_case {
                 a_firing_finds_room_in_a_full_queue
             }
             payloads {
+                binary_payloads_come_back_as_they_were
+                a_payload_may_change_its_form
+                a_result_takes_the_place_of_bytes
                 numbers_keep_their_text
                 strings_stay_what_they_are
                 any_key_may_occur
@@ -342,6 +386,7 @@ macro_rules! every_case {
                 arbitrary_values_survive
             }
             keeping {
+                a_done_job_is_kept_for_its_result
                 a_migrated_store_needs_no_migration
                 the_clock_goes_on
                 an_immediate_job_is_due_for_the_very_next_claim
@@ -361,6 +406,7 @@ macro_rules! every_case {
                 a_heartbeat_keeps_what_silence_has_not_taken
                 any_other_change_puts_a_silence_off
                 a_delivery_is_a_sign_of_life
+                an_extend_is_a_sign_of_life
                 only_who_sent_a_heartbeat_falls_silent
                 a_silence_that_nobody_listened_to_is_none
                 silence_is_dealt_with_in_steps
@@ -411,3 +457,10 @@ macro_rules! suite {
 every_case!(mongo, crate::common::stores::Fixture::mongo);
 every_case!(sqlite_memory, crate::common::stores::Fixture::sqlite_memory);
 every_case!(sqlite_file, crate::common::stores::Fixture::sqlite_file);
+
+// What a store may do, and MongoDB leaves to a second step.
+suite! { sqlite_steps, crate::common::stores::Fixture::sqlite_memory,
+    requests {
+        what_is_next_is_taken_with_a_settle
+    }
+}

@@ -58,7 +58,7 @@ async fn live(store: &Mongo) {
     let (ids, rules) = (IdSource::default(), Rules::default());
     let now = store.now().unwrap();
     let job = |key: Option<&str>| NewJob {
-        key: key.map(|key| KeyHold { key: key.parse().unwrap(), until: now }),
+        key: key.map(|key| KeyHold::new(key.parse().unwrap(), now)),
         ..NewJob::new(ids.next(now), "q".parse().unwrap(), JobSpec::new(Payload::null()), now)
     };
     for pushed in store.push(vec![job(None), job(Some("k"))], &rules).await {
@@ -69,6 +69,7 @@ async fn live(store: &Mongo) {
         count: 2,
         claim: Claim::random(),
         lease_ms: 60_000,
+        yields: false,
         worker: None,
         pop: false,
     };

@@ -203,6 +203,10 @@ on_every_store! {
     large_batches_let_others_pass
     what_a_client_that_left_has_pushed_counts_until_it_is_stored
     a_spoiled_job_concerns_itself_only
+    a_spoiled_job_can_be_mended
+    a_spoiled_job_leaves_its_line
+    a_mend_takes_all_of_an_edit
+    a_spoiled_job_ends_for_its_batch
 }
 
 /// What only one store can hold.
@@ -213,10 +217,15 @@ mod one_store {
         mongo:
         a_spoiled_document_stops_nothing_else
         a_field_that_nobody_knows_keeps_no_job
+        what_a_state_needs_is_missed
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored
     }
-    on_one_store! { sqlite: a_spoiled_row_stops_nothing_else }
+    on_one_store! {
+        sqlite:
+        a_spoiled_row_stops_nothing_else
+        a_damaged_page_is_told
+    }
 }
 
 /// The bytes of a connection: the store has no part in this, so that one is enough.

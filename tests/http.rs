@@ -8,39 +8,48 @@ mod common;
 mod http {
     pub mod batch;
     pub mod batches;
+    pub mod binary;
     pub mod bulk;
-    pub mod document;
+    pub mod delivering;
     pub mod draining;
     pub mod figures;
     pub mod flows;
+    pub mod giving_back;
     pub mod groups;
     pub mod jobs;
     pub mod keyed;
     pub mod limits;
     pub mod many;
+    pub mod next;
     pub mod once;
+    pub mod one_job;
     pub mod payloads;
     pub mod push;
     pub mod queues;
     pub mod reserve;
+    pub mod results;
     pub mod schedules;
     pub mod semaphores;
     pub mod settle;
     pub mod signals;
     pub mod stale;
     pub mod support;
+    pub mod together;
+    pub mod turns;
     pub mod waiting;
+    pub mod waiting_for;
     pub mod wire;
     pub mod workers;
 }
 
 use http::{
-    batch::*, batches::*, bulk::*, draining::*, figures::*, flows::*, groups::*, jobs::*, keyed::*,
-    limits::*, many::*, once::*, payloads::*,
+    batch::*, batches::*, binary::*, bulk::*, delivering::*, draining::*, figures::*, flows::*,
+    giving_back::*, groups::*, jobs::*, keyed::*, limits::*, many::*, next::*, once::*, one_job::*,
+    payloads::*,
 };
 use http::{
-    push::*, queues::*, reserve::*, schedules::*, semaphores::*, settle::*, stale::*, waiting::*, wire::*,
-    workers::*,
+    push::*, queues::*, reserve::*, results::*, schedules::*, semaphores::*, settle::*, stale::*,
+    together::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
 on_every_store! {
@@ -50,9 +59,16 @@ on_every_store! {
     a_taken_key_answers_the_first_job
     a_taken_key_with_another_payload_conflicts
     a_key_outlives_its_job_by_its_ttl_only
+    a_key_can_debounce_and_be_exclusive
     a_push_out_of_range_names_the_field
     the_widest_values_are_accepted
     a_name_that_is_none_is_refused
+
+    an_unfinished_job_says_what_it_waits_for
+    a_lost_reservation_says_why
+    a_lost_reservation_tells_no_content
+    a_finished_job_waits_for_nothing
+    a_key_learns_nothing_of_other_queues_holders
 
     a_group_goes_one_by_one
     a_failed_job_holds_its_group
@@ -69,6 +85,7 @@ on_every_store! {
     an_expired_job_leaves
     a_reserved_job_expires_once_it_is_given_back
     payloads_and_bodies_have_limits
+    texts_have_an_end
     there_are_only_so_many_queues
     there_are_only_so_many_names
     a_server_runs_at_most_a_thousand_schedules
@@ -106,7 +123,34 @@ on_every_store! {
     a_poll_stays_underneath
     a_client_that_leaves_gets_nothing
 
+    a_producer_waits_for_the_result
+    a_wait_for_a_result_ends_with_the_job_as_it_is
+    death_ends_a_wait_for_a_result
+    a_job_that_is_gone_ends_a_wait_for_its_result
+    a_wait_for_a_result_ends_when_the_server_stops
+    a_client_that_leaves_frees_its_place
+    a_queue_keeps_results_for_who_waits
+
+    a_job_is_retried_by_its_id
+    a_retry_wakes_whoever_waits_and_keeps_groups
+    a_job_is_redriven_by_its_id
+    a_job_is_replayed_by_its_id
+    a_delete_leaves_what_a_worker_holds_where_it_is_told_to
+    a_peek_shows_what_comes_next
+    a_reserve_takes_so_many_bytes
+    batches_are_listed
+    stats_tell_what_comes_due_and_count_exactly
+    queues_are_listed_by_prefix
+    queues_are_deleted_by_prefix
+    a_schedule_understands_words
+
+    jobs_of_several_queues_are_pushed_together
+    one_job_refuses_all_that_are_pushed_together
+    jobs_that_are_pushed_beside_each_other_stand_for_themselves
+    a_keyed_push_to_several_queues_is_done_once
+
     a_repeat_gets_the_same_jobs
+    a_keyed_reserve_of_so_many_bytes_claims_once
     a_repeat_shows_only_what_is_still_held
     a_key_belongs_to_its_request
     an_empty_answer_is_not_remembered
@@ -114,6 +158,7 @@ on_every_store! {
     a_key_must_be_visible_ascii
 
     a_keyed_push_is_done_once
+    what_is_replaced_wakes_a_waiter
     a_keyed_push_is_answered_alike_when_its_job_is_gone
     a_keyed_push_that_was_refused_is_tried_again
     a_keyed_push_of_many_is_done_once
@@ -142,6 +187,24 @@ on_every_store! {
     a_worker_learns_that_its_job_is_not_wanted
     a_settle_out_of_range_names_the_field
 
+    a_job_is_given_up_for_good
+    a_job_is_put_off_without_counting
+    a_job_comes_back_at_a_moment
+    a_job_goes_back_to_its_place
+    a_lapsed_job_keeps_its_place_where_its_queue_says_so
+    a_move_brings_new_headers
+    what_contradicts_itself_in_a_rollback_is_named
+    a_repeat_is_told_the_state_of_the_first
+
+    the_lease_of_the_request_the_job_and_the_queue
+    a_delivery_ends_after_its_longest_time
+    attempts_may_be_without_limit
+    headers_are_any_json
+    a_waiting_job_gets_other_limits
+    a_waiting_job_changes_its_group
+    an_extend_shows_that_its_worker_lives
+    what_is_out_of_range_of_a_delivery_is_named
+
     a_commit_pushes_what_it_led_to
     what_is_wrong_with_a_push_is_named
     settles_among_others_push_too
@@ -164,6 +227,17 @@ on_every_store! {
     a_forced_delete_takes_the_token
     concurrent_repeats_answer_the_same
     a_commit_whose_client_left_can_be_repeated
+
+    a_settle_takes_the_next_jobs
+    the_next_jobs_come_from_the_queues_that_are_named
+    a_settle_stands_where_nothing_is_next
+    a_next_of_a_group_comes_with_the_settle
+    a_repeat_returns_the_next_jobs_that_are_held
+    a_repeat_after_a_kill_returns_the_next_jobs
+    a_settle_takes_effect_before_it_waits
+    who_leaves_while_it_waits_for_the_next_gets_nothing
+    what_is_wrong_with_a_next_is_named
+    a_settle_that_waits_for_the_next_is_answered_at_the_end
 
     each_element_of_a_settle_stands_for_itself
     a_settle_takes_a_thousand_jobs
@@ -252,9 +326,15 @@ on_every_store! {
     results_and_progress_come_back_as_they_were
     what_is_not_json_is_malformed
 
+    bytes_are_taken_wherever_a_payload_is
+    bytes_are_given_wherever_a_payload_is
+    what_is_wrong_with_bytes_is_named
+    a_move_gives_a_job_a_key
+
     waiting_calls_are_answered_at_the_end
     a_call_that_runs_is_finished
     a_stop_does_not_wait_for_ever
+    a_stop_gives_notice
 }
 
 /// Cases about several servers: only MongoDB has several, one SQLite file has one.
@@ -262,20 +342,33 @@ mod several_servers {
     use super::http::batches::two_servers_call_back_once;
     use super::http::figures::a_store_that_is_away_is_told;
     use super::http::flows::one_commit_on_two_servers_pushes_once;
+    use super::http::giving_back::another_server_tells_a_repeat_the_state_of_the_first;
     use super::http::keyed::a_keyed_call_is_repeated_at_another_server;
+    use super::http::next::{
+        a_push_at_another_server_wakes_a_settle_that_waits,
+        a_repeat_at_another_server_gets_the_same_next_jobs,
+    };
     use super::http::once::{
         a_repeat_at_another_server_gets_the_same_jobs, a_repeat_at_another_server_waits_for_the_first,
     };
+    use super::http::results::a_result_is_waited_for_on_another_server;
     use super::http::schedules::an_occurrence_is_pushed_once_by_many_servers;
     use super::http::signals::{
         a_batch_wakes_waiters_on_all_servers, a_change_of_settings_is_known_at_other_servers_by_a_signal,
-        a_job_that_another_program_wrote_is_found, a_push_wakes_who_waits_on_another_server,
-        a_resume_wakes_who_waits_on_another_server, a_server_that_stops_is_not_told_any_more,
-        a_stream_that_ends_is_opened_again, nothing_is_told_that_nobody_waits_for,
+        a_job_that_another_program_wrote_is_found, a_program_that_says_what_it_inserts_wakes_who_waits,
+        a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
+        a_server_that_stops_is_not_told_any_more, a_stream_that_ends_is_opened_again,
+        nothing_is_told_that_nobody_waits_for, servers_tell_an_older_one_and_hear_it,
+        the_collection_of_the_news_is_mended,
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
         what_comes_back_wakes_who_waits_on_another_server,
     };
     use super::http::stale::another_server_knows_a_commit_by_its_history_only;
+    use super::http::turns::{
+        a_busy_server_that_is_killed_is_waited_for_no_more, busy_servers_take_turns_and_lose_nothing,
+        who_comes_alone_does_not_wait_for_a_busy_server,
+    };
+    use super::http::waiting_for::who_waits_on_another_server_is_known;
     use super::http::workers::{
         a_heartbeat_at_another_server_counts, a_silence_is_noticed_without_the_server_that_heard_last,
     };
@@ -283,11 +376,16 @@ mod several_servers {
     crate::on_one_store! {
         mongo:
         one_commit_on_two_servers_pushes_once
+        who_waits_on_another_server_is_known
         two_servers_call_back_once
+        a_result_is_waited_for_on_another_server
         a_repeat_at_another_server_gets_the_same_jobs
         a_repeat_at_another_server_waits_for_the_first
         a_keyed_call_is_repeated_at_another_server
+        a_push_at_another_server_wakes_a_settle_that_waits
+        a_repeat_at_another_server_gets_the_same_next_jobs
         another_server_knows_a_commit_by_its_history_only
+        another_server_tells_a_repeat_the_state_of_the_first
         a_store_that_is_away_is_told
         a_push_wakes_who_waits_on_another_server
         what_comes_back_wakes_who_waits_on_another_server
@@ -298,7 +396,13 @@ mod several_servers {
         nothing_is_told_that_nobody_waits_for
         a_stream_that_ends_is_opened_again
         a_server_that_stops_is_not_told_any_more
+        servers_tell_an_older_one_and_hear_it
+        the_collection_of_the_news_is_mended
+        who_comes_alone_does_not_wait_for_a_busy_server
+        busy_servers_take_turns_and_lose_nothing
+        a_busy_server_that_is_killed_is_waited_for_no_more
         a_job_that_another_program_wrote_is_found
+        a_program_that_says_what_it_inserts_wakes_who_waits
         an_occurrence_is_pushed_once_by_many_servers
         a_heartbeat_at_another_server_counts
         a_silence_is_noticed_without_the_server_that_heard_last

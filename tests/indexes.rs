@@ -58,6 +58,9 @@ async fn insert(database: &Database, id: &str, field: &str, value: impl Into<mon
         "rev": 0_i64, "payload": 1,
     };
     job.insert(field, value);
+    if field == "group" {
+        job.insert("turn", format!("mail/{id}/0000000000000001"));
+    }
     database.collection::<Document>("jobs").insert_one(job).await.unwrap();
 }
 

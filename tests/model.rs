@@ -25,8 +25,10 @@ mod model {
     pub mod batches;
     pub mod checks;
     pub mod claims;
+    pub mod failing;
     pub mod job;
     pub mod lines;
+    pub mod next;
     pub mod others;
     pub mod run;
     pub mod semaphores;

@@ -14,10 +14,10 @@ use futures::future::BoxFuture;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::{Client, Database};
 use tailback::job::settings::{Defaults, Rate};
-use tailback::job::transition::Operation;
+use tailback::job::transition::{Fate, Operation};
 use tailback::job::{
     Claim, IdSource, Job, JobId, JobKey, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
-    SemaphoreName, Visible, WorkerName,
+    SemaphoreName, Visible, When, WorkerName,
 };
 use tailback::store::mongo::Mongo;
 use tailback::store::{
@@ -210,7 +210,15 @@ async fn claiming(bench: &Bench) -> Vec<Job> {
     let mut won = Vec::new();
     for count in [1, 100, 900] {
         let claim = Claim::random();
-        let ask = ClaimAsk { queue: queue(7), count, claim, lease_ms: 60_000, worker: None, pop: false };
+        let ask = ClaimAsk {
+            queue: queue(7),
+            count,
+            claim,
+            lease_ms: 60_000,
+            yields: false,
+            worker: None,
+            pop: false,
+        };
         let asks = [ask];
         let jobs =
             bench.judge(&format!("a claim of {count}"), count, bench.store.claim(&asks, &rules(None))).await;
@@ -230,14 +238,16 @@ async fn settling(bench: &Bench, jobs: Vec<Job>) {
         jobs.iter().map(change).collect()
     };
     let commit = |claim| Operation::Commit { claim, result: None, push: Vec::new() };
-    let rollback = |claim| Operation::Rollback { claim, delay_ms: Some(9_000_000), error: None };
+    let rollback = |claim| Operation::Rollback { claim, fate: Fate::retry(Some(9_000_000)), error: None };
     let target = queue(8);
     let to = |claim| Operation::Move {
         claim,
         queue: target.clone(),
         payload: None,
-        delay_ms: None,
+        when: When::Now,
         priority: None,
+        headers: None,
+        key: None,
     };
     let rules = rules(None);
     for (what, changes) in [
@@ -299,6 +309,7 @@ async fn in_groups(bench: &Bench) {
         count: 100,
         claim: Claim::random(),
         lease_ms: 60_000,
+        yields: false,
         worker: None,
         pop: false,
     };
@@ -347,6 +358,13 @@ async fn looking(bench: &Bench) {
     let ids: Vec<JobId> = (0..200).map(|n| format!("JOB{:010}", n * 431).parse().unwrap()).collect();
     let found = bench.judge("reading by ids", ids.len(), store.get(&ids)).await.unwrap();
     assert!(found.iter().all(Option::is_some));
+    let left = bench.judge("who has not finished", ids.len(), store.unfinished(&ids)).await.unwrap();
+    assert!(left.len() < ids.len() && !left.is_empty());
+    let next = bench.judge("a peek", 50, store.peek(&queue(3), 50)).await.unwrap();
+    assert_eq!(next.len(), 50);
+    assert!(bench.judge("what comes due next", 10, store.next_due(&queue(3))).await.unwrap().is_some());
+    let all = bench.judge("counting a queue", 2000, store.count_now(&queue(3))).await.unwrap();
+    assert!(all.scheduled > 0 && all.ready > 0 && all.done > 0, "{all:?}");
     // BUG: `scheduled` is not judged. It shares the state, and so the entries of `browse`, with `ready`; the two
     // are told apart only after the fetch, so that a page of the rarer one walks past the other.
     let names = bench.judge("the queues", QUEUES as usize, store.queues("", None, 1000)).await.unwrap();
@@ -458,6 +476,7 @@ async fn limiting(bench: &Bench, now: i64) {
         count: 3,
         claim: Claim::random(),
         lease_ms: 60_000,
+        yields: false,
         worker: None,
         pop: false,
     };
@@ -475,7 +494,15 @@ async fn limiting(bench: &Bench, now: i64) {
     };
     let rules = Rules::new(Arc::new(Defaults::default()), [(queue(9), limited)].into());
     let claim = Claim::random();
-    let ask = ClaimAsk { queue: queue(9), count: 100, claim, lease_ms: 60_000, worker: None, pop: false };
+    let ask = ClaimAsk {
+        queue: queue(9),
+        count: 100,
+        claim,
+        lease_ms: 60_000,
+        yields: false,
+        worker: None,
+        pop: false,
+    };
     let asks = [ask];
     let claims = bench.judge("a claim under limits", 100, bench.store.claim(&asks, &rules)).await;
     assert!(claims.won[0].as_ref().unwrap().len() <= 50);

@@ -97,6 +97,48 @@ async fn no_semaphore_has_too_many_holders_across_servers(place: &Place) {
     assert_eq!((&semaphore["held"], &semaphore["waiting"]), (&json!(0), &json!(0)), "{semaphore}");
 }
 
+/// One server has found it full, and is asked all the time; room is made at another one, that has nobody waiting.
+async fn room_that_is_made_elsewhere_is_found(place: &Place) {
+    const JOBS: usize = 20;
+    let servers = fleet(place).await;
+    let (asked, other) = (&servers[0], servers.last().unwrap());
+    put(other, "/v1/semaphores/s", json!({"capacity": 1})).await;
+    push_many(other, "a", JOBS, json!({"semaphores": ["s"]})).await;
+    let take =
+        async |server: &Server, ask: Value| server.post("/v1/queues/a/reserve", ask).await.1["jobs"].clone();
+    let mut holder = take(other, json!({})).await;
+    for n in 0..JOBS - 1 {
+        for _ in 0..3 {
+            assert_eq!(take(asked, json!({"count": 2})).await, json!([]));
+        }
+        let waiting = take(asked, json!({"wait_ms": 60_000}));
+        let release = async {
+            let mut body = json!({"reservation": holder[0]["reservation"]});
+            let mut path = format!("/v1/jobs/{}/commit", text(&holder[0], "id"));
+            if n == 3 {
+                path = path.replace("commit", "rollback");
+                body["dead"] = json!(true);
+            }
+            let (status, answer) = other.post(&path, body).await;
+            assert_eq!(status, 200, "{answer}");
+        };
+        let (won, ()) = tokio::join!(waiting, release);
+        assert_eq!(won.as_array().map(Vec::len), Some(1), "after {n}");
+        holder = won;
+    }
+    for _ in 0..3 {
+        assert_eq!(take(asked, json!({"count": 2})).await, json!([]));
+    }
+    // What another server pushes behind refused jobs, or raises, is found as well.
+    push_many(other, "a", 2, json!({"semaphores": ["s"]})).await;
+    put(other, "/v1/semaphores/s", json!({"capacity": 2})).await;
+    assert_eq!(take(asked, json!({"wait_ms": 60_000})).await.as_array().map(Vec::len), Some(1));
+    push_many(other, "a", 1, json!({})).await;
+    let plain = take(asked, json!({"wait_ms": 60_000})).await;
+    assert!(plain[0]["semaphores"].as_array().is_none_or(Vec::is_empty), "{plain}");
+    assert!(plain[0].is_object(), "{plain}");
+}
+
 async fn limits_of_a_queue_hold_across_servers(place: &Place) {
     const JOBS: usize = 90;
     let servers = fleet(place).await;
@@ -162,5 +204,6 @@ mod one_store {
 
 on_every_store! {
     no_semaphore_has_too_many_holders_across_servers
+    room_that_is_made_elsewhere_is_found
     limits_of_a_queue_hold_across_servers
 }

@@ -323,8 +323,9 @@ fn functions_fit_on_a_screen() {
 
 /// What each module of `store/mongo` may import, all of it from lines above its own: so there are no circles. A folder's own `mod.rs` may import all of the folder;
 /// only the root's `Mongo`, its options and the names of collections may be imported from above.
-const MONGO: [(&str, &[&str]); 44] = [
-    ("client", &[]),
+const MONGO: [(&str, &[&str]); 50] = [
+    ("deployment", &[]),
+    ("client", &["deployment"]),
     ("clock", &[]),
     ("keyed_mutex", &[]),
     ("stored", &[]),
@@ -338,17 +339,21 @@ const MONGO: [(&str, &[&str]); 44] = [
     ("jobs::document", &["jobs::field", "jobs::payload", "stored"]),
     ("figures::counts", &["client", "figures::counters", "jobs::document", "stored"]),
     ("figures::summary", &["client", "figures::counters", "figures::counts", "jobs::document", "stored"]),
+    ("figures::now", &["client", "jobs::document", "stored"]),
     ("figures::reconcile", &["client", "figures::counters", "figures::counts", "jobs::document", "stored"]),
     ("jobs::transitions", &["jobs::document", "stored"]),
-    ("jobs::unreadable", &["client", "jobs::document", "jobs::transitions", "stored"]),
+    ("jobs::unreadable", &["client", "jobs::document"]),
     ("jobs::query", &["client", "indexes", "jobs::document", "jobs::unreadable", "stored"]),
     ("jobs::stocked", &["client", "jobs::document", "stored"]),
-    ("jobs::expired", &["jobs::document", "jobs::query", "jobs::unreadable"]),
-    ("jobs::head", &["cache", "client", "jobs::document", "jobs::unreadable", "stored"]),
-    ("jobs::groups", &["cache", "client", "jobs::document", "jobs::transitions", "transaction", "stored"]),
+    ("jobs::rewrite", &["client", "transaction"]),
+    (
+        "jobs::groups",
+        &["cache", "client", "jobs::document", "jobs::rewrite", "jobs::transitions", "transaction", "stored"],
+    ),
     ("answers", &["client", "jobs::document", "stored", "transaction"]),
     ("jobs::receipts", &["client", "jobs::document", "transaction", "stored"]),
     ("jobs::plan", &["cache", "jobs::document"]),
+    ("jobs::deletion", &["client", "jobs::plan"]),
     (
         "jobs::push",
         &[
@@ -378,15 +383,32 @@ const MONGO: [(&str, &[&str]); 44] = [
         ],
     ),
     (
-        "jobs::apply_atomic",
+        "jobs::bury",
         &[
             "batches",
             "client",
+            "jobs::document",
+            "jobs::groups",
+            "jobs::push",
+            "jobs::rewrite",
+            "jobs::transitions",
+            "transaction",
+            "stored",
+        ],
+    ),
+    ("jobs::obstacles", &["client", "jobs::document"]),
+    ("jobs::expired", &["jobs::bury", "jobs::document", "jobs::query", "stored"]),
+    ("jobs::head", &["cache", "client", "jobs::bury", "jobs::document", "stored"]),
+    (
+        "jobs::apply_atomic",
+        &[
+            "batches",
             "jobs::groups",
             "jobs::plan",
             "jobs::push",
             "jobs::query",
             "jobs::receipts",
+            "jobs::rewrite",
             "transaction",
         ],
     ),
@@ -398,8 +420,10 @@ const MONGO: [(&str, &[&str]); 44] = [
     (
         "jobs::apply",
         &[
+            "jobs::bury",
             "client",
             "jobs::apply_atomic",
+            "jobs::deletion",
             "jobs::document",
             "jobs::plan",
             "jobs::receipts",
@@ -415,14 +439,23 @@ const MONGO: [(&str, &[&str]); 44] = [
             "jobs::document",
             "jobs::query",
             "jobs::transitions",
-            "jobs::unreadable",
+            "jobs::bury",
             "transaction",
             "stored",
         ],
     ),
     (
         "jobs::claim_limited",
-        &["client", "jobs::transitions", "jobs::document", "jobs::head", "semaphores", "transaction"],
+        &[
+            "cache",
+            "client",
+            "jobs::transitions",
+            "jobs::document",
+            "jobs::head",
+            "jobs::rewrite",
+            "semaphores",
+            "transaction",
+        ],
     ),
     (
         "jobs::claim",
@@ -448,7 +481,10 @@ const MONGO: [(&str, &[&str]); 44] = [
     ("prune", &["batches", "client", "jobs::document", "stored"]),
     ("requests", &["client", "jobs::document", "stored"]),
     ("signals", &["client", "jobs::document", "stored"]),
-    ("transfer", &["cache", "client", "jobs::document", "jobs::groups", "jobs::receipts", "stored"]),
+    (
+        "transfer",
+        &["answers", "cache", "client", "jobs::document", "jobs::groups", "jobs::receipts", "stored"],
+    ),
     ("workers", &["client", "jobs::document", "stored"]),
 ];
 

@@ -157,6 +157,30 @@ async fn everything_arrives(from: &Place, to: &Place) {
     assert_eq!(code, Some(1), "the target was used since: {told}");
 }
 
+async fn keyed_call(server: &Server, path: &str, key: &str, body: Value) -> (u16, String) {
+    let call = server.http.post(format!("{}{path}", server.base)).header("idempotency-key", key);
+    let answer = call.json(&body).send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+/// What calls are answered that create and take; what is popped is more than MongoDB takes in one document of an answer.
+async fn keyed_calls(server: &Server) -> Vec<(u16, String)> {
+    let long: Vec<Value> = (0..6).map(|_| json!({"payload": "x".repeat(1_000_000)})).collect();
+    let calls = [
+        ("/v1/queues/keyed/jobs", "p", json!({"payload_base64": "AP8=", "payload_type": "image/png"})),
+        ("/v1/queues/long/jobs/batch", "b", json!({"jobs": long})),
+        ("/v1/queues/long/pop", "o", json!({"count": 9})),
+    ];
+    let mut answers = Vec::new();
+    for (path, key, body) in calls {
+        let answer = keyed_call(server, path, key, body).await;
+        assert!(answer.0 < 300, "{}", &answer.1[..answer.1.len().min(500)]);
+        answers.push(answer);
+    }
+    assert!(answers[2].1.len() > 6_000_000);
+    answers
+}
+
 /// Retries are answered as before, and rates go on to count.
 async fn what_serves_retries_arrives(from: &Place, to: &Place) {
     let mut server = Server::start(&from.url).await;
@@ -181,16 +205,26 @@ async fn what_serves_retries_arrives(from: &Place, to: &Place) {
     let push = json!({"push": [{"queue": "next", "payload": 1}]});
     let pushed = server.settle(&led_on, "commit", push.clone()).await;
     assert_eq!((first.0, pushed.0), (200, 200), "{} {}", first.1, pushed.1);
+    let keyed = keyed_calls(&server).await;
     assert!(server.terminate().await.success());
     let told = copy(from, to).await;
-    assert!(told.contains("4 records of retries and rates"), "{told}");
+    assert!(told.contains("7 records of retries and rates"), "{told}");
     assert_eq!(copy(from, to).await, told, "a repeat changes nothing");
 
     let mut server = Server::start(&to.url).await;
-    assert_eq!(server.settle(&moved, "move", go_on).await, first);
-    assert_eq!(server.settle(&led_on, "commit", push).await, pushed, "and nothing is pushed twice");
+    let repeated = |(status, mut answer): (u16, Value)| {
+        answer["repeated"] = json!(true);
+        (status, answer)
+    };
+    assert_eq!(server.settle(&moved, "move", go_on).await, repeated(first));
+    assert_eq!(server.settle(&led_on, "commit", push).await, repeated(pushed), "and nothing is pushed twice");
     assert_eq!(server.get("/v1/queues/next/stats").await.1["counts"]["ready"], 1);
     assert_eq!(once(&server).await, held);
+    assert_eq!(keyed_calls(&server).await, keyed, "each call gets the first response");
+    assert_eq!(server.get("/v1/queues/keyed/stats").await.1["counts"]["ready"], 1);
+    assert_eq!(server.get("/v1/queues/long/stats").await.1["counts"]["ready"], 0);
+    let other = keyed_call(&server, "/v1/queues/keyed/jobs", "p", json!({"payload": 2})).await;
+    assert_eq!(other.0, 422, "{}", other.1);
     assert_eq!(server.reserve("rated", json!({"count": 3})).await, Vec::<Value>::new());
     server.push("other", json!({"payload": 1})).await;
     assert!(server.terminate().await.success());

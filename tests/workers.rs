@@ -61,6 +61,7 @@ async fn what_a_heartbeat_answers_holds(place: &Place) {
             count: JOBS,
             claim: Claim::random(),
             lease_ms: LEASE_MS,
+            yields: false,
             worker: Some(name.clone()),
             pop: false,
         };

@@ -56,7 +56,8 @@ pub struct TaskStatus {
     pub failures: u64,
     /// How many things it has done since the server started.
     pub done: u64,
-    /// How many milliseconds ago the last run ended.
+    /// How many milliseconds ago the last run ended; absent before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run_ms_ago: Option<u64>,
     /// How long the last run took, in milliseconds.
     pub last_run_took_ms: f64,
@@ -157,13 +158,14 @@ async fn drive(task: &Task, statuses: &Statuses, index: usize) {
         let sleep = match result {
             Ok(run) => {
                 if std::mem::take(&mut failing) {
-                    tracing::info!(task = task.name, "the background task works again");
+                    tracing::debug!(task = task.name, "the background task works again");
                 }
                 run.again_in.unwrap_or(task.interval).min(task.interval)
             }
             Err(error) => {
-                // Logged once: the store being away for an hour is one event, not 3,600.
-                if !std::mem::replace(&mut failing, true) {
+                // Logged once, and not for each task where the store is away: that is one event, which its calls report.
+                let is_away = matches!(&error, Error::Store(error) if error.is_away());
+                if !std::mem::replace(&mut failing, true) && !is_away {
                     let error = crate::store::chain(&error);
                     tracing::warn!(
                         task = task.name,

@@ -150,6 +150,13 @@ struct ReserveResponse<'a> {
     jobs: Vec<Reserved<'a>>,
 }
 
+/// A response with the next jobs.
+#[derive(Deserialize)]
+struct NextResponse<'a> {
+    #[serde(borrow)]
+    next: ReserveResponse<'a>,
+}
+
 #[derive(Deserialize)]
 struct PopResponse {
     jobs: Vec<serde::de::IgnoredAny>,
@@ -219,21 +226,22 @@ impl Caller {
         write!(body, "{{\"count\":{count},\"wait_ms\":{wait_ms}}}")?;
         let response = self.client.call("POST", &queue.reserve, body).await?;
         let jobs = serde_json::from_slice::<ReserveResponse<'_>>(response)?.jobs;
-        path.clear();
-        body.clear();
-        self.held = jobs.len();
-        if let ([job], 1) = (jobs.as_slice(), count) {
-            write!(path, "/v1/jobs/{}/commit", job.id)?;
-            write!(body, "{{\"reservation\":\"{}\"}}", job.reservation)?;
-        } else {
-            path.push_str("/v1/settle");
-            for job in &jobs {
-                let open = if body.is_empty() { "{\"commit\":[" } else { "," };
-                write!(body, "{open}{{\"id\":\"{}\",\"reservation\":\"{}\"}}", job.id, job.reservation)?;
-            }
-            body.push_str("]}");
-        }
+        (self.held, *path, *body) = hold(&jobs, count)?;
         jobs.iter().try_for_each(&mut show)?;
+        Ok(jobs.len())
+    }
+
+    /// Commits the jobs reserved last, and takes up to `count` next ones with the same call; returns how many it got.
+    pub async fn commit_and_take(&mut self, count: usize) -> anyhow::Result<usize> {
+        let (path, body) = &mut self.commit;
+        body.pop(); // the end of the object
+        write!(body, ",\"next\":{{\"count\":{count}}}}}")?;
+        let response = self.client.call("POST", path, body).await?;
+        if path == "/v1/settle" {
+            check(&serde_json::from_slice::<SettleResponse>(response)?.commit, 200, self.held, response)?;
+        }
+        let jobs = serde_json::from_slice::<NextResponse<'_>>(response)?.next.jobs;
+        (self.held, *path, *body) = hold(&jobs, count)?;
         Ok(jobs.len())
     }
 
@@ -277,6 +285,23 @@ impl Caller {
         self.client.call("DELETE", &format!("/v1/queues/{}?force=true", queue.name), "").await?;
         Ok(())
     }
+}
+
+/// Returns how many jobs are held, and the path and the body of their commit.
+fn hold(jobs: &[Reserved<'_>], count: usize) -> anyhow::Result<(usize, String, String)> {
+    let (mut path, mut body) = (String::new(), String::new());
+    if let ([job], 1) = (jobs, count) {
+        write!(path, "/v1/jobs/{}/commit", job.id)?;
+        write!(body, "{{\"reservation\":\"{}\"}}", job.reservation)?;
+    } else {
+        path.push_str("/v1/settle");
+        for job in jobs {
+            let open = if body.is_empty() { "{\"commit\":[" } else { "," };
+            write!(body, "{open}{{\"id\":\"{}\",\"reservation\":\"{}\"}}", job.id, job.reservation)?;
+        }
+        body.push_str("]}");
+    }
+    Ok((jobs.len(), path, body))
 }
 
 /// Checks that there is one result for each job, each with this status.

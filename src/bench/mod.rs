@@ -25,6 +25,7 @@ mod figures;
 mod groups;
 mod idle;
 mod lives;
+mod loops;
 mod mongod;
 mod options;
 mod pace;
@@ -64,6 +65,7 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
     lives::warm_up(&crew).await?;
     let measured = match crew.options.scenario {
         Scenario::Lives => lives::run(&crew).await?,
+        Scenario::Loop => loops::run(&crew).await?,
         Scenario::Depth => depth::run(&crew).await?,
         Scenario::Drain => drain::run(&crew).await?,
         Scenario::Wake => wake::run(&crew).await?,

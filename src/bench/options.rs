@@ -11,6 +11,8 @@ use super::wake::Cause;
 pub enum Scenario {
     /// Full life cycles: push all jobs, then reserve and commit them all; with --mixed also all at once
     Lives,
+    /// Lives whose commits take the next jobs with them, against lives of three calls; by all clients, then by a worker alone
+    Loop,
     /// How fast jobs are reserved and committed from queues of 1,000, 10,000 … jobs
     Depth,
     /// How fast a large queue is emptied, tenth by tenth
@@ -40,6 +42,7 @@ impl Scenario {
     pub fn name(self) -> &'static str {
         match self {
             Self::Lives => "lives",
+            Self::Loop => "loop",
             Self::Depth => "depth",
             Self::Drain => "drain",
             Self::Wake => "wake",

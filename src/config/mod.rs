@@ -1,9 +1,12 @@
 //! The configuration: the raw form ([`raw`]) is parsed strictly and validated into [`Config`].
 
 mod access;
+mod address;
 mod memory;
 pub mod raw;
 pub mod secret;
+mod show;
+mod store_url;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,9 @@ use std::time::Duration;
 use figment::Figment;
 use figment::providers::{Format as _, Serialized, Toml};
 
+pub use self::raw::ignored;
 use self::raw::{LogForm, Raw};
+pub use self::store_url::StoreUrl;
 use crate::job::SecretHash;
 use crate::job::backoff::YEAR_MS;
 use crate::job::settings::{
@@ -36,6 +41,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// The timeout for in-flight requests at shutdown.
     pub shutdown: Duration,
+    /// For how long the server says that it will stop while it still serves.
+    pub shutdown_notice: Duration,
     /// The log filter.
     pub log_filter: String,
     /// The log format.
@@ -67,74 +74,6 @@ pub struct MongoTuning {
     pub pool_size: u32,
 }
 
-/// The URL of a store.
-#[derive(Clone, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// A MongoDB deployment and a database in it.
-    Mongo(String),
-    /// An SQLite file; `None`: in memory, lost when the process ends.
-    Sqlite(Option<PathBuf>),
-}
-
-/// Omits the credentials.
-impl std::fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Sqlite(None) => f.write_str("sqlite::memory:"),
-            Self::Sqlite(Some(path)) => write!(f, "sqlite:{}", path.display()),
-            Self::Mongo(url) => f.write_str(&secret::mask(url)),
-        }
-    }
-}
-
-impl std::str::FromStr for StoreUrl {
-    type Err = String;
-
-    fn from_str(url: &str) -> Result<Self, String> {
-        match url.strip_prefix("sqlite:") {
-            Some("") => return Err("must name a file: sqlite:PATH, or sqlite::memory:".to_owned()),
-            Some(":memory:") => return Ok(Self::Sqlite(None)),
-            Some(path) => return Ok(Self::Sqlite(Some(path.into()))),
-            None => {}
-        }
-        let rest = url.strip_prefix("mongodb://").or_else(|| url.strip_prefix("mongodb+srv://"));
-        let Some(rest) = rest else {
-            return Err("must be sqlite:PATH, sqlite::memory:, mongodb://… or mongodb+srv://…".to_owned());
-        };
-        let after_hosts = rest.split_once('/').map_or("", |(_, after)| after);
-        let database = after_hosts.split('?').next().unwrap_or_default();
-        if database.is_empty() {
-            return Err("must name a database behind the host: mongodb://HOST/DATABASE".to_owned());
-        }
-        // The driver's errors quote parts of the URL, which may be the password.
-        mongodb::options::ConnectionString::parse(url).map_err(|error| wrong_url(url, &error))?;
-        Ok(Self::Mongo(url.to_owned()))
-    }
-}
-
-/// Returns what is wrong with a URL of MongoDB, without quoting any of it but its scheme and options.
-fn wrong_url(url: &str, error: &mongodb::error::Error) -> String {
-    let lowercase = url.to_lowercase(); // as the driver quotes the names of options
-    let quotes = |word: &str| word.len() > 2 && lowercase.contains(&word.to_lowercase());
-    let text = error.to_string();
-    let words = text.split_inclusive([' ', ':', ',', '"', '\'', '`', '@', '/']);
-    let said: String = words
-        .map(|word| {
-            let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
-            if quotes(bare) && !is_option(bare) { word.replace(bare, "***") } else { word.to_owned() }
-        })
-        .collect();
-    format!("is not a MongoDB URL: {said}")
-}
-
-/// Returns whether a word is one of the names that may be quoted of a URL.
-fn is_option(word: &str) -> bool {
-    matches!(
-        word,
-        "mongodb" | "srv" | "host" | "port" | "database" | "replicaSet" | "directConnection" | "tls"
-    )
-}
-
 /// An error in the configuration: the key, where it was set, and the valid values.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -162,8 +101,36 @@ pub fn load(
     environment: impl Iterator<Item = (String, String)>,
     flags: &Flags,
 ) -> Result<Config, ConfigError> {
+    let figment = sources(file, environment, flags)?;
+    validate(extract(&figment)?, &figment)
+}
+
+/// Validates the configuration, and returns it as a TOML file without comments: each option with its value and, unless that is the
+/// default, where it was set. Passwords and keys are masked.
+pub fn show(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+) -> Result<String, ConfigError> {
+    let figment = sources(file, environment, flags)?;
+    let config = validate(extract(&figment)?, &figment)?;
+    Ok(show::effective(&figment, &config))
+}
+
+fn sources(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+) -> Result<Figment, ConfigError> {
     let mut figment = Figment::from(Toml::string(DEFAULTS));
     if let Some(file) = file {
+        // Its own error names neither the file's purpose nor what to do.
+        std::fs::File::open(file).map_err(|error| {
+            let file = secret::mask(&file.display().to_string());
+            ConfigError(format!(
+                "the configuration file {file} cannot be read (--config, TAILBACK_CONFIG): {error}"
+            ))
+        })?;
         figment = figment.merge(Toml::file_exact(file));
     }
     figment = figment.merge(raw::Environment::new(environment));
@@ -172,12 +139,16 @@ pub fn load(
             figment = figment.merge(raw::Flag(Serialized::default(key, value)));
         }
     }
-    let raw: Raw = figment.extract().map_err(|error| ConfigError(secret::mask(&raw::describe(error))))?;
-    validate(raw, &figment)
+    Ok(figment)
+}
+
+fn extract(figment: &Figment) -> Result<Raw, ConfigError> {
+    figment.extract().map_err(|error| ConfigError(secret::mask(&raw::describe(error))))
 }
 
 fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("shutdown_ms", raw.shutdown_ms, 0, 3_600_000)?;
+    check.range("shutdown_notice_ms", raw.shutdown_notice_ms, 0, 3_600_000)?;
     check.range("limits.payload_bytes", raw.limits.payload_bytes, 1, 8 << 20)?;
     check.range("limits.body_bytes", raw.limits.body_bytes, 1024, 1 << 30)?;
     check.range("limits.answer_bytes", raw.limits.answer_bytes, 1024, 1 << 30)?;
@@ -225,59 +196,63 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let check = Check(figment);
     check_ranges(&raw, &check)?;
     let memory = memory::bytes(&raw.limits, &check)?;
-    let Raw { listen, store, shutdown_ms, log, http, tls, auth, limits, defaults, wait, reaper, mongodb } =
-        raw;
     let ms = Duration::from_millis;
-    let store: StoreUrl = store.parse().map_err(|what: String| check.fault("store", &what))?;
-    let listen: SocketAddr =
-        listen.parse().map_err(|_| check.fault("listen", "must be ADDRESS:PORT, such as 127.0.0.1:8321"))?;
+    let store: StoreUrl = raw.store.parse().map_err(|what: String| check.fault("store", &what))?;
+    let queue = queue_options(&raw, &store);
+    let listen: SocketAddr = address::parse(&raw.listen).map_err(|what| check.fault("listen", what))?;
     Ok(Config {
         listen,
-        shutdown: ms(shutdown_ms),
-        log_filter: check.filter(log.filter)?,
-        log_format: log.format.resolve(),
-        queue: queue::Options {
-            defaults: Arc::new(fallbacks(defaults)),
-            payload_bytes: size(limits.payload_bytes),
-            answer_bytes: size(limits.answer_bytes),
-            idempotency_ttl_ms: limits.idempotency_ttl_ms,
-            waiting: size(limits.waiting),
-            metrics_queues: size(limits.metrics_queues),
-            quotas: quotas(&limits),
-            poll: ms(wait.poll_ms),
-            patience: match store {
-                // Longer than a call's own deadline, whose error says more.
-                StoreUrl::Mongo(_) => ms(mongodb.deadline_ms + 200),
-                StoreUrl::Sqlite(_) => SQLITE_PATIENCE,
-            },
-        },
+        shutdown: ms(raw.shutdown_ms),
+        shutdown_notice: ms(raw.shutdown_notice_ms),
+        log_filter: check.filter(raw.log.filter)?,
+        log_format: raw.log.format.resolve(),
+        queue,
         background: background::Options {
-            reaper_interval: ms(reaper.interval_ms),
-            reaper_batch: size(reaper.batch),
+            reaper_interval: ms(raw.reaper.interval_ms),
+            reaper_batch: size(raw.reaper.batch),
         },
-        hosts: http::origin::Hosts::new(http.hosts),
-        access: access::options(&auth, listen, &check)?,
+        hosts: http::origin::Hosts::new(raw.http.hosts),
+        access: access::options(&raw.auth, listen, &check)?,
         limits: http::Limits {
-            body_bytes: size(limits.body_bytes),
-            body_pause: ms(limits.body_pause_ms),
-            request: ms(limits.request_ms),
+            body_bytes: size(raw.limits.body_bytes),
+            body_pause: ms(raw.limits.body_pause_ms),
+            request: ms(raw.limits.request_ms),
         },
         memory,
         connections: http::listen::Options {
-            connections: size(limits.connections),
-            connections_per_peer: size(limits.connections_per_peer),
-            trusted_proxies: check.networks("http.trusted_proxies", &http.trusted_proxies)?,
-            header_wait: ms(limits.header_wait_ms),
-            write_wait: ms(limits.write_wait_ms),
-            tls: check.tls(tls)?,
-            bounds: http::wire::Bounds { head: size(limits.head_bytes), body: limits.body_bytes },
+            connections: size(raw.limits.connections),
+            connections_per_peer: size(raw.limits.connections_per_peer),
+            trusted_proxies: check.networks("http.trusted_proxies", &raw.http.trusted_proxies)?,
+            header_wait: ms(raw.limits.header_wait_ms),
+            write_wait: ms(raw.limits.write_wait_ms),
+            tls: check.tls(raw.tls)?,
+            bounds: http::wire::Bounds { head: size(raw.limits.head_bytes), body: raw.limits.body_bytes },
         },
         store,
-        mongodb: MongoTuning { deadline: ms(mongodb.deadline_ms), pool_size: mongodb.pool_size },
+        mongodb: MongoTuning { deadline: ms(raw.mongodb.deadline_ms), pool_size: raw.mongodb.pool_size },
     })
 }
 
-fn fallbacks(defaults: raw::Defaults) -> Defaults {
+fn queue_options(raw: &Raw, store: &StoreUrl) -> queue::Options {
+    let ms = Duration::from_millis;
+    queue::Options {
+        defaults: Arc::new(fallbacks(&raw.defaults)),
+        payload_bytes: size(raw.limits.payload_bytes),
+        answer_bytes: size(raw.limits.answer_bytes),
+        idempotency_ttl_ms: raw.limits.idempotency_ttl_ms,
+        waiting: size(raw.limits.waiting),
+        metrics_queues: size(raw.limits.metrics_queues),
+        quotas: quotas(&raw.limits),
+        poll: ms(raw.wait.poll_ms),
+        patience: match store {
+            // Longer than a call's own deadline, whose error says more.
+            StoreUrl::Mongo(_) => ms(raw.mongodb.deadline_ms + 200),
+            StoreUrl::Sqlite(_) => SQLITE_PATIENCE,
+        },
+    }
+}
+
+fn fallbacks(defaults: &raw::Defaults) -> Defaults {
     Defaults {
         lease_ms: defaults.lease_ms,
         max_attempts: defaults.max_attempts,
@@ -355,7 +330,12 @@ impl Check<'_> {
     fn filter(&self, filter: String) -> Result<String, ConfigError> {
         match telemetry::log_filter(&filter) {
             Ok(_) => Ok(filter),
-            Err(error) => Err(self.fault("log.filter", &format!("is not a filter: {error}"))),
+            // A URL may stand here by mistake, and a part of it be a password.
+            Err(_) if secret::is_suspect(&filter) => Err(self.fault("log.filter", "must be a level or TARGET=LEVEL")),
+            Err(what) => Err(self.fault(
+                "log.filter",
+                &format!("must be a level (error, warn, info, debug, trace, off) or TARGET=LEVEL, several with commas: {what}"),
+            )),
         }
     }
 }

@@ -10,6 +10,7 @@ use figment::value::{Dict, Map, Tag, Value};
 use figment::{Error, Metadata, Profile, Provider, Source};
 use serde::Deserialize;
 
+use super::DEFAULTS;
 use crate::job::Backoff;
 
 /// See `config.toml`.
@@ -19,6 +20,7 @@ pub struct Raw {
     pub listen: String,
     pub store: String,
     pub shutdown_ms: u64,
+    pub shutdown_notice_ms: u64,
     pub log: Log,
     pub http: Http,
     pub tls: Tls,
@@ -184,6 +186,56 @@ impl Environment {
     }
 }
 
+/// Variables of ours that are no options: of the command line, the bench and the tests.
+const OTHERS: [&str; 5] = ["CONFIG", "KEY", "URL", "TEST_", "BENCH_"];
+
+/// Returns the variables whose names look like options and are none, each with what is meant, if that is known.
+pub fn ignored(names: impl Iterator<Item = String>) -> Vec<String> {
+    let options = documented();
+    let mut ignored: Vec<String> = names
+        .filter_map(|name| {
+            let rest = name.strip_prefix(PREFIX).filter(|_| key(&name).is_none())?;
+            let is_other = OTHERS.iter().any(|other| match other.strip_suffix('_') {
+                Some(_) => rest.starts_with(other),
+                None => rest == *other,
+            });
+            // Kubernetes sets such variables for a service that is called tailback.
+            let is_of_service = rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_");
+            if is_other || is_of_service {
+                return None;
+            }
+            let flat = rest.to_ascii_lowercase();
+            let meant = options.iter().find(|option| option.replace('.', "_") == flat);
+            Some(match meant {
+                Some(option) => format!("{name} is ignored: the variable is {}", variable(option)),
+                None => format!("{name} is ignored: no option is called so (sections end with two underscores: TAILBACK_LIMITS__BODY_BYTES)"),
+            })
+        })
+        .collect();
+    ignored.sort();
+    ignored
+}
+
+/// Returns the keys of all options, in the order of the documented file.
+pub fn documented() -> Vec<String> {
+    let mut section = String::new();
+    let mut keys = Vec::new();
+    for line in DEFAULTS.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = format!("{name}.");
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            keys.push(format!("{section}{name}"));
+        }
+    }
+    keys
+}
+
+/// Returns the variable that sets a key.
+fn variable(key: &str) -> String {
+    let is_outside = !key.contains('.') && !matches!(key, "listen" | "store");
+    format!("{PREFIX}{}{}", if is_outside { "_" } else { "" }, key.replace('.', "__").to_ascii_uppercase())
+}
+
 /// Returns the key that a variable sets.
 fn key(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
@@ -196,11 +248,7 @@ fn key(variable: &str) -> Option<String> {
 
 impl Provider for Environment {
     fn metadata(&self) -> Metadata {
-        Metadata::named("environment").interpolater(|_, keys| {
-            let name = keys.join("__").to_ascii_uppercase();
-            let outside = keys.len() == 1 && !matches!(name.as_str(), "LISTEN" | "STORE");
-            format!("{PREFIX}{}{name}", if outside { "_" } else { "" })
-        })
+        Metadata::named("environment").interpolater(|_, keys| variable(&keys.join(".")))
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, Error> {

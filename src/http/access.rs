@@ -99,13 +99,19 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/docs/", Docs),
     ("GET", "/docs/{*rest}", Docs),
     ("GET", "/openapi.json", Docs),
+    ("GET", "/openapi-3.0.json", Docs),
     ("GET", "/stats", Whole(Read)),
     ("POST", "/v1/queues/{queue}/jobs", Of(Push)),
     ("POST", "/v1/queues/{queue}/jobs/batch", Of(Push)),
+    ("POST", "/v1/jobs", Of(Push)),
     ("GET", "/v1/queues/{queue}/jobs", Of(Read)),
     ("GET", "/v1/jobs/{id}", Of(Read)),
     ("PATCH", "/v1/jobs/{id}", Of(Operate)),
     ("DELETE", "/v1/jobs/{id}", Of(Operate)),
+    ("POST", "/v1/jobs/{id}/retry", Of(Operate)),
+    ("POST", "/v1/jobs/{id}/redrive", Both(Operate, Push)),
+    ("POST", "/v1/jobs/{id}/replay", Both(Operate, Push)),
+    ("GET", "/v1/queues/{queue}/peek", Of(Read)),
     ("POST", "/v1/queues/{queue}/reserve", Of(Consume)),
     ("POST", "/v1/reserve", Of(Consume)),
     ("POST", "/v1/queues/{queue}/pop", Of(Consume)),
@@ -115,12 +121,14 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("POST", "/v1/jobs/{id}/move", Of(Consume)),
     ("POST", "/v1/settle", Of(Consume)),
     ("POST", "/v1/batches", Of(Push)),
+    ("GET", "/v1/batches", Of(Read)),
     ("POST", "/v1/batches/{id}/jobs", Of(Push)),
     ("POST", "/v1/batches/{id}/seal", Of(Push)),
     ("GET", "/v1/batches/{id}", Of(Read)),
     ("GET", "/v1/batches/{id}/results", Of(Read)),
     ("DELETE", "/v1/batches/{id}", Of(Operate)),
     ("GET", "/v1/queues", Of(Read)),
+    ("DELETE", "/v1/queues", Of(Operate)),
     ("GET", "/v1/queues/{queue}", Of(Read)),
     ("GET", "/v1/queues/{queue}/stats", Of(Read)),
     ("PUT", "/v1/queues/{queue}", Of(Operate)),
@@ -199,7 +207,7 @@ pub async fn guard(
         Ok((permit, granted)) => {
             let granted = Granted(Arc::new(granted));
             request.extensions_mut().insert(granted.clone());
-            let mut act = Act::of(&request, granted);
+            let mut act = Act::of(&request, granted, route.as_ref());
             let response = next.run(request).await;
             act.iter_mut().for_each(|act| act.status = Some(response.status()));
             until_read(response, permit)
@@ -212,7 +220,7 @@ pub async fn guard(
     response
 }
 
-/// What somebody with a key does who may operate: logged when it is over, so that it can be found what a leaked key has done.
+/// What an operator does: logged when it is over, so that it can be found who has paused a queue, and what a leaked key has done.
 struct Act {
     granted: Granted,
     method: Method,
@@ -222,11 +230,26 @@ struct Act {
 }
 
 impl Act {
-    fn of(request: &Request, granted: Granted) -> Option<Self> {
-        let is_one = granted.scope == Operate && !matches!(granted.caller, Caller::Anyone);
+    fn of(request: &Request, granted: Granted, route: Option<&MatchedPath>) -> Option<Self> {
+        let is_one = match &granted.caller {
+            Caller::Anyone => route.is_some_and(|route| is_act_of_anyone(request.method(), route.as_str())),
+            _ => granted.scope == Operate,
+        };
         let path = || request.uri().path().to_owned();
         is_one.then(|| Self { granted, method: request.method().clone(), path: path(), status: None })
     }
+}
+
+/// Returns whether a request is an operator's where no keys are required. Not what changes one job: an application cancels
+/// its own like that.
+fn is_act_of_anyone(method: &Method, route: &str) -> bool {
+    // What is called most often is none; looking it up would cost each call.
+    let is_frequent = *method == Method::GET
+        || *method == Method::POST && (route.ends_with("/jobs") || route.ends_with("/reserve"))
+        || route.starts_with("/v1/jobs")
+        || route == "/v1/settle";
+    !is_frequent
+        && matches!(need(method.as_str(), route), Some(Of(Operate) | Whole(Operate) | Both(Operate, _)))
 }
 
 impl Drop for Act {

@@ -8,14 +8,19 @@ use futures::StreamExt as _;
 use serde::Serialize;
 
 use super::budget::Held;
+use super::problem::{ApiResult, Code, Problem};
 
 /// About how many bytes are written at once. A response that is no longer has its length in its head.
 const PIECE: usize = 256 << 10;
 
-/// The pieces of `{"jobs":[…],"unreadable":[…],"cursor":…}`.
+/// The pieces of `{"jobs":[…],"unreadable":[…],"cursor":…}`, within something else.
 struct Pieces<T, U> {
     /// What the jobs take of the budget.
     _held: Option<Held>,
+    /// What comes before the jobs; it opens the object that they are in.
+    head: Vec<u8>,
+    /// What comes behind the object.
+    tail: &'static [u8],
     jobs: std::vec::IntoIter<T>,
     unreadable: Vec<U>,
     cursor: Option<String>,
@@ -26,7 +31,8 @@ struct Pieces<T, U> {
 impl<T: Serialize, U: Serialize> Pieces<T, U> {
     fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
         let mut piece = Vec::with_capacity(1024);
-        let mut separator: &[u8] = if self.begun { b"," } else { b"{\"jobs\":[" };
+        let mut separator: &[u8] = if self.begun { b"," } else { b"\"jobs\":[" };
+        piece.append(&mut self.head);
         while piece.len() < PIECE {
             let Some(job) = self.jobs.next() else {
                 if !self.begun {
@@ -42,6 +48,8 @@ impl<T: Serialize, U: Serialize> Pieces<T, U> {
                     serde_json::to_writer(&mut piece, &cursor)?;
                 }
                 piece.push(b'}');
+                piece.extend_from_slice(self.tail);
+                piece.push(b'\n');
                 self.ended = true;
                 break;
             };
@@ -77,8 +85,42 @@ where
     T: Serialize + Send + 'static,
     U: Serialize + Send + 'static,
 {
-    let jobs = jobs.into_iter();
-    let mut pieces = Pieces { _held: Some(held), jobs, unreadable, cursor, begun: false, ended: false };
+    let (head, tail, jobs): (_, &[u8], _) = (b"{".to_vec(), b"", jobs.into_iter());
+    let pieces =
+        Pieces { _held: Some(held), head, tail, jobs, unreadable, cursor, begun: false, ended: false };
+    in_pieces(pieces)
+}
+
+/// Returns the response that says this, and lists jobs as its field `next`; why there are none, if something failed.
+pub fn with_next<T: Serialize + Send + 'static>(
+    told: &impl Serialize,
+    jobs: Vec<T>,
+    problem: Option<&Problem>,
+    held: Held,
+) -> ApiResult<Response> {
+    let unwritable = |error: serde_json::Error| {
+        tracing::error!(%error, "a response could not be written");
+        Problem::new(Code::Internal, "the response could not be written")
+    };
+    let mut head = serde_json::to_vec(told).map_err(unwritable)?;
+    head.pop(); // the end of the object: there is more to come
+    head.extend_from_slice(if head.len() > 1 { b",\"next\":{" } else { b"\"next\":{" });
+    if let Some(problem) = problem {
+        head.extend_from_slice(b"\"problem\":");
+        serde_json::to_writer(&mut head, problem).map_err(unwritable)?;
+        head.push(b',');
+    }
+    let (tail, jobs, unreadable): (&[u8], _, _) = (b"}", jobs.into_iter(), Vec::<()>::new());
+    let pieces =
+        Pieces { _held: Some(held), head, tail, jobs, unreadable, cursor: None, begun: false, ended: false };
+    Ok(in_pieces(pieces))
+}
+
+fn in_pieces<T, U>(mut pieces: Pieces<T, U>) -> Response
+where
+    T: Serialize + Send + 'static,
+    U: Serialize + Send + 'static,
+{
     let body = match pieces.next() {
         Some(Ok(whole)) if pieces.ended => Body::from(whole),
         first => {
@@ -105,6 +147,8 @@ mod tests {
                 let unreadable: Vec<String> = cursor.iter().map(|_| "bad".to_owned()).collect();
                 let pieces = Pieces {
                     _held: None,
+                    head: b"{".to_vec(),
+                    tail: b"",
                     jobs: jobs.clone().into_iter(),
                     unreadable: unreadable.clone(),
                     cursor: cursor.clone(),

@@ -6,12 +6,12 @@
 use super::access::Granted;
 use super::problem::{Code, Problem};
 use crate::job::{
-    ApiKeyId, BatchId, Caller, Job, JobSpec, OnFinished, QueueName, QueuePattern, Schedule, ScheduleName,
-    ScheduleRule, Scope, SemaphoreName, Stage,
+    ApiKeyId, BatchId, Caller, Job, JobId, JobSpec, OnFinished, QueueName, QueuePattern, Schedule,
+    ScheduleName, ScheduleRule, Scope, SemaphoreName, Stage,
 };
 use crate::queue::settle::Action;
 use crate::queue::{Error, NewPush, Precondition, Queues};
-use crate::store::StoreError;
+use crate::store::{Cause, StoreError};
 
 impl Granted {
     /// Returns whether there is anything that the caller may not do.
@@ -75,6 +75,14 @@ impl Granted {
             return Ok(());
         }
         Err(Error::UnknownJob(job.meta.id.clone()).into())
+    }
+
+    /// Returns what is said of a job that cannot be read, so that nobody knows in which queue it is.
+    pub fn unreadable(&self, id: &JobId, why: &str) -> Problem {
+        match self.caller.is_limited() {
+            true => Error::UnknownJob(id.clone()).into(),
+            false => Error::Store(StoreError::Unreadable(Cause(why.into()))).into(),
+        }
     }
 
     /// Returns the key that a new batch belongs to, where that limits who may use it.
@@ -184,9 +192,15 @@ impl Granted {
             Error::KeyConflict(_) if !self.caller.has(Scope::Read) || self.caller.is_limited() => {
                 Problem::new(Code::KeyConflict, "the key is in use by a job with another payload")
             }
+            Error::KeyTaken(_) if !self.caller.has(Scope::Read) || self.caller.is_limited() => {
+                let detail =
+                    "another job has the key in the queue that the job would move to; nothing was moved";
+                Problem::new(Code::KeyConflict, detail)
+            }
             Error::DeadLetterCircle(circle) if !circle.iter().all(|queue| self.caller.reaches(queue)) => {
                 Problem::field("/dead_letter", "makes a circle through queues that are not the key's")
             }
+            Error::InJob { index, error } => self.problem(*error).in_job(index),
             error => error.into(),
         }
     }

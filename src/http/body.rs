@@ -18,7 +18,7 @@ use super::connection::Wire;
 use super::problem::{Code, Problem};
 use super::wire::{Refusal, TOO_LARGE};
 use super::{AppState, Limits, access};
-use crate::job::{Invalid, Payload};
+use crate::job::{Base64, Content, Invalid, MediaType, Payload};
 
 /// A valid request body. An empty body is read as `{}`.
 pub struct Body<T>(pub T);
@@ -39,20 +39,31 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Problem> {
-        parsed(request, state).await?.map_or_else(|| Ok(parse("{}")?), Ok).map(Self)
+        Ok(Self(or_empty(request, state).await?.0))
     }
 }
 
-/// Returns a valid request body like [`Body`], and a digest that is equal for the same JSON, however it is spaced.
+/// Returns a valid request body like [`Body`], and whether it was empty.
+pub async fn or_empty<T: DeserializeOwned>(request: Request, state: &AppState) -> Result<(T, bool), Problem> {
+    match parsed(request, state).await? {
+        Some(body) => Ok((body, false)),
+        None => Ok((parse("{}")?, true)),
+    }
+}
+
+/// The same with a digest, which is equal for the same JSON, however it is spaced.
 pub async fn with_digest<T: DeserializeOwned>(
     request: Request,
     state: &AppState,
-) -> Result<(T, [u8; 32]), Problem> {
+) -> Result<(T, bool, [u8; 32]), Problem> {
     let both = |text: &str| -> Result<(T, [u8; 32]), Problem> {
         let digest = Payload::parse(text).map(|json| json.digest());
         Ok((parse(text)?, digest.unwrap_or_else(|_| Sha256::digest(text).into())))
     };
-    read_by(request, state, both).await?.map_or_else(|| both("{}"), Ok)
+    let read = read_by(request, state, both).await?;
+    let is_empty = read.is_none();
+    let (body, digest) = read.map_or_else(|| both("{}"), Ok)?;
+    Ok((body, is_empty, digest))
 }
 
 /// Reads the body, which must be declared as JSON; nothing if it is empty.
@@ -366,8 +377,30 @@ pub fn optional_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<
     raw.map(payload).transpose()
 }
 
+/// Parses the fields of an optional payload, which are at the top of the body.
+pub fn optional_content(
+    raw: Option<&RawValue>,
+    base64: Option<Base64>,
+    media_type: Option<MediaType>,
+) -> Result<Option<Content>, Invalid> {
+    let payload = optional_payload(raw, "/payload")?;
+    let is_given = payload.is_some() || base64.is_some();
+    let payload = payload.unwrap_or_else(Payload::null);
+    Content::check_fields(&payload, base64.as_ref(), media_type.as_ref())?;
+    Ok(is_given.then(|| Content::of(payload, base64, media_type)))
+}
+
 /// Reads a field such that `null` is a value and only an absent field is `None`.
 pub fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    serde::Deserialize::deserialize(from).map(Some)
+}
+
+/// Reads a field of a change such that `null` takes the value away and only an absent field is `None`.
+pub fn changed<'de, T, D>(from: D) -> Result<Option<Option<T>>, D::Error>
+where
+    T: serde::Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
     serde::Deserialize::deserialize(from).map(Some)
 }
 

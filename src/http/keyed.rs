@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::AppState;
-use super::body::{Body, with_digest};
+use super::body::{or_empty, with_digest};
+use super::json;
 use super::params::Idempotency;
 use super::problem::{ApiResult, Code, Problem};
 use super::request_id;
@@ -25,6 +26,8 @@ pub struct Keyed<T> {
     pub sent: Option<IdempotencyKey>,
     /// The body.
     pub body: T,
+    /// Whether it was empty, which is read as `{}`.
+    pub is_empty: bool,
 }
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Keyed<T> {
@@ -34,12 +37,12 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Keyed<T> {
         let (mut parts, body) = request.into_parts();
         let Idempotency(sent) = Idempotency::from_request_parts(&mut parts, state).await?;
         let Some(sent) = sent else {
-            let Body(body) = Body::from_request(Request::from_parts(parts, body), state).await?;
-            return Ok(Self { key: None, sent: None, body });
+            let (body, is_empty) = or_empty(Request::from_parts(parts, body), state).await?;
+            return Ok(Self { key: None, sent: None, body, is_empty });
         };
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-        let (body, digest) = with_digest(Request::from_parts(parts, body), state).await?;
-        Ok(Self { key: Some(sent.call(method.as_str(), &path, digest)), sent: Some(sent), body })
+        let (body, is_empty, digest) = with_digest(Request::from_parts(parts, body), state).await?;
+        Ok(Self { key: Some(sent.call(method.as_str(), &path, digest)), sent: Some(sent), body, is_empty })
     }
 }
 
@@ -89,8 +92,8 @@ impl Answer {
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
-        let json = HeaderValue::from_static("application/json");
-        let mut response = (self.status, [(header::CONTENT_TYPE, json)], self.body).into_response();
+        let mut response = json::of(self.body.into_bytes());
+        *response.status_mut() = self.status;
         let location = self.location.and_then(|location| HeaderValue::try_from(location).ok());
         response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
         response

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,7 +124,18 @@ const BACKLOG: u32 = 4096;
 
 /// Listens on an address.
 pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(all) if all.ip().is_unspecified() => match TcpSocket::new_v6() {
+            Ok(socket) => {
+                rustix::net::sockopt::set_ipv6_v6only(&socket, false)?; // IPv4 as well, whatever the system's default
+                socket
+            }
+            // A machine without IPv6 has only the other interfaces.
+            Err(_) => return bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, all.port()))),
+        },
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
     socket.set_reuseaddr(true)?; // else a restart waits until the connections of before are forgotten
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -6,6 +6,7 @@ pub mod authority;
 pub mod body;
 pub mod budget;
 pub mod connection;
+pub mod json;
 pub mod keyed;
 pub mod listen;
 pub mod openapi;
@@ -16,7 +17,6 @@ pub mod problem;
 pub mod reader;
 pub mod request_id;
 pub mod routes;
-mod schemas;
 pub mod security;
 pub mod session;
 pub mod stream;
@@ -51,6 +51,7 @@ use crate::background::driver::Statuses;
 use crate::faults;
 use crate::queue::{Queues, Readiness, hold};
 use crate::telemetry;
+use crate::telemetry::Throttle;
 
 /// The state that all handlers share. Every request clones it several times, so that it is one pointer.
 #[derive(Clone)]
@@ -143,7 +144,7 @@ pub fn service(
     let (router, api) = openapi::router().split_for_parts();
     let api = openapi::finish(api);
     let router: Router = router
-        .merge(routes::docs(api))
+        .merge(routes::docs::docs(api))
         .fallback(|| async { Problem::new(Code::NotFound, "no route matches this path; see /docs") })
         .method_not_allowed_fallback(|| async {
             Problem::new(
@@ -172,6 +173,9 @@ pub fn service(
     })
 }
 
+/// What is said of requests that are 503.
+static UNAVAILABLE: Throttle = Throttle::new();
+
 /// Assigns the request an id, returns a response even if the handler panics, and counts and logs the request.
 async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, Infallible> {
     let start = Instant::now();
@@ -199,10 +203,13 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let (status, took) = (response.status().as_u16(), start.elapsed());
     let (path, took_ms) = (uri.path(), took.as_secs_f64() * 1e3);
-    if status >= 500 {
-        tracing::warn!(request_id = id, method, path, status, took_ms, "request failed");
-    } else {
-        tracing::debug!(request_id = id, method, path, status, took_ms, "request");
+    // While the store is away every request is 503: a few lines say so for all.
+    let more = if status == 503 { UNAVAILABLE.due() } else { Some(0) };
+    match more {
+        Some(more) if status >= 500 => {
+            tracing::warn!(request_id = id, method, path, status, took_ms, more, "request failed")
+        }
+        _ => tracing::debug!(request_id = id, method, path, status, took_ms, "request"),
     }
     telemetry::http_request(method, route, status, took);
     Ok(response)

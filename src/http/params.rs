@@ -16,6 +16,10 @@ use crate::queue::{IdempotencyKey, Precondition};
 
 /// The maximum number of elements in a page of a list.
 pub const LIMIT_MAX: usize = 1000;
+/// The longest cursor: of the longest name there is.
+pub const CURSOR_MAX: usize = 512;
+/// The longest `If-Match`: of a few dozen versions.
+pub const IF_MATCH_MAX: usize = 1024;
 /// The default number of elements in a page.
 pub const LIMIT_DEFAULT: usize = 100;
 
@@ -102,6 +106,9 @@ async fn segment<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String,
     Ok(path.map(|Path(text)| text).unwrap_or_default())
 }
 
+/// How many characters of an unknown parameter's name are repeated.
+const NAME_SHOWN: usize = 64;
+
 /// The query string. See [`Query::only`].
 pub struct Query(Vec<(String, String)>);
 
@@ -124,7 +131,8 @@ impl Query {
         for (n, (name, _)) in self.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                let detail = format!("has an unknown parameter; known parameters: {known}");
+                let name: String = name.chars().take(NAME_SHOWN).collect();
+                let detail = format!("has an unknown parameter {name:?}; known parameters: {known}");
                 return Err(Problem::parameter("query", detail));
             }
             if self.0[..n].iter().any(|(other, _)| other == name) {
@@ -169,6 +177,9 @@ impl Query {
         let Some(text) = self.text("cursor") else {
             return Ok(None);
         };
+        if text.len() > CURSOR_MAX {
+            return Err(invalid());
+        }
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
         let position = String::from_utf8(bytes).map_err(|_| invalid())?;
         position.parse().map(Some).map_err(|_| invalid())
@@ -195,6 +206,10 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
         let Some(text) = header_text(&parts.headers, &header::IF_MATCH)? else {
             return Ok(Self(Precondition::None));
         };
+        if text.len() > IF_MATCH_MAX {
+            let detail = format!("must be at most {IF_MATCH_MAX} characters long");
+            return Err(Problem::parameter("If-Match", detail));
+        }
         if text.trim() == "*" {
             return Ok(Self(Precondition::Exists));
         }

@@ -1,7 +1,7 @@
 //! Problems: errors as RFC 9457 `application/problem+json`. The only place that maps domain errors to HTTP
 //! statuses.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -60,6 +60,8 @@ codes! {
     NotFound = NOT_FOUND, false, "No route matches this path";
     /// There is no such job.
     UnknownJob = NOT_FOUND, false, "There is no such job";
+    /// The job is gone since the call began to wait for it: it is done and not kept, or was removed.
+    JobGone = GONE, false, "The job is gone";
     /// There is no such schedule.
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
     /// There is no such API key.
@@ -79,8 +81,9 @@ codes! {
     ReservationLost = CONFLICT, false, "The reservation is lost";
     /// The job's state does not allow this.
     WrongState = CONFLICT, false, "The job's state does not allow this";
-    /// The key is in use by a job with another payload.
-    KeyConflict = CONFLICT, false, "The key is in use by a job with another payload";
+    /// The key is in use by a job with another payload, or the push is to be refused where it is in use at all; or a job was to be moved
+    /// to a key that another one has.
+    KeyConflict = CONFLICT, false, "The key is in use";
     /// The batch is sealed and accepts no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
     /// All jobs of a batch that was to be created are duplicates: it would count none of them, and end before they have.
@@ -122,6 +125,8 @@ codes! {
     Internal = INTERNAL_SERVER_ERROR, false, "Internal server error";
     /// The store is unavailable. The outcome of the call is unknown.
     StoreUnavailable = SERVICE_UNAVAILABLE, true, "The store is unavailable";
+    /// The store's file is damaged, or its disk cannot be read; `detail` says what to do. The outcome of the call is unknown.
+    StoreDamaged = SERVICE_UNAVAILABLE, false, "The store is damaged";
     /// Too many requests are queued for the store; the request had no effect.
     Overloaded = SERVICE_UNAVAILABLE, true, "The server is overloaded";
     /// The server is shutting down.
@@ -139,15 +144,15 @@ impl Code {
             .unwrap_or_default()
     }
 
-    /// Returns the value of `Retry-After`, in seconds.
-    fn retry_after(self) -> Option<HeaderValue> {
+    /// Returns when to try again, in milliseconds, where that is known of the code.
+    fn retry_after_ms(self) -> Option<u64> {
         let waits = matches!(
             self.status(),
             StatusCode::TOO_MANY_REQUESTS
                 | StatusCode::SERVICE_UNAVAILABLE
                 | StatusCode::INSUFFICIENT_STORAGE
         );
-        waits.then(|| HeaderValue::from_static("1"))
+        waits.then_some(1000)
     }
 }
 
@@ -182,11 +187,10 @@ pub struct Problem {
     gone: Option<bool>,
     /// The job that holds the key (`key-conflict`; of `batch-of-duplicates` the first one).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
-    /// When to try again, in seconds, where it is known better than by the code.
-    #[serde(skip)]
-    retry_after_s: Option<u64>,
+    /// When to try again, in milliseconds; `Retry-After` says it in whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
 }
 
 impl Problem {
@@ -204,7 +208,7 @@ impl Problem {
             parameter: None,
             gone: None,
             job_id: None,
-            retry_after_s: None,
+            retry_after_ms: code.retry_after_ms(),
         }
     }
 
@@ -227,6 +231,15 @@ impl Problem {
         Self { detail, pointer: Some(format!("{prefix}{own}")), ..self }
     }
 
+    /// Returns the problem of a job of the body, which has this index: it names the job, and the field from the whole body on.
+    pub fn in_job(self, index: usize) -> Self {
+        let job = format!("/jobs/{index}");
+        match self.pointer {
+            Some(_) => self.under(&job),
+            None => Self { detail: format!("{job}: {}", self.detail), pointer: Some(job), ..self },
+        }
+    }
+
     /// Returns the problem of an invalid parameter.
     pub fn parameter(name: &'static str, detail: impl AsRef<str>) -> Self {
         let detail = format!("{name} {}", detail.as_ref());
@@ -236,6 +249,11 @@ impl Problem {
     /// Returns `reservation-lost` for a job id that cannot exist.
     pub fn reservation_lost(detail: &str) -> Self {
         Self { gone: Some(true), ..Self::new(Code::ReservationLost, detail) }
+    }
+
+    /// Returns the same problem with a reason behind its detail.
+    pub fn because(self, why: &str) -> Self {
+        Self { detail: format!("{}: {why}", self.detail), ..self }
     }
 
     fn at(self, pointer: String) -> Self {
@@ -265,6 +283,8 @@ impl From<Error> for Problem {
         match error {
             Error::Invalid(invalid) => invalid.into(),
             Error::UnknownJob(_) => Self::new(Code::UnknownJob, text),
+            Error::InJob { index, error } => Self::from(*error).in_job(index),
+            Error::JobGone(_) => Self::new(Code::JobGone, text),
             Error::UnknownWorker(_) => Self::new(Code::UnknownWorker, text),
             Error::UnknownBatch(_) => Self::new(Code::UnknownBatch, text),
             Error::OnlyDuplicates(id) => {
@@ -278,10 +298,12 @@ impl From<Error> for Problem {
                 let detail = format!("job {id} is {}, which does not allow this", state.as_str());
                 Self::new(Code::WrongState, detail)
             }
-            Error::KeyConflict(id) => Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) },
+            Error::KeyConflict(id) | Error::KeyTaken(id) => {
+                Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) }
+            }
             Error::KeyLimited { wait, .. } => {
-                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-                Self { retry_after_s: Some(seconds.max(1)), ..Self::new(Code::KeyLimited, text) }
+                let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
+                Self { retry_after_ms: Some(ms), ..Self::new(Code::KeyLimited, text) }
             }
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
@@ -289,7 +311,7 @@ impl From<Error> for Problem {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))
             }
             Error::UnknownSemaphore(_) => Self::new(Code::UnknownSemaphore, text),
-            Error::SemaphoreInUse(_) => Self::new(Code::SemaphoreInUse, text),
+            Error::SemaphoreInUse { .. } => Self::new(Code::SemaphoreInUse, text),
             Error::UnknownSchedule(_) => Self::new(Code::UnknownSchedule, text),
             Error::SettingsChanged(_) | Error::ScheduleChanged(_) => Self::new(Code::SettingsChanged, text),
             Error::DeadLetterCircle(_) => Self::field("/dead_letter", text),
@@ -312,6 +334,7 @@ impl From<StoreError> for Problem {
                 Code::StoreUnavailable
             }
             StoreError::Full(_) => Code::StoreFull,
+            StoreError::Damaged(_) => Code::StoreDamaged,
             StoreError::Unreadable(_) => Code::Unreadable,
             StoreError::Internal(_) => Code::Internal,
         };
@@ -322,6 +345,10 @@ impl From<StoreError> for Problem {
                 "the store cannot be used; see the server's log for the reason".to_owned()
             }
             StoreError::Unreadable(cause) => format!("{error}: {cause}; replace it with PUT, or DELETE it"),
+            StoreError::Damaged(cause) => format!(
+                "{error} ({cause}): check the disk and the server's log; if the disk is sound, stop the server, keep a copy of the file, \
+                 and put back a backup or what `sqlite3 FILE .recover` saves of it"
+            ),
             other => other.to_string(),
         };
         Self::new(code, detail)
@@ -336,15 +363,15 @@ pub fn is_problem(response: &Response) -> bool {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (code, retry_after_s) = (self.code, self.retry_after_s);
+        let (code, retry_after_ms) = (self.code, self.retry_after_ms);
         let mut response = (code.status(), Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tailback\""));
         }
-        if let Some(seconds) = retry_after_s.map(HeaderValue::from).or_else(|| code.retry_after()) {
-            headers.insert(header::RETRY_AFTER, seconds);
+        if let Some(ms) = retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
         }
         response
     }

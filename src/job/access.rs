@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::names::{VERSION_RULE, is_version, text_type};
+use super::names::{TextForm, VERSION_RULE, is_version, text_type};
 use super::{QueueName, QueuePattern, Rate, Timestamp};
 
 /// What a key allows.
@@ -76,7 +76,7 @@ fn is_id(text: &str) -> bool {
 
 text_type! {
     /// The id of an API key: part of the key's text, and no secret.
-    ApiKeyId, is_id, "the id of a key: 12 of A-Z a-z 0-9"
+    ApiKeyId, is_id, "the id of a key: 12 of A-Z a-z 0-9", TextForm::up_to(12)
 }
 
 const STORED_ID_RULE: &str = "an id that a list of keys shows: up to 128 of A-Z a-z 0-9 . _ -";
@@ -89,7 +89,7 @@ fn is_stored_id(text: &str) -> bool {
 text_type! {
     /// What names a stored API key: its id. Another program may have stored one whose id is none: where that does not fit into a
     /// path, or is no text, `_` and a hash of it stand for it.
-    StoredKeyId, is_stored_id, STORED_ID_RULE
+    StoredKeyId, is_stored_id, STORED_ID_RULE, TextForm::up_to(128)
 }
 
 impl StoredKeyId {
@@ -122,7 +122,7 @@ impl From<&ApiKeyId> for StoredKeyId {
 
 text_type! {
     /// What people call an API key.
-    ApiKeyName, is_version, VERSION_RULE
+    ApiKeyName, is_version, VERSION_RULE, TextForm::up_to(128)
 }
 
 /// What every key's text begins with, so that programs which look for secrets recognise it.

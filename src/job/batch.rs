@@ -14,7 +14,6 @@ flat_spec! {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
     pub struct OnFinished {
         /// Where it goes.
-        #[schema(value_type = String)]
         queue: QueueName,
         ..payload,
         /// Due so many milliseconds after it was pushed.
@@ -28,6 +27,7 @@ flat_spec! {
 /// How a job of a batch has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = BatchResultState)]
 pub enum Ending {
     /// The work is done.
     Done,
@@ -151,9 +151,9 @@ impl Batch {
         let (queue, delay_ms) = (callback.queue.clone(), callback.delay_ms.unwrap_or(0));
         let mut spec = JobSpec::from(callback);
         let Endings { done, dead, cancelled } = self.endings;
-        spec.headers.insert("batch-id".to_owned(), self.id.to_string());
+        spec.headers.insert("batch-id".to_owned(), Payload::string(self.id.as_str()));
         for (name, count) in [("batch-done", done), ("batch-dead", dead), ("batch-cancelled", cancelled)] {
-            spec.headers.insert(name.to_owned(), count.to_string());
+            spec.headers.insert(name.to_owned(), Payload::string(&count.to_string()));
         }
         Some(NewJob { run_at: now.plus_ms(delay_ms), ..NewJob::new(self.callback.clone(), queue, spec, now) })
     }
@@ -187,6 +187,14 @@ pub struct Finish {
 /// them. Such a batch is not created: it counts none of the jobs, and would call back before they have run.
 pub fn only_duplicates(pushed: &[Child]) -> Option<&JobId> {
     pushed.first().filter(|_| pushed.iter().all(|child| child.deduplicated)).map(|child| &child.id)
+}
+
+/// Returns the end of a job of a batch that cannot be read and is made dead: `found` is what can be read of it.
+pub fn buried(found: &Meta, now: Timestamp) -> Option<Finish> {
+    let batch = found.batch.clone().filter(|_| found.state.is_unfinished())?;
+    let (id, queue) = (found.id.clone(), found.queue.clone());
+    let result = BatchResult { id, queue, state: Ending::Dead, result: None, finished_at: now };
+    Some(Finish { batch, result })
 }
 
 /// Returns how a step ends a job of a batch, if it does. A job ends once for its batch: one that was finished already

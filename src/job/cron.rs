@@ -31,7 +31,9 @@ const CYCLE_ENDS: i16 = 2400;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCron {
     /// It has too few or too many fields, or something else than fields.
-    #[error("must be five fields (minute hour day month weekday), or six with seconds first")]
+    #[error(
+        "must be five fields (minute hour day month weekday), or six with seconds first, or @hourly, @daily, @weekly, @monthly or @yearly"
+    )]
     Fields,
     /// One of its fields is not what it must be.
     #[error("is not a cron rule: {0}")]
@@ -81,10 +83,28 @@ impl CronRule {
     }
 }
 
+/// Words that stand for rules. They are stored and shown as what they mean.
+const WORDS: &[(&str, &str)] = &[
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
+/// Returns the rule that a word stands for; any other text as it is.
+fn expanded(text: &str) -> &str {
+    let is_it = |(word, _): &&(&str, &str)| word.eq_ignore_ascii_case(text.trim());
+    WORDS.iter().find(is_it).map_or(text, |(_, rule)| rule)
+}
+
 impl FromStr for CronRule {
     type Err = InvalidCron;
 
     fn from_str(text: &str) -> Result<Self, InvalidCron> {
+        let text = expanded(text);
         let fields: Vec<&str> = text.split_ascii_whitespace().collect();
         let times = fields.len().checked_sub(3).filter(|times| (2..=3).contains(times));
         let times = times.filter(|_| text.len() <= TEXT_MAX && text.is_ascii() && !text.contains('@'));
@@ -131,12 +151,18 @@ impl Default for Zone {
     }
 }
 
+/// More than the longest name of a zone.
+const ZONE_MAX: usize = 128;
+
 impl FromStr for Zone {
     type Err = InvalidZone;
 
     fn from_str(name: &str) -> Result<Self, InvalidZone> {
         if name.eq_ignore_ascii_case("UTC") {
             return Ok(Self::default());
+        }
+        if name.len() > ZONE_MAX {
+            return Err(InvalidZone);
         }
         let found = tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
         found.ok().filter(|zone| zone.iana_name().is_some()).map(Self).ok_or(InvalidZone)
@@ -210,10 +236,29 @@ mod tests {
     }
 
     #[test]
+    fn words_stand_for_rules() {
+        let after = "2026-01-31T23:30:00Z";
+        for (word, rule, first) in [
+            ("@hourly", "0 * * * *", "2026-02-01T00:00Z"),
+            (" @Daily ", "0 0 * * *", "2026-02-01T00:00Z"),
+            ("@midnight", "0 0 * * *", "2026-02-01T00:00Z"),
+            ("@weekly", "0 0 * * 0", "2026-02-01T00:00Z"),
+            ("@monthly", "0 0 1 * *", "2026-02-01T00:00Z"),
+            ("@yearly", "0 0 1 1 *", "2027-01-01T00:00Z"),
+            ("@annually", "0 0 1 1 *", "2027-01-01T00:00Z"),
+        ] {
+            assert_eq!(word.parse::<CronRule>().unwrap().as_str(), rule);
+            assert_eq!(times(word, "UTC", after, 1), [first], "{word}");
+        }
+    }
+
+    #[test]
     fn days_are_told_in_many_ways() {
         let after = "2026-01-31T23:00:00Z";
         for (cron, first) in [
             ("0 0 * * 5L", "2026-02-27T00:00Z"),
+            ("0 0 L * *", "2026-02-28T00:00Z"),
+            ("0 0 * * 5#2", "2026-02-13T00:00Z"),
             ("0 0 * * 1#2", "2026-02-09T00:00Z"),
             ("0 0 15W * *", "2026-02-16T00:00Z"),
             ("0 0 10 * FRI", "2026-02-06T00:00Z"),
@@ -311,7 +356,9 @@ mod tests {
 
     #[test]
     fn rules_that_are_none_are_refused() {
-        for text in ["", "* * * *", "* * * * * * *", "@daily", "0 0 * * * 2030 *", "✓ * * * *"] {
+        for text in
+            ["", "* * * *", "* * * * * * *", "@reboot", "@", "@daily 1", "0 0 * * * 2030 *", "✓ * * * *"]
+        {
             assert_eq!(text.parse::<CronRule>(), Err(InvalidCron::Fields), "{text}");
         }
         assert_eq!(format!("*{}", " *".repeat(200)).parse::<CronRule>(), Err(InvalidCron::Fields));

@@ -40,6 +40,12 @@ impl Line {
     }
 }
 
+/// Whether the job waits for those before it in its line: it is blocked, and not by a semaphore. What makes such a job dead takes its
+/// place away: a dead job that has one is the first of its line, and holds it.
+pub fn is_behind_others(meta: &Meta) -> bool {
+    meta.state == State::Blocked && meta.waits_for.is_none()
+}
+
 /// Returns the place that a job leaves, if it leaves one.
 pub fn vacated(before: &Meta, next: &Next) -> Option<Vacated> {
     let (line, turn) = (Line::of(before)?, before.turn?);
@@ -48,8 +54,7 @@ pub fn vacated(before: &Meta, next: &Next) -> Option<Vacated> {
         Next::Write { meta, .. } => meta.turn == before.turn && meta.queue == before.queue,
         Next::Delete => false,
     };
-    // Blocked without a semaphore: by the jobs before it.
-    let was_first = before.state != State::Blocked || before.waits_for.is_some();
+    let was_first = !is_behind_others(before);
     if stays { None } else { Some(Vacated { line, turn, was_first }) }
 }
 

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::Timestamp;
-use super::names::text_type;
+use super::names::{TextForm, text_type};
 
 const TOKEN_RULE: &str = "1 to 64 of A-Z a-z 0-9 _ -";
 
@@ -23,17 +23,17 @@ fn is_token(text: &str) -> bool {
 
 text_type! {
     /// The id of a job. Those that Tailback makes are ULIDs: they sort in push order on one server.
-    JobId, is_token, TOKEN_RULE
+    JobId, is_token, TOKEN_RULE, TextForm::up_to(64)
 }
 
 text_type! {
     /// The id of a batch, made like that of a job.
-    BatchId, is_token, TOKEN_RULE
+    BatchId, is_token, TOKEN_RULE, TextForm::up_to(64)
 }
 
 text_type! {
     /// The token that a reserve returns with the id of a job; only its holder may settle the job.
-    Reservation, is_token, TOKEN_RULE
+    Reservation, is_token, TOKEN_RULE, TextForm::up_to(64)
 }
 
 /// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. It begins with `-`, by which it is
@@ -43,10 +43,15 @@ text_type! {
 pub struct Claim(Box<str>);
 
 impl Claim {
+    /// What a claim begins with whose tokens are always signed: each that this version makes. What older versions claimed for one request
+    /// mostly begins otherwise, also where they signed its tokens, and this one may repeat such a request: while keys are not required, its
+    /// tokens are understood unsigned as well. Of the claims of the versions that signed none, one in 64 begins like this by chance.
+    pub(super) const SIGNED: &str = "-";
+
     /// Returns a fresh one: 114 random bits.
     pub fn random() -> Self {
         let mut text = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>());
-        text.replace_range(..1, SIGNED);
+        text.replace_range(..1, Self::SIGNED);
         Self(text.into())
     }
 
@@ -55,7 +60,7 @@ impl Claim {
     pub fn of_call(id: &str) -> Self {
         let digest = Sha256::digest(id);
         let mut text = URL_SAFE_NO_PAD.encode(digest.get(..15).unwrap_or_default());
-        text.replace_range(..1, SIGNED);
+        text.replace_range(..1, Self::SIGNED);
         Self(text.into())
     }
 
@@ -76,10 +81,6 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// What a claim begins with whose tokens are always signed: each that this version makes. What older versions claimed for one request
-/// mostly begins otherwise, also where they signed its tokens, and this one may repeat such a request: while keys are not required, its
-/// tokens are understood unsigned as well. Of the claims of the versions that signed none, one in 64 begins like this by chance.
-const SIGNED: &str = "-";
 const CLAIM_LEN: usize = 20;
 /// The length of the tail of a token that is signed: 66 bits.
 const SIGNED_LEN: usize = 11;
@@ -132,7 +133,7 @@ impl Tokens {
     /// Returns the claim behind a token, if it is a token of this job; where it must be `signed`, only if it is.
     pub fn claim(&self, token: &Reservation, id: &JobId, signed: bool) -> Option<Claim> {
         let (claim, tail) = token.as_str().split_at_checked(CLAIM_LEN)?;
-        let is_plain = || !claim.starts_with(SIGNED) && tail == plain_tail(id);
+        let is_plain = || !claim.starts_with(Claim::SIGNED) && tail == plain_tail(id);
         let is_signed = || -> bool { self.signature(claim, id).as_bytes().ct_eq(tail.as_bytes()).into() };
         ((!signed && is_plain()) || is_signed()).then(|| Claim(claim.into()))
     }

@@ -23,9 +23,35 @@ pub(super) fn is_name(text: &str) -> bool {
 #[error("must be {0}")]
 pub struct InvalidText(pub &'static str);
 
+/// What of the rule for a text the OpenAPI document can say.
+pub(crate) struct TextForm {
+    /// The longest text, in characters.
+    pub max_length: usize,
+    /// A regular expression, if one says the rule.
+    pub pattern: Option<&'static str>,
+}
+
+/// The form of a name.
+pub(crate) const NAME_FORM: TextForm =
+    TextForm { max_length: NAME_MAX, pattern: Some("^[A-Za-z0-9][A-Za-z0-9._:-]*$") };
+
+impl TextForm {
+    /// A text that is at most this long.
+    pub const fn up_to(max_length: usize) -> Self {
+        Self { max_length, pattern: None }
+    }
+
+    /// Returns the schema of a type of this form.
+    pub fn schema(&self, description: &str) -> utoipa::openapi::Schema {
+        let text = utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::String);
+        let text = text.description(Some(description)).min_length(Some(1)).max_length(Some(self.max_length));
+        text.pattern(self.pattern).into()
+    }
+}
+
 macro_rules! text_type {
-    ($(#[$doc:meta])* $name:ident, $valid:expr, $rule:expr) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])+ $name:ident, $valid:expr, $rule:expr, $form:expr) => {
+        $(#[doc = $doc])+
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         #[serde(transparent)]
         pub struct $name(std::sync::Arc<str>);
@@ -36,6 +62,14 @@ macro_rules! text_type {
                 &self.0
             }
         }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                $form.schema(concat!($($doc, "\n"),+).trim()).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
 
         impl std::str::FromStr for $name {
             type Err = $crate::job::names::InvalidText;
@@ -69,22 +103,22 @@ pub(crate) use text_type;
 
 text_type! {
     /// The name of a queue. A queue exists as soon as it is named.
-    QueueName, is_name, NAME_RULE
+    QueueName, is_name, NAME_RULE, NAME_FORM
 }
 
 text_type! {
     /// The name of a group: jobs of one queue that are delivered one after the other.
-    GroupName, is_name, NAME_RULE
+    GroupName, is_name, NAME_RULE, NAME_FORM
 }
 
 text_type! {
     /// The name of a semaphore.
-    SemaphoreName, is_name, NAME_RULE
+    SemaphoreName, is_name, NAME_RULE, NAME_FORM
 }
 
 text_type! {
     /// The name that a worker gives itself when it reserves.
-    WorkerName, is_name, NAME_RULE
+    WorkerName, is_name, NAME_RULE, NAME_FORM
 }
 
 /// The rule for a [`WorkerVersion`], in the words of an error response.
@@ -96,7 +130,7 @@ pub(super) fn is_version(text: &str) -> bool {
 
 text_type! {
     /// What a worker says that it runs, for people to read.
-    WorkerVersion, is_version, VERSION_RULE
+    WorkerVersion, is_version, VERSION_RULE, TextForm::up_to(128)
 }
 
 /// The rule for a [`JobKey`], in the words of an error response.
@@ -108,7 +142,7 @@ fn is_key(text: &str) -> bool {
 
 text_type! {
     /// The producer's own name for a job, unique within the queue it is pushed to.
-    JobKey, is_key, KEY_RULE
+    JobKey, is_key, KEY_RULE, TextForm::up_to(256)
 }
 
 /// The rule for a [`QueuePattern`], in the words of an error response.
@@ -147,6 +181,16 @@ impl QueuePattern {
         }
     }
 }
+
+impl utoipa::PartialSchema for QueuePattern {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let form =
+            TextForm { max_length: NAME_MAX + 1, pattern: Some(r"^([A-Za-z0-9][A-Za-z0-9._:-]*\*?|\*)$") };
+        form.schema("A queue, or with a `*` at the end every queue whose name begins so: `mail.*`.").into()
+    }
+}
+
+impl utoipa::ToSchema for QueuePattern {}
 
 impl std::str::FromStr for QueuePattern {
     type Err = InvalidText;

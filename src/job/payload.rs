@@ -44,6 +44,11 @@ impl Payload {
         Self(Arc::from(RawValue::NULL.to_owned()))
     }
 
+    /// Returns whether it is `null`.
+    pub fn is_null(&self) -> bool {
+        self.as_str() == "null"
+    }
+
     /// Parses any JSON text. Nesting may be as deep as the text is long.
     pub fn parse(text: &str) -> Result<Self, PayloadError> {
         // serde_json checks the grammar without recursion; the scan below may rely on it.
@@ -62,6 +67,13 @@ impl Payload {
     pub fn from_canonical(text: String) -> Result<Self, PayloadError> {
         let raw = RawValue::from_string(text).map_err(|_| PayloadError::Malformed)?;
         Ok(Self(raw.into()))
+    }
+
+    /// Returns this text as a JSON string.
+    pub fn string(text: &str) -> Self {
+        let mut out = String::with_capacity(text.len() + 2);
+        push_string(&mut out, text);
+        Self::from_canonical(out).unwrap_or_else(|_| Self::null())
     }
 
     /// Returns the canonical JSON text.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::record::KeyHold;
+use super::record::{KeyConflict, KeyHold, KeyUntil};
 use super::state::Verb;
-use super::transition::{Next, Outcome, Step};
-use super::{Child, JobId, JobKey, Meta, NewJob, Payload, QueueName, State, Timestamp, Visible};
+use super::transition::{Edit, Next, Operation, Outcome, Step, Surroundings, step};
+use super::{
+    Child, Content, Job, JobId, JobKey, Meta, NewJob, QueueName, Reach, Rules, State, Timestamp, Visible,
+};
 
 /// What became of one job that was pushed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +25,16 @@ pub enum Pushed {
         /// When that job was, or is, due.
         run_at: Timestamp,
     },
-    /// Its key is taken by a job with another payload; nothing was stored.
+    /// Its key is taken by a job that waits, which has its payload and its time now.
+    Replaced {
+        /// The job that has the key.
+        id: JobId,
+        /// That job's state.
+        state: Visible,
+        /// When that job is due now.
+        run_at: Timestamp,
+    },
+    /// Its key is taken by a job with another payload, or it wanted to share it with none; nothing was stored.
     KeyConflict {
         /// The job that has the key.
         id: JobId,
@@ -56,7 +67,9 @@ impl Pushed {
             Self::Created | Self::Blocked => {
                 Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
             }
-            Self::Duplicate { id, run_at, .. } => Ok(Child { id, queue, run_at, deduplicated: true }),
+            Self::Duplicate { id, run_at, .. } | Self::Replaced { id, run_at, .. } => {
+                Ok(Child { id, queue, run_at, deduplicated: true })
+            }
             Self::KeyConflict { id } => Err(PushRefused { index, queue, key_of: Some(id) }),
             Self::Full => Err(PushRefused { index, queue, key_of: None }),
         }
@@ -70,8 +83,14 @@ pub struct Holder {
     pub id: JobId,
     /// The digest of its payload.
     pub digest: [u8; 32],
-    /// The key is taken until this moment at least.
+    /// The end of the key's time.
     pub until: Timestamp,
+    /// Until when the job has it.
+    pub lasts: KeyUntil,
+    /// Whether the job is where it was pushed to, under the key, so that another push may replace what it does.
+    pub is_home: bool,
+    /// Whether the job can be read: nobody replaces what it does otherwise.
+    pub is_readable: bool,
     /// When the job was, or is, due.
     pub run_at: Timestamp,
     /// The job's state; `None` if the job is gone.
@@ -93,29 +112,80 @@ pub fn freed<'m>(before: &'m Meta, verb: Verb, step: &Step) -> Option<&'m JobKey
     before.key.as_ref().filter(|_| is_removed && is_cancelled && before.state != State::Done)
 }
 
+/// Returns the key that a step takes: a move may give the job one in the queue that it goes to. The one that it had there where it was
+/// pushed to stays behind, as with any move.
+pub fn taken<'o>(operation: &'o Operation, step: &Step) -> Option<&'o KeyHold> {
+    match operation {
+        Operation::Move { key, .. } => key.as_ref().filter(|_| matches!(step.next, Next::Write { .. })),
+        _ => None,
+    }
+}
+
+/// Returns the job that keeps this one from taking a key which `holder` took last: two that are there already cannot become one.
+pub fn kept_from<'h>(holder: Option<&'h Holder>, id: &JobId, now: Timestamp) -> Option<&'h JobId> {
+    holder.filter(|holder| holder.id != *id && holder.holds(now)).map(|holder| &holder.id)
+}
+
 impl Holder {
+    /// Returns the holder that a job becomes which takes the key where it is moved to.
+    pub fn moved(job: &Meta, digest: [u8; 32], hold: &KeyHold, now: Timestamp) -> Self {
+        let (id, run_at, state) = (job.id.clone(), job.run_at, Some(job.visible(now)));
+        let (until, lasts) = (hold.until, hold.lasts);
+        Self { id, digest, until, lasts, is_home: true, is_readable: true, run_at, state }
+    }
+
     /// Returns the holder that a job becomes once it is stored in this state.
     pub fn new(job: &NewJob, hold: &KeyHold, state: Visible) -> Self {
         let (id, digest) = (job.id.clone(), job.spec.payload.digest());
-        Self { id, digest, until: hold.until, run_at: job.run_at, state: Some(state) }
+        let (until, lasts) = (hold.until, hold.lasts);
+        let (is_home, is_readable) = (true, true);
+        Self { id, digest, until, lasts, is_home, is_readable, run_at: job.run_at, state: Some(state) }
     }
 
-    /// Whether the key is still taken: until its time is over and the job has ended, in whatever queue the job is.
+    /// Returns the holder once a push has replaced what it does.
+    pub fn replaced(&self, by: Replacement<'_>, hold: &KeyHold, state: Visible) -> Self {
+        let (digest, until) = (by.payload.digest(), self.until.max(hold.until));
+        Self { digest, until, run_at: by.run_at, state: Some(state), ..self.clone() }
+    }
+
+    /// Whether the key is still taken: as a rule until its time is over and the job has ended, in whatever queue the job is. Nothing
+    /// frees it when the job is reserved, or leaves for another queue: what the job is then is judged here, by whoever asks for the
+    /// key.
     pub fn holds(&self, now: Timestamp) -> bool {
-        self.until > now || self.state.is_some_and(|state| holds_key(state.stored()))
+        match self.lasts {
+            KeyUntil::Finished => {
+                self.until > now || self.state.is_some_and(|state| holds_key(state.stored()))
+            }
+            KeyUntil::Reserved => self.is_home && self.waits(),
+            KeyUntil::Ttl => self.until > now,
+        }
     }
 
-    /// Returns what a job meets whose key this one has.
-    fn conflict(&self, id: &JobId, payload: &Payload) -> Pushed {
+    fn waits(&self) -> bool {
+        self.state.is_some_and(|state| matches!(state.stored(), State::Ready | State::Blocked))
+    }
+
+    /// Returns what becomes of a job whose key this one has.
+    fn conflict(&self, id: &JobId, payload: &Content, conflict: KeyConflict) -> Decision {
         if self.id == *id {
             // A retry of a push whose commit was carried out although its result was unknown.
-            Pushed::stored(self.state.map_or(State::Ready, Visible::stored))
-        } else if self.digest == payload.digest() {
-            let state = self.state.unwrap_or(Visible::Done);
-            Pushed::Duplicate { id: self.id.clone(), state, run_at: self.run_at }
-        } else {
-            Pushed::KeyConflict { id: self.id.clone() }
+            let state = self.state.map_or(State::Ready, Visible::stored);
+            return Decision::Settled(Pushed::stored(state));
         }
+        match conflict {
+            KeyConflict::Refuse => Decision::Settled(Pushed::KeyConflict { id: self.id.clone() }),
+            KeyConflict::Replace if self.is_home && self.is_readable && self.waits() => Decision::Replace,
+            _ => Decision::Settled(self.stays(payload)),
+        }
+    }
+
+    /// Returns what becomes of a push with this payload where the job stays as it is.
+    pub fn stays(&self, payload: &Content) -> Pushed {
+        let id = self.id.clone();
+        if self.digest != payload.digest() {
+            return Pushed::KeyConflict { id };
+        }
+        Pushed::Duplicate { id, state: self.state.unwrap_or(Visible::Done), run_at: self.run_at }
     }
 }
 
@@ -124,21 +194,62 @@ impl Holder {
 pub enum Decision {
     /// Store it.
     Store,
+    /// Replace what the job does that has its key: see [`Replacement`].
+    Replace,
     /// Store nothing: this has become of it.
     Settled(Pushed),
 }
 
+/// What a push brings to the job that has its key, and which it replaces. Priority and all else stay as they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Replacement<'a> {
+    /// What the job is to do.
+    pub payload: &'a Content,
+    /// When it is due.
+    pub run_at: Timestamp,
+    /// When it expires: an expiry of before was meant for what it did before.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl<'a> From<&'a NewJob> for Replacement<'a> {
+    fn from(job: &'a NewJob) -> Self {
+        Self { payload: &job.spec.payload, run_at: job.run_at, expires_at: job.expires_at() }
+    }
+}
+
+impl<'a> From<&'a Job> for Replacement<'a> {
+    fn from(Job { meta, payload, .. }: &'a Job) -> Self {
+        Self { payload, run_at: meta.run_at, expires_at: meta.expires_at }
+    }
+}
+
+impl Replacement<'_> {
+    /// Returns the job with what the push brings, which is its payload then; `None` if it is not to be changed.
+    pub fn of(self, job: &Meta, now: Timestamp) -> Option<Meta> {
+        let (payload, run_at) = (Some(self.payload.clone()), Some(self.run_at));
+        let edit = Box::new(Edit { run_at, payload, ..Edit::default() });
+        let rules = Rules::default();
+        let around = Surroundings { now, rules: &rules, chance: 0.0 };
+        match step(job, &Operation::Edit { within: Reach::default(), edit }, around) {
+            Ok(Step { next: Next::Write { meta, .. }, .. }) => {
+                Some(Meta { expires_at: self.expires_at, ..*meta })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Decides about a job: its key comes before its queue's room, so that a duplicate is found in a full queue, too.
-/// `holder` has the job's key; `take_room` takes room for one job in the queue, if there is some.
+/// `holder` has the job's key, which asks for it as `conflict` says; `take_room` takes room for one job in the queue, if there is some.
 pub fn decide<E>(
     id: &JobId,
-    payload: &Payload,
-    holder: Option<&Holder>,
+    payload: &Content,
+    (holder, conflict): (Option<&Holder>, KeyConflict),
     now: Timestamp,
     take_room: impl FnOnce() -> Result<bool, E>,
 ) -> Result<Decision, E> {
     if let Some(holder) = holder.filter(|holder| holder.holds(now)) {
-        return Ok(Decision::Settled(holder.conflict(id, payload)));
+        return Ok(holder.conflict(id, payload, conflict));
     }
     Ok(if take_room()? { Decision::Store } else { Decision::Settled(Pushed::Full) })
 }
@@ -189,12 +300,17 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Payload;
+
+    fn payload_of(text: &str) -> Content {
+        Payload::parse(text).unwrap().into()
+    }
 
     fn decided(holder: Option<&Holder>, id: &str, payload: &str, room: bool) -> Decision {
         let decided: Result<_, ()> = decide(
             &id.parse().unwrap(),
-            &Payload::parse(payload).unwrap(),
-            holder,
+            &payload_of(payload),
+            (holder, KeyConflict::Return),
             Timestamp::from_millis(1000),
             || Ok(room),
         );
@@ -204,7 +320,44 @@ mod tests {
     fn holder(until: i64, state: Option<Visible>) -> Holder {
         let digest = Payload::parse("1").unwrap().digest();
         let (until, run_at) = (Timestamp::from_millis(until), Timestamp::from_millis(5));
-        Holder { id: "A".parse().unwrap(), digest, until, run_at, state }
+        let (id, lasts) = ("A".parse().unwrap(), KeyUntil::Finished);
+        Holder { id, digest, until, lasts, is_home: true, is_readable: true, run_at, state }
+    }
+
+    #[test]
+    fn a_key_lasts_as_its_job_says() {
+        let now = Timestamp::from_millis(1000);
+        let states = [Visible::Ready, Visible::Scheduled, Visible::Blocked, Visible::Reserved, Visible::Dead];
+        for (n, state) in states.into_iter().map(Some).chain([Some(Visible::Done), None]).enumerate() {
+            let lasts = |until, lasts| Holder { lasts, ..holder(until, state) }.holds(now);
+            assert_eq!(lasts(5000, KeyUntil::Reserved), n < 3, "{state:?}");
+            let elsewhere =
+                Holder { is_home: false, lasts: KeyUntil::Reserved, ..holder(5000, state) }.holds(now);
+            assert!(!elsewhere, "{state:?}");
+            assert!(lasts(1001, KeyUntil::Ttl) && !lasts(1000, KeyUntil::Ttl), "{state:?}");
+        }
+        assert_eq!(KeyUntil::from_word(Some("later")), KeyUntil::Finished);
+        for lasts in [KeyUntil::Finished, KeyUntil::Reserved, KeyUntil::Ttl] {
+            assert_eq!(KeyUntil::from_word(Some(lasts.as_str())), lasts);
+        }
+    }
+
+    #[test]
+    fn a_taken_key_is_met_as_the_push_says() {
+        let met = |holder: &Holder, payload: &str, conflict| {
+            holder.conflict(&"B".parse().unwrap(), &payload_of(payload), conflict)
+        };
+        let refused = Decision::Settled(Pushed::KeyConflict { id: "A".parse().unwrap() });
+        let waiting = holder(5000, Some(Visible::Scheduled));
+        assert_eq!(met(&waiting, "1", KeyConflict::Refuse), refused);
+        assert_eq!(met(&waiting, "2", KeyConflict::Replace), Decision::Replace);
+        let spoiled = Holder { is_readable: false, ..waiting.clone() };
+        let elsewhere = Holder { is_home: false, ..waiting };
+        for holder in [spoiled, elsewhere, holder(5000, Some(Visible::Reserved)), holder(5000, None)] {
+            assert_eq!(met(&holder, "2", KeyConflict::Replace), refused);
+            let shared = met(&holder, "1", KeyConflict::Replace);
+            assert!(matches!(shared, Decision::Settled(Pushed::Duplicate { .. })), "{shared:?}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Receipt {
     pub started_at: Option<Timestamp>,
     /// The jobs that were stored with it.
     pub pushed: Vec<Child>,
+    /// When it was done.
+    pub at: Timestamp,
 }
 
 /// Where the job of a receipt went on: the fields that a store keeps of the outcome.
@@ -42,7 +44,13 @@ pub struct WentTo {
 
 impl Receipt {
     /// Returns the receipt of a call by the holder of the job, unless no claim held it.
-    pub fn new(verb: Verb, before: &Meta, outcome: &Outcome, pushed: &[Child]) -> Option<Self> {
+    pub fn new(
+        verb: Verb,
+        before: &Meta,
+        outcome: &Outcome,
+        pushed: &[Child],
+        at: Timestamp,
+    ) -> Option<Self> {
         Some(Self {
             id: before.id.clone(),
             claim: before.claim.clone()?,
@@ -51,7 +59,18 @@ impl Receipt {
             outcome: outcome.clone(),
             started_at: before.started_at,
             pushed: pushed.to_vec(),
+            at,
         })
+    }
+
+    /// Returns until when it is kept.
+    pub fn until(&self) -> Timestamp {
+        self.at.plus_ms(RETAIN_MS)
+    }
+
+    /// Returns when the call of a receipt was made that is kept until then.
+    pub fn made_at(until: Timestamp) -> Timestamp {
+        Timestamp::from_millis(until.millis().saturating_sub_unsigned(RETAIN_MS))
     }
 
     /// Returns where the job went on, if it did.
@@ -121,7 +140,9 @@ mod tests {
                 outcome: outcome.clone(),
                 started_at: None,
                 pushed: Vec::new(),
+                at: Timestamp::from_millis(9),
             };
+            assert_eq!(Receipt::made_at(receipt.until()), receipt.at);
             assert_eq!(Receipt::outcome_of(verb, receipt.went_to()), outcome);
         }
     }

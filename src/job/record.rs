@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::Headers;
 use super::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobKey, JobSpec, Payload, QueueName, SemaphoreName, Stage,
-    State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, Content, GroupName, JobId, JobKey, JobSpec, Payload, QueueName, SemaphoreName,
+    Stage, State, Timestamp, Visible, WorkerName,
 };
 
 /// The most failures that are kept of a job: the last ones.
@@ -17,15 +17,14 @@ pub const MESSAGE_BYTES: usize = 4096;
 
 /// One failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = JobFailure)]
 pub struct Failure {
     /// When it failed, or was found to have failed.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Which attempt failed, from 1.
     pub attempt: u32,
     /// The worker that had reserved the job, where the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schema(value_type = Option<String>)]
     pub worker: Option<WorkerName>,
     /// The worker's error message, or the server's.
     pub message: String,
@@ -46,10 +45,8 @@ impl Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TrailStep {
     /// When it left.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The queue that it left.
-    #[schema(value_type = String)]
     pub queue: QueueName,
     /// Why it left.
     pub reason: TrailReason,
@@ -73,12 +70,11 @@ pub enum TrailReason {
 
 /// Where a dead-lettered job came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = DeadLetterOrigin)]
 pub struct Origin {
     /// The queue that it died in.
-    #[schema(value_type = String)]
     pub queue: QueueName,
     /// When it died.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// How often it had been delivered.
     pub attempts: u32,
@@ -102,8 +98,14 @@ pub struct Meta {
     pub run_at: Timestamp,
     /// How often it has been delivered from this queue.
     pub attempts: u32,
-    /// The maximum number of deliveries; `None`: the queue's at the time of a failure.
+    /// The maximum number of deliveries, 0 for no limit; `None`: the queue's at the time of a failure.
     pub max_attempts: Option<u32>,
+    /// The length of a lease that the reserve does not give; `None`: the queue's at the time of a delivery.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_lease_ms: Option<u64>,
+    /// How long one delivery lasts at most, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<u64>,
     /// The delay before a retry; `None`: the queue's.
     pub backoff: Option<Backoff>,
     /// The deduplication key, while the job is in the queue that it was pushed to.
@@ -119,6 +121,9 @@ pub struct Meta {
     pub expires_at: Option<Timestamp>,
     /// When the store deletes it (history and dead jobs).
     pub purge_at: Option<Timestamp>,
+    /// How long it is kept once it is done, in milliseconds, if its queue does not keep it for longer; `None`: as the queue says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retain_result_ms: Option<u64>,
     /// The worker that reserved it last, where the reserve named one.
     pub worker: Option<WorkerName>,
     /// The claim that holds it, a fencing token; of a job in history the last one, to recognize a retry of its commit.
@@ -128,6 +133,9 @@ pub struct Meta {
     pub reserved_until: Option<Timestamp>,
     /// The length of the lease in milliseconds; an extend without a length uses it again.
     pub lease_ms: Option<u64>,
+    /// When the lease was last extended with its token, or handed out to a repeat: a sign that the worker is alive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extended_at: Option<Timestamp>,
     /// The progress that the worker last reported; delivered with the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Payload>,
@@ -169,10 +177,44 @@ impl Meta {
         self.state.visible(self.run_at, now)
     }
 
+    /// Returns when the delivery ends for good, however often it is extended, if it has such an end.
+    pub fn run_ends_at(&self) -> Option<Timestamp> {
+        Some(self.started_at?.plus_ms(self.max_run_ms?))
+    }
+
+    /// Returns when a lease ends that would last until then.
+    pub fn within_run(&self, until: Timestamp) -> Timestamp {
+        self.run_ends_at().map_or(until, |end| end.min(until))
+    }
+
+    /// Returns whether somebody has the delivery's token for sure: it was extended with it, or a repeat has handed it out again. A
+    /// heartbeat says nothing of that.
+    pub fn is_handed_out(&self) -> bool {
+        self.extended_at.is_some()
+    }
+
+    /// Returns whether the job has come to its end: it is done or dead, also where its dead-letter queue has it now.
+    pub fn has_finished(&self) -> bool {
+        !self.state.is_unfinished() || self.origin.is_some()
+    }
+
     /// Returns whether the job is reserved and its lease may have expired. A second early, since `now` is an estimate
     /// that lags behind the store's clock.
     pub fn may_be_overdue(&self, now: Timestamp) -> bool {
         self.reserved_until.is_some_and(|until| until <= now.plus_ms(1000))
+    }
+
+    /// Returns a field that a job in this state has and this one lacks: without it nothing would ever take the job back or unblock it, or
+    /// it would pass those before it in its group. Only another program leaves it out.
+    pub fn lacking(&self) -> Option<&'static str> {
+        let stands_in_line = self.state.is_unfinished() && self.group.is_some() && self.origin.is_none();
+        match self.state {
+            State::Reserved if self.claim.is_none() => Some("claim"),
+            State::Reserved if self.reserved_until.is_none() => Some("reserved_until"),
+            State::Blocked if self.turn.is_none() && self.waits_for.is_none() => Some("waits_for"),
+            _ if stands_in_line && self.turn.is_none() => Some("turn"),
+            _ => None,
+        }
     }
 
     /// Returns the time that a ready job is scheduled for, if that is in the future.
@@ -188,7 +230,8 @@ pub struct Job {
     #[serde(flatten)]
     pub meta: Meta,
     /// The payload.
-    pub payload: Payload,
+    #[serde(flatten)]
+    pub payload: Content,
     /// The headers.
     pub headers: Headers,
     /// The result of its commit (history only).
@@ -217,13 +260,77 @@ pub struct NewJob {
     pub batch: Option<BatchId>,
 }
 
+/// Until when a job has its key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = JobKeyUntil)]
+pub enum KeyUntil {
+    /// Until it has finished (a dead job has not), and for `key_ttl_ms` at least.
+    #[default]
+    Finished,
+    /// While it waits: once it is reserved, the key is free. A job that comes back has it again, unless another one has taken it.
+    Reserved,
+    /// For `key_ttl_ms`, whatever becomes of it.
+    Ttl,
+}
+
+impl KeyUntil {
+    /// Whether it is the usual one.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Reserved => "reserved",
+            Self::Ttl => "ttl",
+        }
+    }
+
+    /// Returns what the word stands for. One that this version does not know is of a newer one, and taken as the usual.
+    pub fn from_word(word: Option<&str>) -> Self {
+        match word {
+            Some("reserved") => Self::Reserved,
+            Some("ttl") => Self::Ttl,
+            _ => Self::Finished,
+        }
+    }
+}
+
+/// What becomes of a push whose key is taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = JobKeyConflict)]
+pub enum KeyConflict {
+    /// It returns the job that has the key, if the payloads are equal; else it is refused.
+    #[default]
+    Return,
+    /// Its payload and its time replace those of the job that has the key, if that waits; else as `return`.
+    Replace,
+    /// It is refused.
+    Refuse,
+}
+
 /// A deduplication key, and until when it is taken at least.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyHold {
     /// The key.
     pub key: JobKey,
-    /// Taken until this moment, and for as long as the job is unfinished.
+    /// The end of its time; what that means, `lasts` says.
     pub until: Timestamp,
+    /// Until when it is taken.
+    pub lasts: KeyUntil,
+    /// What becomes of the job where it is taken.
+    pub conflict: KeyConflict,
+}
+
+impl KeyHold {
+    /// Returns the usual hold of a key.
+    pub fn new(key: JobKey, until: Timestamp) -> Self {
+        Self { key, until, lasts: KeyUntil::default(), conflict: KeyConflict::default() }
+    }
 }
 
 impl NewJob {
@@ -248,6 +355,8 @@ impl NewJob {
             run_at: self.run_at,
             attempts: 0,
             max_attempts: self.spec.max_attempts,
+            default_lease_ms: self.spec.lease_ms,
+            max_run_ms: self.spec.max_run_ms,
             backoff: self.spec.backoff,
             key: self.key.map(|hold| hold.key),
             created_at: self.created_at,
@@ -255,10 +364,12 @@ impl NewJob {
             finished_at: None,
             expires_at,
             purge_at: None,
+            retain_result_ms: self.spec.retain_result_ms,
             worker: None,
             claim: None,
             reserved_until: None,
             lease_ms: None,
+            extended_at: None,
             progress: None,
             cancel_requested: false,
             errors: Vec::new(),

@@ -10,9 +10,9 @@ pub const ROUTE_MAX: usize = 100;
 /// A stage of a route. What is absent stays as it is with the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = RouteStage)]
 pub struct Stage {
     /// Where the job goes on.
-    #[schema(value_type = String)]
     pub queue: QueueName,
     /// Its priority there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -21,9 +21,9 @@ pub struct Stage {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(minimum = 0, maximum = 31536000000_u64)]
     pub delay_ms: Option<u64>,
-    /// How often it is delivered there before it is dead.
+    /// How often it is delivered there before it is dead; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schema(minimum = 1, maximum = 1000000)]
+    #[schema(minimum = 0, maximum = 1000000)]
     pub max_attempts: Option<u32>,
     /// How long it waits there after a rollback.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "super::backoff::object")]
@@ -46,15 +46,13 @@ impl Stage {
 
 /// A job that a commit pushed. The receipt of the commit keeps it, so that a retry returns the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = PushedJob)]
 pub struct Child {
     /// The job: the new one, or the one that has the key.
-    #[schema(value_type = String)]
     pub id: JobId,
     /// The queue that it was pushed to.
-    #[schema(value_type = String)]
     pub queue: QueueName,
     /// When it is, or was, due.
-    #[schema(value_type = String, format = DateTime)]
     pub run_at: Timestamp,
     /// Whether its key was taken by a job with an equal payload, and nothing was stored.
     pub deduplicated: bool,

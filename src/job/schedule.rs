@@ -13,7 +13,7 @@ use super::{JobId, QueueName, Timestamp};
 
 text_type! {
     /// The name of a schedule.
-    ScheduleName, super::names::is_name, super::names::NAME_RULE
+    ScheduleName, super::names::is_name, super::names::NAME_RULE, super::names::NAME_FORM
 }
 
 /// The most runs that are kept of a schedule: the last ones.
@@ -65,15 +65,15 @@ flat_spec! {
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRule {
     /// The cron expression: minute, hour, day of the month, month and day of the week, or six fields with seconds
-    /// first. Lists, ranges, steps, names of months and days, `L`, `W` and `#` are known.
+    /// first. Lists, ranges, steps, names of months and days, `L`, `W` and `#` are known. `@hourly`, `@daily`, `@weekly`, `@monthly` and
+    /// `@yearly` stand for such expressions, and are shown as these.
     #[schema(value_type = String, max_length = 256)]
     pub cron: CronRule,
     /// The time zone of that, by its name in the IANA database.
     #[serde(default)]
-    #[schema(value_type = String, default = "UTC")]
+    #[schema(value_type = String, default = "UTC", max_length = 128)]
     pub time_zone: Zone,
     /// The queue that the jobs go to.
-    #[schema(value_type = String)]
     pub queue: QueueName,
     /// The job.
     #[serde(deserialize_with = "object")]

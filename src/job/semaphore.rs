@@ -143,6 +143,11 @@ impl<'a> Admission<'a> {
         waiter.state == State::Ready && waiter.run_at <= self.now && !waiter.called_at.is_some_and(is_called)
     }
 
+    /// Whether a semaphore has room left, which may be reserved.
+    pub fn has_room(&self, name: &SemaphoreName) -> bool {
+        self.gauges.get(name).is_some_and(|gauge| gauge.room() > 0)
+    }
+
     /// Delivers the job, which takes all that it needs.
     pub fn grant(&mut self, job: &Meta) {
         for name in &job.semaphores {
@@ -155,7 +160,7 @@ impl<'a> Admission<'a> {
 
     /// Returns the job's semaphores that have room left for other jobs.
     pub fn offers<'j>(&self, job: &'j Meta) -> impl Iterator<Item = &'j SemaphoreName> {
-        job.semaphores.iter().filter(|name| self.gauges.get(name).is_some_and(|gauge| gauge.room() > 0))
+        job.semaphores.iter().filter(|name| self.has_room(name))
     }
 
     /// Returns the queues of the jobs that are first in line for this semaphore, in their order: room may be reserved for
@@ -193,7 +198,8 @@ pub fn waiting_states(capacity: u64, held: u64) -> &'static [(State, bool)] {
 /// Returns the semaphores that other jobs may get now because this job has changed: it holds them no longer, or has
 /// another place among the waiters.
 pub fn released(before: &Meta, next: &Next) -> Vec<SemaphoreName> {
-    let place = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at);
+    let waits = |meta: &Meta| meta.waiting_since.is_some();
+    let place = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at, waits(meta));
     match next {
         _ if before.semaphores.is_empty() || !before.state.is_unfinished() => Vec::new(),
         Next::Keep => Vec::new(),

@@ -35,6 +35,17 @@ pub enum OnGroupDead {
     Skip,
 }
 
+/// Where a job comes back that its worker has lost: its reservation ran out, or the worker fell silent or was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Lapsed {
+    /// It is due now, behind all that waits with the same priority.
+    #[default]
+    Now,
+    /// It keeps the place that it had in the order of delivery, before what was pushed later.
+    First,
+}
+
 /// A rate limit: at most `limit` deliveries in any window of `per_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -69,21 +80,25 @@ pub struct QueueSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86400000)]
     pub lease_ms: Option<u64>,
-    /// How often a job is delivered before it is dead, when the job does not say (1 to 1000000).
+    /// How often a job is delivered before it is dead, when the job does not say (1 to 1000000); 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1000000)]
+    #[schema(minimum = 0, maximum = 1000000)]
     pub max_attempts: Option<u32>,
     /// How long a rolled back job waits, when the job does not say.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::backoff::object")]
     pub backoff: Option<Backoff>,
     /// The queue that takes this queue's dead jobs. Without it they stay here as `dead`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub dead_letter: Option<QueueName>,
     /// How long finished jobs are kept as history, in milliseconds; 0 keeps none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31536000000_u64)]
     pub retain_done_ms: Option<u64>,
+    /// How long a job is kept with its result once it is done, in milliseconds, when the job does not say and
+    /// `retain_done_ms` is shorter: for producers that wait for it, or ask for it later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 31536000000_u64)]
+    pub retain_result_ms: Option<u64>,
     /// How long dead jobs are kept, in milliseconds; 0 keeps them until they are deleted or redriven.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31536000000_u64)]
@@ -102,6 +117,10 @@ pub struct QueueSettings {
     /// What becomes of a group whose first job dies: `hold` it, which is the default, or `skip` the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_group_dead: Option<OnGroupDead>,
+    /// Where a job comes back whose reservation ran out, or whose worker was lost: `now`, which is the default, puts it behind
+    /// all that waits; `first` where it was, with its earlier `run_at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lapsed: Option<Lapsed>,
     /// Stops delivery; pushes go on. `false` lets it go on. A `PUT` without it changes nothing about a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
@@ -115,11 +134,13 @@ impl QueueSettings {
         ("backoff", &["kind", "base_ms", "factor", "max_ms", "jitter"]),
         ("dead_letter", &[]),
         ("retain_done_ms", &[]),
+        ("retain_result_ms", &[]),
         ("retain_dead_ms", &[]),
         ("max_jobs", &[]),
         ("max_reserved", &[]),
         ("rate", &["limit", "per_ms"]),
         ("on_group_dead", &[]),
+        ("lapsed", &[]),
         ("paused", &[]),
     ];
 
@@ -193,11 +214,14 @@ impl QueueSettings {
         if self.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
             return plain("lease_ms", "must be 100 to 86400000");
         }
-        if self.max_attempts.is_some_and(|n| !(1..=ATTEMPTS_MAX).contains(&n)) {
-            return plain("max_attempts", "must be 1 to 1000000");
+        if self.max_attempts.is_some_and(|n| n > ATTEMPTS_MAX) {
+            return plain("max_attempts", "must be 1 to 1000000, or 0 for no limit");
         }
         if self.retain_done_ms.is_some_and(|ms| ms > YEAR_MS) {
             return plain("retain_done_ms", "must be 0 to 31536000000 (a year)");
+        }
+        if self.retain_result_ms.is_some_and(|ms| ms > YEAR_MS) {
+            return plain("retain_result_ms", "must be 0 to 31536000000 (a year)");
         }
         if self.retain_dead_ms.is_some_and(|ms| ms > YEAR_MS) {
             return plain("retain_dead_ms", "must be 0 to 31536000000 (a year)");
@@ -294,7 +318,7 @@ impl Rules {
         self.own(queue, |s| s.lease_ms, self.defaults.lease_ms)
     }
 
-    /// Returns how often a job of this queue is delivered when the job does not say.
+    /// Returns how often a job of this queue is delivered when the job does not say; 0 for no limit.
     pub fn max_attempts(&self, queue: &QueueName) -> u32 {
         self.own(queue, |s| s.max_attempts, self.defaults.max_attempts)
     }
@@ -307,6 +331,18 @@ impl Rules {
     /// Returns how long this queue's finished jobs are kept; `None`: not at all.
     pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
         Some(self.own(queue, |s| s.retain_done_ms, self.defaults.retain_done_ms)).filter(|ms| *ms > 0)
+    }
+
+    /// Returns how long this queue's finished jobs are kept for whoever waits for their results; `None`: not at all.
+    pub fn retain_result_ms(&self, queue: &QueueName) -> Option<u64> {
+        self.queues.get(queue)?.retain_result_ms.filter(|ms| *ms > 0)
+    }
+
+    /// Returns how long a job of this queue is kept once it is done, which may say itself how long its result is; `None`: not
+    /// at all.
+    pub fn retain_finished_ms(&self, queue: &QueueName, own: Option<u64>) -> Option<u64> {
+        let result_ms = own.or(self.retain_result_ms(queue)).filter(|ms| *ms > 0);
+        self.retain_done_ms(queue).max(result_ms)
     }
 
     /// Returns how long this queue's dead jobs are kept; `None`: until they are deleted.
@@ -337,6 +373,11 @@ impl Rules {
     /// Whether a dead job of this queue holds its group.
     pub fn holds_dead(&self, queue: &QueueName) -> bool {
         self.own(queue, |s| s.on_group_dead, OnGroupDead::Hold) == OnGroupDead::Hold
+    }
+
+    /// Whether a job of this queue keeps its place in the order of delivery where its worker loses it.
+    pub fn lapsed_come_first(&self, queue: &QueueName) -> bool {
+        self.own(queue, |s| s.lapsed, Lapsed::Now) == Lapsed::First
     }
 
     /// Whether delivery from this queue is stopped.
@@ -408,8 +449,8 @@ mod tests {
     #[test]
     fn a_patch_is_checked_for_every_field() {
         let text = r#"{"lease_ms":100,"max_attempts":1,"backoff":{"kind":"fixed","base_ms":1},"dead_letter":"d",
-            "retain_done_ms":1,"retain_dead_ms":1,"max_jobs":1,"max_reserved":1,"rate":{"limit":1,"per_ms":1},
-            "on_group_dead":"hold","paused":true}"#;
+            "retain_done_ms":1,"retain_result_ms":1,"retain_dead_ms":1,"max_jobs":1,"max_reserved":1,"rate":{"limit":1,"per_ms":1},
+            "on_group_dead":"hold","lapsed":"first","paused":true}"#;
         let whole: QueueSettings = serde_json::from_str(text).unwrap();
         let serde_json::Value::Object(mut fields) = serde_json::to_value(&whole).unwrap() else { panic!() };
         assert_eq!(fields.len(), QueueSettings::FIELDS.len());

@@ -4,12 +4,13 @@
 //! Requests and stored rules are flat JSON objects that have these fields beside their own. `flat_spec!` declares
 //! such a type, so that a new field of a job is declared here, and not once for each of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::backoff::YEAR_MS;
 use super::route::ROUTE_MAX;
-use super::settings::ATTEMPTS_MAX;
-use super::{Backoff, GroupName, Invalid, Job, Payload, SemaphoreName, Stage};
+use super::settings::{ATTEMPTS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
+use super::{Backoff, Content, GroupName, Invalid, Job, Payload, SemaphoreName, Stage};
 
 /// The most headers of one job.
 pub const HEADERS_MAX: usize = 64;
@@ -18,14 +19,31 @@ pub const HEADER_BYTES_MAX: usize = 8192;
 /// The most semaphores of one job.
 pub const SEMAPHORES_MAX: usize = 16;
 
-/// Names and strings that are delivered with a job, such as a trace context.
-pub type Headers = BTreeMap<String, String>;
+/// Names and JSON values that are delivered with a job, such as a trace context.
+pub type Headers = BTreeMap<String, Payload>;
+
+/// The schema of [`Headers`].
+#[derive(Debug)]
+pub struct JobHeaders;
+
+impl utoipa::PartialSchema for JobHeaders {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::schema::AdditionalProperties;
+        use utoipa::openapi::{ObjectBuilder, Type};
+        let text = "Headers: names and JSON values that are delivered with the job, up to 64 with 8192 bytes together.";
+        let headers = ObjectBuilder::new().schema_type(Type::Object).description(Some(text));
+        let headers = headers.max_properties(Some(HEADERS_MAX));
+        headers.additional_properties(Some(AdditionalProperties::FreeForm(true))).into()
+    }
+}
+
+impl utoipa::ToSchema for JobHeaders {}
 
 /// What a producer specifies of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
     /// The payload.
-    pub payload: Payload,
+    pub payload: Content,
     /// The headers.
     pub headers: Headers,
     /// The priority; higher is delivered first.
@@ -34,8 +52,14 @@ pub struct JobSpec {
     pub max_attempts: Option<u32>,
     /// The delay before a retry; `None`: the queue's.
     pub backoff: Option<Backoff>,
+    /// How long a reservation lasts when the reserve does not say, in milliseconds; `None`: as the queue says.
+    pub lease_ms: Option<u64>,
+    /// How long one delivery lasts at most over all extensions, in milliseconds.
+    pub max_run_ms: Option<u64>,
     /// When it expires, in milliseconds from the push: it is removed unless it is reserved or finished.
     pub expires_in_ms: Option<u64>,
+    /// How long the job is kept once it is done, in milliseconds; `None`: as long as its queue says.
+    pub retain_result_ms: Option<u64>,
     /// The group.
     pub group: Option<GroupName>,
     /// The semaphores that it holds while it is reserved.
@@ -61,18 +85,25 @@ macro_rules! flat_spec {
         $(#[$attr])*
         pub struct $name {
             $($(#[$first_attr])* pub $first: $first_type,)*
-            /// The payload: any JSON value, delivered exactly as it was pushed.
+            /// The payload: any JSON value, delivered exactly as it was pushed. Default: null.
+            #[serde(default = "crate::job::Payload::null")]
             #[schema(value_type = serde_json::Value)]
             pub payload: $crate::job::Payload,
+            /// A binary payload instead, as base64. Up to as many bytes as a payload may have.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub payload_base64: Option<$crate::job::Base64>,
+            /// The media type of a binary payload; default: `application/octet-stream`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub payload_type: Option<$crate::job::MediaType>,
             $($(#[$time_attr])* pub $time: $time_type,)*
             /// The priority; higher is delivered first.
             #[serde(default)]
             #[schema(default = 0)]
             pub priority: i32,
             $($(#[$key_attr])* pub $key: $key_type,)*
-            /// The maximum number of deliveries before the job is dead; default: the queue's.
+            /// The maximum number of deliveries before the job is dead, 0 for no limit; default: the queue's.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[schema(minimum = 1, maximum = 1000000)]
+            #[schema(minimum = 0, maximum = 1000000)]
             pub max_attempts: Option<u32>,
             /// The delay before a retry; default: the queue's.
             #[serde(
@@ -81,24 +112,37 @@ macro_rules! flat_spec {
                 deserialize_with = "crate::job::backoff::object"
             )]
             pub backoff: Option<$crate::job::Backoff>,
+            /// How long a reservation of the job lasts when the reserve does not say, in milliseconds; default: the queue's.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 100, maximum = 86400000)]
+            pub lease_ms: Option<u64>,
+            /// How long one delivery of the job lasts at most, over all extensions, in milliseconds: then the reservation has run
+            /// out, whatever its worker says. Default: no limit.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 100, maximum = 31536000000_u64)]
+            pub max_run_ms: Option<u64>,
             /// The job expires this long after it was pushed, in milliseconds: it is removed unless it is reserved or finished. That
             /// holds in a dead-letter queue, and after a redrive.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 1, maximum = 31536000000_u64)]
             pub expires_in_ms: Option<u64>,
-            /// Headers: names and strings that are delivered with the job.
+            /// How long the job is kept with its result once it is done, in milliseconds, for whoever waits for it; default: the
+            /// queue's. Where the queue keeps its finished jobs for longer, so long.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 0, maximum = 31536000000_u64)]
+            pub retain_result_ms: Option<u64>,
+            /// Headers: names and JSON values that are delivered with the job, up to 64 with 8192 bytes together.
             #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-            #[schema(value_type = std::collections::HashMap<String, String>)]
+            #[schema(value_type = $crate::job::spec::JobHeaders)]
             pub headers: $crate::job::spec::Headers,
             /// The group of the job: jobs of the same group in a queue are delivered one at a time, in the order of
             /// their pushes.
             #[serde(default, skip_serializing_if = "Option::is_none")]
-            #[schema(value_type = Option<String>)]
             pub group: Option<$crate::job::GroupName>,
             /// The semaphores that the job needs, up to 16: it is delivered once all have capacity, and holds all of
             /// them.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
-            #[schema(value_type = Vec<String>, max_items = 16)]
+            #[schema(max_items = 16)]
             pub semaphores: Vec<$crate::job::SemaphoreName>,
             /// The route: further stages of the job, up to 100. Each commit moves it to the next stage.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,12 +153,15 @@ macro_rules! flat_spec {
         impl From<$name> for $crate::job::JobSpec {
             fn from(flat: $name) -> Self {
                 Self {
-                    payload: flat.payload,
+                    payload: $crate::job::Content::of(flat.payload, flat.payload_base64, flat.payload_type),
                     headers: flat.headers,
                     priority: flat.priority,
                     max_attempts: flat.max_attempts,
                     backoff: flat.backoff,
+                    lease_ms: flat.lease_ms,
+                    max_run_ms: flat.max_run_ms,
                     expires_in_ms: flat.expires_in_ms,
+                    retain_result_ms: flat.retain_result_ms,
                     group: flat.group,
                     semaphores: flat.semaphores,
                     then: flat.then,
@@ -123,6 +170,12 @@ macro_rules! flat_spec {
         }
 
         impl $name {
+            /// Refuses fields that say different things of the payload.
+            pub fn check_payload(&self) -> Result<(), $crate::job::Invalid> {
+                let (base64, media_type) = (self.payload_base64.as_ref(), self.payload_type.as_ref());
+                $crate::job::Content::check_fields(&self.payload, base64, media_type)
+            }
+
             /// Adds the fields that are its own to a specification.
             #[allow(
                 clippy::too_many_arguments,
@@ -133,14 +186,20 @@ macro_rules! flat_spec {
                 spec: $crate::job::JobSpec,
                 $($first: $first_type,)* $($time: $time_type,)* $($key: $key_type,)*
             ) -> Self {
+                let (payload, payload_base64, payload_type) = spec.payload.into_fields();
                 Self {
                     $($first,)* $($time,)* $($key,)*
-                    payload: spec.payload,
+                    payload,
+                    payload_base64,
+                    payload_type,
                     headers: spec.headers,
                     priority: spec.priority,
                     max_attempts: spec.max_attempts,
                     backoff: spec.backoff,
+                    lease_ms: spec.lease_ms,
+                    max_run_ms: spec.max_run_ms,
                     expires_in_ms: spec.expires_in_ms,
+                    retain_result_ms: spec.retain_result_ms,
                     group: spec.group,
                     semaphores: spec.semaphores,
                     then: spec.then,
@@ -153,14 +212,17 @@ pub(crate) use flat_spec;
 
 impl JobSpec {
     /// Returns a job with this payload and all defaults.
-    pub fn new(payload: Payload) -> Self {
+    pub fn new(payload: impl Into<Content>) -> Self {
         Self {
-            payload,
+            payload: payload.into(),
             headers: Headers::new(),
             priority: 0,
             max_attempts: None,
             backoff: None,
+            lease_ms: None,
+            max_run_ms: None,
             expires_in_ms: None,
+            retain_result_ms: None,
             group: None,
             semaphores: Vec::new(),
             then: Vec::new(),
@@ -175,7 +237,10 @@ impl JobSpec {
             priority: job.meta.priority,
             max_attempts: job.meta.max_attempts,
             backoff: job.meta.backoff,
+            lease_ms: job.meta.default_lease_ms,
+            max_run_ms: job.meta.max_run_ms,
             expires_in_ms: None,
+            retain_result_ms: job.meta.retain_result_ms,
             group: job.meta.group,
             semaphores: job.meta.semaphores,
             then: Vec::new(),
@@ -184,12 +249,17 @@ impl JobSpec {
 
     /// Refuses the first value that is out of its range. Pointers are relative to the job.
     pub fn check(&self, payload_bytes: usize) -> Result<(), Invalid> {
-        check_size(&self.payload, "/payload", payload_bytes)?;
+        check_content(&self.payload, payload_bytes)?;
         check_route(&self.then)?;
         check_semaphores(&self.semaphores)?;
-        if self.expires_in_ms.is_some_and(|ms| !(1..=YEAR_MS).contains(&ms)) {
-            return Err(Invalid::new("/expires_in_ms", "must be 1 to 31536000000 (a year)"));
+        if self.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
+            return Err(Invalid::new("/lease_ms", "must be 100 to 86400000"));
         }
+        if self.max_run_ms.is_some_and(|ms| !(LEASE_MIN_MS..=YEAR_MS).contains(&ms)) {
+            return Err(Invalid::new("/max_run_ms", "must be 100 to 31536000000 (a year)"));
+        }
+        check_expiry(self.expires_in_ms)?;
+        check_year(self.retain_result_ms, "/retain_result_ms")?;
         check_attempts(self.max_attempts)?;
         check_backoff(self.backoff.as_ref())?;
         check_headers(&self.headers)
@@ -198,7 +268,16 @@ impl JobSpec {
 
 /// Refuses a JSON value that is larger than `limit` bytes.
 pub fn check_size(value: &Payload, pointer: &str, limit: usize) -> Result<(), Invalid> {
-    match value.as_str().len() {
+    check_length(value.as_str().len(), pointer, limit)
+}
+
+/// Refuses a payload that is larger than `limit` bytes.
+pub fn check_content(payload: &Content, limit: usize) -> Result<(), Invalid> {
+    check_length(payload.size(), payload.field(), limit)
+}
+
+fn check_length(size: usize, pointer: &str, limit: usize) -> Result<(), Invalid> {
+    match size {
         size if size > limit => {
             let detail = format!("is {size} bytes long; the limit is {limit} (limits.payload_bytes)");
             Err(Invalid::too_large(pointer, detail))
@@ -215,11 +294,21 @@ pub fn check_year(ms: Option<u64>, pointer: &str) -> Result<(), Invalid> {
     }
 }
 
+/// Refuses a lifetime that is out of its range.
+pub fn check_expiry(expires_in_ms: Option<u64>) -> Result<(), Invalid> {
+    match expires_in_ms {
+        Some(ms) if !(1..=YEAR_MS).contains(&ms) => {
+            Err(Invalid::new("/expires_in_ms", "must be 1 to 31536000000 (a year)"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a `max_attempts` that is out of its range.
-pub(super) fn check_attempts(max_attempts: Option<u32>) -> Result<(), Invalid> {
+pub fn check_attempts(max_attempts: Option<u32>) -> Result<(), Invalid> {
     match max_attempts {
-        Some(n) if !(1..=ATTEMPTS_MAX).contains(&n) => {
-            Err(Invalid::new("/max_attempts", "must be 1 to 1000000"))
+        Some(n) if n > ATTEMPTS_MAX => {
+            Err(Invalid::new("/max_attempts", "must be 1 to 1000000, or 0 for no limit"))
         }
         _ => Ok(()),
     }
@@ -252,8 +341,9 @@ fn check_route(then: &[Stage]) -> Result<(), Invalid> {
     then.iter().enumerate().try_for_each(checked)
 }
 
-fn check_headers(headers: &Headers) -> Result<(), Invalid> {
-    let bytes: usize = headers.iter().map(|(name, text)| name.len() + text.len()).sum();
+/// Refuses headers that are too many, too long or named wrongly.
+pub fn check_headers(headers: &Headers) -> Result<(), Invalid> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.len() + header_bytes(value)).sum();
     if headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
         let detail = "must be at most 64 of them with at most 8192 bytes together";
         return Err(Invalid::new("/headers", detail));
@@ -262,6 +352,13 @@ fn check_headers(headers: &Headers) -> Result<(), Invalid> {
         return Ok(());
     }
     Err(Invalid::new("/headers", "names must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+}
+
+/// Returns how long a header is: a string by its characters, whatever of them is escaped, and all else by its JSON.
+fn header_bytes(value: &Payload) -> usize {
+    let text = value.as_str();
+    let string = text.starts_with('"').then(|| serde_json::from_str::<Cow<'_, str>>(text).ok()).flatten();
+    string.map_or(text.len(), |string| string.len())
 }
 
 fn is_header_name(name: &str) -> bool {

@@ -135,6 +135,8 @@ pub enum Verb {
     Purge,
     /// A dead or dead-lettered job gets another chance.
     Redrive,
+    /// A client wants it delivered at once, where it is, its attempts counted anew.
+    Retry,
 }
 
 /// What can become of a job by a [`Verb`]: a state, or `None` where it is deleted.
@@ -168,7 +170,7 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Ready, Verb::Expire, &[GONE]),
     (State::Blocked, Verb::Expire, &[GONE]),
     (State::Ready, Verb::Edit, &[READY]),
-    (State::Blocked, Verb::Edit, &[BLOCKED]),
+    (State::Blocked, Verb::Edit, &[BLOCKED, READY]), // ready: out of its group
     (State::Reserved, Verb::Cancel, &[RESERVED, GONE]),
     (State::Ready, Verb::Cancel, &[GONE]),
     (State::Blocked, Verb::Cancel, &[GONE]),
@@ -180,6 +182,8 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Dead, Verb::Purge, &[GONE]),
     (State::Dead, Verb::Redrive, &[READY]),
     (State::Ready, Verb::Redrive, &[READY]), // back from the dead-letter queue
+    (State::Dead, Verb::Retry, &[READY]),
+    (State::Ready, Verb::Retry, &[READY]),     // its time has come
     (State::Blocked, Verb::Redrive, &[READY]), // the same for one that waits for a semaphore there
 ];
 

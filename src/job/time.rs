@@ -36,6 +36,40 @@ impl Timestamp {
     }
 }
 
+impl utoipa::PartialSchema for Timestamp {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
+        let time = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
+        time.description(Some("A time: RFC 3339 in UTC with milliseconds.")).into()
+    }
+}
+
+impl utoipa::ToSchema for Timestamp {}
+
+/// When a job is due.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    #[default]
+    Now,
+    /// So many milliseconds from now.
+    In(u64),
+    /// At this moment; one that has passed sorts earlier.
+    At(Timestamp),
+}
+
+impl When {
+    /// Returns the moment, counted from this one.
+    pub fn from(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::In(ms) => now.plus_ms(ms),
+            Self::At(at) => at,
+        }
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment = jiff::Timestamp::from_millisecond(self.0).map_err(|_| fmt::Error)?;

@@ -10,11 +10,12 @@ mod operation;
 mod tests;
 
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
+use super::spec::Headers;
 use super::state::{self, State, Visible};
-use super::{Payload, QueueName, Reach, Rules, Stage, Timestamp};
+use super::{Content, Payload, QueueName, Reach, Rules, Stage, Timestamp};
 use crate::faults;
 
-pub use self::operation::{Loss, OfUnreadable, Operation};
+pub use self::operation::{Back, Edit, Fate, Loss, OfUnreadable, Operation, Salvaged};
 
 /// What has become of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +53,8 @@ pub enum Refusal {
 pub enum Next {
     /// Nothing.
     Keep,
-    /// The new bookkeeping and, where given, a new payload and a result.
-    Write { meta: Box<Meta>, payload: Option<Payload>, result: Option<Payload> },
+    /// The new bookkeeping and, where given, a new payload, a result and new headers.
+    Write { meta: Box<Meta>, payload: Option<Content>, result: Option<Payload>, headers: Option<Headers> },
     /// The job leaves.
     Delete,
 }
@@ -69,12 +70,21 @@ pub struct Step {
 
 impl Step {
     fn write(meta: Meta, outcome: Outcome) -> Self {
-        Self { next: Next::Write { meta: Box::new(meta), payload: None, result: None }, outcome }
+        let meta = Box::new(meta);
+        Self { next: Next::Write { meta, payload: None, result: None, headers: None }, outcome }
     }
 
     fn held(meta: Meta, reserved_until: Timestamp) -> Self {
         let outcome = Outcome::Held { reserved_until, cancel_requested: meta.cancel_requested };
         Self::write(meta, outcome)
+    }
+
+    /// The same with new contents, where given.
+    fn with(mut self, new_payload: Option<&Content>, new_headers: Option<&Headers>) -> Self {
+        if let Next::Write { payload, headers, .. } = &mut self.next {
+            (*payload, *headers) = (new_payload.cloned(), new_headers.cloned());
+        }
+        self
     }
 
     fn delete(outcome: Outcome) -> Self {
@@ -126,27 +136,30 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
     match operation {
         Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),
         Operation::Pop { .. } => Ok(finish(meta, None, around)),
-        Operation::Rollback { delay_ms, error, .. } => {
-            let message = error.as_deref().unwrap_or("rolled back without an error");
-            Ok(fail(meta, message, around, |limits| delay_ms.unwrap_or_else(|| limits.backoff_ms(meta))))
-        }
+        Operation::Rollback { fate, error, .. } => Ok(roll_back(meta, *fate, error.as_deref(), around)),
         Operation::Lapse { reserved_until, .. } => {
             let extended = meta.reserved_until != Some(*reserved_until);
-            take_back(meta, extended, "the reservation ran out", around)
+            let has_ended = meta.run_ends_at().is_some_and(|end| end <= *reserved_until);
+            let why = if has_ended { "max_run_ms was over" } else { "the reservation ran out" };
+            take_back(meta, extended, why, around)
         }
         Operation::Abandon { loss, .. } => {
             let has_reported = matches!(loss, Loss::TimedOut { rev } if meta.rev != *rev);
             take_back(meta, has_reported, loss.message(), around)
         }
-        Operation::Extend { lease_ms, progress, .. } => {
-            Ok(extend(meta, *lease_ms, progress.as_ref(), around))
-        }
-        Operation::Move { queue, payload, delay_ms, priority, .. } => {
-            let run_at = now.plus_ms(delay_ms.unwrap_or(0));
+        Operation::Extend { lease_ms, progress, .. } => extend(meta, *lease_ms, progress.as_ref(), around),
+        Operation::Move { queue, payload, when, priority, headers, key, .. } => {
             let priority = priority.unwrap_or(meta.priority);
-            Ok(move_to(meta, queue, payload.as_ref(), run_at, priority, now))
+            let mut moved = move_to(meta, queue, when.from(now), priority, now);
+            if let (Next::Write { meta, .. }, Some(hold)) = (&mut moved.next, key) {
+                meta.key = Some(hold.key.clone());
+            }
+            Ok(moved.with(payload.as_ref(), headers.as_ref()))
         }
-        Operation::TakeOver { to, lease_ms, .. } => Ok(delivery::take_over(meta, to, *lease_ms, now)),
+        Operation::TakeOver { to, lease_ms, .. } => delivery::take_over(meta, to, *lease_ms, now),
+        Operation::Release { unless_seen: true, .. } if meta.is_handed_out() => {
+            Err(Refusal::Lost { gone: false })
+        }
         Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
         Operation::Release { .. } => {
             let attempts = meta.attempts.saturating_sub(1);
@@ -156,32 +169,84 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Ok(Step::delete(Outcome::Removed))
         }
         Operation::Expire { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
-        Operation::Edit { priority, run_at, payload, .. } => {
-            let meta = Meta {
-                priority: priority.unwrap_or(meta.priority),
-                run_at: run_at.unwrap_or(meta.run_at),
-                ..meta.clone()
-            };
-            let mut step = returned(meta);
-            if let Next::Write { payload: new, .. } = &mut step.next {
-                new.clone_from(payload);
-            }
-            Ok(step)
+        Operation::Edit { edit, .. } => Ok(change(meta, edit, now)),
+        Operation::Cancel { .. } | Operation::CancelUnheld { .. } => cancel(meta, operation, now),
+        Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
+        Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
+        Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
+        Operation::Redrive { home, .. } => redrive(meta, home, now),
+        Operation::Retry { .. } => retry(meta, now),
+    }
+}
+
+/// Takes the job away. What a worker holds is only taken by force.
+fn cancel(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<Step, Refusal> {
+    match operation {
+        Operation::CancelUnheld { .. } if meta.state == State::Reserved => {
+            Err(Refusal::Conflict { state: meta.visible(now) })
         }
         Operation::Cancel { force: false, .. } if meta.state == State::Reserved => {
             let reserved_until = meta.reserved_until.unwrap_or(now);
             Ok(Step::held(Meta { cancel_requested: true, ..meta.clone() }, reserved_until))
         }
-        Operation::Cancel { .. } => Ok(Step::delete(Outcome::Removed)),
-        Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
-        Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
-        Operation::Redrive { home, .. } => redrive(meta, home, now),
+        _ => Ok(Step::delete(Outcome::Removed)),
     }
 }
 
 /// Returns the job to its queue at once, unless its worker has extended the lease or sent a heartbeat since.
 fn take_back(meta: &Meta, is_kept: bool, why: &str, around: Surroundings<'_>) -> Result<Step, Refusal> {
-    if is_kept { Err(Refusal::Lost { gone: false }) } else { Ok(fail(meta, why, around, |_| 0)) }
+    if is_kept {
+        return Err(Refusal::Lost { gone: false });
+    }
+    let now = around.now;
+    let run_at = if around.rules.lapsed_come_first(&meta.queue) { meta.run_at } else { now };
+    // A job that was delivered early by another server's clock is due all the same.
+    Ok(fail(meta, why, around, |_| run_at.min(now)))
+}
+
+/// The job that its worker gives back.
+fn roll_back(meta: &Meta, fate: Fate, error: Option<&str>, around: Surroundings<'_>) -> Step {
+    let now = around.now;
+    if ends_unheld(meta, now) {
+        return Step::delete(Outcome::Removed);
+    }
+    let run_at = |back, backoff_ms: &dyn Fn() -> u64| match back {
+        Back::ByBackoff => now.plus_ms(backoff_ms()),
+        Back::At(when) => when.from(now),
+        Back::InPlace => meta.run_at.min(now),
+    };
+    match fate {
+        Fate::Retry(back) => {
+            let message = error.unwrap_or("rolled back without an error");
+            fail(meta, message, around, |limits| run_at(back, &|| limits.backoff_ms(meta)))
+        }
+        Fate::Snooze(back) => {
+            let mut snoozed = error.map_or_else(|| free(meta), |error| failed(meta, error, now));
+            snoozed.attempts = meta.attempts.saturating_sub(1);
+            snoozed.run_at = run_at(back, &|| 0);
+            returned(snoozed)
+        }
+        Fate::Dead => die(failed(meta, error.unwrap_or("given up without an error"), now), around),
+    }
+}
+
+/// The job as a client wants it to be.
+fn change(meta: &Meta, edit: &Edit, now: Timestamp) -> Step {
+    let expires_at = edit.expires_in_ms.map(|ms| ms.map(|ms| now.plus_ms(ms)));
+    let mut changed = Meta {
+        priority: edit.priority.unwrap_or(meta.priority),
+        run_at: edit.run_at.unwrap_or(meta.run_at),
+        max_attempts: edit.max_attempts.unwrap_or(meta.max_attempts),
+        expires_at: expires_at.unwrap_or(meta.expires_at),
+        ..meta.clone()
+    };
+    if let Some(group) = edit.group.as_ref().filter(|group| **group != meta.group) {
+        // What it waited for was before it in its line, or is found anew by the next claim.
+        // Nor has it waited for a semaphore while it waits for its line: that would keep room for it which it cannot take.
+        let free = Meta { turn: None, state: State::Ready, waits_for: None, waiting_since: None, ..changed };
+        changed = Meta { group: group.clone(), ..free };
+    }
+    returned(changed).with(edit.payload.as_ref(), edit.headers.as_ref())
 }
 
 fn commit(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> Step {
@@ -202,7 +267,7 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
     if meta.state == State::Done {
         return Step { next: Next::Keep, outcome: Outcome::Done };
     }
-    let Some(retain_ms) = around.rules.retain_done_ms(&meta.queue) else {
+    let Some(retain_ms) = around.rules.retain_finished_ms(&meta.queue, meta.retain_result_ms) else {
         return Step::delete(Outcome::Done);
     };
     let finished = Meta {
@@ -214,13 +279,14 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
         ..free(meta)
     };
     let meta = Box::new(Meta { expires_at: None, ..finished });
-    Step { next: Next::Write { meta, payload: None, result: result.cloned() }, outcome: Outcome::Done }
+    let next = Next::Write { meta, payload: None, result: result.cloned(), headers: None };
+    Step { next, outcome: Outcome::Done }
 }
 
 /// The job in the next stage of its route. A result, even `null`, is what is to be done there.
 fn hand_on(meta: &Meta, stage: &Stage, rest: &[Stage], result: Option<&Payload>, now: Timestamp) -> Step {
     let next = rehomed(free(meta), &stage.queue, TrailReason::Committed, now);
-    let mut step = returned(Meta {
+    let step = returned(Meta {
         run_at: now.plus_ms(stage.delay_ms.unwrap_or(0)),
         priority: stage.priority.unwrap_or(meta.priority),
         max_attempts: stage.max_attempts.or(meta.max_attempts),
@@ -229,21 +295,29 @@ fn hand_on(meta: &Meta, stage: &Stage, rest: &[Stage], result: Option<&Payload>,
         progress: None,
         ..next
     });
-    if let Next::Write { payload, .. } = &mut step.next {
-        *payload = result.filter(|_| !faults::bug("old_payload")).cloned();
-    }
-    step
+    let payload = result.filter(|_| !faults::bug("old_payload")).cloned().map(Content::Json);
+    step.with(payload.as_ref(), None)
 }
 
-fn extend(meta: &Meta, lease_ms: Option<u64>, progress: Option<&Payload>, around: Surroundings<'_>) -> Step {
+fn extend(
+    meta: &Meta,
+    lease_ms: Option<u64>,
+    progress: Option<&Payload>,
+    around: Surroundings<'_>,
+) -> Result<Step, Refusal> {
+    // Nothing is left to extend: who asks learns that at once, also before the reaper has come.
+    if meta.run_ends_at().is_some_and(|end| end <= around.now) {
+        return Err(Refusal::Lost { gone: false });
+    }
     let lease_ms = lease_ms.or(meta.lease_ms).unwrap_or_else(|| around.rules.lease_ms(&meta.queue));
-    let reserved_until = around.now.plus_ms(lease_ms);
+    let reserved_until = meta.within_run(around.now.plus_ms(lease_ms));
     let held = Meta {
         reserved_until: Some(reserved_until),
+        extended_at: Some(around.now),
         progress: progress.or(meta.progress.as_ref()).cloned(),
         ..meta.clone()
     };
-    Step::held(held, reserved_until)
+    Ok(Step::held(held, reserved_until))
 }
 
 /// The limits that apply to a job's failures at this moment.
@@ -251,7 +325,8 @@ struct Limits<'a>(Surroundings<'a>);
 
 impl Limits<'_> {
     fn used_up(&self, meta: &Meta) -> bool {
-        meta.attempts >= meta.max_attempts.unwrap_or_else(|| self.0.rules.max_attempts(&meta.queue))
+        let most = meta.max_attempts.unwrap_or_else(|| self.0.rules.max_attempts(&meta.queue));
+        most > 0 && meta.attempts >= most
     }
 
     fn backoff_ms(&self, meta: &Meta) -> u64 {
@@ -261,12 +336,25 @@ impl Limits<'_> {
 }
 
 /// Counts a failed attempt: the job comes back, is dead, or is deleted if it was cancelled or has expired.
-fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(&Limits<'_>) -> u64) -> Step {
-    let now = around.now;
+fn fail(
+    meta: &Meta,
+    message: &str,
+    around: Surroundings<'_>,
+    run_at: impl Fn(&Limits<'_>) -> Timestamp,
+) -> Step {
+    let (now, limits) = (around.now, Limits(around));
     if ends_unheld(meta, now) {
         return Step::delete(Outcome::Removed);
     }
-    let limits = Limits(around);
+    let failed = failed(meta, message, now);
+    if limits.used_up(meta) {
+        return die(failed, around);
+    }
+    returned(Meta { run_at: run_at(&limits), ..failed })
+}
+
+/// The job without its reservation, and with the failure.
+fn failed(meta: &Meta, message: &str, now: Timestamp) -> Meta {
     let mut failed = free(meta);
     failed.errors.push(Failure {
         at: now,
@@ -276,12 +364,7 @@ fn fail(meta: &Meta, message: &str, around: Surroundings<'_>, delay_ms: impl Fn(
     });
     let surplus = failed.errors.len().saturating_sub(FAILURES_KEPT);
     failed.errors.drain(..surplus);
-    if limits.used_up(meta) {
-        die(failed, around)
-    } else {
-        failed.run_at = now.plus_ms(delay_ms(&limits));
-        returned(failed)
-    }
+    failed
 }
 
 fn die(meta: Meta, around: Surroundings<'_>) -> Step {
@@ -318,14 +401,7 @@ fn has_died_in(meta: &Meta, queue: &QueueName) -> bool {
     meta.queue == *queue || deaths.clone().count() >= TRAIL_KEPT || deaths.any(|step| step.queue == *queue)
 }
 
-fn move_to(
-    meta: &Meta,
-    queue: &QueueName,
-    payload: Option<&Payload>,
-    run_at: Timestamp,
-    priority: i32,
-    now: Timestamp,
-) -> Step {
+fn move_to(meta: &Meta, queue: &QueueName, run_at: Timestamp, priority: i32, now: Timestamp) -> Step {
     if meta.cancel_requested {
         return Step::delete(Outcome::Removed);
     }
@@ -333,11 +409,7 @@ fn move_to(
         return Step::delete(Outcome::Returned { queue: queue.clone(), run_at, blocked: false });
     }
     let moved = Meta { run_at, priority, ..rehomed(free(meta), queue, TrailReason::Moved, now) };
-    let mut step = returned(Meta { progress: None, ..moved });
-    if let Next::Write { payload: new, .. } = &mut step.next {
-        *new = payload.cloned();
-    }
-    step
+    returned(Meta { progress: None, ..moved })
 }
 
 fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
@@ -345,17 +417,34 @@ fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
     if is_out_of_reach || has_expired(meta, now) {
         return Err(Refusal::Conflict { state: meta.visible(now) });
     }
-    let revived = Meta {
+    let revived = revived(meta, now);
+    match &meta.origin {
+        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
+        None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
+        None => Err(Refusal::Conflict { state: meta.visible(now) }),
+    }
+}
+
+/// The job at once, where it is, its attempts counted anew.
+fn retry(meta: &Meta, now: Timestamp) -> Result<Step, Refusal> {
+    if has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    let next = match meta.state {
+        State::Dead => revived(meta, now),
+        _ => Meta { run_at: meta.run_at.min(now), ..meta.clone() },
+    };
+    Ok(returned(Meta { attempts: 0, ..next }))
+}
+
+/// A dead job that is to be delivered again.
+fn revived(meta: &Meta, now: Timestamp) -> Meta {
+    Meta {
         run_at: now,
         finished_at: None,
         purge_at: None,
         batch: None, // it was counted as dead
         ..free(meta)
-    };
-    match &meta.origin {
-        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
-        None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
-        None => Err(Refusal::Conflict { state: meta.visible(now) }),
     }
 }
 
@@ -375,6 +464,7 @@ fn free(meta: &Meta) -> Meta {
         claim: None,
         reserved_until: None,
         lease_ms: None,
+        extended_at: None,
         cancel_requested: false,
         waits_for: None,
         waiting_since: None,

@@ -28,6 +28,9 @@ pub struct ReserveAsk {
     pub queues: Vec<QueuePattern>,
     /// The most jobs to take.
     pub count: usize,
+    /// The most bytes of payloads to take; a single job may have more. `None`: as many as a response may have. With an idempotency
+    /// key, each queue is asked once, for so many jobs as are likely to fit: there may be fewer than would.
+    pub max_bytes: Option<u64>,
     /// How long to wait for the first one, in milliseconds.
     pub wait_ms: u64,
     /// Whether there is a place to wait in, beside `limits.waiting`.

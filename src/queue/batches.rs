@@ -3,7 +3,7 @@
 use futures::FutureExt as _;
 
 use super::meter::{Event, Notes};
-use super::push::NewPush;
+use super::push::{Beside, NewPush};
 use super::quotas::Places;
 use super::semaphores::check_known;
 use super::{CallKey, Error, Page, Queues, Result, Told};
@@ -22,6 +22,28 @@ use crate::store::{
 pub const BATCH_MAX: usize = 1000;
 /// How many jobs one step of a cancel reads and takes away.
 const STEP: usize = 500;
+
+/// How far a batch has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchState {
+    /// It takes more jobs.
+    Open,
+    /// It is sealed, and some of its jobs are unfinished.
+    Sealed,
+    /// It is sealed, and all of its jobs have finished.
+    Finished,
+}
+
+impl BatchState {
+    fn of(batch: &Batch) -> Self {
+        match (batch.finished_at, batch.sealed) {
+            (Some(_), _) => Self::Finished,
+            (None, true) => Self::Sealed,
+            (None, false) => Self::Open,
+        }
+    }
+}
 
 /// A batch to be created.
 #[derive(Debug, Clone)]
@@ -138,6 +160,24 @@ impl Queues {
         self.0.store.batch(id).await?.ok_or_else(|| Error::UnknownBatch(id.clone()))
     }
 
+    /// Returns the batches by id: only those in this state, if one is given, and only those of this API key, if one is.
+    pub async fn batches(
+        &self,
+        state: Option<BatchState>,
+        owner: Option<&ApiKeyId>,
+        after: Option<&BatchId>,
+        limit: usize,
+    ) -> Result<Page<Batch, BatchId>> {
+        let store = &self.0.store;
+        let read =
+            |after: Option<BatchId>, limit| async move { store.batches(after.as_ref(), limit).await }.boxed();
+        let shown = |batch: &Batch| {
+            owner.is_none_or(|owner| batch.owner.as_ref() == Some(owner))
+                && state.is_none_or(|state| BatchState::of(batch) == state)
+        };
+        self.page(after, limit, |batch: &Batch| batch.id.clone(), shown, read).await
+    }
+
     /// Returns the results of the jobs of a batch that have finished within these queues, by their ids.
     pub async fn batch_results(
         &self,
@@ -234,13 +274,13 @@ impl Queues {
         let this = self.clone();
         let place = place.unwrap_or_else(|| self.no_places(Named::Requests));
         self.to_the_end(async move {
-            let first_expiry = jobs.iter().filter_map(|job| job.expires_at()).min();
+            let beside = Beside::of(&jobs);
             let changed = change(this.0.store.clone(), jobs, this.rules()).await;
             faults::point("keyed.stored").await;
             let note = |changed: &BatchChanged| {
                 places.keep_all();
                 let mut notes = this.meter().notes();
-                this.note_pushed(first_expiry, &changed.pushed, &mut notes);
+                this.note_pushed(&beside, &changed.pushed, &mut notes);
                 this.note_callback(changed.callback.as_ref(), &mut notes);
             };
             match changed.map_err(|denied| Error::batch_denied(&id, denied))? {

@@ -99,9 +99,14 @@ impl Queues {
 
     /// Removes every job of the queue, also those that workers hold. Returns how many.
     pub(super) async fn empty(&self, queue: &QueueName) -> Result<u64> {
+        self.empty_some(queue, u64::MAX).await
+    }
+
+    /// Removes so many jobs of the queue at most. Returns how many.
+    pub(super) async fn empty_some(&self, queue: &QueueName, most: u64) -> Result<u64> {
         let within = Reach::one(queue);
         let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
-        self.each(&Filter::all(queue.clone()), None, cancel, None).await
+        self.each(&Filter::all(queue.clone()), Some(most), cancel, None).await
     }
 
     /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,
@@ -245,7 +250,7 @@ impl Queues {
         }
     }
 
-    fn copy(&self, job: Job, now: Timestamp) -> NewJob {
+    pub(super) fn copy(&self, job: Job, now: Timestamp) -> NewJob {
         let (queue, replay_of) = (job.meta.queue.clone(), Some(job.meta.id.clone()));
         NewJob { replay_of, ..NewJob::new(self.0.ids.next(now), queue, JobSpec::again(job), now) }
     }

@@ -2,22 +2,24 @@
 
 use futures::FutureExt as _;
 
-use super::{Error, Page, Queues, Result};
-use crate::job::spec::check_size;
+use super::pages::fitting;
+use super::push::{self, Prepared};
+use super::{CallKey, Error, Page, PushAnswer, Queues, Result, Told};
+use crate::job::spec::{check_attempts, check_content, check_expiry, check_headers};
 use crate::job::state::Verb;
-use crate::job::transition::{Operation, Outcome};
-use crate::job::{Job, JobId, Payload, Reach, Timestamp};
-use crate::store::{Applied, Cause, Change, Filter, ListedJob, StoreError, listed_id};
+use crate::job::transition::{Edit, Operation, Outcome};
+use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State};
+use crate::store::{Answering, Applied, Change, Filter, ListedJob, StoreError, listed_id};
 
-/// What to change of a job that is not reserved.
-#[derive(Debug, Clone, Default)]
-pub struct Edit {
-    /// Higher is delivered first.
-    pub priority: Option<i32>,
-    /// When it is due.
-    pub run_at: Option<Timestamp>,
-    /// What is to be done.
-    pub payload: Option<Payload>,
+/// What a cancel does to a job that a worker holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfHeld {
+    /// Asks the worker to stop.
+    Ask,
+    /// Nothing: it is refused.
+    Refuse,
+    /// Takes the job from its worker.
+    Remove,
 }
 
 /// What a cancel has led to.
@@ -30,33 +32,108 @@ pub enum Cancelled {
 }
 
 impl Queues {
-    /// Returns the job.
-    pub async fn job(&self, id: &JobId) -> Result<Job> {
+    /// Returns the job, also one that cannot be read. Within these queues it is dead from then on: who does not reach a job must not
+    /// change it by looking.
+    pub async fn job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
         let found = self.0.store.get(std::slice::from_ref(id)).await?.into_iter().next().flatten();
-        let found = found.ok_or_else(|| Error::UnknownJob(id.clone()))?;
-        found.map_err(|(_, why)| StoreError::Unreadable(Cause(why.into())).into())
+        let mut found = [found.ok_or_else(|| Error::UnknownJob(id.clone()))?];
+        self.bury(&mut found, within).await;
+        let [found] = found;
+        Ok(found)
+    }
+
+    /// Makes those of these jobs dead that are within these queues, cannot be read and are not finished: nobody else may have met them.
+    async fn bury(&self, jobs: &mut [ListedJob], within: &Reach) {
+        let mut changes = Vec::new();
+        for job in jobs.iter_mut().filter_map(|job| job.as_mut().err()) {
+            let is_met = |meta: &Meta| meta.state.is_unfinished() && within.has(&meta.queue);
+            let remains = job.remains.as_mut().filter(|remains| is_met(&remains.meta));
+            changes.extend(remains.map(|remains| {
+                remains.meta.state = State::Dead;
+                Change { id: job.id.clone(), operation: Operation::Bury }
+            }));
+        }
+        if !changes.is_empty() {
+            // Each is refused: what matters is what is done on the way. Who looks again tries again.
+            self.0.store.apply(changes, &self.rules()).await;
+        }
     }
 
     /// Changes a job within these queues that is not reserved, done or dead, and returns what it is then.
     pub async fn edit(&self, id: &JobId, edit: Edit, within: &Reach) -> Result<Job> {
         if let Some(payload) = &edit.payload {
-            check_size(payload, "/payload", self.options().payload_bytes)?;
+            check_content(payload, self.options().payload_bytes)?;
         }
-        let Edit { priority, run_at, payload } = edit;
+        check_attempts(edit.max_attempts.flatten())?;
+        check_expiry(edit.expires_in_ms.flatten())?;
+        edit.headers.as_ref().map_or(Ok(()), check_headers)?;
         let within = within.clone();
-        self.apply_one(id, Operation::Edit { within: within.clone(), priority, run_at, payload }).await?;
-        // The job may have ended, or left, since: "no such job" would say that nothing was changed.
+        self.apply_one(id, Operation::Edit { within: within.clone(), edit: Box::new(edit) }).await?;
+        self.changed(id, &within).await
+    }
+
+    /// Returns a job that was changed, as it is now. It may have ended, or left, since: "no such job" would say that nothing was
+    /// changed.
+    async fn changed(&self, id: &JobId, within: &Reach) -> Result<Job> {
         let ended = || StoreError::unavailable("the job was changed, and ended or left before it was read");
-        match self.job(id).await {
-            Ok(job) if within.has(&job.meta.queue) => Ok(job),
+        match self.job(id, within).await {
+            Ok(Ok(job)) if within.has(&job.meta.queue) => {
+                if let Some(expires_at) = job.meta.expires_at {
+                    self.note_deadline(expires_at);
+                }
+                Ok(job)
+            }
             Ok(_) | Err(Error::UnknownJob(_)) => Err(ended().into()),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes a job within these queues, or asks its holder to stop; `force` removes it from its holder.
-    pub async fn cancel(&self, id: &JobId, force: bool, within: &Reach) -> Result<Cancelled> {
-        match self.apply_one(id, Operation::Cancel { within: within.clone(), force }).await?.outcome {
+    /// Makes a job within these queues that is dead, or waits for its time, ready at once, and returns it. Its attempts start again.
+    pub async fn retry(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        self.apply_one(id, Operation::Retry { within: within.clone() }).await?;
+        self.changed(id, within).await
+    }
+
+    /// Brings a dead or dead-lettered job within these queues back to where it came from, and returns it.
+    pub async fn redrive_job(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        let redrive = Operation::Redrive { within: within.clone(), home: within.clone() };
+        self.apply_one(id, redrive).await?;
+        self.changed(id, within).await
+    }
+
+    /// Pushes a copy of a finished job: a new id, no key, no expiry, no route. History stays. With a key it is pushed once.
+    pub async fn replay_job(
+        &self,
+        job: Job,
+        keyed: Option<(&CallKey, Answering<Vec<Result<PushAnswer>>>)>,
+    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+        let now = self.now()?;
+        if job.meta.state.is_unfinished() {
+            return Err(Error::WrongState { state: job.meta.visible(now), id: job.meta.id });
+        }
+        self.check_semaphores(&JobSpec::again(job.clone())).await?;
+        let copy = self.copy(job, now);
+        let places = self.admit_queues(self.new_queues(std::iter::once(&copy.queue))).await?;
+        let named = places.of_each(std::iter::once(push::queues(&copy)));
+        let prepared = Prepared { jobs: vec![copy], refusals: vec![None], places, named };
+        match keyed {
+            Some((key, answer)) => {
+                let place = self.admit_request(&key.id).await?;
+                self.store_once(prepared, place, key, answer).await
+            }
+            None => Ok(Told::Now(self.store_each(prepared).await)),
+        }
+    }
+
+    /// Removes a job within these queues. `held` says what becomes of one that a worker holds.
+    pub async fn cancel(&self, id: &JobId, held: OfHeld, within: &Reach) -> Result<Cancelled> {
+        let within = within.clone();
+        let cancel = match held {
+            OfHeld::Ask => Operation::Cancel { within, force: false },
+            OfHeld::Remove => Operation::Cancel { within, force: true },
+            OfHeld::Refuse => Operation::CancelUnheld { within },
+        };
+        match self.apply_one(id, cancel).await?.outcome {
             Outcome::Held { .. } => Ok(Cancelled::Requested),
             _ => Ok(Cancelled::Removed),
         }
@@ -70,8 +147,16 @@ impl Queues {
         let applied =
             applied.into_iter().next().unwrap_or_else(lost).map_err(|denied| Error::denied(id, denied))?;
         let now = self.now()?;
+        self.0.endings.note(id, &applied.outcome);
         self.note(verb, &applied, now, &mut self.meter().notes());
         Ok(applied)
+    }
+
+    /// Returns the jobs of a queue that are delivered next, in that order, and leaves them as they are.
+    pub async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {
+        let mut jobs = self.0.store.peek(queue, limit).await?;
+        jobs.truncate(fitting(&jobs, self.options().answer_bytes));
+        Ok(jobs)
     }
 
     /// Returns the jobs of a queue, oldest first, also those that cannot be read.
@@ -85,6 +170,9 @@ impl Queues {
         let read = |after: Option<JobId>, limit| {
             async move { store.find(filter, after.as_ref(), limit).await }.boxed()
         };
-        self.page(after, limit, |job: &ListedJob| listed_id(job).clone(), |_| true, read).await
+        let mut page =
+            self.page(after, limit, |job: &ListedJob| listed_id(job).clone(), |_| true, read).await?;
+        self.bury(&mut page.items, &Reach::one(&filter.queue)).await;
+        Ok(page)
     }
 }

@@ -13,11 +13,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::meter::Event;
 use super::once::TURN_WAIT;
+use super::outcomes::Noted;
 use super::push::{self, Prepared};
 use super::quotas::Places;
 use super::{Error, IdempotencyKey, NewPush, PopAsk, PushAnswer, Queues, Result, Room};
 use crate::faults;
-use crate::job::state::Verb;
 use crate::job::transition::Operation;
 use crate::job::{Claim, Job, JobId, NewJob, QueueName, State, Timestamp};
 use crate::store::hold;
@@ -125,8 +125,28 @@ impl Queues {
         key: &CallKey,
         answer: Answering<Vec<Result<PushAnswer>>>,
     ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+        self.push_each_once(push::to_one(queue, pushes), key, answer).await
+    }
+
+    /// The same for jobs of several queues.
+    pub async fn push_each_once(
+        &self,
+        pushes: Vec<(QueueName, NewPush)>,
+        key: &CallKey,
+        answer: Answering<Vec<Result<PushAnswer>>>,
+    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
         let place = self.admit_request(&key.id).await?;
-        let Prepared { jobs, refusals, mut places, named } = self.prepare(queue, pushes).await?;
+        self.store_once(self.prepare(pushes).await?, place, key, answer).await
+    }
+
+    /// Stores what was prepared, in one transaction with the answer.
+    pub(super) async fn store_once(
+        &self,
+        Prepared { jobs, refusals, mut places, named }: Prepared,
+        place: Places,
+        key: &CallKey,
+        answer: Answering<Vec<Result<PushAnswer>>>,
+    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
         if jobs.is_empty() {
             return Ok(Told::Now(push::in_places(refusals, Vec::new())));
         }
@@ -163,10 +183,12 @@ impl Queues {
     }
 
     /// Counts jobs that were pushed by a keyed call, and wakes waiters for them.
-    fn note_stored(&self, first_expiry: Option<Timestamp>, results: &[Result<PushAnswer>]) {
+    pub(super) fn note_stored(&self, first_expiry: Option<Timestamp>, results: &[Result<PushAnswer>]) {
         let mut notes = self.meter().notes();
-        for pushed in results.iter().flatten().filter(|pushed| !pushed.deduplicated) {
-            notes.count(&pushed.queue, Event::Pushed);
+        for pushed in results.iter().flatten().filter(|pushed| !pushed.deduplicated || pushed.replaced) {
+            if !pushed.replaced {
+                notes.count(&pushed.queue, Event::Pushed);
+            }
             if pushed.state.stored() == State::Ready {
                 self.announce(&pushed.queue, pushed.run_at);
             }
@@ -234,7 +256,7 @@ impl Queues {
             Some(Change { id: job.meta.id.clone(), operation })
         };
         let changes: Vec<Change> = jobs.iter().filter_map(pop).collect();
-        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let noted: Vec<Noted> = changes.iter().map(Noted::of).collect();
         let (claimed, render) = (jobs.clone(), once.render.clone());
         let taken = move |applied: &Vec<Result<Applied, Denied>>| {
             let gone = claimed.iter().zip(applied).filter(|(_, applied)| applied.is_ok());
@@ -260,8 +282,8 @@ impl Queues {
                 let lost = jobs.iter().zip(&applied).filter(|(_, applied)| applied.is_err());
                 let lost: Vec<Job> = lost.map(|(job, _)| job.clone()).collect();
                 let popped = taken(&applied);
-                self.note_all(verbs, applied, now);
-                tokio::spawn(self.clone().give_back(lost));
+                self.note_all(noted, applied, now);
+                tokio::spawn(self.clone().give_back(lost, false));
                 self.count_deliveries(&popped);
                 if let Some(answer) = answer {
                     drop(once.answer.set(Ok(answer)));
@@ -269,13 +291,13 @@ impl Queues {
                 Ok(popped)
             }
             Ok(Once::Before(recalled)) => {
-                tokio::spawn(self.clone().give_back(jobs.clone()));
+                tokio::spawn(self.clone().give_back(jobs.clone(), false));
                 drop(once.answer.set(answer_of(recalled)));
                 Ok(jobs)
             }
             Err(error) => {
                 // Those that were taken away after all are not there to be given back.
-                tokio::spawn(self.clone().give_back(jobs));
+                tokio::spawn(self.clone().give_back(jobs, false));
                 Err(error.into())
             }
         }
@@ -380,11 +402,11 @@ impl Queues {
             let affected = applied.iter().filter(|applied| applied.is_ok()).count() as u64;
             serde_json::to_string(&StepDone { affected, last: last.clone() }).ok()
         };
-        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let noted: Vec<Noted> = changes.iter().map(Noted::of).collect();
         let (now, keyed) = (self.now()?, self.keyed(step, Arc::new(text))?);
         match self.0.store.apply_once(changes, &self.rules(), keyed).await? {
             Once::Now(applied, answer) => {
-                self.note_all(verbs, applied, now);
+                self.note_all(noted, applied, now);
                 step_of(&answer.unwrap_or_default())
             }
             Once::Before(recalled) => step_of(&answer_of(recalled)?),

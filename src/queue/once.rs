@@ -140,7 +140,7 @@ impl Claiming {
             Ok(true) => Ok(jobs),
             Ok(false) if faults::bug("hand_out_dead_tokens") => Ok(jobs),
             Ok(false) => {
-                tokio::spawn(self.once.queues.clone().give_back(jobs));
+                tokio::spawn(self.once.queues.clone().give_back(jobs, false));
                 Err(Error::RequestPending)
             }
             Err(error) => {
@@ -159,7 +159,7 @@ impl Claiming {
             tokio::time::sleep(CLOSE_AGAIN).await;
             match self.once.close(&jobs).await {
                 Ok(true) => return,
-                Ok(false) => return queues.clone().give_back(jobs).await,
+                Ok(false) => return queues.clone().give_back(jobs, false).await,
                 Err(_) => {}
             }
         }
@@ -329,7 +329,7 @@ impl Queues {
                 Ok(jobs) => guard.won(jobs).await,
                 Err(error) => {
                     for claim in [&previous, once.claim()] {
-                        queues.iter().for_each(|queue| this.recover(queue.clone(), claim.clone()));
+                        queues.iter().for_each(|queue| this.recover(queue.clone(), claim.clone(), false));
                     }
                     Err(error.into())
                 }
@@ -351,7 +351,8 @@ impl Queues {
         }
         let rules = self.rules();
         let change = |job: Job| {
-            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&job.meta.queue));
+            let asked = ask.lease_ms.or(job.meta.default_lease_ms);
+            let lease_ms = asked.unwrap_or_else(|| rules.lease_ms(&job.meta.queue));
             let operation = Operation::TakeOver { claim: from.clone(), to: to.clone(), lease_ms };
             Change { id: job.meta.id, operation }
         };
@@ -363,7 +364,7 @@ impl Queues {
         for applied in self.0.store.apply(changes, &rules).await {
             match applied {
                 // Lapsed or given back meanwhile.
-                Ok(_) | Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
+                Ok(_) | Err(Denied::Refused(_) | Denied::PushRefused(_) | Denied::KeyTaken(_)) => {}
                 Err(Denied::Store(error)) => return Err(error),
             }
         }
@@ -380,7 +381,10 @@ impl Queues {
     fn request(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Request> {
         let queues: Vec<String> = ask.queues.iter().map(ToString::to_string).collect();
         let queues = URL_SAFE_NO_PAD.encode(Sha256::digest(queues.join("\n")));
-        let body = format!("{:?}", (ask.count, ask.wait_ms, ask.lease_ms, &ask.worker));
+        let mut body = format!("{:?}", (ask.count, ask.wait_ms, ask.lease_ms, &ask.worker));
+        if let Some(max_bytes) = ask.max_bytes {
+            body.push_str(&format!(" of {max_bytes} bytes")); // without, the digest is that of older servers
+        }
         let now = self.now()?;
         let pending_until = now.plus_ms(ask.wait_ms + GRACE_MS);
         Ok(Request {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::job::state::Verb;
 use crate::job::transition::Outcome;
-use crate::job::{Claim, JobId};
+use crate::job::{Claim, JobId, Timestamp};
+use crate::store::Change;
 
 /// How long an outcome is cached at least; at most twice as long.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ struct Halves {
 #[derive(Default)]
 struct Half {
     done: HashSet<u128>,
-    others: HashMap<u128, Outcome>,
+    others: HashMap<u128, (Outcome, Timestamp)>,
 }
 
 impl Half {
@@ -42,8 +43,11 @@ impl Half {
         self.done.len() + self.others.len()
     }
 
-    fn get(&self, key: u128) -> Option<Outcome> {
-        if self.done.contains(&key) { Some(Outcome::Done) } else { self.others.get(&key).cloned() }
+    fn get(&self, key: u128) -> Option<(Outcome, Timestamp)> {
+        match self.done.contains(&key) {
+            true => Some((Outcome::Done, Timestamp::default())),
+            false => self.others.get(&key).cloned(),
+        }
     }
 }
 
@@ -60,8 +64,8 @@ impl Outcomes {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// Remembers how a call ended.
-    pub fn remember(&self, id: &JobId, claim: &Claim, verb: Verb, outcome: &Outcome) {
+    /// Remembers how a call ended, and when.
+    pub fn remember(&self, id: &JobId, claim: &Claim, verb: Verb, outcome: &Outcome, at: Timestamp) {
         let key = self.key(id, claim, verb);
         let mut halves = self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if halves.since.elapsed() >= REMEMBERED || halves.newer.len() >= HALF {
@@ -70,15 +74,27 @@ impl Outcomes {
         }
         match outcome {
             Outcome::Done => drop(halves.newer.done.insert(key)),
-            other => drop(halves.newer.others.insert(key, other.clone())),
+            other => drop(halves.newer.others.insert(key, (other.clone(), at))),
         }
     }
 
-    /// Returns how the very same call ended before.
-    pub fn recall(&self, id: &JobId, claim: &Claim, verb: Verb) -> Option<Outcome> {
+    /// Returns how the very same call ended before, and when; no time for a job that is done.
+    pub fn recall(&self, id: &JobId, claim: &Claim, verb: Verb) -> Option<(Outcome, Timestamp)> {
         let key = self.key(id, claim, verb);
         let halves = self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         halves.newer.get(key).or_else(|| halves.older.get(key))
+    }
+}
+
+/// What of a change is said when it has happened.
+pub(super) struct Noted {
+    pub id: JobId,
+    pub verb: Verb,
+}
+
+impl Noted {
+    pub fn of(change: &Change) -> Self {
+        Self { id: change.id.clone(), verb: change.operation.verb() }
     }
 }
 
@@ -90,11 +106,13 @@ mod tests {
     fn only_the_very_same_call_is_recalled() {
         let outcomes = Outcomes::default();
         let (id, claim): (JobId, _) = ("a".parse().unwrap(), Claim::random());
-        outcomes.remember(&id, &claim, Verb::Commit, &Outcome::Done);
-        assert_eq!(outcomes.recall(&id, &claim, Verb::Commit), Some(Outcome::Done));
-        assert_eq!(outcomes.recall(&id, &claim, Verb::Rollback), None);
-        outcomes.remember(&id, &claim, Verb::Rollback, &Outcome::Dead { moved_to: None });
-        assert_eq!(outcomes.recall(&id, &claim, Verb::Rollback), Some(Outcome::Dead { moved_to: None }));
+        let (at, dead) = (Timestamp::from_millis(5), Outcome::Dead { moved_to: None });
+        outcomes.remember(&id, &claim, Verb::Commit, &Outcome::Done, at);
+        let recalled = |verb| outcomes.recall(&id, &claim, verb);
+        assert_eq!(recalled(Verb::Commit).unwrap().0, Outcome::Done);
+        assert_eq!(recalled(Verb::Rollback), None);
+        outcomes.remember(&id, &claim, Verb::Rollback, &dead, at);
+        assert_eq!(recalled(Verb::Rollback), Some((dead, at)));
         assert_eq!(outcomes.recall(&id, &Claim::random(), Verb::Commit), None);
         assert_eq!(outcomes.recall(&"b".parse().unwrap(), &claim, Verb::Commit), None);
     }

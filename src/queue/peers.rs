@@ -128,6 +128,12 @@ impl Peers {
         }
     }
 
+    /// Returns whether the waiters of another server wait for this queue, by what it announced last.
+    pub fn wait_for(&self, queue: &QueueName) -> bool {
+        let now = Instant::now();
+        self.state().peers.values().any(|peer| peer.until > now && peer.waits_for(queue))
+    }
+
     /// Jobs came into this queue, and no waiter of this server was woken for them.
     pub fn note_ready(&self, queue: &QueueName, jobs: usize) {
         if jobs > 0 {

@@ -6,23 +6,13 @@ use super::meter::{Event, Notes};
 use super::quotas::Places;
 use super::rounds::{self, Item, Limits, Rounds};
 use super::semaphores::check_known;
+use super::turns::Turns;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
-use crate::job::record::KeyHold;
+use crate::job::record::{KeyConflict, KeyHold, KeyUntil};
 use crate::job::spec::check_year;
-use crate::job::{Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, State, Timestamp, Visible};
+use crate::job::{Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, State, Timestamp, Visible, When};
 use crate::store::{self, Pushed, StoreError};
-
-/// When a job is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// At once.
-    Now,
-    /// So many milliseconds after the push.
-    In(u64),
-    /// At this moment; one that has passed sorts earlier.
-    At(Timestamp),
-}
 
 /// A job that a client wants to push.
 #[derive(Debug, Clone)]
@@ -33,6 +23,10 @@ pub struct NewPush {
     pub key: Option<JobKey>,
     /// How long the key is taken at least, in milliseconds.
     pub key_ttl_ms: Option<u64>,
+    /// Until when the key is taken.
+    pub key_until: Option<KeyUntil>,
+    /// What becomes of the push where the key is taken.
+    pub key_conflict: Option<KeyConflict>,
     /// The job.
     pub spec: JobSpec,
 }
@@ -48,8 +42,10 @@ pub struct PushAnswer {
     pub state: Visible,
     /// When it is, or was, due.
     pub run_at: Timestamp,
-    /// Whether the key was taken by a job with an equal payload.
+    /// Whether the key was taken by another job, and no job was stored.
     pub deduplicated: bool,
+    /// Whether that job has the payload and the time of this push now.
+    pub replaced: bool,
 }
 
 impl NewPush {
@@ -59,11 +55,15 @@ impl NewPush {
         if let When::In(ms) = self.when {
             check_year(Some(ms), "/delay_ms")?;
         }
-        check_year(self.key_ttl_ms, "/key_ttl_ms")?;
-        if self.key_ttl_ms.is_some() && self.key.is_none() {
-            return Err(Invalid::new("/key_ttl_ms", "needs a key beside it"));
+        let beside = [
+            ("/key_ttl_ms", self.key_ttl_ms.is_some()),
+            ("/key_until", self.key_until.is_some()),
+            ("/key_conflict", self.key_conflict.is_some()),
+        ];
+        if let Some((pointer, _)) = beside.iter().find(|(_, is_there)| *is_there && self.key.is_none()) {
+            return Err(Invalid::new(*pointer, "needs a key beside it"));
         }
-        Ok(())
+        check_key_time(self.key_ttl_ms, self.key_until)
     }
 
     /// Returns the queues that the job goes on to.
@@ -74,19 +74,42 @@ impl NewPush {
     /// Returns the job that is stored, pushed at this moment.
     pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
         let until = now.plus_ms(self.key_ttl_ms.unwrap_or(key_ttl_ms));
-        let run_at = match self.when {
-            _ if faults::bug("ignore_delay") => now,
-            When::Now => now,
-            When::In(ms) => now.plus_ms(ms),
-            When::At(at) => at,
-        };
-        let key = self.key.filter(|_| !faults::bug("ignore_key")).map(|key| KeyHold { key, until });
+        let run_at = if faults::bug("ignore_delay") { now } else { self.when.from(now) };
+        let (lasts, conflict) = (self.key_until.unwrap_or_default(), self.key_conflict.unwrap_or_default());
+        let hold = |key| KeyHold { lasts, conflict, ..KeyHold::new(key, until) };
+        let key = self.key.filter(|_| !faults::bug("ignore_key")).map(hold);
         let mut spec = self.spec;
         if faults::bug("drop_push") {
             spec.expires_in_ms = Some(1);
         }
         NewJob { run_at, key, ..NewJob::new(id, queue, spec, now) }
     }
+}
+
+/// The key that a job gets in the queue that it is moved to.
+#[derive(Debug, Clone)]
+pub struct MoveKey {
+    /// The key.
+    pub key: JobKey,
+    /// How long it is taken at least, in milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// Until when it is taken.
+    pub until: Option<KeyUntil>,
+}
+
+impl MoveKey {
+    pub(super) fn into_hold(self, now: Timestamp, ttl_ms: u64) -> KeyHold {
+        let until = now.plus_ms(self.ttl_ms.unwrap_or(ttl_ms));
+        KeyHold { lasts: self.until.unwrap_or_default(), ..KeyHold::new(self.key, until) }
+    }
+}
+
+/// Refuses a time of a key that is out of its range, or that nothing would heed.
+pub(super) fn check_key_time(ttl_ms: Option<u64>, until: Option<KeyUntil>) -> Result<(), Invalid> {
+    if ttl_ms.is_some() && until == Some(KeyUntil::Reserved) {
+        return Err(Invalid::new("/key_ttl_ms", "means nothing with key_until reserved"));
+    }
+    check_year(ttl_ms, "/key_ttl_ms")
 }
 
 /// How many bytes of payloads one call stores in one round.
@@ -97,13 +120,14 @@ pub(super) type PushRounds = Arc<Rounds<(), Vec<NewJob>, Vec<Result<PushAnswer>>
 
 impl Item for Vec<NewJob> {
     fn weight(&self) -> usize {
-        self.iter().map(|job| rounds::weight(job.spec.payload.as_str().len())).sum()
+        self.iter().map(|job| rounds::weight(job.spec.payload.weight())).sum()
     }
 }
 
-pub(super) fn rounds(shared: &Weak<Shared>) -> PushRounds {
+pub(super) fn rounds(shared: &Weak<Shared>, turns: &Arc<Turns>) -> PushRounds {
     let shared = shared.clone();
-    Rounds::new(Limits { round: 1000, overlap: 4, large: 128, waiting: 30_000 }, move |(), items| {
+    let limits = Limits { round: 1000, overlap: 4, large: 128, waiting: 30_000 };
+    Rounds::taking_turns(limits, ("push", turns), move |(), items| {
         let shared = shared.upgrade();
         Box::pin(async move {
             match shared {
@@ -119,16 +143,21 @@ fn parts(jobs: Vec<NewJob>) -> Vec<Vec<NewJob>> {
     let mut parts: Vec<Vec<NewJob>> = Vec::new();
     let mut bytes = PART_BYTES;
     for job in jobs {
-        bytes += job.spec.payload.as_str().len();
+        bytes += job.spec.payload.weight();
         match parts.last_mut() {
             Some(part) if bytes <= PART_BYTES => part.push(job),
             _ => {
-                bytes = job.spec.payload.as_str().len();
+                bytes = job.spec.payload.weight();
                 parts.push(vec![job]);
             }
         }
     }
     parts
+}
+
+/// Returns pushes that all go to one queue.
+pub(super) fn to_one(queue: &QueueName, pushes: Vec<NewPush>) -> Vec<(QueueName, NewPush)> {
+    pushes.into_iter().map(|push| (queue.clone(), push)).collect()
 }
 
 /// Returns the queues that a job names: its own, and those that it goes on to.
@@ -140,38 +169,49 @@ pub(super) fn queues(job: &NewJob) -> Vec<QueueName> {
 impl Queues {
     /// Adds jobs to a queue; each element stands for itself. Ids sort in the order of the elements.
     pub async fn push(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Vec<Result<PushAnswer>> {
-        let count = pushes.len();
-        self.push_valid(queue, pushes).await.unwrap_or_else(|error| vec![Err(error); count])
+        self.push_each(to_one(queue, pushes)).await
     }
 
-    async fn push_valid(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Result<Vec<Result<PushAnswer>>> {
-        let Prepared { jobs, refusals, mut places, named } = self.prepare(queue, pushes).await?;
+    /// The same for jobs of several queues.
+    pub async fn push_each(&self, pushes: Vec<(QueueName, NewPush)>) -> Vec<Result<PushAnswer>> {
+        let count = pushes.len();
+        self.push_valid(pushes).await.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn push_valid(&self, pushes: Vec<(QueueName, NewPush)>) -> Result<Vec<Result<PushAnswer>>> {
+        Ok(self.store_each(self.prepare(pushes).await?).await)
+    }
+
+    /// Stores what was prepared, each job for itself.
+    pub(super) async fn store_each(&self, prepared: Prepared) -> Vec<Result<PushAnswer>> {
+        let Prepared { jobs, refusals, mut places, named } = prepared;
         let stored = self.push_jobs(jobs).await;
         places.keep_stored(&named, &stored);
-        Ok(in_places(refusals, stored))
+        in_places(refusals, stored)
     }
 
     /// Returns the jobs that are in order by themselves, as they are to be stored.
-    pub(super) async fn prepare(&self, queue: &QueueName, pushes: Vec<NewPush>) -> Result<Prepared> {
+    pub(super) async fn prepare(&self, pushes: Vec<(QueueName, NewPush)>) -> Result<Prepared> {
         let (now, options) = (self.now()?, self.options());
         // What is wrong by itself asks the store nothing, and takes no place.
-        let refused = |push: &NewPush| push.check(options.payload_bytes).err().map(Error::from);
+        let refused =
+            |(_, push): &(QueueName, NewPush)| push.check(options.payload_bytes).err().map(Error::from);
         let mut refusals: Vec<Option<Error>> = pushes.iter().map(refused).collect();
         let in_order = |(push, refusal): (_, &Option<Error>)| refusal.is_none().then_some(push);
         let valid = || pushes.iter().zip(&refusals).filter_map(in_order);
-        let unknown = self.unknown_semaphores(valid().map(|push: &NewPush| &push.spec)).await?;
-        let named = valid().flat_map(NewPush::stages).chain(valid().next().map(|_| queue));
+        let unknown = self.unknown_semaphores(valid().map(|(_, push): &(_, NewPush)| &push.spec)).await?;
+        let named = valid().flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue)));
         let (places, full) = self.take_queues(&self.new_queues(named)).await?;
         let mut jobs = Vec::with_capacity(pushes.len());
-        for (push, refusal) in pushes.into_iter().zip(&mut refusals) {
+        for ((queue, push), refusal) in pushes.into_iter().zip(&mut refusals) {
             if refusal.is_none() {
-                let named = std::iter::once(queue).chain(push.stages());
+                let named = std::iter::once(&queue).chain(push.stages());
                 let known = check_known(&push.spec, &unknown).map_err(Error::from);
                 *refusal = known.and_then(|()| self.check_queues(&full, named)).err();
             }
             if refusal.is_none() {
                 let id = self.0.ids.next(now);
-                jobs.push(push.into_job(id, queue.clone(), now, options.defaults.key_ttl_ms));
+                jobs.push(push.into_job(id, queue, now, options.defaults.key_ttl_ms));
             }
         }
         let named = places.of_each(jobs.iter().map(queues));
@@ -224,8 +264,12 @@ impl Queues {
         if matches!(pushed, Pushed::Created | Pushed::Blocked) {
             notes.count(&facts.queue, Event::Pushed);
         }
-        if pushed == Pushed::Created {
-            self.announce(&facts.queue, facts.run_at);
+        match &pushed {
+            Pushed::Created => self.announce(&facts.queue, facts.run_at),
+            Pushed::Replaced { state: Visible::Ready | Visible::Scheduled, run_at, .. } => {
+                self.announce(&facts.queue, *run_at);
+            }
+            _ => {}
         }
         answer(pushed, facts)
     }
@@ -241,6 +285,23 @@ pub(super) struct Prepared {
     pub places: Places,
     /// What the jobs name, where any of that is new.
     pub named: Vec<Vec<QueueName>>,
+}
+
+/// What is to be known of jobs that are pushed together with something else, once they are.
+pub(super) struct Beside {
+    /// When the first of them expires.
+    pub first_expiry: Option<Timestamp>,
+    /// For each, at its place, when it is due, if it replaces what the job does that has its key.
+    pub replace_at: Vec<Option<Timestamp>>,
+}
+
+impl Beside {
+    pub fn of(jobs: &[NewJob]) -> Self {
+        let replaces = |hold: &KeyHold| hold.conflict == KeyConflict::Replace;
+        let replace_at = |job: &NewJob| job.key.as_ref().filter(|hold| replaces(hold)).map(|_| job.run_at);
+        let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
+        Self { first_expiry, replace_at: jobs.iter().map(replace_at).collect() }
+    }
 }
 
 /// What of a job is in its answer.
@@ -259,12 +320,18 @@ pub(super) fn facts(job: &NewJob) -> Facts {
 
 /// Returns what is said of a job that this has become of.
 pub(super) fn answer(pushed: Pushed, Facts { id, queue, created_at, run_at }: Facts) -> Result<PushAnswer> {
-    let stored = |state| PushAnswer { id, queue: queue.clone(), state, run_at, deduplicated: false };
+    let stored = |state| {
+        let queue = queue.clone();
+        PushAnswer { id, queue, state, run_at, deduplicated: false, replaced: false }
+    };
     match pushed {
         Pushed::Created => Ok(stored(State::Ready.visible(run_at, created_at))),
         Pushed::Blocked => Ok(stored(Visible::Blocked)),
         Pushed::Duplicate { id, state, run_at } => {
-            Ok(PushAnswer { id, queue, state, run_at, deduplicated: true })
+            Ok(PushAnswer { id, queue, state, run_at, deduplicated: true, replaced: false })
+        }
+        Pushed::Replaced { id, state, run_at } => {
+            Ok(PushAnswer { id, queue, state, run_at, deduplicated: true, replaced: true })
         }
         Pushed::KeyConflict { id } => Err(Error::KeyConflict(id)),
         Pushed::Full => Err(Error::QueueFull(queue)),

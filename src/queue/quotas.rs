@@ -239,7 +239,7 @@ impl Queues {
         };
         match self.in_time(counting).await? {
             Ok(Ok(())) => Ok(true),
-            Ok(Err(error @ StoreError::Unavailable(_))) => Err(error.into()),
+            Ok(Err(error)) if error.is_away() => Err(error.into()),
             // The store is there, but cannot count: its user lacks a right, or another program made the collection into something
             // else. That lasts until an operator mends it, and must not refuse every push to a queue that is new to this server
             // meanwhile. It is in the log as an error of the call. No client can bring it about: none of the counts reads what

@@ -6,21 +6,21 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::ask::{PopAsk, ReserveAsk, Room};
+use super::ask::{PopAsk, ReserveAsk};
+use super::delivery::Delivery;
 use super::keyed::PopOnce;
 use super::meter::Event;
 use super::once::Once;
-use super::pages::fitting;
-use super::rounds::{Item, Limits, RoundError, Rounds};
+use super::rounds::{Item, Limits, Rounds};
+use super::turns::Turns;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
-use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError, Weight as _};
+use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
@@ -35,7 +35,7 @@ pub const QUEUES_MAX: usize = 100;
 /// How long a pop holds jobs until it has taken them away, in milliseconds.
 const POP_LEASE_MS: u64 = 30_000;
 /// Why a wait ends while the store stays away.
-const STAYED_AWAY: &str = "the store stayed away while the call waited";
+pub(super) const STAYED_AWAY: &str = "the store stayed away while the call waited";
 /// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
 
@@ -46,18 +46,41 @@ enum Purpose {
     Reserve,
     /// The same, recorded for repeats of the request.
     ReserveOnce(Once),
+    /// The same, with this claim, by which a repeat of the settle that they come with finds them.
+    ReserveNext(Claim),
     /// The jobs are done as soon as they are taken.
     Pop,
     /// The same, together with the answer for repeats of the request.
     PopOnce(PopOnce),
 }
 
+/// By which claim jobs are won.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    /// That of the round, which others share.
+    Round,
+    /// That of a keyed request.
+    Request(&'a Claim),
+    /// That of a settle which takes them with it.
+    Settle(&'a Claim),
+}
+
+impl<'a> By<'a> {
+    fn claim(self) -> Option<&'a Claim> {
+        match self {
+            Self::Round => None,
+            Self::Request(claim) | Self::Settle(claim) => Some(claim),
+        }
+    }
+}
+
 /// A request for jobs of the queue in whose lane it travels.
 pub(super) struct Wanted {
     count: usize,
-    /// The claim of a keyed request; others share that of their round.
-    claim: Option<Claim>,
+    /// The claim of a keyed request or of a settle; others share that of their round.
+    pub claim: Option<Claim>,
     lease_ms: u64,
+    yields: bool,
     worker: Option<WorkerName>,
     pop: bool,
 }
@@ -71,11 +94,12 @@ impl Item for Wanted {
     }
 }
 
-pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
+pub(super) fn rounds(shared: &Weak<Shared>, turns: &Arc<Turns>) -> ClaimRounds {
     let shared = shared.clone();
     // One at a time: two rounds of one queue would be after the same jobs.
-    Rounds::new(
+    Rounds::taking_turns(
         Limits { round: COUNT_MAX, overlap: 1, large: COUNT_MAX, waiting: 1_000_000 },
+        ("claim", turns),
         move |queue: QueueName, wanted: Vec<Wanted>| {
             let shared = shared.upgrade();
             Box::pin(async move {
@@ -88,94 +112,27 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> ClaimRounds {
     )
 }
 
-/// Jobs on their way to a client that may leave at any moment. Dropped before it is handed over, it gives
-/// back what it has, and what is still coming.
-struct Delivery {
-    queues: Queues,
-    room: Arc<dyn Room>,
-    won: Vec<Job>,
-    coming: Option<Coming>,
-}
-
-/// A claim in flight.
-struct Coming {
-    /// The queue and the claim of a keyed request, whose jobs it finds itself where the outcome is unknown; a round finds those of the
-    /// others.
-    keyed: Option<(QueueName, Claim)>,
-    answer: oneshot::Receiver<store::Result<Vec<Job>>>,
-}
-
-impl Delivery {
-    /// Claims from one queue.
-    async fn claim(&mut self, queue: QueueName, wanted: Wanted) -> Result<()> {
-        let keyed = wanted.claim.clone().map(|claim| (queue.clone(), claim));
-        let answer = self.queues.0.claims.send(queue, wanted)?;
-        let coming = self.coming.insert(Coming { keyed, answer });
-        let answer = self.queues.in_time(&mut coming.answer).await?;
-        let keyed = self.coming.take().and_then(|came| came.keyed);
-        match answer {
-            Ok(Ok(jobs)) => self.won.extend(jobs),
-            failed => {
-                keyed.into_iter().for_each(|(queue, claim)| self.queues.recover(queue, claim));
-                failed.map_err(|_| RoundError::Lost)??;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns how many bytes the response may have now.
-    fn most_bytes(&self) -> usize {
-        self.queues.options().answer_bytes.min(self.room.bytes())
-    }
-
-    /// Returns whether the response has as many bytes as it may have.
-    fn is_full(&self) -> bool {
-        self.won.iter().map(Job::weight).sum::<usize>() >= self.most_bytes()
-    }
-
-    /// Gives back what does not fit into the response.
-    fn cut(&mut self) {
-        let fitting = fitting(&self.won, self.most_bytes());
-        if fitting < self.won.len() {
-            let surplus = self.won.split_off(fitting);
-            tokio::spawn(self.queues.clone().give_back(surplus));
-        }
-    }
-
-    /// The client gets the jobs.
-    fn hand_over(mut self) -> Vec<Job> {
-        if faults::bug("deliver_twice") {
-            return self.won.clone();
-        }
-        std::mem::take(&mut self.won)
-    }
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        let queues = &self.queues;
-        if !self.won.is_empty() {
-            tokio::spawn(queues.clone().give_back(std::mem::take(&mut self.won)));
-        }
-        if let Some(Coming { keyed, answer }) = self.coming.take() {
-            let queues = queues.clone();
-            tokio::spawn(async move {
-                match (answer.await, keyed) {
-                    (Ok(Ok(jobs)), _) => queues.give_back(jobs).await,
-                    (_, Some((queue, claim))) => queues.recover(queue, claim),
-                    (_, None) => {}
-                }
-            });
-        }
-    }
-}
-
 fn check(count: usize, wait_ms: u64) -> Result<()> {
     if !(1..=COUNT_MAX).contains(&count) {
         return Err(Error::invalid("/count", "must be 1 to 1000"));
     }
     if wait_ms > WAIT_MAX_MS {
         return Err(Error::invalid("/wait_ms", "must be 0 to 60000"));
+    }
+    Ok(())
+}
+
+/// Refuses the first value of a reserve that is out of its range.
+pub(super) fn check_reserve(ask: &ReserveAsk) -> Result<()> {
+    check(ask.count, ask.wait_ms)?;
+    if ask.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
+        return Err(Error::invalid("/lease_ms", "must be 100 to 86400000"));
+    }
+    if !(1..=QUEUES_MAX).contains(&ask.queues.len()) {
+        return Err(Error::invalid("/queues", "must be 1 to 100 queues"));
+    }
+    if ask.max_bytes == Some(0) {
+        return Err(Error::invalid("/max_bytes", "must be at least 1"));
     }
     Ok(())
 }
@@ -193,17 +150,16 @@ impl Queues {
 
     /// Takes jobs for a limited time; the most urgent first, queue by queue. Empty when nothing came in time.
     pub async fn reserve(&self, ask: ReserveAsk) -> Result<Vec<Job>> {
-        check(ask.count, ask.wait_ms)?;
-        if ask.lease_ms.is_some_and(|ms| !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(&ms)) {
-            return Err(Error::invalid("/lease_ms", "must be 100 to 86400000"));
-        }
-        if !(1..=QUEUES_MAX).contains(&ask.queues.len()) {
-            return Err(Error::invalid("/queues", "must be 1 to 100 queues"));
-        }
+        check_reserve(&ask)?;
         match &ask.idempotency_key {
             None => self.take(&ask, Purpose::Reserve).await,
             Some(key) => self.reserve_once(&ask, key).await,
         }
+    }
+
+    /// Takes jobs with a settle, under a claim by which a repeat of it finds them. What is asked is valid.
+    pub(super) async fn reserve_next(&self, ask: &ReserveAsk, claim: Claim) -> Result<Vec<Job>> {
+        self.take(ask, Purpose::ReserveNext(claim)).await
     }
 
     /// Takes jobs away: each is delivered at most once.
@@ -218,6 +174,7 @@ impl Queues {
         let ask = ReserveAsk {
             queues: vec![QueuePattern::One(ask.queue)],
             count: ask.count,
+            max_bytes: None,
             wait_ms: ask.wait_ms,
             may_wait: ask.may_wait,
             lease_ms: Some(POP_LEASE_MS),
@@ -286,9 +243,12 @@ impl Queues {
     /// Claims once.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let jobs = match purpose {
-            Purpose::Reserve => self.claim_from_queues(ask, None, false).await?.hand_over(),
+            Purpose::Reserve => self.claim_from_queues(ask, By::Round, false).await?.hand_over(),
+            Purpose::ReserveNext(claim) => {
+                self.claim_from_queues(ask, By::Settle(&claim), false).await?.hand_over()
+            }
             Purpose::Pop => {
-                let jobs = self.claim_from_queues(ask, None, true).await?.hand_over();
+                let jobs = self.claim_from_queues(ask, By::Round, true).await?.hand_over();
                 faults::point("pop.claimed").await;
                 self.finish_pop(&jobs).await?
             }
@@ -297,7 +257,8 @@ impl Queues {
                 let (this, ask) = (self.clone(), ask.clone());
                 // In a task that outlives the client: what it has claimed is answered, or given back.
                 let popping = tokio::spawn(async move {
-                    let jobs = this.claim_from_queues(&ask, Some(&once.claim), true).await?.hand_over();
+                    let jobs =
+                        this.claim_from_queues(&ask, By::Request(&once.claim), true).await?.hand_over();
                     faults::point("pop.claimed").await;
                     this.finish_pop_once(jobs, once).await
                 });
@@ -314,7 +275,7 @@ impl Queues {
         let (this, ask) = (self.clone(), ask.clone());
         let claiming = tokio::spawn(async move {
             let guard = once.claiming().await;
-            let jobs = this.claim_from_queues(&ask, Some(once.claim()), false).await?.hand_over();
+            let jobs = this.claim_from_queues(&ask, By::Request(once.claim()), false).await?.hand_over();
             faults::point("request.claimed").await;
             let jobs = guard.won(jobs).await?;
             faults::point("request.closed").await;
@@ -337,46 +298,52 @@ impl Queues {
         }
         let (for_reserves, for_pops) = (Claim::random(), Claim::random());
         let shared = |pop: bool| if pop { &for_pops } else { &for_reserves };
-        let ask = |Wanted { count, claim, lease_ms, worker, pop }| {
+        let ask = |Wanted { count, claim, lease_ms, yields, worker, pop }| {
             let claim = claim.unwrap_or_else(|| shared(pop).clone());
-            ClaimAsk { queue: queue.clone(), count, claim, lease_ms, worker, pop }
+            ClaimAsk { queue: queue.clone(), count, claim, lease_ms, yields, worker, pop }
         };
         let asks: Vec<ClaimAsk> = wanted.into_iter().map(ask).collect();
-        let Claims { won, resume, offers } = self.0.store.claim(&asks, &rules).await;
+        let Claims { won, resume, offers, refused } = self.0.store.claim(&asks, &rules).await;
         for claim in [&for_reserves, &for_pops] {
             let failed = |(ask, won): (&ClaimAsk, &store::Result<_>)| ask.claim == *claim && won.is_err();
             if asks.iter().zip(&won).any(failed) {
-                self.recover(queue.clone(), claim.clone());
+                self.recover(queue.clone(), claim.clone(), false);
             }
         }
         self.offer(offers);
+        self.note_refused(refused);
         resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
         won
     }
 
-    async fn claim_from_queues(
-        &self,
-        ask: &ReserveAsk,
-        claim: Option<&Claim>,
-        pop: bool,
-    ) -> Result<Delivery> {
-        let rules = self.rules();
+    async fn claim_from_queues(&self, ask: &ReserveAsk, by: By<'_>, pop: bool) -> Result<Delivery> {
+        let (rules, claim, is_marked) = (self.rules(), by.claim(), matches!(by, By::Settle(_)));
         // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
         let is_short = ask.room.bytes() < self.options().answer_bytes;
         let most = if is_short { ask.count.min(COUNT_WHILE_SHORT) } else { ask.count };
-        let mut delivery =
-            Delivery { queues: self.clone(), room: ask.room.clone(), won: Vec::new(), coming: None };
-        for queue in self.expand(&ask.queues).await? {
+        let max_bytes = ask.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let (queues, room) = (self.clone(), ask.room.clone());
+        let mut delivery = Delivery { queues, room, max_bytes, is_marked, won: Vec::new(), coming: None };
+        let mut from = self.expand(&ask.queues).await?.into_iter().peekable();
+        while let Some(queue) = from.peek() {
             if delivery.won.len() >= most || delivery.is_full() {
                 break;
             }
-            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));
-            let (count, worker) = (most - delivery.won.len(), ask.worker.clone());
-            let wanted = Wanted { count, claim: claim.cloned(), lease_ms, worker, pop };
-            match delivery.claim(queue, wanted).await {
+            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(queue));
+            let before = delivery.won.len();
+            let (count, worker) = (delivery.more(most - before), ask.worker.clone());
+            let yields = ask.lease_ms.is_none();
+            let wanted = Wanted { count, claim: claim.cloned(), lease_ms, yields, worker, pop };
+            match delivery.claim(queue.clone(), wanted).await {
                 Ok(()) => {}
                 Err(error) if delivery.won.is_empty() => return Err(error),
                 Err(_) => break, // what other queues gave is not lost to an error of this one
+            }
+            // Where as many came as were asked for, there may be more. But the claims of a keyed request are all one claim: where a
+            // later one of the same queue fails, what it has won is found by that, and with it what the others have won.
+            let is_last = delivery.max_bytes.is_none() || claim.is_some();
+            if is_last || delivery.won.len() - before < count {
+                from.next();
             }
         }
         delivery.cut();
@@ -411,7 +378,7 @@ impl Queues {
         }
         if !unsure.is_empty() {
             // Those that were taken away after all are not there to be given back.
-            tokio::spawn(self.clone().give_back(unsure));
+            tokio::spawn(self.clone().give_back(unsure, false));
         }
         match failure {
             Some(error) if popped.is_empty() => Err(error),
@@ -433,10 +400,14 @@ impl Queues {
         }
     }
 
-    /// Gives back jobs that their client did not receive, as if they had not been delivered.
-    pub(super) async fn give_back(self, jobs: Vec<Job>) {
+    /// Gives back jobs that their client did not receive, as if they had not been delivered. `unless_seen`: but those that a repeat
+    /// of the call has handed out.
+    pub(super) async fn give_back(self, jobs: Vec<Job>, unless_seen: bool) {
         let release = |job: Job| {
-            Some(Change { id: job.meta.id, operation: Operation::Release { claim: job.meta.claim? } })
+            Some(Change {
+                id: job.meta.id,
+                operation: Operation::Release { claim: job.meta.claim?, unless_seen },
+            })
         };
         let mut changes: Vec<Change> = jobs.into_iter().filter_map(release).collect();
         faults::point("delivery.give_back").await;
@@ -449,6 +420,7 @@ impl Queues {
             for (change, applied) in changes.into_iter().zip(applied) {
                 match applied {
                     Ok(applied) => {
+                        self.0.endings.note(&change.id, &applied.outcome);
                         self.note_callback(applied.callback.as_ref(), &mut self.meter().notes());
                         self.note_room(&applied);
                         applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
@@ -456,7 +428,7 @@ impl Queues {
                             self.announce(&queue, run_at);
                         }
                     }
-                    Err(Denied::Store(StoreError::Unavailable(_))) => again.push(change),
+                    Err(Denied::Store(error)) if error.is_away() => again.push(change),
                     Err(_) => {} // settled or lapsed by now
                 }
             }
@@ -465,8 +437,8 @@ impl Queues {
         }
     }
 
-    /// Finds what a claim of unknown outcome has won, by its token, and gives it back.
-    pub(super) fn recover(&self, queue: QueueName, claim: Claim) {
+    /// Finds what a claim of unknown outcome has won, by its token, and gives it back; see [`Self::give_back`].
+    pub(super) fn recover(&self, queue: QueueName, claim: Claim, unless_seen: bool) {
         let this = self.clone();
         tokio::spawn(async move {
             let mut empty_queries = 0;
@@ -475,7 +447,9 @@ impl Queues {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 faults::point("delivery.recover").await;
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
-                    Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => return this.give_back(jobs).await,
+                    Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => {
+                        return this.give_back(jobs, unless_seen).await;
+                    }
                     Ok(_) => empty_queries += 1,
                     Err(error) => {
                         tracing::debug!(error = %store::chain(&error), "claim not recovered yet")

@@ -5,19 +5,23 @@
 //! where enough for a large round waits does it begin beside the one that is under way. Large rounds are what
 //! makes a store fast: most of what one costs does not depend on how much it carries. Every item gets its own
 //! result, after its own round. Items of one lane start in the order of their arrival; lanes do not wait for
-//! each other.
+//! each other. Only while other servers are busy over the same database, a lane that was busy waits a moment before its
+//! next round: see `turns`.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
+use super::turns::{Gathering, REMEMBERED, Turns};
 use crate::faults;
 use crate::store::hold::{Held, held, holding};
+use crate::telemetry;
 
 /// How large rounds may be.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +59,8 @@ type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Syn
 /// See the module's documentation. `K` names the lanes.
 pub struct Rounds<K, I, O> {
     limits: Limits,
+    /// What the lanes are called in metrics, and whose turn it is; `None`: they wait for nobody.
+    turns: Option<(&'static str, Arc<Turns>)>,
     run: Box<Run<K, I, O>>,
     lanes: Mutex<HashMap<K, Lane<I, O>>>,
 }
@@ -71,6 +77,18 @@ struct Lane<I, O> {
     waiting: VecDeque<Waiting<I, O>>,
     weight: usize,
     running: usize,
+    /// From when on somebody has waited.
+    since: Instant,
+    /// How many a lane waits for that lets requests gather, and what wakes it.
+    enough: usize,
+    wake: Arc<Notify>,
+}
+
+impl<I, O> Lane<I, O> {
+    fn idle() -> Self {
+        let (since, enough, wake) = (Instant::now(), usize::MAX, Arc::default());
+        Self { waiting: VecDeque::new(), weight: 0, running: 0, since, enough, wake }
+    }
 }
 
 /// Why an item has no result.
@@ -82,13 +100,23 @@ pub enum RoundError {
     Lost,
 }
 
-impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K, I, O> {
+impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> Rounds<K, I, O> {
     /// Rounds that `run` carries out; it returns a result for each item, in the same order.
     pub fn new(
         limits: Limits,
         run: impl Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { limits, run: Box::new(run), lanes: Mutex::default() })
+        Arc::new(Self { limits, turns: None, run: Box::new(run), lanes: Mutex::default() })
+    }
+
+    /// The same, and takes turns with other servers. `name`: what the lanes are called in metrics.
+    pub fn taking_turns(
+        limits: Limits,
+        (name, turns): (&'static str, &Arc<Turns>),
+        run: impl Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let turns = Some((name, turns.clone()));
+        Arc::new(Self { limits, turns, run: Box::new(run), lanes: Mutex::default() })
     }
 
     /// Sends an item, and waits for its result.
@@ -110,14 +138,19 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
 
     fn enter(self: &Arc<Self>, key: K, item: I, answer: oneshot::Sender<O>) -> Result<(), RoundError> {
         let mut lanes = self.lanes();
-        let idle = || Lane { waiting: VecDeque::new(), weight: 0, running: 0 };
-        let lane = lanes.entry(key.clone()).or_insert_with(idle);
+        let lane = lanes.entry(key.clone()).or_insert_with(Lane::idle);
         let weight = item.weight();
         if lane.weight > 0 && lane.weight + weight > self.limits.waiting {
             return Err(RoundError::Overloaded);
         }
         lane.weight += weight;
+        if lane.waiting.is_empty() {
+            lane.since = Instant::now();
+        }
         lane.waiting.push_back(Waiting { item, answer, held: held() });
+        if lane.waiting.len() >= lane.enough || lane.weight >= self.limits.large {
+            lane.wake.notify_one();
+        }
         if lane.running == 0 || (lane.running < self.limits.overlap && lane.weight >= self.limits.large) {
             lane.running += 1;
             tokio::spawn(drive(self.clone(), key));
@@ -150,12 +183,68 @@ impl<K: Clone + Eq + Hash + Send + 'static, I: Item, O: Send + 'static> Rounds<K
         lane.weight -= weight;
         round
     }
+
+    /// A round of a lane has ended that carried so many: lets others gather for the next one, if other servers are busy.
+    async fn gather(&self, key: K, carried: usize, began: Instant) {
+        let Some((name, turns)) = &self.turns else { return };
+        let ended = Instant::now();
+        let is_small = |lane: &&mut Lane<I, O>| lane.running == 1 && lane.weight < self.limits.large;
+        let waiting = self.lanes().get_mut(&key).filter(is_small).map(|lane| lane.waiting.len());
+        let Some(waiting) = waiting else { return };
+        let took = ended.saturating_duration_since(began);
+        let Some(Gathering { enough, most, follow }) = turns.round_ended(carried, waiting, took) else {
+            return;
+        };
+        if self.until(&key, enough, ended + most).await == 0
+            && self.until(&key, 1, ended + REMEMBERED).await > 0
+        {
+            self.until(&key, enough, Instant::now() + follow).await;
+        }
+        if let Some(lane) = self.lanes().get_mut(&key)
+            && !lane.waiting.is_empty()
+        {
+            telemetry::gathered(name, lane.since.max(ended).elapsed());
+        }
+    }
+
+    /// Waits until so many wait in a lane, or enough for a large round. Returns how many do.
+    async fn until(&self, key: &K, enough: usize, end: Instant) -> usize {
+        loop {
+            let wake = {
+                let mut lanes = self.lanes();
+                let Some(lane) = lanes.get_mut(key) else { return 0 };
+                let is_over = lane.weight >= self.limits.large || Instant::now() >= end;
+                let waiting = lane.waiting.len();
+                if waiting >= enough || is_over || self.is_draining() {
+                    lane.enough = usize::MAX;
+                    return waiting;
+                }
+                lane.enough = enough;
+                lane.wake.clone()
+            };
+            let ended = async {
+                match &self.turns {
+                    Some((_, turns)) => turns.draining.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wake.notified() => {}
+                () = tokio::time::sleep_until(end.into()) => {}
+                () = ended => {}
+            }
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.turns.as_ref().is_some_and(|(_, turns)| turns.draining.is_cancelled())
+    }
 }
 
 /// Drives one lane until nothing waits in it.
 async fn drive<K, I, O>(rounds: Arc<Rounds<K, I, O>>, key: K)
 where
-    K: Clone + Eq + Hash + Send + 'static,
+    K: Clone + Eq + Hash + Send + Sync + 'static,
     I: Item,
     O: Send + 'static,
 {
@@ -174,6 +263,7 @@ where
             waiting.push(next.answer);
             held.extend(next.held);
         }
+        let (carried, began) = (items.len(), Instant::now());
         let held = (!held.is_empty()).then(|| Arc::new(held) as Held);
         // A round that panics loses its own items only: their senders are dropped.
         let (own, lane) = (rounds.clone(), key.clone());
@@ -184,6 +274,7 @@ where
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
             let _ = waiting.send(answer); // the caller may have left
         }
+        rounds.gather(key.clone(), carried, began).await;
     }
 }
 
@@ -269,6 +360,66 @@ mod tests {
             assert_eq!(answer.await, Ok(1));
         }
         assert_eq!(sizes(), [1, 3, 1]);
+    }
+
+    /// A lane whose rounds end at once, beside another server that is busy.
+    fn beside_another(limits: Limits) -> (Sums, Arc<Turns>) {
+        let turns = Turns::new(Arc::default(), Default::default());
+        turns.set_busy("another".into(), std::time::Duration::from_secs(3600));
+        let run = |_, items: Vec<Vec<u32>>| {
+            async move { items.iter().map(|item| item.iter().sum()).collect() }.boxed()
+        };
+        (Rounds::taking_turns(limits, ("test", &turns), run), turns)
+    }
+
+    /// A lane that waits for as long as it takes until there are so many.
+    async fn gathering(rounds: &Sums, enough: usize) -> tokio::task::JoinHandle<usize> {
+        let lane = Lane { running: 1, ..Lane::idle() };
+        rounds.lanes().insert("lane", lane);
+        let rounds = rounds.clone();
+        let end = Instant::now() + std::time::Duration::from_secs(3600);
+        let gathering = tokio::spawn({
+            let rounds = rounds.clone();
+            async move { rounds.until(&"lane", enough, end).await }
+        });
+        while rounds.lanes()["lane"].enough != enough {
+            tokio::task::yield_now().await;
+        }
+        gathering
+    }
+
+    #[tokio::test]
+    async fn a_lane_gathers_until_all_are_back_or_a_large_round_waits() {
+        let (rounds, turns) = beside_another(Limits { round: 100, overlap: 1, large: 8, waiting: 1000 });
+        let send = |weight| rounds.send("lane", vec![1; weight]).unwrap();
+        let all = gathering(&rounds, 3).await;
+        let answers = [send(1), send(1)];
+        tokio::task::yield_now().await;
+        assert!(!all.is_finished());
+        let answers = (answers, send(1));
+        assert_eq!(all.await.unwrap(), 3);
+        drop(answers);
+        rounds.lanes().clear();
+        let large = gathering(&rounds, 3).await;
+        let answer = send(8);
+        assert_eq!(large.await.unwrap(), 1);
+        drop(answer);
+        rounds.lanes().clear();
+        let stopped = gathering(&rounds, 3).await;
+        turns.draining.cancel();
+        assert_eq!(stopped.await.unwrap(), 0, "a server that stops waits for nobody");
+    }
+
+    #[tokio::test]
+    async fn an_idle_lane_does_not_wait_and_leaves_nothing_behind() {
+        let (rounds, _turns) = beside_another(Limits { round: 100, overlap: 1, large: 8, waiting: 1000 });
+        for count in [1, 3, 1] {
+            let answers = all(&rounds, vec![vec![7]; count]).await;
+            assert_eq!(answers, vec![Ok(7); count]);
+        }
+        while !rounds.lanes().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
     }
 
     #[tokio::test]

@@ -284,7 +284,7 @@ impl Queues {
 
     async fn check_job(&self, job: &ScheduledJob) -> Result<()> {
         let spec = JobSpec::from(job.clone());
-        let checked = spec.check(self.options().payload_bytes);
+        let checked = job.check_payload().and_then(|()| spec.check(self.options().payload_bytes));
         checked
             .and_then(|()| check_year(job.delay_ms, "/delay_ms"))
             .map_err(|invalid| invalid.under("/job"))?;

@@ -15,7 +15,7 @@ use super::{Error, Page, Queues, Result};
 use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
 use crate::job::{Invalid, JobSpec, QueueName, Reach, SemaphoreName, Timestamp};
-use crate::store::{Applied, Holder, Named, Removal, SemaphoreView};
+use crate::store::{Applied, Holder, NEEDED_MAX, Named, Needed, Removal, SemaphoreView};
 
 /// The most holders that are shown.
 pub const HOLDERS_MAX: usize = 1000;
@@ -32,6 +32,8 @@ pub(super) struct SemaphoreNotes {
     notify: Arc<Notify>,
     /// A cache of those that exist: when each was last found.
     known: Mutex<HashMap<SemaphoreName, Instant>>,
+    /// Queues with jobs that are ready and wait for one that is full.
+    refused: Mutex<HashMap<SemaphoreName, HashSet<QueueName>>>,
     /// When claims are retried for queues whose `rate` is used up.
     resume: Mutex<HashMap<QueueName, Timestamp>>,
 }
@@ -94,8 +96,8 @@ impl Queues {
         self.semaphore(name).await
     }
 
-    /// Removes a semaphore that no unfinished job needs.
-    pub async fn delete_semaphore(&self, name: &SemaphoreName) -> Result<()> {
+    /// Removes a semaphore that no job needs, be it done ones. The error names some of those that do, within these queues.
+    pub async fn delete_semaphore(&self, name: &SemaphoreName, within: &Reach) -> Result<()> {
         lock(&self.0.semaphores.known).remove(name);
         match self.0.store.remove_semaphore(name).await? {
             Removal::Done => {
@@ -103,7 +105,10 @@ impl Queues {
                 Ok(())
             }
             Removal::Unknown => Err(Error::UnknownSemaphore(name.clone())),
-            Removal::InUse => Err(Error::SemaphoreInUse(name.clone())),
+            Removal::InUse(mut needed) => {
+                needed.some.retain(|(_, queue, _)| within.has(queue));
+                Err(Error::SemaphoreInUse { name: name.clone(), by: needing(&needed) })
+            }
         }
     }
 
@@ -141,10 +146,34 @@ impl Queues {
 
     /// Notes that these semaphores may have room now.
     pub(super) fn offer(&self, names: impl IntoIterator<Item = SemaphoreName>) {
-        let mut names = names.into_iter().peekable();
-        if names.peek().is_some() {
-            lock(&self.0.semaphores.offers).extend(names);
-            self.0.semaphores.notify.notify_one();
+        let names: Vec<SemaphoreName> = names.into_iter().collect();
+        if names.is_empty() {
+            return;
+        }
+        let mut queues: Vec<QueueName> = Vec::new();
+        {
+            let mut refused = lock(&self.0.semaphores.refused);
+            names.iter().filter_map(|name| refused.remove(name)).for_each(|own| queues.extend(own));
+        }
+        lock(&self.0.semaphores.offers).extend(names);
+        self.0.semaphores.notify.notify_one();
+        for queue in queues {
+            self.0.waiters.wake_in_turn(&queue);
+        }
+    }
+
+    /// Notes the queues whose waiters are woken once these semaphores may have room. They are woken a moment later in any
+    /// case, so that any may be forgotten where they are too many.
+    pub(super) fn note_refused(&self, names: Vec<(SemaphoreName, QueueName)>) {
+        if names.is_empty() {
+            return;
+        }
+        let mut refused = lock(&self.0.semaphores.refused);
+        if refused.len() >= KNOWN_MAX {
+            refused.clear();
+        }
+        for (name, queue) in names {
+            refused.entry(name).or_default().insert(queue);
         }
     }
 
@@ -184,6 +213,16 @@ impl Queues {
             this.0.waiters.wake_in_turn(&queue);
         });
     }
+}
+
+/// Says who needs a semaphore.
+fn needing(needed: &Needed) -> String {
+    let most = if needed.jobs >= NEEDED_MAX as u64 { "at least " } else { "" };
+    let jobs = if needed.jobs == 1 { "job" } else { "jobs" };
+    let named = needed.some.iter().map(|(id, queue, state)| format!("{id} ({} in {queue})", state.as_str()));
+    let named: Vec<String> = named.collect();
+    let which = if named.is_empty() { String::new() } else { format!(", such as {}", named.join(", ")) };
+    format!("{most}{} {jobs}{which}", needed.jobs)
 }
 
 /// The names of the semaphores.

@@ -160,17 +160,29 @@ impl Queues {
         }
     }
 
-    /// Returns the queues within reach that have settings or jobs, by name.
+    /// Returns the queues within reach that have settings or jobs and whose names begin so, by name.
     pub async fn list(
         &self,
+        prefix: &str,
         after: Option<&QueueName>,
         limit: usize,
         within: &Reach,
     ) -> Result<Page<QueueView, QueueName>> {
-        self.refresh_settings().await?;
-        let names = Names { queues: self, snapshot: self.snapshot() };
-        let page = reached::page(&names, within, after, limit).await?;
+        let page = self.queue_names(prefix, after, limit, within).await?;
         Ok(Page { items: page.items.into_iter().map(|name| self.view(name)).collect(), next: page.next })
+    }
+
+    /// The names alone.
+    pub(super) async fn queue_names(
+        &self,
+        prefix: &str,
+        after: Option<&QueueName>,
+        limit: usize,
+        within: &Reach,
+    ) -> Result<Page<QueueName, QueueName>> {
+        self.refresh_settings().await?;
+        let names = Names { queues: self, snapshot: self.snapshot(), prefix };
+        reached::page(&names, within, after, limit).await
     }
 
     /// Replaces a queue's settings. What they do not say about a pause leaves it as it is.
@@ -234,6 +246,8 @@ impl Queues {
 struct Names<'a> {
     queues: &'a Queues,
     snapshot: Arc<SettingsSnapshot>,
+    /// Only those that begin so.
+    prefix: &'a str,
 }
 
 #[async_trait]
@@ -242,9 +256,11 @@ impl ByName for Names<'_> {
     type Item = QueueName;
 
     async fn after(&self, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {
-        let with_jobs = self.queues.0.store.queues("", after, limit).await?;
-        let mut configured: Vec<&QueueName> =
-            self.snapshot.queues.keys().filter(|name| after.is_none_or(|after| *name > after)).collect();
+        let with_jobs = self.queues.0.store.queues(self.prefix, after, limit).await?;
+        let is_meant = |name: &&QueueName| {
+            name.as_str().starts_with(self.prefix) && after.is_none_or(|after| *name > after)
+        };
+        let mut configured: Vec<&QueueName> = self.snapshot.queues.keys().filter(is_meant).collect();
         if configured.len() > limit {
             configured.select_nth_unstable(limit - 1); // the first of them, without sorting all
             configured.truncate(limit);
@@ -259,6 +275,9 @@ impl ByName for Names<'_> {
             let found = self.queues.0.store.queues(name.as_str(), None, 1).await?;
             Ok::<bool, StoreError>(found.first() == Some(name))
         };
+        if !name.as_str().starts_with(self.prefix) {
+            return Ok(None);
+        }
         let is_there = self.snapshot.queues.contains_key(name) || is_first().await?;
         Ok(is_there.then(|| name.clone()))
     }

@@ -4,20 +4,26 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
-use super::push::NewPush;
+use super::next::{SettledAndTaken, Settling, Taking};
+use super::outcomes::Noted;
+pub use super::push::MoveKey;
+use super::push::{Beside, NewPush, check_key_time};
 use super::rounds::{self, Item, Limits, Rounds};
 use super::semaphores::check_known;
+use super::turns::Turns;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
-use crate::job::spec::{check_size, check_year};
+use crate::job::spec::{Headers, check_content, check_headers, check_size, check_year};
 use crate::job::state::Verb;
-use crate::job::transition::{Operation, Outcome, Refusal};
-use crate::job::{Child, Claim, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp};
+use crate::job::transition::{Back, Fate, Operation, Outcome, Refusal};
+use crate::job::{Child, Claim, Content, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp, When};
 use crate::store::{Applied, Change, Denied, StoreError};
 
 /// The most jobs of one settle.
 pub const SETTLE_MAX: usize = 1000;
+/// The longest error message that a rollback may say, in characters. What is kept of it is shorter.
+const ERROR_MAX: usize = 1_048_576;
 /// The most jobs that one commit pushes.
 const PUSHES_MAX: usize = 1000;
 
@@ -36,10 +42,26 @@ pub struct Settle {
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the fields are those of `Operation`, documented there")]
 pub enum Action {
-    Commit { result: Option<Payload>, push: Vec<(QueueName, NewPush)> },
-    Rollback { delay_ms: Option<u64>, error: Option<String> },
-    Extend { lease_ms: Option<u64>, progress: Option<Payload> },
-    Move { queue: QueueName, payload: Option<Payload>, delay_ms: Option<u64>, priority: Option<i32> },
+    Commit {
+        result: Option<Payload>,
+        push: Vec<(QueueName, NewPush)>,
+    },
+    Rollback {
+        fate: Fate,
+        error: Option<String>,
+    },
+    Extend {
+        lease_ms: Option<u64>,
+        progress: Option<Payload>,
+    },
+    Move {
+        queue: QueueName,
+        payload: Option<Content>,
+        when: When,
+        priority: Option<i32>,
+        headers: Option<Headers>,
+        key: Option<MoveKey>,
+    },
 }
 
 /// What a settle has led to.
@@ -49,10 +71,23 @@ pub struct Settled {
     pub id: JobId,
     /// What has become of it.
     pub outcome: Outcome,
+    /// The queue that it was in, where that is known: of what is recalled it is not.
+    pub from: Option<QueueName>,
+    /// Whether the job has gone since it came back: then it is not known where it was, and when it was due.
+    pub has_gone: bool,
     /// The jobs that were pushed with it.
     pub pushed: Vec<Child>,
-    /// The time by the store's clock, which separates scheduled jobs from ready ones.
-    pub now: Timestamp,
+    /// When it happened, by the store's clock, which separates scheduled jobs from ready ones.
+    pub at: Timestamp,
+    /// Whether it had happened before: this is what the first call was told.
+    pub repeated: bool,
+}
+
+impl Settled {
+    /// Returns what the repeat of a call is told that was recalled.
+    fn again(id: &JobId, (outcome, at): (Outcome, Timestamp)) -> Self {
+        Self { id: id.clone(), outcome, from: None, has_gone: false, pushed: Vec::new(), at, repeated: true }
+    }
 }
 
 impl Settle {
@@ -80,14 +115,16 @@ impl Settle {
 
     /// Refuses the first value that is out of its range.
     fn check(&self, payload_bytes: usize) -> Result<()> {
-        let (payload, field) = match &self.action {
-            Action::Commit { result, .. } => (result, "/result"),
-            Action::Extend { progress, .. } => (progress, "/progress"),
-            Action::Move { payload, .. } => (payload, "/payload"),
-            Action::Rollback { .. } => (&None, ""),
-        };
-        if let Some(payload) = payload {
-            check_size(payload, field, payload_bytes)?;
+        match &self.action {
+            Action::Commit { result: Some(result), .. } => check_size(result, "/result", payload_bytes)?,
+            Action::Extend { progress: Some(progress), .. } => {
+                check_size(progress, "/progress", payload_bytes)?;
+            }
+            Action::Rollback { error: Some(error), .. } if error.chars().nth(ERROR_MAX).is_some() => {
+                return Err(Error::invalid("/error", "must be at most 1048576 characters long"));
+            }
+            Action::Move { payload: Some(payload), .. } => check_content(payload, payload_bytes)?,
+            _ => {}
         }
         match &self.action {
             Action::Commit { push, .. } if push.len() > PUSHES_MAX => {
@@ -100,8 +137,18 @@ impl Settle {
                 };
                 push.iter().enumerate().try_for_each(check)
             }
-            Action::Rollback { delay_ms, .. } | Action::Move { delay_ms, .. } => {
-                Ok(check_year(*delay_ms, "/delay_ms")?)
+            Action::Rollback {
+                fate: Fate::Retry(Back::At(When::In(ms))) | Fate::Snooze(Back::At(When::In(ms))),
+                ..
+            } => Ok(check_year(Some(*ms), "/delay_ms")?),
+            Action::Move { when, headers, key, .. } => {
+                if let When::In(ms) = when {
+                    check_year(Some(*ms), "/delay_ms")?;
+                }
+                if let Some(MoveKey { ttl_ms, until, .. }) = key {
+                    check_key_time(*ttl_ms, *until)?;
+                }
+                Ok(headers.as_ref().map_or(Ok(()), check_headers)?)
             }
             Action::Extend { lease_ms: Some(ms), .. } if !(LEASE_MIN_MS..=LEASE_MAX_MS).contains(ms) => {
                 Err(Error::invalid("/lease_ms", "must be 100 to 86400000"))
@@ -130,10 +177,11 @@ impl Settle {
                 let count = if faults::bug("half_of_children") { push.len() / 2 } else { push.len() };
                 Operation::Commit { claim, result, push: push.into_iter().take(count).map(job).collect() }
             }
-            Action::Rollback { delay_ms, error } => Operation::Rollback { claim, delay_ms, error },
+            Action::Rollback { fate, error } => Operation::Rollback { claim, fate, error },
             Action::Extend { lease_ms, progress } => Operation::Extend { claim, lease_ms, progress },
-            Action::Move { queue, payload, delay_ms, priority } => {
-                Operation::Move { claim, queue, payload, delay_ms, priority }
+            Action::Move { queue, payload, when, priority, headers, key } => {
+                let key = key.map(|key| key.into_hold(now, queues.options().defaults.key_ttl_ms));
+                Operation::Move { claim, queue, payload, when, priority, headers, key }
             }
         };
         Change { id: self.id, operation }
@@ -142,24 +190,24 @@ impl Settle {
 
 /// Settles in flight. Their rounds go one after the other: a repeat never overtakes its first call, and finds
 /// its outcome in the cache.
-pub(super) type SettleRounds = Arc<Rounds<(), Vec<Change>, Vec<Result<Settled>>>>;
+pub(super) type SettleRounds = Arc<Rounds<(), Settling, SettledAndTaken>>;
 
-impl Item for Vec<Change> {
+impl Item for Settling {
     fn weight(&self) -> usize {
-        let bytes = |value: &Payload| value.as_str().len();
-        let own = |operation: &Operation| rounds::weight(operation.value().map_or(0, bytes));
-        let pushed = |job: &NewJob| rounds::weight(bytes(&job.spec.payload));
+        let own = |operation: &Operation| rounds::weight(operation.size());
+        let pushed = |job: &NewJob| rounds::weight(job.spec.payload.weight());
         let weight = |Change { operation, .. }: &Change| {
             own(operation) + operation.pushes().iter().map(pushed).sum::<usize>()
         };
-        self.iter().map(weight).sum()
+        self.changes.iter().map(weight).sum::<usize>() + self.take.as_ref().map_or(0, Taking::count)
     }
 }
 
-pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
+pub(super) fn rounds(shared: &Weak<Shared>, turns: &Arc<Turns>) -> SettleRounds {
     let shared = shared.clone();
-    Rounds::new(
+    Rounds::taking_turns(
         Limits { round: SETTLE_MAX, overlap: 1, large: SETTLE_MAX, waiting: 30_000 },
+        ("settle", turns),
         move |(), items| {
             let shared = shared.upgrade();
             Box::pin(async move {
@@ -175,11 +223,16 @@ pub(super) fn rounds(shared: &Weak<Shared>) -> SettleRounds {
 impl Queues {
     /// Settles jobs; each element stands for itself. Returns a result for each, in the same order.
     pub async fn settle(&self, settles: Vec<Settle>) -> Vec<Result<Settled>> {
-        let count = settles.len();
-        self.settle_valid(settles).await.unwrap_or_else(|error| vec![Err(error); count])
+        self.settle_with(settles, None).await.0
     }
 
-    async fn settle_valid(&self, settles: Vec<Settle>) -> Result<Vec<Result<Settled>>> {
+    /// The same, and takes jobs with them where the store can.
+    pub(super) async fn settle_with(&self, settles: Vec<Settle>, take: Option<Taking>) -> SettledAndTaken {
+        let count = settles.len();
+        self.settle_valid(settles, take).await.unwrap_or_else(|error| (vec![Err(error); count], None))
+    }
+
+    async fn settle_valid(&self, settles: Vec<Settle>, take: Option<Taking>) -> Result<SettledAndTaken> {
         let now = self.now()?;
         let refused = |settle: &Settle| settle.check(self.options().payload_bytes).err().map(Err);
         let mut answers: Vec<Option<Result<Settled>>> = settles.iter().map(refused).collect();
@@ -206,53 +259,64 @@ impl Queues {
             let queues =
                 places.of_each(std::iter::once(&settle).map(|settle| settle.queues().cloned().collect()));
             let change = settle.into_change(self, now);
-            let settled = |outcome| Ok(Settled { id: change.id.clone(), outcome, pushed: Vec::new(), now });
-            *answer = self.recall(&change).map(settled);
+            *answer = self.recall(&change).map(|earlier| Ok(Settled::again(&change.id, earlier)));
             if answer.is_none() {
                 changes.push(change);
                 named.extend(queues);
             }
         }
-        let settled = self.settle_changes(changes).await;
+        // What is settled in part, or was before, is judged as a whole once it is over.
+        let take = take.filter(|_| answers.iter().all(Option::is_none));
+        let (settled, taken) = self.settle_together(Settling { changes, take }).await;
         places.keep_stored(&named, &settled);
         let mut settled = settled.into_iter();
         let lost = || Err(StoreError::internal("a settle was left unanswered").into());
         let answer =
             |answer: Option<Result<Settled>>| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost));
-        Ok(answers.into_iter().map(answer).collect())
+        Ok((answers.into_iter().map(answer).collect(), taken))
     }
 
     /// Settles jobs together with whatever else is being settled.
     pub(super) async fn settle_changes(&self, changes: Vec<Change>) -> Vec<Result<Settled>> {
-        let count = changes.len();
+        self.settle_together(Settling { changes, take: None }).await.0
+    }
+
+    async fn settle_together(&self, settling: Settling) -> SettledAndTaken {
+        let count = settling.changes.len();
         if count == 0 {
-            return Vec::new();
+            return (Vec::new(), None);
         }
-        match self.in_time(self.0.settles.travel((), changes)).await {
+        match self.in_time(self.0.settles.travel((), settling)).await {
             Ok(Ok(answers)) => answers,
-            Ok(Err(error)) => vec![Err(error.into()); count],
-            Err(late) => vec![Err(late); count],
+            Ok(Err(error)) => (vec![Err(error.into()); count], None),
+            Err(late) => (vec![Err(late); count], None),
         }
     }
 
     /// Runs one round of settles: applies them all, caches how they ended, and wakes waiters for what came
     /// back.
-    async fn settle_round(&self, items: Vec<Vec<Change>>) -> Vec<Vec<Result<Settled>>> {
-        let sizes: Vec<usize> = items.iter().map(Vec::len).collect();
-        let changes: Vec<Change> = items.into_iter().flatten().collect();
-        let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
+    async fn settle_round(&self, items: Vec<Settling>) -> Vec<SettledAndTaken> {
+        let (mut changes, mut sizes, mut takes) = (Vec::new(), Vec::new(), Vec::new());
+        for Settling { changes: own, take } in items {
+            let range = changes.len()..changes.len() + own.len();
+            sizes.push(own.len());
+            changes.extend(own);
+            takes.push(take.map(|take| take.of(range)));
+        }
+        let (applied, taken) = self.apply_and_take(changes.clone(), takes).await;
         let now = self.0.store.now().unwrap_or_default();
         let mut notes = self.meter().notes();
         let mut settled = changes
             .iter()
             .zip(applied)
             .map(|(change, applied)| self.settled(change, applied, now, &mut notes));
-        sizes.into_iter().map(|size| settled.by_ref().take(size).collect()).collect()
+        let of_each = |(size, taken)| (settled.by_ref().take(size).collect(), taken);
+        sizes.into_iter().zip(taken).map(of_each).collect()
     }
 
-    /// Returns how the very same call ended before, if it is one that must not happen twice. What a commit
+    /// Returns how the very same call ended before, and when, if it is one that must not happen twice. What a commit
     /// pushed is not cached here but kept in its receipt.
-    fn recall(&self, change: &Change) -> Option<Outcome> {
+    fn recall(&self, change: &Change) -> Option<(Outcome, Timestamp)> {
         if !change.operation.pushes().is_empty() {
             return None;
         }
@@ -279,20 +343,21 @@ impl Queues {
                     self.recall(change).filter(|_| matches!(denied, Denied::Refused(Refusal::Lost { .. })));
                 return earlier.map_or_else(
                     || Err(Error::denied(&id, denied)),
-                    |outcome| Ok(Settled { id: id.clone(), outcome, pushed: Vec::new(), now }),
+                    |earlier| Ok(Settled::again(&id, earlier)),
                 );
             }
         };
+        self.0.endings.note(&id, &applied.outcome);
         let verb = change.operation.verb();
         if let (Some(claim), true) = (change.operation.claim(), verb != Verb::Extend) {
-            self.0.outcomes.remember(&id, claim, verb, &applied.outcome);
+            self.0.outcomes.remember(&id, claim, verb, &applied.outcome, applied.at);
         }
         if !applied.repeated {
             self.note(verb, &applied, now, notes);
-            let first_expiry = change.operation.pushes().iter().filter_map(|job| job.expires_at()).min();
-            self.note_pushed(first_expiry, &applied.pushed, notes);
+            self.note_pushed(&Beside::of(change.operation.pushes()), &applied.pushed, notes);
         }
-        Ok(Settled { id, outcome: applied.outcome, pushed: applied.pushed, now })
+        let Applied { outcome, queue, pushed, at, repeated, .. } = applied;
+        Ok(Settled { id, outcome, from: Some(queue), has_gone: false, pushed, at, repeated })
     }
 
     /// Counts what happened, and wakes waiters for what came back.
@@ -329,17 +394,16 @@ impl Queues {
     }
 
     /// Counts jobs that were pushed together with something else, and wakes waiters for them.
-    pub(super) fn note_pushed(
-        &self,
-        first_expiry: Option<Timestamp>,
-        pushed: &[Child],
-        notes: &mut Notes<'_>,
-    ) {
-        for child in pushed.iter().filter(|child| !child.deduplicated) {
-            notes.count(&child.queue, Event::Pushed);
-            self.announce(&child.queue, child.run_at);
+    pub(super) fn note_pushed(&self, beside: &Beside, pushed: &[Child], notes: &mut Notes<'_>) {
+        for (child, replaces_at) in pushed.iter().zip(&beside.replace_at) {
+            if !child.deduplicated {
+                notes.count(&child.queue, Event::Pushed);
+            }
+            if !child.deduplicated || *replaces_at == Some(child.run_at) {
+                self.announce(&child.queue, child.run_at);
+            }
         }
-        if let Some(expires_at) = first_expiry {
+        if let Some(expires_at) = beside.first_expiry {
             self.note_deadline(expires_at);
         }
     }
@@ -354,28 +418,29 @@ impl Queues {
     /// Applies changes. Returns what happened, which is announced, and the first failure of the store.
     pub(super) async fn apply_all(&self, changes: Vec<Change>) -> Result<(Vec<Applied>, Option<StoreError>)> {
         let now = self.now()?;
-        let verbs: Vec<Verb> = changes.iter().map(|change| change.operation.verb()).collect();
+        let noted: Vec<Noted> = changes.iter().map(Noted::of).collect();
         let applied = self.0.store.apply(changes, &self.rules()).await;
-        Ok(self.note_all(verbs, applied, now))
+        Ok(self.note_all(noted, applied, now))
     }
 
     /// Counts what happened, and wakes waiters for what came back: also behind a change that the store failed.
     pub(super) fn note_all(
         &self,
-        verbs: Vec<Verb>,
+        changes: Vec<Noted>,
         applied: Vec<Result<Applied, Denied>>,
         now: Timestamp,
     ) -> (Vec<Applied>, Option<StoreError>) {
         let mut notes = self.meter().notes();
         let (mut done, mut failed) = (Vec::with_capacity(applied.len()), None);
-        for (verb, applied) in verbs.into_iter().zip(applied) {
+        for (Noted { id, verb }, applied) in changes.into_iter().zip(applied) {
             match applied {
                 Ok(applied) => {
+                    self.0.endings.note(&id, &applied.outcome);
                     self.note(verb, &applied, now, &mut notes);
                     done.push(applied);
                 }
                 // A conflict: extended, settled, or done by another server.
-                Err(Denied::Refused(_) | Denied::PushRefused(_)) => {}
+                Err(Denied::Refused(_) | Denied::PushRefused(_) | Denied::KeyTaken(_)) => {}
                 // A job that another program spoiled, which concerns no other.
                 Err(Denied::Store(StoreError::Unreadable(_))) => {}
                 Err(Denied::Store(error)) => drop(failed.get_or_insert(error)),
@@ -418,10 +483,12 @@ mod tests {
             unblocked: Vec::new(),
             released: vec![released.clone()],
             repeated: false,
+            at: Timestamp::default(),
         };
+        let noted = || Noted { id: "j".parse().unwrap(), verb: Verb::Cancel };
         let failed = || Err(StoreError::unavailable("away").into());
         let all = vec![failed(), Ok(applied()), failed()];
-        let (done, error) = queues.note_all(vec![Verb::Cancel; 3], all, Timestamp::from_millis(0));
+        let (done, error) = queues.note_all([(); 3].map(|()| noted()).into(), all, Timestamp::from_millis(0));
         assert_eq!((done.len(), error.is_some()), (1, true));
         assert_eq!(queues.0.semaphores.take_offers(), [released]);
     }

@@ -30,6 +30,8 @@ pub(super) struct StatsCache {
     seen: Mutex<Seen>,
     /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
+    /// Held while the jobs of a queue are counted.
+    counting: tokio::sync::Mutex<()>,
     own: Mutex<HashMap<QueueName, Arc<tokio::sync::Mutex<Option<Own>>>>>,
 }
 
@@ -39,6 +41,7 @@ struct Own {
     began: Instant,
     at: Timestamp,
     counts: QueueCounts,
+    next_due: Option<Timestamp>,
 }
 
 #[derive(Default)]
@@ -112,6 +115,8 @@ pub struct Figures {
     pub split_is_approximate: bool,
     /// For how long the job that has been ready for longest has been so, in milliseconds.
     pub oldest_ready_age_ms: Option<u64>,
+    /// When the next scheduled job comes due, of one queue.
+    pub next_due_at: Option<Timestamp>,
     /// What happened lately on this server.
     pub flow: Flow,
 }
@@ -122,6 +127,7 @@ impl Figures {
             counts: counts.counts,
             split_is_approximate: counts.split_is_approximate,
             oldest_ready_age_ms: counts.oldest_ready.map(|oldest| at.ms_since(oldest)),
+            next_due_at: None,
             flow,
         }
     }
@@ -149,7 +155,15 @@ impl Stats {
     }
 }
 
+/// Less is the rounding of clocks.
+const CLOCK_AHEAD_MS: u64 = 100;
+
 impl Queues {
+    /// Returns by how much the store's clock is ahead of the machine's, where that was set back.
+    pub fn clock_ahead_ms(&self) -> Option<u64> {
+        Some(self.0.store.ahead_ms()).filter(|ahead_ms| *ahead_ms >= CLOCK_AHEAD_MS)
+    }
+
     /// Returns the counts of all queues, at most a second old; where there are more queues than are listed, at most some times
     /// as old as it takes to read them.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
@@ -192,9 +206,25 @@ impl Queues {
         }
     }
 
+    /// Returns the figures of a queue, with its jobs counted now: one call counts at a time, and others are not kept from the figures.
+    pub async fn exact_figures(&self, queue: &QueueName) -> Result<Figures> {
+        let _counting = self.in_time(self.0.stats.counting.lock()).await?;
+        let (store, began) = (&self.0.store, Instant::now());
+        let (mut counts, counted) = (store.counts(queue).await?, store.count_now(queue).await?);
+        (counts.counts, counts.split_is_approximate) = (counted, false);
+        let read = Own { began, at: self.now()?, counts, next_due: store.next_due(queue).await? };
+        Ok(self.figures_of(queue, read))
+    }
+
+    fn figures_of(&self, queue: &QueueName, Own { at, counts, next_due, .. }: Own) -> Figures {
+        let now = self.now().unwrap_or(at);
+        let next_due_at = next_due.filter(|due| *due > now);
+        Figures { next_due_at, ..Figures::new(at, &counts, self.meter().flow(Some(queue))) }
+    }
+
     /// Returns the figures of a queue, at most a second old. Others cost it nothing.
     pub async fn figures(&self, queue: &QueueName) -> Result<Figures> {
-        let flow = self.meter().flow(Some(queue));
+        let name = queue;
         let (this, own) = (self.clone(), self.0.stats.own(queue));
         let queue = queue.clone();
         let reading = tokio::spawn(async move {
@@ -204,14 +234,14 @@ impl Queues {
             }
             let began = Instant::now();
             let counts = this.0.store.counts(&queue).await?;
-            let read = Own { began, at: this.now()?, counts };
+            let next_due = this.0.store.next_due(&queue).await?;
+            let read = Own { began, at: this.now()?, counts, next_due };
             *own = Some(read.clone());
             Ok(read)
         });
         let read: Result<Own> =
             self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()));
-        let Own { at, counts, .. } = read?;
-        Ok(Figures::new(at, &counts, flow))
+        Ok(self.figures_of(name, read?))
     }
 
     /// Returns the figures of all queues together, and how many queues have jobs.

@@ -120,6 +120,16 @@ impl Waiters {
         waiters
     }
 
+    /// Returns whether there is a waiter for this queue, here or on another server.
+    pub fn wait_for(&self, queue: &QueueName) -> bool {
+        let register = lock(&self.register);
+        let is_named = register.by_name.contains_key(queue);
+        let is_meant = |waiter: &Arc<Waiter>| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
+        let is_here = is_named || register.by_prefix.values().any(is_meant);
+        drop(register);
+        is_here || self.peers.wait_for(queue)
+    }
+
     /// Returns whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         let register = lock(&self.register);

@@ -11,7 +11,8 @@ use crate::store::ClaimAsk;
 impl ClaimAsk {
     /// Returns what the request gives to each job that it wins at this time.
     pub fn delivery(&self, at: Timestamp) -> Delivery<'_> {
-        Delivery { claim: &self.claim, lease_ms: self.lease_ms, worker: self.worker.as_ref(), at }
+        let Self { claim, lease_ms, yields, worker, .. } = self;
+        Delivery { claim, lease_ms: *lease_ms, yields: *yields, worker: worker.as_ref(), at }
     }
 }
 
@@ -24,6 +25,8 @@ pub struct Given {
     pub resume_at: Option<Timestamp>,
     /// Semaphores that other jobs may get now.
     pub offers: Vec<SemaphoreName>,
+    /// The semaphore for which jobs were left ready.
+    pub refused: Option<SemaphoreName>,
 }
 
 /// Whether a claim of these jobs at the head of the queue needs an [`Admission`] or an [`Allowance`].

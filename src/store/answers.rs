@@ -98,6 +98,15 @@ pub trait Answers: Send + Sync {
         keyed: Keyed<Vec<Pushed>>,
     ) -> Result<Once<Vec<Pushed>>>;
 
+    /// Stores jobs in one transaction: all of them, or none where one is refused, with [`Denied::PushRefused`]. Without a key nothing
+    /// is remembered.
+    async fn push_all(
+        &self,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+        keyed: Option<Keyed<Vec<Pushed>>>,
+    ) -> Result<Once<Vec<Pushed>>, Denied>;
+
     /// Changes a batch. One that is denied is not remembered.
     async fn change_batch_once(
         &self,

@@ -99,6 +99,10 @@ pub trait Batches {
         limit: usize,
     ) -> Result<Vec<JobId>>;
 
+    /// Returns the batches behind `after`, by id; those that cannot be read are left out. Up to `limit`, fewer where they have
+    /// [`PAGE_BYTES`](super::PAGE_BYTES).
+    async fn batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
+
     /// Returns every batch, by id, those after `after`: up to `limit`, fewer where they are long, and none only where there are
     /// no more.
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{QueueName, Timestamp};
+use crate::job::{QueueName, State, Timestamp};
 
 /// How many jobs of a queue are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +23,20 @@ pub struct Counts {
     pub dead: u64,
     /// Kept as history.
     pub done: u64,
+}
+
+impl Counts {
+    /// Returns the count of jobs in this state, of which those that are ready may be scheduled.
+    pub fn of(&mut self, state: State, is_scheduled: bool) -> &mut u64 {
+        match state {
+            State::Ready if is_scheduled => &mut self.scheduled,
+            State::Ready => &mut self.ready,
+            State::Reserved => &mut self.reserved,
+            State::Blocked => &mut self.blocked,
+            State::Done => &mut self.done,
+            State::Dead => &mut self.dead,
+        }
+    }
 }
 
 /// The figures of one queue.
@@ -94,6 +108,12 @@ pub trait Figures: Send + Sync {
     /// Returns the figures of one queue, as [`Figures::summary`] does, at a cost that does not depend on how many others
     /// there are.
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts>;
+
+    /// Counts the jobs of a queue: what is there now, whoever wrote it. It costs as much as the queue is long.
+    async fn count_now(&self, queue: &QueueName) -> Result<Counts>;
+
+    /// Returns when the next job of a queue comes due of those that wait for their `run_at`.
+    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>>;
 
     /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64>;

@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::{CalledBack, Result, StoreError};
+use super::{CalledBack, Result, StoreError, TakeAsk, Taken};
 use crate::job::push::{PushRefused, Pushed};
+use crate::job::rate::Deliveries;
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
-    Child, Claim, GroupName, Job, JobId, JobKey, NewJob, QueueName, Rules, SemaphoreName, Timestamp, Visible,
-    WorkerName,
+    Child, Claim, GroupName, Job, JobId, JobKey, Mark, Meta, NewJob, QueueName, Rules, SemaphoreName, State,
+    Timestamp, Visible, WorkerName,
 };
 
 /// A request for jobs of one queue.
@@ -22,6 +23,8 @@ pub struct ClaimAsk {
     pub claim: Claim,
     /// How long the reservation lasts, in milliseconds.
     pub lease_ms: u64,
+    /// Whether a job that has a lease of its own gets that one: the request has not said how long.
+    pub yields: bool,
     /// The worker that asks.
     pub worker: Option<WorkerName>,
     /// Whether the jobs are taken away for good: those that need semaphores are passed over.
@@ -37,6 +40,8 @@ pub struct Claims {
     pub resume: Vec<(QueueName, Timestamp)>,
     /// Semaphores that may have room now: [`unblock_waiters`](super::Semaphores::unblock_waiters) serves them.
     pub offers: Vec<SemaphoreName>,
+    /// Queues with jobs that were left ready since this semaphore is full: once that is released a claim may win some.
+    pub refused: Vec<(SemaphoreName, QueueName)>,
 }
 
 impl Claims {
@@ -74,6 +79,25 @@ pub struct Applied {
     pub released: Vec<SemaphoreName>,
     /// Whether this is the receipt of an earlier call with the same token, and nothing was changed now.
     pub repeated: bool,
+    /// When it happened: what was due then was told to be `ready`, and a repeat is told the same.
+    pub at: Timestamp,
+}
+
+impl Applied {
+    /// Returns what is said of a job that could not be read before and is this now.
+    pub fn mended(job: &Meta, at: Timestamp) -> Self {
+        Self {
+            outcome: Outcome::Dead { moved_to: None },
+            queue: job.queue.clone(),
+            started_at: job.started_at,
+            pushed: Vec::new(),
+            callback: None,
+            unblocked: Vec::new(),
+            released: Vec::new(),
+            repeated: false,
+            at,
+        }
+    }
 }
 
 /// Why a [`Change`] did not happen.
@@ -85,6 +109,9 @@ pub enum Denied {
     /// One of the jobs that were to be stored with it was refused.
     #[error("the push of another job was refused: {0:?}")]
     PushRefused(PushRefused),
+    /// This job has the key that the job was to get in the queue that it would move to.
+    #[error("the key is taken by job {0}")]
+    KeyTaken(JobId),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -133,16 +160,50 @@ impl Filter {
     }
 }
 
-/// A job as it is stored, or the id of one that cannot be read, because another program wrote it, and why.
-pub type ListedJob = std::result::Result<Job, (JobId, String)>;
+/// A job that cannot be read, because another program wrote it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnreadableJob {
+    /// The job.
+    pub id: JobId,
+    /// Why.
+    pub why: String,
+    /// What can be read of it: what cannot is left out, `null` or zero. `None` where it is not known in which queue it is.
+    pub remains: Option<Box<Job>>,
+}
+
+/// A job as it is stored, or one that cannot be read.
+pub type ListedJob = std::result::Result<Job, UnreadableJob>;
 
 /// Returns the id of a job that was read or cannot be.
 pub fn listed_id(job: &ListedJob) -> &JobId {
     match job {
         Ok(job) => &job.meta.id,
-        Err((id, _)) => id,
+        Err(unreadable) => &unreadable.id,
     }
 }
+
+/// What a store knows of why a job is not delivered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Obstacles {
+    /// The first job of its line, where it is not the first itself.
+    pub head: Option<LineHead>,
+    /// What its queue has delivered lately, as far as it counts for a rate.
+    pub deliveries: Deliveries,
+}
+
+/// The first job of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineHead {
+    /// The job.
+    pub id: JobId,
+    /// Its state.
+    pub state: State,
+    /// How many jobs of the line are before the one that was asked for, this one included; [`AHEAD_MAX`] stands for more as well.
+    pub ahead: u64,
+}
+
+/// Up to how many jobs of a line are counted.
+pub const AHEAD_MAX: u64 = 1000;
 
 /// The verbs on jobs. They take lists and return a result for each element, in the same order.
 #[async_trait]
@@ -154,19 +215,32 @@ pub trait Jobs: Send + Sync {
     /// Reserves jobs that are ready and due and not expired: the highest priority first, then the earliest
     /// `run_at`, then the smallest id. A job is won by at most one claim. Each delivery counts as an attempt.
     ///
-    /// Jobs whose semaphores have no room for them are blocked and passed over; no semaphore ever has more
-    /// holders than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow,
+    /// Jobs whose semaphores have no room for them are blocked and passed over. A store that has just found one full may
+    /// leave the jobs behind, all of which need it, as they are, for a moment: see [`Claims::refused`]. No semaphore ever
+    /// has more holders than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow,
     /// however many instances claim at once.
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims;
 
     /// Returns the jobs of these queues that this claim holds: what a claim whose outcome is unknown has won.
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
 
+    /// Returns the reserved jobs whose claims bear one of these marks: what settles have taken with them. Called where a settle may be a
+    /// repeat: it walks all reserved jobs.
+    async fn marked(&self, marks: &[Mark]) -> Result<Vec<Job>>;
+
     /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
     ///
     /// A job that cannot be read is [`Unreadable`](super::StoreError::Unreadable), except to what removes jobs: that
-    /// removes it, whoever holds it. What the server wants by itself makes it dead, and is refused.
+    /// removes it, whoever holds it. An edit makes it a dead job that can be read, if it has a payload then. What the server wants by
+    /// itself makes it dead, and is refused.
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
+
+    /// Applies operations like [`Jobs::apply`], and takes jobs with them where that saves something: in the same transaction, or not at
+    /// all. Where nothing was taken, the caller claims afterwards; so it does in a store whose settles of all clients share a round, and would
+    /// wait for the claims of one.
+    async fn apply_and_take(&self, changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken {
+        Taken::nothing(self.apply(changes, rules).await, takes.len())
+    }
 
     /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's
     /// clock.
@@ -178,9 +252,20 @@ pub trait Jobs: Send + Sync {
     /// Returns jobs by their ids, each at its place.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
 
+    /// Returns those of these jobs that are there and have not [finished](crate::job::Meta::has_finished), in any order.
+    async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>>;
+
     /// Returns the jobs that match the filter, by id, those after `after`: up to `limit`, fewer where they have
     /// [`PAGE_BYTES`](super::PAGE_BYTES), and else only where there are no more.
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
+
+    /// Returns the first jobs that a claim of this queue would find, in the order of delivery, and leaves them as they are. What
+    /// limits a delivery (a pause, semaphores, `max_reserved`, a rate) is not considered. Up to `limit`, and about
+    /// [`PAGE_BYTES`](super::PAGE_BYTES).
+    async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>>;
+
+    /// Returns what may keep this job from being delivered, beside its own fields and the settings. Costs a few seeks.
+    async fn obstacles(&self, job: &Meta) -> Result<Obstacles>;
 
     /// Returns the queues that have jobs and whose name begins with `prefix`, by name, those after `after`.
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;

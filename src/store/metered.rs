@@ -16,17 +16,21 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
-    Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall,
-    ListedJob, ListedSchedule, Memo, MemoKind, Named, Once, Opened, Overdue, Pushed, QueueCounts, Recalled,
-    Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, SemaphoreView, Semaphores,
-    Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, Store, StoreError, StoredKeys,
-    Summary, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
+    Counts, Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed,
+    KeyedCall, ListedJob, ListedSchedule, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue, Pushed,
+    QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
+    SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals,
+    Store, StoreError, StoredKeys, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
 use crate::job::{
-    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, NewJob, QueueName, Rules, Schedule,
-    ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
+    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules,
+    Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
 };
-use crate::telemetry;
+use crate::telemetry::{self, Throttle};
+
+/// What is said of calls that fail while the store is away.
+static FAILURES: Throttle = Throttle::new();
 
 /// See the module's documentation.
 pub struct Metered {
@@ -84,14 +88,23 @@ async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<
 fn note(call: &'static str, error: &StoreError) {
     let kind = match error {
         StoreError::Unavailable(_) | StoreError::Building => "unavailable",
+        StoreError::Damaged(_) => "damaged",
         StoreError::Full(_) => "full",
         StoreError::Unsuitable(_) => "unsuitable",
         StoreError::Unreadable(_) => "unreadable",
         StoreError::Internal(_) => "internal",
     };
     telemetry::store_error(call, kind);
+    let text = || super::chain(error);
     if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {
-        tracing::error!(call, error = super::chain(error), "a call of the store failed");
+        tracing::error!(call, error = text(), "a call of the store failed");
+    } else if let Some(more) = FAILURES.due() {
+        tracing::warn!(
+            call,
+            error = text(),
+            more,
+            "calls of the store fail; `more` did since the last such line"
+        );
     }
 }
 
@@ -120,7 +133,7 @@ impl Failure for Denied {
     fn of_store(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::Refused(_) | Self::PushRefused(_) => None,
+            Self::Refused(_) | Self::PushRefused(_) | Self::KeyTaken(_) => None,
         }
     }
 }
@@ -151,6 +164,16 @@ impl<T, E: Failure> Answer for Vec<Result<T, E>> {
 
     fn error(&self) -> Option<&StoreError> {
         self.iter().find_map(Answer::error)
+    }
+}
+
+impl Answer for Taken {
+    fn failed(elements: usize, error: &StoreError) -> Self {
+        Self::nothing(Answer::failed(elements, error), 0)
+    }
+
+    fn error(&self) -> Option<&StoreError> {
+        self.applied.error().or_else(|| self.claims.won.error())
     }
 }
 
@@ -200,17 +223,24 @@ metered! {
         push(jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>>, each jobs;
         claim(asks: &[ClaimAsk], rules: &Rules) -> Claims, each asks (asked_for);
         held(queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>>;
+        marked(marks: &[Mark]) -> Result<Vec<Job>>;
         apply(changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>, each changes;
+        apply_and_take(changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken, each changes;
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
+        unfinished(ids: &[JobId]) -> Result<Vec<JobId>>;
         find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
+        peek(queue: &QueueName, limit: usize) -> Result<Vec<Job>>;
+        obstacles(job: &Meta) -> Result<Obstacles>;
         queues(prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
         stocked(queues: &[QueueName]) -> Result<Vec<QueueName>>;
     }
     Figures {
         summary(most: usize) -> Result<Summary>;
         counts(queue: &QueueName) -> Result<QueueCounts>;
+        count_now(queue: &QueueName) -> Result<Counts>;
+        next_due(queue: &QueueName) -> Result<Option<Timestamp>>;
         how_many(of: Named, limit: u64) -> Result<u64>;
         with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
@@ -226,6 +256,8 @@ metered! {
         recall(call: &KeyedCall) -> Result<Option<Recalled>>;
         push_once(jobs: Vec<NewJob>, rules: &Rules, keyed: Keyed<Vec<Pushed>>)
             -> Result<Once<Vec<Pushed>>>, each jobs;
+        push_all(jobs: Vec<NewJob>, rules: &Rules, keyed: Option<Keyed<Vec<Pushed>>>)
+            -> Result<Once<Vec<Pushed>>, Denied>, each jobs;
         change_batch_once(change: BatchChange, jobs: Vec<NewJob>, rules: &Rules, keyed: Keyed<BatchChanged>)
             -> Result<Once<BatchChanged>, BatchDenied>, each jobs;
         fire_once(firing: &Firing, keyed: Keyed<Fired>) -> Result<Once<Fired>>;
@@ -245,6 +277,7 @@ metered! {
             -> Result<BatchChanged, BatchDenied>, each jobs;
         seal_batch(id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
         batch(id: &BatchId) -> Result<Option<Batch>>;
+        batches(after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
         batch_results(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<BatchResult>>;
         unfinished_in_batch(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<JobId>>;
         export_batches(after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
@@ -312,6 +345,10 @@ impl Store for Metered {
     fn now(&self) -> Result<Timestamp> {
         self.check_open()?;
         self.inner.now()
+    }
+
+    fn ahead_ms(&self) -> u64 {
+        self.inner.ahead_ms()
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

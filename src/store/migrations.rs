@@ -16,6 +16,8 @@ macro_rules! migrations {
             "0009_anchors"
             "0010_access"
             "0011_key_limits"
+            "0012_contract"
+            "0013_binary"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

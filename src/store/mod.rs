@@ -40,6 +40,7 @@ pub mod jobs;
 pub mod metered;
 mod migrations;
 pub mod mongo;
+pub mod next;
 pub mod page;
 pub mod receipts;
 pub mod requests;
@@ -57,12 +58,16 @@ pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recal
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
 pub use jobs::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, ListedJob, Overdue, listed_id,
+    AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, LineHead, ListedJob,
+    Obstacles, Overdue, UnreadableJob, listed_id,
 };
+pub use next::{TakeAsk, Taken};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
-pub use semaphores::{Holder, Removal, SemaphoreView, Semaphores, Unblocked};
+pub use semaphores::{
+    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreView, Semaphores, Unblocked,
+};
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
 pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
@@ -81,6 +86,9 @@ pub enum StoreError {
     /// The database has no room left. Nothing was stored.
     #[error("the store has no room left; nothing was stored")]
     Full(#[source] Cause),
+    /// The database's file is damaged, or its disk cannot be read, which looks alike. What was sent may have been done.
+    #[error("the database file is damaged, or its disk cannot be read")]
+    Damaged(#[source] Cause),
     /// The database is not one that Tailback can run on; says why, and what to do about it.
     #[error("the store cannot be used: {0}")]
     Unsuitable(String),
@@ -106,6 +114,11 @@ impl StoreError {
             Self::Full(cause) if stored > 0 => Self::Unavailable(cause),
             error => error,
         }
+    }
+
+    /// Whether the store is away as a whole, and may come back: a disk that could not be read may be mended.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Damaged(_))
     }
 
     /// Returns a [`StoreError::Unavailable`] with this cause.
@@ -176,6 +189,12 @@ pub trait Store:
     /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of
     /// the clock, so that a job pushed for now is due for the very next claim.
     fn now(&self) -> Result<Timestamp>;
+
+    /// Returns by how many milliseconds the store's clock is ahead of the machine's, because that was set back. Only of a store whose
+    /// clock is the machine's.
+    fn ahead_ms(&self) -> u64 {
+        0
+    }
 
     /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,
     /// history and, where the database does not do it by itself, receipts and requests.

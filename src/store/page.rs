@@ -1,7 +1,7 @@
 //! Pages that end by their bytes: long payloads and results must fill neither the memory nor a response.
 
-use super::{ListedJob, ListedSchedule};
-use crate::job::{Batch, BatchResult, Job, Meta, OnFinished, Payload};
+use super::{ListedJob, ListedSchedule, Memo};
+use crate::job::{Base64, Batch, BatchResult, Job, Meta, OnFinished, Payload};
 
 /// How many bytes end a page: the element that reaches it is the last one.
 pub const PAGE_BYTES: usize = 8 << 20;
@@ -19,11 +19,12 @@ impl Weight for Job {
     fn weight(&self) -> usize {
         let json = |value: Option<&Payload>| value.map_or(0, |value| value.as_str().len());
         let Meta { progress, errors, trail, origin, route, .. } = &self.meta;
-        let headers = self.headers.iter().map(|(name, value)| text(name) + text(value)).sum::<usize>();
+        let headers =
+            self.headers.iter().map(|(name, value)| text(name) + value.as_str().len()).sum::<usize>();
         let errors = errors.iter().map(|failure| FIELDS + text(&failure.message)).sum::<usize>();
         let origin = origin.as_ref().and_then(|origin| origin.error.as_deref()).map_or(0, text);
         let fields = FIELDS * (2 + trail.len() + route.len());
-        json(Some(&self.payload))
+        self.payload.weight()
             + json(self.result.as_ref())
             + json(progress.as_ref())
             + headers
@@ -31,6 +32,11 @@ impl Weight for Job {
             + origin
             + fields
     }
+}
+
+/// Returns about how many bytes a payload is in a stored rule.
+fn spec_weight(payload: &Payload, base64: Option<&Base64>) -> usize {
+    payload.as_str().len() + base64.map_or(0, |Base64(bytes)| bytes.len().div_ceil(3) * 4)
 }
 
 /// Returns how many bytes a text is as JSON: control characters are six each.
@@ -47,7 +53,10 @@ impl Weight for ListedJob {
     fn weight(&self) -> usize {
         match self {
             Ok(job) => job.weight(),
-            Err((_, why)) => FIELDS + text(why),
+            Err(unreadable) => {
+                let remains = unreadable.remains.as_ref().map_or(0, |job| job.weight());
+                FIELDS + text(&unreadable.why) + remains
+            }
         }
     }
 }
@@ -61,13 +70,28 @@ impl Weight for BatchResult {
 impl Weight for Batch {
     fn weight(&self) -> usize {
         let stages = |job: &OnFinished| FIELDS * (1 + job.then.len());
-        self.on_finished.as_ref().map_or(0, |job| job.payload.as_str().len() + stages(job)) + FIELDS
+        self.on_finished
+            .as_ref()
+            .map_or(0, |job| spec_weight(&job.payload, job.payload_base64.as_ref()) + stages(job))
+            + FIELDS
     }
 }
 
 impl Weight for ListedSchedule {
     fn weight(&self) -> usize {
-        self.as_ref().map_or(0, |schedule| schedule.rule.job.payload.as_str().len())
+        self.as_ref().map_or(0, |schedule| {
+            let job = &schedule.rule.job;
+            spec_weight(&job.payload, job.payload_base64.as_ref())
+        })
+    }
+}
+
+impl Weight for Memo {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Answer { answer, .. } => FIELDS + answer.len(),
+            Self::Receipt { .. } | Self::Request { .. } | Self::Deliveries { .. } => FIELDS,
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use crate::job::receipt::Receipt;
 use crate::store::Applied;
 
 impl From<Receipt> for Applied {
-    fn from(Receipt { outcome, queue, started_at, pushed, .. }: Receipt) -> Self {
+    fn from(Receipt { outcome, queue, started_at, pushed, at, .. }: Receipt) -> Self {
         // The callback of a batch, the next job of a group and semaphores were reported by the first call.
         let (callback, unblocked, released) = (None, Vec::new(), Vec::new());
-        Self { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true }
+        Self { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true, at }
     }
 }

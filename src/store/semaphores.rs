@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{JobId, QueueName, Rules, SemaphoreName, Timestamp, WorkerName};
+use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName};
 
 /// A job that holds a semaphore.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,15 +32,31 @@ pub struct SemaphoreView {
 }
 
 /// What became of the removal of a semaphore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removal {
     /// It is gone.
     Done,
     /// There is none.
     Unknown,
-    /// An unfinished job needs it; it stays.
-    InUse,
+    /// Jobs need it, which wait, are held, or are dead and may be redriven; it stays.
+    InUse(Needed),
 }
+
+/// The jobs that need a semaphore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// How many there are; [`NEEDED_MAX`] stands for more as well.
+    pub jobs: u64,
+    /// Some of them: their ids, their queues and their states.
+    pub some: Vec<(JobId, QueueName, State)>,
+}
+
+/// Up to how many jobs that need a semaphore are counted.
+pub const NEEDED_MAX: usize = 1000;
+/// How many of them are named.
+pub const NEEDED_NAMED: usize = 5;
+/// The states of such jobs.
+pub const NEEDING: [State; 4] = [State::Reserved, State::Blocked, State::Ready, State::Dead];
 
 /// A job that is ready again because a semaphore has room.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +98,7 @@ pub trait Semaphores {
     /// Creates a semaphore, or changes its capacity. Where that is lowered, its holders keep it.
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()>;
 
-    /// Removes a semaphore that no unfinished job needs.
+    /// Removes a semaphore that no job needs, be it done ones.
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal>;
 
     /// Returns semaphores by which jobs are blocked, by name, those after `after`. One seek for each.

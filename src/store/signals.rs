@@ -28,6 +28,11 @@ pub enum Signal {
     },
     /// The settings of a queue, or the API keys, have changed.
     Settings,
+    /// The server is busy: while several are, each lets more requests gather for a round.
+    Busy {
+        /// When this ends, unless the server publishes it again.
+        until: Timestamp,
+    },
 }
 
 /// Jobs that came into queues.
@@ -89,6 +94,7 @@ impl Signal {
             Self::Arrived(_) => "arrived",
             Self::Waiting { .. } => "waiting",
             Self::Settings => "settings",
+            Self::Busy { .. } => "busy",
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{KeyedCall, Result};
 use crate::job::rate::Deliveries;
 use crate::job::receipt::Receipt;
+use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, JobKey, Meta, QueueName, Timestamp};
 
 /// What became of something that was imported.
@@ -33,6 +34,8 @@ pub struct HeldKey {
     pub until: Timestamp,
     /// When the job was due at its push.
     pub run_at: Timestamp,
+    /// Until when the job has it.
+    pub lasts: KeyUntil,
 }
 
 /// What a store remembers for a while.
@@ -58,6 +61,13 @@ pub enum Memo {
         /// How long it is kept.
         until: Timestamp,
     },
+    /// What another call with an `Idempotency-Key` was answered.
+    Answer {
+        /// The call.
+        call: KeyedCall,
+        /// Its answer.
+        answer: String,
+    },
     /// The deliveries that the `rate` of a queue counts.
     Deliveries {
         /// The queue.
@@ -73,12 +83,13 @@ pub enum Memo {
 pub enum MemoKind {
     Receipts,
     Requests,
+    Answers,
     Deliveries,
 }
 
 impl MemoKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Receipts, Self::Requests, Self::Deliveries];
+    pub const ALL: [Self; 4] = [Self::Receipts, Self::Requests, Self::Answers, Self::Deliveries];
 }
 
 impl Memo {
@@ -87,6 +98,7 @@ impl Memo {
         match self {
             Self::Receipt { receipt: Receipt { id, claim, .. }, .. } => format!("{id}/{}", claim.as_str()),
             Self::Request { id, .. } => id.clone(),
+            Self::Answer { call, .. } => call.id.clone(),
             Self::Deliveries { queue, .. } => queue.to_string(),
         }
     }
@@ -95,7 +107,18 @@ impl Memo {
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Receipt { until, .. } | Self::Request { until, .. } => Some(*until),
+            Self::Answer { call, .. } => Some(call.until),
             Self::Deliveries { .. } => None,
+        }
+    }
+
+    /// Returns its kind.
+    pub fn kind(&self) -> MemoKind {
+        match self {
+            Self::Receipt { .. } => MemoKind::Receipts,
+            Self::Request { .. } => MemoKind::Requests,
+            Self::Answer { .. } => MemoKind::Answers,
+            Self::Deliveries { .. } => MemoKind::Deliveries,
         }
     }
 }
@@ -122,8 +145,8 @@ pub trait Transfer: Send + Sync {
     /// Stores keys of another store, whether or not their jobs are here. What is there already stays.
     async fn import_keys(&self, keys: Vec<HeldKey>) -> Vec<Result<Imported>>;
 
-    /// Returns everything of a kind that is remembered, in an order of the store's own, what comes after `after`; nothing only
-    /// where there is no more.
+    /// Returns everything of a kind that is remembered, in an order of the store's own, what comes after `after`: up to `limit`, fewer
+    /// where they are long, and nothing only where there is no more.
     async fn export_memos(&self, kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
 
     /// Remembers what another store did. What is there already stays.

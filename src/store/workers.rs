@@ -11,7 +11,8 @@
 //! one transaction needs no second check.
 //!
 //! A delivery is a sign of life as well: a worker that has just reserved a job does not lose it, although its
-//! last heartbeat may have been long ago, when it was idle.
+//! last heartbeat may have been long ago, when it was idle. So is an extend, which leaves its time in the job that it writes anyway
+//! (`extended_at`), and is read there only of workers without a heartbeat for their timeout.
 
 use std::collections::HashMap;
 
@@ -77,6 +78,8 @@ impl Holdings {
 pub struct TimedOut {
     /// [`Operation::Abandon`] for the jobs that they hold, up to the limit. Where there are some, there may be more.
     pub changes: Vec<Change>,
+    /// The workers that hold these jobs, and those that hold none any more.
+    pub workers: Vec<WorkerName>,
     /// Milliseconds until the next worker times out, unless its heartbeat comes before.
     pub next_in_ms: Option<u64>,
 }
@@ -113,6 +116,8 @@ pub trait Workers: Send + Sync {
 pub(super) struct Suspect {
     pub name: WorkerName,
     pub timeout_ms: u64,
+    /// When it last extended something that it still holds, where not all of that was read.
+    pub extended_at: Option<Timestamp>,
 }
 
 /// A job that such a worker holds.
@@ -122,6 +127,7 @@ pub(super) struct Holding {
     pub claim: Claim,
     pub rev: i64,
     pub started_at: Timestamp,
+    pub extended_at: Option<Timestamp>,
 }
 
 /// What follows from what timed-out workers hold.
@@ -129,6 +135,8 @@ pub(super) struct Holding {
 pub(super) struct TimeoutDecision {
     /// What is to be taken back.
     pub changes: Vec<Change>,
+    /// Who held it, and who is idle.
+    pub workers: Vec<WorkerName>,
     /// They hold nothing, and need not be checked again.
     pub idle: Vec<WorkerName>,
     /// They reserved a job lately, and time out only at this moment.
@@ -144,13 +152,22 @@ impl TimeoutDecision {
             by_worker.entry(holding.worker.clone()).or_default().push(holding);
         }
         let mut decision = Self::default();
-        for Suspect { name, timeout_ms } in suspects {
+        for Suspect { name, timeout_ms, extended_at } in suspects {
             let held = by_worker.remove(name).unwrap_or_default();
-            let times_out_at = held.first().map(|latest| latest.started_at.plus_ms(*timeout_ms));
+            let extended_at = held.iter().filter_map(|held| held.extended_at).max().max(*extended_at);
+            let times_out_at = held.first().map(|latest| {
+                extended_at.map_or(latest.started_at, |at| at.max(latest.started_at)).plus_ms(*timeout_ms)
+            });
             match times_out_at {
                 Some(at) if at > now => decision.later.push((name.clone(), at)),
-                Some(_) => decision.changes.extend(held.into_iter().map(abandon)),
-                None if complete => decision.idle.push(name.clone()),
+                Some(_) => {
+                    decision.changes.extend(held.into_iter().map(abandon));
+                    decision.workers.push(name.clone());
+                }
+                None if complete => {
+                    decision.idle.push(name.clone());
+                    decision.workers.push(name.clone());
+                }
                 None => {}
             }
         }
@@ -179,13 +196,17 @@ mod tests {
 
     fn held(worker: &str, started_at: i64) -> Holding {
         let (worker, id) = (worker.parse().unwrap(), format!("{worker}-{started_at}").parse().unwrap());
-        Holding { worker, id, claim: Claim::random(), rev: 7, started_at: at(started_at) }
+        Holding { worker, id, claim: Claim::random(), rev: 7, started_at: at(started_at), extended_at: None }
     }
 
     #[test]
     fn a_worker_that_reserved_a_job_lately_has_not_timed_out() {
-        let suspect = |name: &str| Suspect { name: name.parse().unwrap(), timeout_ms: 100 };
-        let workers = [suspect("gone"), suspect("back"), suspect("idle")];
+        let suspect = |name: &str, extended_at: Option<i64>| Suspect {
+            name: name.parse().unwrap(),
+            timeout_ms: 100,
+            extended_at: extended_at.map(at),
+        };
+        let workers = [suspect("gone", Some(899)), suspect("back", None), suspect("idle", None)];
         let jobs = || vec![held("gone", 900), held("gone", 100), held("back", 950), held("back", 10)];
         let decision = TimeoutDecision::of(&workers, jobs(), true, at(1000));
         let taken: Vec<&str> = decision.changes.iter().map(|change| change.id.as_str()).collect();
@@ -194,6 +215,12 @@ mod tests {
         assert_eq!(decision.idle, ["idle".parse().unwrap()]);
         assert_eq!(decision.next_in_ms(at(1000), 3, Some(70)), Some(50));
         assert_eq!(decision.next_in_ms(at(1000), WORKERS_PER_CHECK, Some(70)), Some(0));
+        let decision = TimeoutDecision::of(&[suspect("gone", Some(901))], jobs(), true, at(1000));
+        assert!(decision.changes.is_empty() && decision.later == [("gone".parse().unwrap(), at(1001))]);
+        let mut extended = jobs();
+        extended[1].extended_at = Some(at(902));
+        let decision = TimeoutDecision::of(&[suspect("gone", None)], extended, true, at(1000));
+        assert!(decision.changes.is_empty() && decision.later == [("gone".parse().unwrap(), at(1002))]);
         // Where not all was read, no worker is known to hold nothing.
         assert!(TimeoutDecision::of(&workers, jobs(), false, at(1000)).idle.is_empty());
     }

@@ -29,8 +29,8 @@ impl Digest {
 
     /// Adds a key.
     pub fn add_key(&mut self, key: &HeldKey) {
-        let HeldKey { queue, key, job, digest, until, run_at } = key;
-        self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at))).as_slice());
+        let HeldKey { queue, key, job, digest, until, run_at, lasts } = key;
+        self.add(Sha256::digest(text(&(queue, key, job, digest, until, run_at, lasts))).as_slice());
     }
 
     /// Adds what is remembered.
@@ -87,11 +87,20 @@ fn text(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::record::KeyUntil;
 
     fn key(name: &str) -> HeldKey {
         let (queue, job) = ("q".parse().unwrap(), "j".parse().unwrap());
         let (until, run_at) = (crate::job::Timestamp::default(), crate::job::Timestamp::default());
-        HeldKey { queue, key: name.parse().unwrap(), job, digest: [7; 32], until, run_at }
+        HeldKey {
+            queue,
+            key: name.parse().unwrap(),
+            job,
+            digest: [7; 32],
+            until,
+            run_at,
+            lasts: KeyUntil::Finished,
+        }
     }
 
     #[test]
@@ -100,7 +109,7 @@ mod tests {
         let spec = crate::job::JobSpec::new(payload("1.0"));
         let (id, queue) = ("j".parse().unwrap(), "q".parse().unwrap());
         let job = crate::job::NewJob::new(id, queue, spec, Default::default()).into_job();
-        let other = Job { payload: payload("1.00"), result: Some(payload("null")), ..job.clone() };
+        let other = Job { payload: payload("1.00").into(), result: Some(payload("null")), ..job.clone() };
         assert_eq!(differences(&job, &other), ["payload", "result"]);
         let mut written = job.clone();
         (written.meta.rev, written.meta.group) = (7, Some("g".parse().unwrap()));

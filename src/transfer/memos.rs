@@ -1,4 +1,4 @@
-//! What is remembered for a while: receipts, requests with an `Idempotency-Key`, and what rates have delivered. Much of it is
+//! What is remembered for a while: receipts, calls with an `Idempotency-Key`, and what rates have delivered. Much of it is
 //! forgotten by itself, also during the copy: what is about to be is no difference.
 
 use std::collections::HashMap;
@@ -32,19 +32,28 @@ fn is_fading(memo: &Memo, from: Timestamp) -> bool {
 pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let from = now(source, target)?;
     for kind in MemoKind::ALL {
-        let mut there: HashMap<String, Memo> = HashMap::new();
-        each(target, kind, |memo| drop(there.insert(memo.id(), memo))).await?;
+        let mut there: HashMap<String, (Digest, bool)> = HashMap::new();
+        let digest = |memo: &Memo| {
+            let mut digest = Digest::default();
+            digest.add_memo(memo);
+            digest
+        };
+        each(target, kind, |memo| {
+            there.insert(memo.id(), (digest(&memo), is_fading(&memo, from)));
+        })
+        .await?;
         if there.is_empty() {
             continue;
         }
         let mut other = None;
         each(source, kind, |memo| {
-            if there.remove(&memo.id()).is_some_and(|there| there != memo) && !is_fading(&memo, from) {
+            let differs = there.remove(&memo.id()).is_some_and(|(there, _)| there != digest(&memo));
+            if differs && !is_fading(&memo, from) {
                 other = Some(memo.id());
             }
         })
         .await?;
-        let own = there.values().find(|memo| !is_fading(memo, from)).map(Memo::id);
+        let own = there.into_iter().find(|(_, (_, is_fading))| !is_fading).map(|(id, _)| id);
         if let Some(id) = other.or(own) {
             bail!(
                 "conflict: what the target remembers of {id} ({kind:?}) differs from the source; nothing was written. \

@@ -7,9 +7,9 @@
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
-//! and their last runs; also what lives for minutes: receipts and reserves with an `Idempotency-Key`, so that their retries are answered as before, and the deliveries
-//! that a `rate` counts. Not copied is what other calls with an `Idempotency-Key` were answered: their retry is a new call. Nor are workers: each is known again after its next heartbeat, and until then keeps its jobs for their
-//! leases.
+//! and their last runs; also what lives for a while: receipts, reserves with an `Idempotency-Key` and what other calls with one were
+//! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are workers: each is known again
+//! after its next heartbeat, and until then keeps its jobs for their leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
 //! whose `purge_at` has passed is no difference.
@@ -112,7 +112,9 @@ async fn check(source: &dyn Store, target: &dyn Store, progress: &mut Progress) 
         let originals = with_retries(async || source.get(&ids).await).await?;
         for (there, original) in page.iter().zip(&originals) {
             match original {
-                Some(Err((id, why))) => bail!("the job {id} of the source cannot be read: {why}"),
+                Some(Err(spoiled)) => {
+                    bail!("the job {} of the source cannot be read: {}", spoiled.id, spoiled.why)
+                }
                 Some(Ok(original)) if same(there, original) => {}
                 Some(Ok(original)) => bail!(conflict_message(original, there)),
                 None if may_be_purged(there, now(source, target)?) => {}

@@ -14,7 +14,8 @@ async fn walk(server: &Server, key: &str, path: &str, field: &str) -> (Vec<Strin
         assert_eq!(status, 200, "{page}");
         let items = page[field].as_array().unwrap();
         assert_eq!(items.len(), 1, "a page that is not full has no cursor: {page}");
-        names.extend(items.iter().map(|item| item["name"].as_str().unwrap().to_owned()));
+        let name = |item: &Value| item["name"].as_str().or(item["queue"].as_str()).unwrap().to_owned();
+        names.extend(items.iter().map(name));
         let Some(cursor) = page["cursor"].as_str() else { return (names, cursors) };
         cursors.push(String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).unwrap()).unwrap());
         query = format!("?limit=1&cursor={cursor}");
@@ -86,12 +87,12 @@ pub async fn who_may_not_read_is_shown_no_content(place: &Place) {
     ok(&put(&server, ADMIN, "/v1/queues/q", json!({"dead_letter": "secret"})).await);
     for call in ["pause", "resume"] {
         let (status, answer) = post(&server, &operator, &format!("/v1/queues/q/{call}"), json!({})).await;
-        assert_eq!((status, keys_of(&answer)), (200, vec!["name", "version"]), "{answer}");
+        assert_eq!((status, keys_of(&answer)), (200, vec!["queue", "version"]), "{answer}");
     }
     for method in [Method::PATCH, Method::PUT] {
         let body = Some(json!({"lease_ms": 1000}));
         let (status, answer) = call_with(&server, Some(&operator), method, "/v1/queues/q", &[], body).await;
-        assert_eq!((status, keys_of(&answer)), (200, vec!["name", "version"]), "{answer}");
+        assert_eq!((status, keys_of(&answer)), (200, vec!["queue", "version"]), "{answer}");
     }
 
     let (status, answer) = put(&server, &operator, "/v1/semaphores/s", json!({"capacity": 1})).await;

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::support::*;
 use crate::common::own_mongod::OwnMongod;
-use crate::common::server::{SHIPPED_DEADLINE, until_looked};
+use crate::common::server::{SHIPPED_DEADLINE, metric, until_looked};
 
 /// A push whose head has been judged, and whose body has begun.
 struct Begun {
@@ -170,4 +170,23 @@ async fn nobody_is_let_in_before_the_keys_are_known() {
     assert!([401, 503].contains(&status), "{status} {answer}");
     refused(&server.get("/v1/queues").await, 401, "unauthorized");
     assert_eq!(get(&server, &first, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
+}
+
+/// Who waits for a job to finish is judged again, like who waits for jobs.
+pub async fn a_wait_for_a_result_ends_with_its_key(place: &Place) {
+    let server = locked_with(place, &[("TAILBACK_AUTH__OPEN", "[metrics]")]).await;
+    let (id, key) = make(&server, json!({"name": "a", "scopes": ["read"]})).await;
+    let job = push(&server, ADMIN, "q", json!({"payload": 1})).await;
+    let url = format!("{}/v1/jobs/{job}?wait_ms=55000", server.base);
+    let request = server.http.get(url).bearer_auth(&key);
+    let waiter = tokio::spawn(async move {
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    });
+    let read = "tailback_store_call_seconds_count{call=\"get\"}";
+    until("it waits", || async { metric(&server, read).await > 0.0 }).await;
+    let since = Instant::now();
+    ok(&delete(&server, ADMIN, &format!("/v1/keys/{id}")).await);
+    refused(&waiter.await.unwrap(), 401, "unauthorized");
+    assert!(since.elapsed() < Duration::from_secs(40));
 }

@@ -58,6 +58,54 @@ pub async fn settles_lead_to_the_queues_of_the_key_only(place: &Place) {
     assert_eq!(get(&server, ADMIN, "/v1/queues/other/jobs").await.1["jobs"], json!([]));
 }
 
+/// A key that may not take what is next is refused before anything happens.
+pub async fn the_next_jobs_are_of_the_queues_of_the_key(place: &Place) {
+    let server = locked(place).await;
+    let (mail, other) = (&["mail.*"], &["other"]);
+    let (mine, theirs) =
+        (key_for(&server, &["consume"], mail).await, key_for(&server, &["consume"], other).await);
+    for n in 0..4 {
+        push(&server, ADMIN, "mail.in", json!({"payload": n})).await;
+    }
+    push(&server, ADMIN, "other", json!({"payload": 1})).await;
+    let job = reserve(&server, &mine, "mail.in", 1).await.remove(0);
+    let item = json!({"id": job["id"], "reservation": job["reservation"]});
+    for next in
+        [json!({"queues": ["other"]}), json!({"queues": ["mail.in", "other"]}), json!({"worker": "w"})]
+    {
+        let body = json!({ "next": next });
+        forbidden(&settle(&server, &mine, &job, "commit", body.clone()).await);
+        forbidden(&settle(&server, &mine, &job, "rollback", body).await);
+        forbidden(&post(&server, &mine, "/v1/settle", json!({"commit": [item], "next": next})).await);
+    }
+    // Who was handed the token may settle the job, and not take from its queue.
+    for call in ["commit", "rollback"] {
+        forbidden(&settle(&server, &theirs, &job, call, json!({"next": {}})).await);
+    }
+    forbidden(&post(&server, &theirs, "/v1/settle", json!({"commit": [item], "next": {}})).await);
+    assert_eq!(
+        get(&server, ADMIN, &format!("/v1/jobs/{}", job["id"].as_str().unwrap())).await.1["state"],
+        "reserved"
+    );
+    let (status, answer) = settle(
+        &server,
+        &theirs,
+        &job,
+        "rollback",
+        json!({"delay_ms": 3_600_000,
+        "next": {"queues": ["*"], "count": 9}}),
+    )
+    .await;
+    assert_eq!((status, &answer["next"]["jobs"][0]["queue"]), (200, &json!("other")), "{answer}");
+    assert_eq!(answer["next"]["jobs"].as_array().unwrap().len(), 1, "{answer}");
+    // Its repeat by another key is shown nothing that this one does not reach.
+    let (status, answer) = settle(&server, &mine, &job, "rollback", json!({"next": {}})).await;
+    assert_eq!((status, &answer["next"]), (200, &json!({"jobs": []})), "{answer}");
+    let job = reserve(&server, &mine, "mail.in", 1).await.remove(0);
+    let (status, answer) = settle(&server, &mine, &job, "commit", json!({"next": {"count": 9}})).await;
+    assert_eq!((status, answer["next"]["jobs"].as_array().unwrap().len()), (200, 2), "{answer}");
+}
+
 pub async fn patterns_and_lists_are_the_keys(place: &Place) {
     let server = locked(place).await;
     for queue in ["a.one", "a.two", "b"] {
@@ -65,7 +113,7 @@ pub async fn patterns_and_lists_are_the_keys(place: &Place) {
     }
     let key = key_for(&server, &["consume", "read"], &["a.*"]).await;
     let (status, list) = get(&server, &key, "/v1/queues").await;
-    let names: Vec<&Value> = list["queues"].as_array().unwrap().iter().map(|queue| &queue["name"]).collect();
+    let names: Vec<&Value> = list["queues"].as_array().unwrap().iter().map(|queue| &queue["queue"]).collect();
     assert_eq!((status, names), (200, vec![&json!("a.one"), &json!("a.two")]));
     for queues in [json!(["b"]), json!(["b.*"]), json!(["a.one", "b"])] {
         forbidden(&post(&server, &key, "/v1/reserve", json!({"queues": queues})).await);
@@ -272,4 +320,48 @@ pub async fn a_replay_pushes_what_the_key_may_push(place: &Place) {
     let copy = reserve(&server, ADMIN, "a", 1).await.remove(0);
     assert_eq!(copy["semaphores"], json!(["a.s"]));
     assert_eq!(replay(ADMIN).await, (200, json!({"affected": 2})));
+}
+
+pub async fn a_push_to_several_queues_needs_each_of_them(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["push"], &["a.*"]).await;
+    let jobs = |second: &str| json!([{"queue": "a.x", "payload": 1}, {"queue": second, "payload": 2}]);
+    let refused = post(&server, &key, "/v1/jobs", json!({"jobs": jobs("b")})).await;
+    forbidden(&refused);
+    assert_eq!(refused.1["pointer"], "/jobs/1", "{}", refused.1);
+    assert_eq!(get(&server, ADMIN, "/v1/queues/a.x/jobs").await.1["jobs"], json!([]));
+    let (status, each) = post(&server, &key, "/v1/jobs", json!({"jobs": jobs("b"), "atomic": false})).await;
+    assert_eq!(
+        (status, &each["results"][0]["status"], &each["results"][1]["status"]),
+        (200, &json!(201), &json!(403))
+    );
+    ok(&post(&server, &key, "/v1/jobs", json!({"jobs": jobs("a.y")})).await);
+}
+
+pub async fn one_job_elsewhere_is_not_touched(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["read", "operate", "push"], &["a"]).await;
+    let theirs = push(&server, ADMIN, "b", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    for verb in ["retry", "redrive", "replay"] {
+        let answer = post(&server, &key, &format!("/v1/jobs/{theirs}/{verb}"), json!({})).await;
+        super::support::refused(&answer, 404, "unknown-job");
+    }
+    let answer = get(&server, &key, &format!("/v1/jobs/{theirs}?wait_ms=60000")).await;
+    super::support::refused(&answer, 404, "unknown-job");
+    assert_eq!(get(&server, ADMIN, &format!("/v1/jobs/{theirs}")).await.1["state"], "scheduled");
+    // Queues of others are not deleted by a prefix that matches them.
+    let operator = key_for(&server, &["operate"], &["b.mine*"]).await;
+    for queue in ["b.mine", "b.theirs"] {
+        ok(&put(&server, ADMIN, &format!("/v1/queues/{queue}"), json!({"lease_ms": 1000})).await);
+    }
+    let (status, swept) = delete(&server, &operator, "/v1/queues?prefix=b&confirm=b").await;
+    assert_eq!((status, &swept["deleted"]), (200, &json!(1)), "{swept}");
+    let (_, left) = get(&server, ADMIN, "/v1/queues?prefix=b.").await;
+    assert_eq!(left["queues"].as_array().unwrap().len(), 1);
+    // Batches of others are not listed.
+    let pusher = key_for(&server, &["push", "read"], &["a"]).await;
+    ok(&post(&server, ADMIN, "/v1/batches", json!({"sealed": false})).await);
+    assert_eq!(get(&server, &pusher, "/v1/batches").await.1, json!({"batches": []}));
+    ok(&post(&server, &pusher, "/v1/batches", json!({"sealed": false})).await);
+    assert_eq!(get(&server, &pusher, "/v1/batches").await.1["batches"].as_array().unwrap().len(), 1);
 }

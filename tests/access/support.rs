@@ -3,6 +3,7 @@
 pub use reqwest::Method;
 pub use serde_json::{Value, json};
 
+use crate::common::contract;
 pub use crate::common::server::{Place, Server, until};
 
 /// The admin key of the servers of these cases.
@@ -29,7 +30,7 @@ pub async fn call_with(
     headers: &[(&str, &str)],
     body: Option<Value>,
 ) -> (u16, Value) {
-    let mut request = server.http.request(method, format!("{}{path}", server.base));
+    let mut request = server.http.request(method.clone(), format!("{}{path}", server.base));
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
@@ -40,8 +41,10 @@ pub async fn call_with(
         request = request.json(&body);
     }
     let response = request.send().await.unwrap();
-    let status = response.status().as_u16();
-    (status, serde_json::from_str(&response.text().await.unwrap()).unwrap_or(Value::Null))
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    contract::check(method.as_str(), path, status, &headers, &text);
+    (status, serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
 pub async fn get(server: &Server, key: &str, path: &str) -> (u16, Value) {

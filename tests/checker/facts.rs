@@ -181,12 +181,20 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + u
     value[name].as_array().into_iter().flatten()
 }
 
+/// What tells a call that hands out jobs from others than its repeats: its key or, of a settle that takes the next jobs, the first token.
+fn key_of(call: &Call) -> Option<&str> {
+    let items = ["commit", "rollback", "move"].into_iter().flat_map(|name| list(&call.body, name));
+    let tokens = std::iter::once(&call.body).chain(items).filter_map(|item| item["reservation"].as_str());
+    let of_next = || call.body["next"].is_object().then(|| tokens.into_iter().next()).flatten();
+    call.key.as_deref().or_else(of_next)
+}
+
 impl<'a> Facts<'a> {
     pub fn new(history: &'a History, scan: &'a Scan) -> Self {
         let mut facts = Self::default();
         let mut first_of_key: HashMap<&str, u64> = HashMap::new();
         for call in &history.calls {
-            if let Some(key) = &call.key {
+            if let Some(key) = key_of(call) {
                 first_of_key.entry(key).or_insert(call.invoked_us);
             }
         }
@@ -203,6 +211,9 @@ impl<'a> Facts<'a> {
             Outcome::Refused { .. } => Fate::Refused,
             Outcome::Unknown { .. } => Fate::Unknown,
         };
+        for job in whole.answer().into_iter().flat_map(|answer| list(&answer["next"], "jobs")) {
+            self.add_delivery(n, call, job, first_of_key);
+        }
         match call.verb {
             Verb::Push => self.add_push(n, 0, call, &call.target, &call.body, whole, Origin::Push),
             Verb::PushMany => {
@@ -279,7 +290,8 @@ impl<'a> Facts<'a> {
     }
 
     fn add_delivery(&mut self, n: usize, call: &'a Call, job: &'a Value, first_of_key: &HashMap<&str, u64>) {
-        let key = call.key.as_deref();
+        let key = key_of(call);
+        let ask = if call.body["next"].is_object() { &call.body["next"] } else { &call.body };
         self.deliveries.push(Delivery {
             call: n,
             id: text(job, "id"),
@@ -288,8 +300,8 @@ impl<'a> Facts<'a> {
             from: key.and_then(|key| first_of_key.get(key).copied()).unwrap_or(call.invoked_us),
             to: call.completed_us,
             key,
-            lease_us: call.body["lease_ms"].as_u64().unwrap_or(0) * 1000,
-            worker: call.body["worker"].as_str(),
+            lease_us: ask["lease_ms"].as_u64().unwrap_or(0) * 1000,
+            worker: ask["worker"].as_str(),
         });
     }
 

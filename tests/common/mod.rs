@@ -1,6 +1,7 @@
 //! What the black-box tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod contract;
 pub mod fail_point;
 pub mod fleet;
 pub mod foreign;

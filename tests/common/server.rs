@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::mongod;
+use super::{contract, mongod};
 
 /// How long a test waits for something that must happen, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,6 +46,11 @@ impl Place {
     }
 }
 
+/// Returns the media type of a response.
+pub fn media(headers: &HeaderMap) -> String {
+    headers.get("content-type").map_or("", |value| value.to_str().unwrap()).to_owned()
+}
+
 /// A running server. Dropping it kills it.
 pub struct Server {
     /// Where it serves, without a slash at the end.
@@ -54,6 +59,8 @@ pub struct Server {
     pub child: Child,
     /// A client with connections of its own.
     pub http: reqwest::Client,
+    /// Whether its responses must be as the OpenAPI document says: another build has another document.
+    pub is_current: bool,
 }
 
 impl Server {
@@ -76,7 +83,9 @@ impl Server {
 
     /// The same with another build of the server.
     pub fn launch_binary(binary: Option<&str>, store: &str, environment: &[(&str, &str)]) -> Self {
-        Self::of(command_of(binary, store, environment))
+        let mut server = Self::of(command_of(binary, store, environment));
+        server.is_current = binary.is_none();
+        server
     }
 
     /// The same with a command of one's own, whose standard output is a pipe.
@@ -87,7 +96,7 @@ impl Server {
         let base =
             line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("first line: {line:?}"));
         let base = base.replace("0.0.0.0", "127.0.0.1");
-        Self { base, child, http: client() }
+        Self { base, child, http: client(), is_current: true }
     }
 
     /// Waits until `/readyz` answers 200.
@@ -117,13 +126,16 @@ impl Server {
         path: &str,
         body: Option<Value>,
     ) -> reqwest::Result<(u16, Value)> {
-        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        let mut request = self.http.request(method.clone(), format!("{}{path}", self.base));
         if let Some(body) = body {
             request = request.json(&body);
         }
         let response = request.send().await?;
-        let status = response.status().as_u16();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await?;
+        if self.is_current {
+            contract::check(method.as_str(), path, status, &headers, &text);
+        }
         Ok((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
     }
 

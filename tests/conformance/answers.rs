@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tailback::job::transition::{Operation, Refusal};
 use tailback::job::{Claim, NewJob, Rules};
 use tailback::store::{
-    Applied, BatchChange, BatchDenied, Change, Denied, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
+    Applied, BatchChange, BatchDenied, Change, Denied, Keyed, KeyedCall, Once, PushRefused, Pushed, Recalled,
+    Store,
 };
 
 use super::support::*;
@@ -176,4 +177,60 @@ pub async fn a_batch_is_answered_once(store: &dyn Store) {
     let unknown = change("unknown", BatchChange::Add(new("3").id), of("3", "q")).await;
     assert!(matches!(unknown, Err(BatchDenied::Unknown)), "{unknown:?}");
     assert_eq!(store.recall(&call(store, "unknown", 1)).await.unwrap(), None);
+}
+
+async fn push_together(
+    store: &dyn Store,
+    drafts: Vec<Draft>,
+    rules: &Rules,
+    keyed: Option<Keyed<Vec<Pushed>>>,
+) -> Result<Once<Vec<Pushed>>, Option<PushRefused>> {
+    store.push_all(build(store, drafts), rules, keyed).await.map_err(|denied| match denied {
+        Denied::PushRefused(refused) => Some(refused),
+        _ => None,
+    })
+}
+
+pub async fn jobs_are_stored_together_or_not_at_all(store: &dyn Store) {
+    let rules = rules_of("small", |settings| settings.max_jobs = Some(2));
+    let all = async |drafts| push_together(store, drafts, &rules, None).await;
+    let some = vec![job("small"), job("q").group("g"), job("q").group("g"), job("q").key("k", 60_000)];
+    let stored = vec![Pushed::Created, Pushed::Created, Pushed::Blocked, Pushed::Created];
+    assert_eq!(all(some).await, Ok(Once::Now(stored, None)));
+    let counted = async || {
+        let (small, q) = (counts_of(store, "small").await, counts_of(store, "q").await);
+        (small.ready, q.ready, q.blocked)
+    };
+    assert_eq!(counted().await, (1, 2, 1));
+    // One too many, and one with the key of another.
+    let refused = |index: usize, name: &str| PushRefused { index, queue: queue(name), key_of: None };
+    let full = vec![job("q"), job("small"), job("q").group("h"), job("small")];
+    assert_eq!(all(full).await, Err(Some(refused(3, "small"))));
+    let taken = all(vec![job("q"), job("q").key("k", 60_000).payload("2")]).await;
+    assert!(matches!(taken, Err(Some(PushRefused { index: 1, key_of: Some(_), .. }))), "{taken:?}");
+    assert_eq!(counted().await, (1, 2, 1), "nothing was stored");
+    // A duplicate refuses nobody, and takes no room.
+    let double =
+        all(vec![job("small").key("s", 60_000), job("small").key("s", 60_000), job("q").key("k", 60_000)]);
+    let Ok(Once::Now(told, None)) = double.await else { panic!("it was refused") };
+    assert_eq!(told[0], Pushed::Created);
+    assert!(told[1..].iter().all(|pushed| matches!(pushed, Pushed::Duplicate { .. })), "{told:?}");
+    assert_eq!(counted().await, (2, 2, 1));
+}
+
+pub async fn a_push_of_all_or_none_is_answered_once(store: &dyn Store) {
+    let rules = rules_of("small", |settings| settings.max_jobs = Some(1));
+    let keyed = || Some(push_call(call(store, "a", 1), "first"));
+    let full = push_together(store, vec![job("q"), job("small"), job("small")], &rules, keyed()).await;
+    assert!(matches!(full, Err(Some(PushRefused { index: 2, .. }))), "{full:?}");
+    assert_eq!(store.recall(&call(store, "a", 1)).await.unwrap(), None);
+    let stored = Once::Now(vec![Pushed::Created; 2], Some("first".to_owned()));
+    for told in [stored, before("first"), before("first")] {
+        let drafts = vec![job("q"), job("small")];
+        assert_eq!(push_together(store, drafts, &rules, keyed()).await, Ok(told));
+    }
+    let other = Some(push_call(call(store, "a", 2), "other"));
+    let told = push_together(store, vec![job("q")], &rules, other).await;
+    assert_eq!(told, Ok(Once::Before(Recalled::Different)));
+    assert_eq!((counts_of(store, "q").await.ready, counts_of(store, "small").await.ready), (1, 1));
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use futures::future::join_all;
 use tailback::job::batch::Endings;
+use tailback::job::record::KeyConflict;
 use tailback::job::settings::Defaults;
 use tailback::job::transition::{Operation, Outcome};
 use tailback::job::{
@@ -22,7 +23,7 @@ const CALLBACK: &str = r#"{"n":1.0,"big":123456789012345678901234567890}"#;
 fn batch(store: &dyn Store, sealed: bool) -> Batch {
     let now = store.now().unwrap();
     let spec = JobSpec {
-        headers: [("trace".to_owned(), "t".to_owned())].into(),
+        headers: [("trace".to_owned(), payload("\"t\""))].into(),
         priority: 7,
         max_attempts: Some(2),
         ..JobSpec::new(payload(CALLBACK))
@@ -95,9 +96,9 @@ pub async fn a_batch_counts_its_jobs_and_calls_back(store: &dyn Store) {
         assert_eq!(counted(store, &made.id).await, (0, 1, 1, 1));
         assert!(see_batch(store, &made.id).await.finished_at.is_some());
         let called = callback(store).await;
-        assert_eq!((&called.meta.id, &called.payload), (&made.callback, &payload(CALLBACK)));
+        assert_eq!((&called.meta.id, &called.payload), (&made.callback, &content(CALLBACK)));
         assert_eq!((called.meta.priority, called.meta.max_attempts, &called.meta.batch), (7, Some(2), &None));
-        let header = |name: &str| called.headers[name].clone();
+        let header = |name: &str| called.headers[name].as_str().trim_matches('"').to_owned();
         assert_eq!((header("trace"), header("batch-id")), ("t".into(), made.id.to_string()));
         assert_eq!(
             (header("batch-done"), header("batch-dead"), header("batch-cancelled")),
@@ -225,6 +226,22 @@ pub async fn a_batch_of_duplicates_is_denied(store: &dyn Store) {
     assert_eq!(counts_of(store, "after").await.ready, 0, "it has called back");
 }
 
+pub async fn a_batch_that_only_replaces_is_denied(store: &dyn Store) {
+    let replaces =
+        |text: &str| job("a").payload(text).key("k", 60_000).conflict(KeyConflict::Replace).delay(50_000);
+    let first = push_one(store, replaces("1")).await;
+    let batch = batch(store, true);
+    let twice = of(store, &batch.id, vec![replaces("2"), replaces("3")]);
+    let denied = store.create_batch(batch.clone(), twice, &Rules::default()).await;
+    assert!(matches!(&denied, Err(BatchDenied::OnlyDuplicates(id)) if *id == first), "{denied:?}");
+    assert_eq!(store.batch(&batch.id).await.unwrap(), None);
+    assert_eq!(counts_of(store, "after").await.ready, 0, "it has called back");
+    assert_eq!(text_of(&see(store, &first).await), "1");
+    let made = create(store, vec![replaces("2"), job("b")], &Rules::default()).await;
+    assert_eq!(made.pending, 1);
+    assert_eq!(text_of(&see(store, &first).await), "2");
+}
+
 pub async fn a_job_under_way_is_pending(store: &dyn Store) {
     let stage = Stage::new(queue("b"));
     let made = create(store, vec![job("a").then(vec![stage])], &Rules::default()).await;
@@ -284,7 +301,7 @@ pub async fn what_is_taken_away_counts_as_cancelled(store: &dyn Store) {
     let last = apply(store, change(&purged.meta.id, purge)).await.unwrap();
     assert!(last.callback.is_some());
     assert_eq!(counted(store, &made.id).await, (0, 0, 0, 5));
-    assert_eq!(callback(store).await.headers["batch-cancelled"], "5");
+    assert_eq!(callback(store).await.headers["batch-cancelled"], payload("\"5\""));
 }
 
 /// Many settle the jobs of one batch at once, each of them twice.
@@ -306,7 +323,10 @@ pub async fn many_that_end_at_once_call_back_once(store: &dyn Store) {
     assert_eq!(counted(store, &made.id).await, (0, 96, 24, 0));
     assert_eq!(results(store, &made.id).await.len(), 120);
     let called = callback(store).await;
-    assert_eq!((called.headers["batch-done"].as_str(), called.headers["batch-dead"].as_str()), ("96", "24"));
+    assert_eq!(
+        (called.headers["batch-done"].as_str(), called.headers["batch-dead"].as_str()),
+        ("\"96\"", "\"24\"")
+    );
     assert_eq!(counts_of(store, "a").await.dead, 24);
 }
 
@@ -338,7 +358,7 @@ pub async fn adding_and_ending_at_once_add_up(store: &dyn Store) {
     }
     let jobs = 40 + if added { 5 } else { 0 };
     assert_eq!(counted(store, &open.id).await, (0, jobs, 0, 0));
-    assert_eq!(callback(store).await.headers["batch-done"], jobs.to_string());
+    assert_eq!(callback(store).await.headers["batch-done"], payload(&format!("\"{jobs}\"")));
 }
 
 pub async fn a_finished_batch_is_forgotten_after_its_time(store: &dyn Store) {
@@ -408,4 +428,23 @@ pub async fn a_batch_comes_over_as_it_is(store: &dyn Store) {
     let behind = store.export_batches(Some(&made.id), 9).await.unwrap();
     assert_eq!(behind, [copy]);
     assert_eq!(state_of(store, &take(store, "a").await.meta.id).await, Some(State::Reserved));
+}
+
+pub async fn batches_are_listed_by_id(store: &dyn Store) {
+    assert!(store.batches(None, 10).await.unwrap().is_empty());
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        let new = batch(store, false);
+        made.push(new.id.clone());
+        store.create_batch(new, Vec::new(), &Rules::default()).await.unwrap();
+    }
+    let listed = async |after: Option<&BatchId>, limit| -> Vec<BatchId> {
+        store.batches(after, limit).await.unwrap().into_iter().map(|batch| batch.id).collect()
+    };
+    assert_eq!(listed(None, 10).await, made);
+    assert_eq!(listed(None, 2).await, made[..2]);
+    assert_eq!(listed(Some(&made[1]), 2).await, made[2..4]);
+    assert!(listed(Some(&made[4]), 2).await.is_empty());
+    let first = store.batch(&made[0]).await.unwrap().unwrap();
+    assert_eq!(store.batches(None, 1).await.unwrap(), [first]);
 }

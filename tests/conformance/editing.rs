@@ -1,19 +1,13 @@
 //! What people do to jobs: edit, cancel, purge.
 
-use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::transition::{Edit, Operation, Outcome, Refusal};
 use tailback::job::{JobId, Rules, State, Timestamp, Visible};
 use tailback::store::{Change, Store};
 
 use super::support::*;
 
 fn edit(id: &JobId, priority: Option<i32>, run_at: Option<Timestamp>, text: Option<&str>) -> Change {
-    let operation = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority,
-        run_at,
-        payload: text.map(payload),
-    };
-    change(id, operation)
+    change(id, edit_of(Edit { priority, run_at, payload: text.map(content), ..Edit::default() }))
 }
 
 /// One job in each state that can be had.
@@ -41,7 +35,7 @@ pub async fn an_edit_changes_what_it_names(store: &dyn Store) {
     apply(store, edit(&id, Some(-7), None, None)).await.unwrap();
     apply(store, edit(&id, None, None, Some("[1.0]"))).await.unwrap();
     let after = see(store, &id).await;
-    assert_eq!((after.meta.priority, &after.payload), (-7, &payload("[1.0]")));
+    assert_eq!((after.meta.priority, &after.payload), (-7, &content("[1.0]")));
     assert_eq!((after.meta.run_at, &after.headers), (before.meta.run_at, &before.headers));
 }
 
@@ -136,13 +130,15 @@ pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
 }
 
 pub async fn a_job_that_has_left_its_queue_is_unknown(store: &dyn Store) {
-    let (priority, run_at, payload) = (Some(7), None, None);
+    let edit = Edit { priority: Some(7), ..Edit::default() };
     let operations = |name: &str| {
         let within = || tailback::job::Reach::one(&queue(name));
         [
             Operation::Redrive { within: within(), home: tailback::job::Reach::default() },
-            Operation::Edit { within: within(), priority, run_at, payload: payload.clone() },
+            Operation::Edit { within: within(), edit: Box::new(edit.clone()) },
             Operation::Purge { within: within(), state: Visible::Ready },
+            Operation::CancelUnheld { within: within() },
+            Operation::Retry { within: within() },
             Operation::Cancel { within: within(), force: true },
         ]
     };
@@ -154,7 +150,63 @@ pub async fn a_job_that_has_left_its_queue_is_unknown(store: &dyn Store) {
         assert_eq!(refused, Err(Refusal::Unknown));
     }
     assert_eq!(see(store, &taken.meta.id).await, before);
-    let [_, edit, purge, _] = operations("elsewhere");
+    let [_, edit, purge, ..] = operations("elsewhere");
     apply(store, change(&taken.meta.id, edit)).await.unwrap();
     assert_eq!(outcome(store, change(&taken.meta.id, purge), &Rules::default()).await, Outcome::Removed);
+}
+
+fn everywhere() -> tailback::job::Reach {
+    tailback::job::Reach::default()
+}
+
+pub async fn a_retry_makes_a_job_ready_where_it_is(store: &dyn Store) {
+    let retry = |id: &JobId| change(id, Operation::Retry { within: everywhere() });
+    for (id, state) in one_of_each(store).await {
+        let before = see(store, &id).await;
+        let retried = apply(store, retry(&id)).await;
+        if !matches!(state, Visible::Ready | Visible::Scheduled | Visible::Dead) {
+            assert_eq!(retried, Err(Refusal::Conflict { state }), "{state:?}");
+            continue;
+        }
+        assert!(matches!(retried.unwrap().outcome, Outcome::Returned { blocked: false, .. }));
+        let now = see(store, &id).await.meta;
+        assert_eq!((now.state, now.attempts, now.finished_at), (State::Ready, 0, None), "{state:?}");
+        assert!(now.run_at <= store.now().unwrap());
+        assert_eq!((&now.queue, now.errors.len()), (&before.meta.queue, before.meta.errors.len()));
+        if state == Visible::Ready {
+            assert_eq!(now.run_at, before.meta.run_at, "it keeps its place");
+        }
+    }
+    // What has expired is not tried again.
+    let id = push_one(store, job("late").delay(600_000).expires(1)).await;
+    let expires_at = see(store, &id).await.meta.expires_at.unwrap();
+    until_past(store, expires_at).await;
+    assert_eq!(apply(store, retry(&id)).await, Err(Refusal::Conflict { state: Visible::Scheduled }));
+    assert_eq!(apply(store, retry(&self::id("nobody"))).await, Err(Refusal::Unknown));
+}
+
+pub async fn a_retry_keeps_the_line_of_a_group(store: &dyn Store) {
+    let taken = push_and_take(store, job("q").group("g").max_attempts(1)).await;
+    let next = push(store, vec![job("q").group("g")]).await;
+    assert_eq!(next, [tailback::store::Pushed::Blocked]);
+    apply(store, rollback(&taken, Some(0))).await.unwrap();
+    assert!(claim(store, ask("q", 9)).await.is_empty(), "the dead one holds its group");
+    apply(store, change(&taken.meta.id, Operation::Retry { within: everywhere() })).await.unwrap();
+    let again = claim(store, ask("q", 9)).await;
+    assert_eq!(ids(&again), [taken.meta.id]);
+    apply(store, commit(&again[0])).await.unwrap();
+    assert_eq!(claim(store, ask("q", 9)).await.len(), 1);
+}
+
+pub async fn what_nobody_holds_is_cancelled_and_nothing_else(store: &dyn Store) {
+    for (id, state) in one_of_each(store).await {
+        let cancelled = apply(store, change(&id, Operation::CancelUnheld { within: everywhere() })).await;
+        match state {
+            Visible::Reserved => {
+                assert_eq!(cancelled, Err(Refusal::Conflict { state }));
+                assert!(!see(store, &id).await.meta.cancel_requested);
+            }
+            _ => assert_eq!(cancelled.unwrap().outcome, Outcome::Removed, "{state:?}"),
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use tailback::job::backoff::BackoffKind;
 use tailback::job::record::TrailReason;
-use tailback::job::transition::{Operation, Outcome, Refusal};
-use tailback::job::{Backoff, JobId, QueueSettings, Rules, State, Visible};
+use tailback::job::transition::{Back, Edit, Fate, Loss, Operation, Outcome, Refusal};
+use tailback::job::{Backoff, JobId, QueueSettings, Rules, State, Visible, When};
 use tailback::store::{ClaimAsk, Store};
 
 use super::support::*;
@@ -26,12 +26,7 @@ async fn waits_ms(store: &dyn Store, rules: &Rules, delay_ms: Option<u64>) -> u6
 
 /// Makes the job due again.
 async fn hurry(store: &dyn Store, id: &JobId) {
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: None,
-        run_at: Some(store.now().unwrap()),
-        payload: None,
-    };
+    let edit = edit_of(Edit { run_at: Some(store.now().unwrap()), ..Edit::default() });
     apply(store, change(id, edit)).await.unwrap();
 }
 
@@ -120,7 +115,7 @@ pub async fn a_failure_is_remembered_whole(store: &dyn Store) {
     let taken = claim(store, asked).await.remove(0);
     let operation = Operation::Rollback {
         claim: held_by(&taken),
-        delay_ms: None,
+        fate: Fate::retry(None),
         error: Some("line 1\nline \"2\" \u{0} ü $ .".into()),
     };
     apply(store, change(&taken.meta.id, operation)).await.unwrap();
@@ -143,7 +138,7 @@ pub async fn a_long_message_is_cut_between_characters(store: &dyn Store) {
     let taken = push_and_take(store, job("q")).await;
     let operation = Operation::Rollback {
         claim: held_by(&taken),
-        delay_ms: None,
+        fate: Fate::retry(None),
         error: Some("a".to_owned() + &"ü".repeat(5000)),
     };
     apply(store, change(&taken.meta.id, operation)).await.unwrap();
@@ -223,4 +218,69 @@ pub async fn only_the_dead_are_redriven(store: &dyn Store) {
     let id = dead(store, &rules([("q", QueueSettings::default())])).await;
     let refused = apply(store, redrive(&id, "r")).await;
     assert_eq!(refused, Err(Refusal::Unknown), "it is in another queue");
+}
+
+pub async fn a_job_that_is_given_up_is_dead_at_once(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
+    let taken = push_and_take(store, job("q").max_attempts(9)).await;
+    let died = outcome(store, give_back(&taken, Fate::Dead, Some("hopeless")), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: Some(queue("graves")) });
+    let letter = see(store, &taken.meta.id).await.meta;
+    let origin = letter.origin.unwrap();
+    assert_eq!((origin.attempts, origin.error.as_deref()), (1, Some("hopeless")));
+
+    let held = push_and_take(store, job("q").group("g")).await;
+    let died = outcome(store, give_back(&held, Fate::Dead, None), &rules).await;
+    assert_eq!(died, Outcome::Dead { moved_to: None }, "it holds its group");
+    let next = push(store, vec![job("q").group("g")]).await;
+    assert_eq!(next, [tailback::store::Pushed::Blocked]);
+}
+
+pub async fn a_job_is_put_off_for_nothing(store: &dyn Store) {
+    let rules = rules_of("q", |s| s.max_attempts = Some(1));
+    let first = push_and_take(store, job("q")).await;
+    let (was, later) = (first.meta.run_at, first.meta.run_at.plus_ms(90_000));
+    let mut taken = first;
+    for (fate, due) in [
+        (Fate::Snooze(Back::InPlace), was),
+        (Fate::Snooze(Back::At(When::At(later))), later),
+        (Fate::Snooze(Back::At(When::At(was))), was),
+    ] {
+        assert_eq!(taken.meta.attempts, 1);
+        let back = outcome(store, give_back(&taken, fate, None), &rules).await;
+        assert_eq!(back, Outcome::Returned { queue: queue("q"), run_at: due, blocked: false });
+        let meta = see(store, &taken.meta.id).await.meta;
+        assert_eq!((meta.attempts, meta.errors.len(), meta.claim), (0, 0, None));
+        hurry(store, &taken.meta.id).await;
+        taken = take(store, "q").await;
+    }
+    assert_eq!(outcome(store, rollback(&taken, None), &rules).await, Outcome::Dead { moved_to: None });
+}
+
+/// A job that goes back to its place is found there, although claims have read on.
+pub async fn a_job_back_in_its_place_comes_first(store: &dyn Store) {
+    let ids = push_all(store, (0..6).map(|_| job("q")).collect()).await;
+    let rules = rules_of("q", |s| s.lapsed = Some(tailback::job::settings::Lapsed::First));
+    let first = take(store, "q").await;
+    assert_eq!(first.meta.id, ids[0]);
+    let second = take(store, "q").await;
+    for lost in [
+        give_back(&first, Fate::Retry(Back::InPlace), None),
+        change(&second.meta.id, Operation::Abandon { claim: held_by(&second), loss: Loss::Removed }),
+    ] {
+        let before = see(store, &lost.id).await.meta;
+        let back = outcome(store, lost, &rules).await;
+        assert_eq!(back, Outcome::Returned { queue: queue("q"), run_at: before.run_at, blocked: false });
+    }
+    let taken = claim(store, ask("q", 6)).await;
+    assert_eq!(super::support::ids(&taken), ids);
+    let lapse =
+        Operation::Lapse { claim: held_by(&taken[3]), reserved_until: taken[3].meta.reserved_until.unwrap() };
+    outcome(store, change(&ids[3], lapse), &tailback::job::Rules::default()).await;
+    outcome(store, rollback(&taken[4], Some(0)), &rules).await;
+    let lapse =
+        Operation::Lapse { claim: held_by(&taken[5]), reserved_until: taken[5].meta.reserved_until.unwrap() };
+    outcome(store, change(&ids[5], lapse), &rules).await;
+    let again = claim(store, ask("q", 6)).await;
+    assert_eq!(super::support::ids(&again)[0], ids[5], "by the setting, else behind");
 }

@@ -40,7 +40,7 @@ pub async fn a_commit_and_its_pushes_happen_together(store: &dyn Store) {
     assert_eq!(look(store, &taken.meta.id).await, None);
     let pushed = children(&applied);
     let first = see(store, &pushed[0]).await;
-    assert_eq!((first.payload, first.meta.priority), (payload("[1.0]"), 3));
+    assert_eq!((first.payload, first.meta.priority), (content("[1.0]"), 3));
     let Child { queue: to, run_at, deduplicated, .. } = &applied.pushed[1];
     assert_eq!((to, *deduplicated), (&queue("later"), false));
     assert_eq!(see(store, &pushed[1]).await.meta.run_at, *run_at);
@@ -184,13 +184,13 @@ pub async fn a_commit_hands_a_job_to_its_next_stage(store: &dyn Store) {
     assert!(matches!(&applied.outcome, Outcome::Returned { queue: to, .. } if *to == queue("b")));
     let next = take(store, "b").await;
     assert_eq!((&next.meta.id, next.meta.attempts, next.meta.priority), (&first.meta.id, 1, 7));
-    assert_eq!((&next.payload, &next.headers), (&payload("null"), &first.headers), "the result, even null");
+    assert_eq!((&next.payload, &next.headers), (&content("null"), &first.headers), "the result, even null");
     assert_eq!((next.meta.max_attempts, next.meta.route.len()), (Some(2), 1));
     let steps: Vec<_> = next.meta.trail.iter().map(|step| (step.queue.as_str(), step.reason)).collect();
     assert_eq!(steps, [("a", TrailReason::Committed)]);
     apply(store, commit(&next)).await.unwrap();
     let last = see(store, &first.meta.id).await;
-    assert_eq!((last.meta.queue, last.payload, last.meta.route), (queue("c"), payload("null"), Vec::new()));
+    assert_eq!((last.meta.queue, last.payload, last.meta.route), (queue("c"), content("null"), Vec::new()));
     assert!(last.meta.run_at.ms_since(next.meta.started_at.unwrap()) >= 90_000);
     assert_eq!(last.meta.trail.len(), 2);
     assert_eq!((counts_of(store, "b").await.reserved, counts_of(store, "c").await.scheduled), (0, 1));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use futures::future::join_all;
 use tailback::job::settings::OnGroupDead;
-use tailback::job::transition::{Operation, Outcome};
+use tailback::job::transition::{Edit, Operation, Outcome};
 use tailback::job::{Job, JobId, NewJob, Rules, Stage, State, Timestamp};
 use tailback::store::{Applied, Change, Filter, Pushed, Store};
 
@@ -105,12 +105,7 @@ pub async fn a_job_that_is_rolled_back_keeps_its_place(store: &dyn Store) {
     apply(store, rollback(&taken, Some(90_000))).await.unwrap();
     assert_eq!(ids(&claim(store, ask("q", 9)).await), [other]);
     let now = store.now().unwrap();
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: None,
-        run_at: Some(now),
-        payload: None,
-    };
+    let edit = edit_of(Edit { run_at: Some(now), ..Edit::default() });
     apply(store, change(&pushed[0], edit)).await.unwrap();
     let again = take(store, "q").await;
     assert_eq!((&again.meta.id, again.meta.attempts), (&pushed[0], 2));
@@ -328,15 +323,10 @@ pub async fn a_group_can_be_browsed(store: &dyn Store) {
 
 pub async fn a_blocked_job_can_be_changed_and_taken_away(store: &dyn Store) {
     let pushed = push_group(store, "q", "a", 3).await;
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: Some(7),
-        run_at: None,
-        payload: Some(payload("2")),
-    };
+    let edit = edit_of(Edit { priority: Some(7), payload: Some(content("2")), ..Edit::default() });
     apply(store, change(&pushed[1], edit)).await.unwrap();
     let edited = see(store, &pushed[1]).await;
-    assert_eq!((edited.meta.state, edited.meta.priority, edited.payload), (State::Blocked, 7, payload("2")));
+    assert_eq!((edited.meta.state, edited.meta.priority, edited.payload), (State::Blocked, 7, content("2")));
     let purge = Operation::Purge {
         within: tailback::job::Reach::default(),
         state: State::Blocked.visible(Timestamp::default(), Timestamp::default()),

@@ -82,3 +82,38 @@ pub async fn a_whole_life_leaves_nothing_behind(store: &dyn Store) {
     assert!(store.overdue(10).await.unwrap().next_in_ms.is_none());
     assert!(store.upcoming(10).await.unwrap().is_empty());
 }
+
+pub async fn a_done_job_is_kept_for_its_result(store: &dyn Store) {
+    let both = |done: u64, result: u64| {
+        rules_of("q", |settings| {
+            (settings.retain_done_ms, settings.retain_result_ms) = (Some(done), Some(result));
+        })
+    };
+    // The job's word, the queue's, and which of its two times is longer.
+    for (own, rules, kept) in [
+        (None, Rules::default(), None),
+        (Some(60_000), Rules::default(), Some(60_000)),
+        (Some(0), both(0, 70_000), None),
+        (None, both(0, 70_000), Some(70_000)),
+        (Some(60_000), both(0, 70_000), Some(60_000)),
+        (Some(60_000), both(80_000, 0), Some(80_000)),
+        (Some(0), both(80_000, 70_000), Some(80_000)),
+        (None, both(80_000, 90_000), Some(90_000)),
+    ] {
+        let draft = job("q").with(|spec| spec.retain_result_ms = own);
+        let taken = push_and_take(store, draft).await;
+        assert_eq!(taken.meta.retain_result_ms, own);
+        apply_under(store, commit(&taken), &rules).await.unwrap();
+        let found = look(store, &taken.meta.id).await;
+        let times = found.map(|job| job.meta.purge_at.unwrap().ms_since(job.meta.finished_at.unwrap()));
+        assert_eq!(times, kept, "{own:?}");
+    }
+    // It goes with the job from queue to queue; what dies is kept as the queue says.
+    let draft = job("q").with(|spec| spec.retain_result_ms = Some(60_000)).max_attempts(1);
+    let taken = push_and_take(store, draft).await;
+    apply(store, move_to(&taken, "r")).await.unwrap();
+    let taken = take(store, "r").await;
+    assert_eq!(taken.meta.retain_result_ms, Some(60_000));
+    apply(store, rollback(&taken, Some(0))).await.unwrap();
+    assert_eq!(see(store, &taken.meta.id).await.meta.purge_at, None);
+}

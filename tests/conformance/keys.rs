@@ -1,8 +1,9 @@
 //! The producers' own names for jobs.
 
 use futures::future::join_all;
-use tailback::job::transition::Operation;
-use tailback::job::{JobId, Reach, Rules, Visible};
+use tailback::job::record::{KeyConflict, KeyUntil};
+use tailback::job::transition::{Edit, Operation};
+use tailback::job::{JobId, Reach, Rules, Stage, Visible};
 use tailback::store::{Change, Pushed, Store};
 
 use super::support::*;
@@ -199,12 +200,7 @@ pub async fn a_cancel_frees_no_key_of_another_job(store: &dyn Store) {
 
 pub async fn an_edit_does_not_change_what_a_key_stands_for(store: &dyn Store) {
     let first = push_one(store, job("q").payload("1").key("k", LONG_MS)).await;
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: None,
-        run_at: None,
-        payload: Some(payload("2")),
-    };
+    let edit = edit_of(Edit { payload: Some(content("2")), ..Edit::default() });
     apply(store, change(&first, edit)).await.unwrap();
     assert!(matches!(who_has(store, "1", LONG_MS).await.0, Pushed::Duplicate { .. }));
     assert!(matches!(who_has(store, "2", LONG_MS).await.0, Pushed::KeyConflict { .. }));
@@ -216,4 +212,178 @@ pub async fn pushes_at_once_share_a_key(store: &dyn Store) {
     let created = answers.iter().filter(|(pushed, _)| *pushed == Pushed::Created).count();
     assert_eq!(created, 1);
     assert!(answers.iter().all(|(_, holder)| *holder == answers[0].1));
+}
+
+pub async fn a_key_until_reserved_is_free_while_its_job_is(store: &dyn Store) {
+    let draft = |text: &str| job("q").payload(text).key("k", LONG_MS).lasts(KeyUntil::Reserved);
+    let first = push_one(store, draft("1").delay(-5)).await;
+    let again = push(store, vec![draft("1")]).await;
+    assert!(matches!(&again[..], [Pushed::Duplicate { id, .. }] if *id == first), "{again:?}");
+    let taken = take(store, "q").await;
+    assert_eq!(taken.meta.id, first);
+    // What is given back has it again, as if it had never gone.
+    apply(
+        store,
+        Change {
+            id: first.clone(),
+            operation: Operation::Release { claim: taken.meta.claim.clone().unwrap(), unless_seen: false },
+        },
+    )
+    .await
+    .unwrap();
+    assert_eq!(push(store, vec![draft("2")]).await, [Pushed::KeyConflict { id: first.clone() }]);
+    let taken = take(store, "q").await;
+    let second = push_one(store, draft("1")).await;
+    assert_ne!(second, first);
+    // The first one comes back, and waits beside the second, which has the key now.
+    apply(store, rollback(&taken, Some(0))).await.unwrap();
+    let again = push(store, vec![draft("1")]).await;
+    assert!(matches!(&again[..], [Pushed::Duplicate { id, .. }] if *id == second), "{again:?}");
+    apply(store, cancel(&first, false)).await.unwrap();
+    let again = push(store, vec![draft("1")]).await;
+    assert!(
+        matches!(&again[..], [Pushed::Duplicate { id, .. }] if *id == second),
+        "not its key any more: {again:?}"
+    );
+    apply(store, cancel(&second, false)).await.unwrap();
+    assert_eq!(push(store, vec![draft("1")]).await, [Pushed::Created]);
+}
+
+/// Dead and in its dead-letter queue, in its next stage or elsewhere, it waits for something else than its key is about.
+pub async fn a_key_until_reserved_is_free_once_its_job_has_left(store: &dyn Store) {
+    let rules = rules_of("q", |settings| settings.dead_letter = Some(queue("graves")));
+    let draft = |text: &str| job("q").payload(text).key("k", LONG_MS).lasts(KeyUntil::Reserved);
+    let leaves = |what: usize| match what {
+        0 => draft("0").max_attempts(1),
+        1 => draft("1").then(vec![Stage::new(queue("next"))]),
+        _ => draft("2"),
+    };
+    for what in 0..3 {
+        let taken = push_and_take(store, leaves(what)).await;
+        let change = match what {
+            0 => rollback(&taken, None),
+            1 => commit(&taken),
+            _ => move_to(&taken, "elsewhere"),
+        };
+        apply_under(store, change, &rules).await.unwrap();
+        let seen = see(store, &taken.meta.id).await.meta;
+        assert!(seen.queue != queue("q") && seen.visible(store.now().unwrap()) == Visible::Ready, "{seen:?}");
+        assert_eq!(push(store, vec![draft("9")]).await, [Pushed::Created], "{what}");
+        apply(store, commit(&take(store, "q").await)).await.unwrap();
+    }
+}
+
+pub async fn what_is_replaced_expires_as_its_push_says(store: &dyn Store) {
+    let draft = || job("q").key("k", LONG_MS).conflict(KeyConflict::Replace).delay(50_000);
+    let first = push_one(store, draft().expires(100_000)).await;
+    for (again, expires_in_ms) in [(draft().expires(200_000), Some(200_000)), (draft(), None)] {
+        let new = again.build(store);
+        let expires_at = expires_in_ms.map(|ms| new.created_at.plus_ms(ms));
+        let pushed = store.push(vec![new], &Rules::default()).await.remove(0).unwrap();
+        assert!(matches!(&pushed, Pushed::Replaced { id, .. } if *id == first), "{pushed:?}");
+        assert_eq!(see(store, &first).await.meta.expires_at, expires_at);
+    }
+    // With a commit, and within one call.
+    let taken = push_and_take(store, job("from")).await;
+    let replacing = draft().expires(300_000).build(store);
+    let expires_at = Some(replacing.created_at.plus_ms(300_000));
+    let claim = taken.meta.claim.clone().unwrap();
+    let operation = Operation::Commit { claim, result: None, push: vec![replacing] };
+    apply(store, Change { id: taken.meta.id.clone(), operation }).await.unwrap();
+    assert_eq!(see(store, &first).await.meta.expires_at, expires_at);
+    let other = |ms| job("q").key("l", LONG_MS).conflict(KeyConflict::Replace).delay(50_000).expires(ms);
+    let (one, two) = (other(100_000).build(store), other(200_000).build(store));
+    let (id, expires_at) = (one.id.clone(), Some(two.created_at.plus_ms(200_000)));
+    store.push(vec![one, two], &Rules::default()).await.into_iter().for_each(|pushed| drop(pushed.unwrap()));
+    assert_eq!(see(store, &id).await.meta.expires_at, expires_at);
+}
+
+pub async fn a_key_for_a_time_is_free_after_it(store: &dyn Store) {
+    let draft = |text: &str, ms| job("q").payload(text).key("k", ms).lasts(KeyUntil::Ttl);
+    let first = push_one(store, draft("1", LONG_MS)).await;
+    let taken = take(store, "q").await;
+    apply(store, commit(&taken)).await.unwrap();
+    let again = push(store, vec![draft("1", 1)]).await;
+    assert!(matches!(&again[..], [Pushed::Duplicate { id, .. }] if *id == first), "{again:?}");
+    let short = job("q").payload("1").key("l", 1).lasts(KeyUntil::Ttl);
+    let waiting = push_one(store, short.clone()).await;
+    until_past(store, see(store, &waiting).await.meta.created_at.plus_ms(2)).await;
+    assert_eq!(push(store, vec![short]).await, [Pushed::Created], "although the first one waits still");
+}
+
+pub async fn a_push_may_refuse_to_share_a_key(store: &dyn Store) {
+    let draft = || job("q").payload("1").key("k", LONG_MS).conflict(KeyConflict::Refuse);
+    let first = push_one(store, draft()).await;
+    assert_eq!(push(store, vec![draft()]).await, [Pushed::KeyConflict { id: first.clone() }]);
+    apply(store, cancel(&first, false)).await.unwrap();
+    assert_eq!(push(store, vec![draft()]).await, [Pushed::Created]);
+}
+
+pub async fn a_push_replaces_what_the_job_with_its_key_does(store: &dyn Store) {
+    let draft = |text: &str, delay_ms| {
+        job("q").payload(text).key("k", LONG_MS).conflict(KeyConflict::Replace).delay(delay_ms)
+    };
+    let first = push_one(store, draft("1", 50_000).priority(3).needs(&[])).await;
+    let new = draft("2", 90_000).build(store);
+    let run_at = new.run_at;
+    let pushed = store.push(vec![new], &Rules::default()).await.remove(0).unwrap();
+    assert_eq!(pushed, Pushed::Replaced { id: first.clone(), state: Visible::Scheduled, run_at });
+    let seen = see(store, &first).await;
+    assert_eq!((text_of(&seen), seen.meta.run_at, seen.meta.priority), ("2", run_at, 3));
+    let usual = job("q").payload("2").key("k", LONG_MS);
+    let again = push(store, vec![usual.clone(), usual.payload("1")]).await;
+    assert!(matches!(&again[..], [Pushed::Duplicate { .. }, Pushed::KeyConflict { .. }]), "{again:?}");
+    // Several of one call: the last one counts.
+    let pushed = push(store, vec![draft("3", 0), draft("4", -10)]).await;
+    assert!(
+        pushed.iter().all(|pushed| matches!(pushed, Pushed::Replaced { id, .. } if *id == first)),
+        "{pushed:?}"
+    );
+    assert_eq!(counts_of(store, "q").await.ready, 1);
+    let taken = take(store, "q").await;
+    assert_eq!((&taken.meta.id, text_of(&taken)), (&first, "4"));
+    // It does not wait any more: nothing is to be replaced.
+    assert_eq!(push(store, vec![draft("5", 0)]).await, [Pushed::KeyConflict { id: first.clone() }]);
+    assert!(matches!(push(store, vec![draft("4", 0)]).await[..], [Pushed::Duplicate { .. }]));
+    apply(store, commit(&taken)).await.unwrap();
+
+    let other =
+        |text: &str| job("q").payload(text).key("l", LONG_MS).group("g").conflict(KeyConflict::Replace);
+    let pushed = push(store, vec![job("q").group("g"), other("1"), other("2")]).await;
+    assert!(matches!(&pushed[..], [Pushed::Created, Pushed::Blocked, Pushed::Replaced { .. }]), "{pushed:?}");
+    let first = take(store, "q").await;
+    apply(store, commit(&first)).await.unwrap();
+    assert_eq!(text_of(&take(store, "q").await), "2");
+}
+
+pub async fn a_commit_replaces_what_another_job_does(store: &dyn Store) {
+    let first = push_one(store, job("to").payload("1").key("k", LONG_MS).delay(50_000)).await;
+    let taken = push_and_take(store, job("from")).await;
+    let replacing = |text: &str| job("to").payload(text).key("k", LONG_MS).conflict(KeyConflict::Replace);
+    let push = vec![replacing("2").build(store), replacing("3").build(store)];
+    let claim = taken.meta.claim.clone().unwrap();
+    let operation = Operation::Commit { claim, result: None, push };
+    let applied = apply(store, Change { id: taken.meta.id.clone(), operation }).await.unwrap();
+    assert!(applied.pushed.iter().all(|child| child.id == first && child.deduplicated), "{applied:?}");
+    let seen = take(store, "to").await;
+    assert_eq!((&seen.meta.id, text_of(&seen)), (&first, "3"));
+}
+
+pub async fn bytes_are_equal_by_their_type_as_well(store: &dyn Store) {
+    let draft = |bytes: &[u8], kind| job("q").carrying(binary(bytes, kind)).key("k", LONG_MS);
+    let first = push_one(store, draft(&[0, 1], "a/b")).await;
+    let again = push(store, vec![draft(&[0, 1], "a/b")]).await.remove(0);
+    assert!(matches!(again, Pushed::Duplicate { id, .. } if id == first));
+    let conflict = Pushed::KeyConflict { id: first.clone() };
+    let json = job("q").payload("\"AAE=\"").key("k", LONG_MS);
+    for other in [draft(&[0, 1], "a/c"), draft(&[0], "a/b"), draft(&[], "a/b"), json.clone()] {
+        assert_eq!(push(store, vec![other]).await, std::slice::from_ref(&conflict));
+    }
+    // Debounced: bytes by JSON, and JSON by bytes.
+    for by in [json, draft(&[7], "a/b")] {
+        let carried = by.clone().build(store).spec.payload;
+        let replaced = push(store, vec![by.conflict(KeyConflict::Replace)]).await.remove(0);
+        assert!(matches!(replaced, Pushed::Replaced { .. }), "{replaced:?}");
+        assert_eq!(see(store, &first).await.payload, carried);
+    }
 }

@@ -281,3 +281,74 @@ pub async fn the_figures_follow_a_job_that_comes_due(store: &dyn Store) {
     take(store, "q").await;
     assert_eq!(counts_of(store, "q").await.ready, 0);
 }
+
+pub async fn it_is_told_which_jobs_have_not_finished(store: &dyn Store) {
+    let rules = rules([
+        ("q", QueueSettings { retain_done_ms: Some(3_600_000), ..Default::default() }),
+        ("lettered", QueueSettings { dead_letter: Some(queue("letters")), ..Default::default() }),
+    ]);
+    let (ready, late) = (job("other"), job("other").delay(3_600_000));
+    let (first, blocked) = (job("other").group("g"), job("other").group("g"));
+    let pushed = push(store, vec![]).await;
+    assert!(pushed.is_empty());
+    let jobs: Vec<_> = [ready, late, first, blocked].map(|draft| draft.build(store)).into();
+    let mut unfinished: Vec<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
+    store.push(jobs, &rules).await.into_iter().for_each(|pushed| drop(pushed.unwrap()));
+    let mut ended = vec![id("nobody")];
+    for draft in [job("q"), job("q").max_attempts(1), job("lettered").max_attempts(1)] {
+        let taken = push_and_take(store, draft).await;
+        let change =
+            if taken.meta.max_attempts.is_none() { commit(&taken) } else { rollback(&taken, Some(0)) };
+        apply_under(store, change, &rules).await.unwrap();
+        ended.push(taken.meta.id);
+    }
+    unfinished.push(push_and_take(store, job("held")).await.meta.id);
+    let asked = [unfinished.clone(), ended].concat();
+    let mut told = store.unfinished(&asked).await.unwrap();
+    told.sort();
+    unfinished.sort();
+    assert_eq!(told, unfinished);
+    assert!(store.unfinished(&[]).await.unwrap().is_empty());
+}
+
+pub async fn a_peek_is_in_the_order_of_delivery(store: &dyn Store) {
+    let peek = async |limit| ids(&store.peek(&queue("q"), limit).await.unwrap());
+    assert!(peek(10).await.is_empty());
+    let drafts = vec![
+        job("q"),
+        job("q").priority(5),
+        job("q").delay(-5000),
+        job("q").priority(-3),
+        job("q").priority(5).delay(-9000),
+        job("q").needs(&[]),
+    ];
+    let pushed = push_all(store, drafts).await;
+    push_all(store, vec![job("q").delay(600_000).priority(9), job("other").priority(9)]).await;
+    let expired = push_one(store, job("q").priority(7).expires(1)).await;
+    until_past(store, see(store, &expired).await.meta.expires_at.unwrap()).await;
+    let order: Vec<JobId> = [4, 1, 2, 0, 5, 3].map(|n: usize| pushed[n].clone()).into();
+    assert_eq!(peek(100).await, order);
+    assert_eq!(peek(2).await, order[..2]);
+    let taken = claim(store, ask("q", 100)).await;
+    assert_eq!(ids(&taken), order, "nothing has changed");
+    assert!(peek(100).await.is_empty());
+}
+
+pub async fn jobs_are_counted_now(store: &dyn Store) {
+    let rules = rules([("q", QueueSettings { retain_done_ms: Some(3_600_000), ..Default::default() })]);
+    assert_eq!(store.count_now(&queue("q")).await.unwrap(), Counts::default());
+    assert_eq!(store.next_due(&queue("q")).await.unwrap(), None);
+    let commits = push_and_take(store, job("q")).await;
+    apply_under(store, commit(&commits), &rules).await.unwrap();
+    let dies = push_and_take(store, job("q").max_attempts(1)).await;
+    apply(store, rollback(&dies, Some(0))).await.unwrap();
+    push_and_take(store, job("q")).await;
+    push(store, vec![job("q").group("g"), job("q").group("g"), job("q").priority(3)]).await;
+    let late = vec![job("q").delay(600_000), job("q").delay(500_000).priority(3), job("q").delay(900_000)];
+    let late = push_all(store, late).await;
+    push_all(store, vec![job("other").delay(300_000), job("other")]).await;
+    let counts = Counts { ready: 2, scheduled: 3, reserved: 1, blocked: 1, dead: 1, done: 1 };
+    assert_eq!(store.count_now(&queue("q")).await.unwrap(), counts);
+    let next = see(store, &late[1]).await.meta.run_at;
+    assert_eq!(store.next_due(&queue("q")).await.unwrap(), Some(next));
+}

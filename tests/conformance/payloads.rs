@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tailback::job::transition::Operation;
-use tailback::job::{Payload, Rules};
-use tailback::store::Store;
+use tailback::job::transition::{Edit, Operation};
+use tailback::job::{Content, Job, JobId, Payload, Rules, Stage};
+use tailback::store::{Change, Filter, Store};
 
 use super::support::*;
 
@@ -157,6 +157,89 @@ pub async fn a_result_of_null_is_a_result(store: &dyn Store) {
         Operation::Commit { claim: held_by(&taken), result: Some(Payload::null()), push: Vec::new() };
     apply_under(store, change(&taken.meta.id, commit), &rules_of("q", with_history)).await.unwrap();
     assert_eq!(see(store, &taken.meta.id).await.result, Some(Payload::null()));
+}
+
+/// All bytes, none, many, and text that is JSON.
+fn binaries() -> Vec<Content> {
+    let all: Vec<u8> = (0..=255).collect();
+    vec![
+        binary(&all, "application/octet-stream"),
+        binary(&[], "application/x-empty"),
+        binary(&[0], "application/x-protobuf; messageType=\"a.B\""),
+        binary(b"null", "application/json"),
+        binary("\u{fc}\r\n".as_bytes(), "text/plain; charset=utf-8"),
+        binary(&all.repeat(4000), "image/png"),
+    ]
+}
+
+pub async fn binary_payloads_come_back_as_they_were(store: &dyn Store) {
+    let rules = rules_of("q", with_history);
+    let all = binaries();
+    let drafts = all.iter().map(|payload| job("q").carrying(payload.clone())).collect();
+    let pushed = push_all(store, drafts).await;
+    let carried = |jobs: &[Job]| jobs.iter().map(|job| job.payload.clone()).collect::<Vec<_>>();
+    for (id, payload) in pushed.iter().zip(&all) {
+        assert_eq!(see(store, id).await.payload, *payload);
+    }
+    assert_eq!(carried(&store.peek(&queue("q"), 9).await.unwrap()), all);
+    let listed = store.find(&Filter::all(queue("q")), None, 9).await.unwrap();
+    assert_eq!(carried(&listed.into_iter().map(Result::unwrap).collect::<Vec<_>>()), all);
+    // Failed, delivered again, and kept in history.
+    let taken = claim(store, ask("q", all.len())).await;
+    assert_eq!(carried(&taken), all);
+    apply_all(store, taken.iter().map(|job| rollback(job, Some(0))).collect(), &rules).await;
+    let again = claim(store, ask("q", all.len())).await;
+    assert_eq!(ids(&again).len(), all.len());
+    apply_all(store, again.iter().map(commit).collect(), &rules).await;
+    for (id, payload) in pushed.iter().zip(&all) {
+        assert_eq!(see(store, id).await.payload, *payload);
+    }
+}
+
+/// Each form of a payload takes the place of each other.
+pub async fn a_payload_may_change_its_form(store: &dyn Store) {
+    let (bytes, other) = (binary(&[0, 255], "a/b"), binary(&[], "c/d"));
+    let forms = [content("1e5"), bytes.clone(), content(r#"{"a":1}"#), other, bytes, content("null")];
+    let id = push_one(store, job("a").payload("[2]")).await;
+    for form in &forms {
+        let edit = edit_of(Edit { payload: Some(form.clone()), ..Edit::default() });
+        apply(store, change(&id, edit)).await.unwrap();
+        assert_eq!(see(store, &id).await.payload, *form);
+        assert_eq!(push_one_beside(store, &id).await.payload, *form);
+    }
+    let mut taken = take(store, "a").await;
+    for form in &forms {
+        let Change { id, mut operation } = move_to(&taken, "a");
+        if let Operation::Move { payload, .. } = &mut operation {
+            *payload = Some(form.clone());
+        }
+        apply(store, change(&id, operation)).await.unwrap();
+        taken = take(store, "a").await;
+        assert_eq!(taken.payload, *form);
+    }
+    // Without one, all of it stays.
+    apply(store, move_to(&taken, "b")).await.unwrap();
+    assert_eq!(take(store, "b").await.payload, content("null"));
+}
+
+/// What a change of something else leaves of a job's payload.
+async fn push_one_beside(store: &dyn Store, id: &JobId) -> Job {
+    let edit = edit_of(Edit { priority: Some(3), ..Edit::default() });
+    apply(store, change(id, edit)).await.unwrap();
+    see(store, id).await
+}
+
+pub async fn a_result_takes_the_place_of_bytes(store: &dyn Store) {
+    let bytes = binary(&[1, 2, 3], "a/b");
+    let stages = vec![Stage::new(queue("b")), Stage::new(queue("c"))];
+    let taken = push_and_take(store, job("a").carrying(bytes.clone()).then(stages)).await;
+    apply(store, commit(&taken)).await.unwrap();
+    let second = take(store, "b").await;
+    assert_eq!(second.payload, bytes);
+    let done =
+        Operation::Commit { claim: held_by(&second), result: Some(payload("[1.0]")), push: Vec::new() };
+    apply(store, change(&second.meta.id, done)).await.unwrap();
+    assert_eq!(take(store, "c").await.payload, content("[1.0]"));
 }
 
 /// JSON texts of all shapes, with keys that differ within one object.

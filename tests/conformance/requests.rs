@@ -1,8 +1,9 @@
 //! Requests that carry an `Idempotency-Key`.
 
+use tailback::job::state::Verb;
 use tailback::job::transition::{Operation, Refusal};
-use tailback::job::{Claim, Timestamp};
-use tailback::store::{Opened, Request, Store};
+use tailback::job::{Claim, Ended, Job, Mark, Rules, Timestamp, Tokens};
+use tailback::store::{ClaimAsk, Denied, Opened, Request, Store, TakeAsk};
 
 use super::support::*;
 
@@ -121,4 +122,113 @@ pub async fn a_request_runs_as_long_as_its_server_is_alive(store: &dyn Store) {
     store.keep_alive("a", later(store)).await.unwrap();
     store.keep_alive("b", now).await.unwrap();
     assert_eq!(store.open_request(&request(store, "r", 60_000)).await.unwrap(), Opened::Pending);
+}
+
+/// What a settle of one delivery takes, by two calls: the mark finds both, and nothing of another one.
+pub async fn a_mark_finds_what_was_taken_with_a_settle(store: &dyn Store) {
+    let tokens = Tokens::new(&[1; 32]);
+    let mark = |name: &str| tokens.mark(&Claim::random(), &id(name), Verb::Commit);
+    let (one, two, none) = (mark("a"), mark("b"), mark("c"));
+    let taken = async |name: &str, claim: Claim| {
+        push_one(store, job(name)).await;
+        super::support::claim(store, ClaimAsk { claim, ..ask(name, 1) }).await.remove(0)
+    };
+    let first = taken("q", one.claim(Ended::Done)).await;
+    let second = taken("r", one.claim(Ended::Done)).await;
+    let other = taken("q", two.claim(Ended::Removed)).await;
+    taken("q", Claim::random()).await;
+    let marked = async |marks: &[&Mark]| {
+        let marks: Vec<Mark> = marks.iter().map(|mark| (*mark).clone()).collect();
+        let mut jobs = store.marked(&marks).await.unwrap();
+        jobs.sort_by(|a, b| a.meta.id.cmp(&b.meta.id));
+        jobs
+    };
+    let sorted = |mut jobs: Vec<Job>| {
+        jobs.sort_by(|a, b| a.meta.id.cmp(&b.meta.id));
+        jobs
+    };
+    assert_eq!(marked(&[]).await, []);
+    assert_eq!(marked(&[&none]).await, []);
+    assert_eq!(marked(&[&one]).await, sorted(vec![first.clone(), second.clone()]));
+    assert_eq!(
+        marked(&[&none, &two, &one]).await,
+        sorted(vec![first.clone(), second.clone(), other.clone()])
+    );
+    assert_eq!(two.ended(&held_by(&other)), Some(Ended::Removed));
+    apply(store, commit(&first)).await.unwrap();
+    apply(store, release(&second)).await.unwrap();
+    assert_eq!(marked(&[&one]).await, [], "only what is still held");
+}
+
+/// A server that gives back what it took for a client that left, and another that hands it out to a repeat: one of the two.
+pub async fn what_was_handed_out_again_is_not_given_back(store: &dyn Store) {
+    let give_back =
+        |job: &Job| change(&job.meta.id, Operation::Release { claim: held_by(job), unless_seen: true });
+    let hand_out = |job: &Job, lease_ms: u64| {
+        let claim = held_by(job);
+        change(&job.meta.id, Operation::TakeOver { claim: claim.clone(), to: claim, lease_ms })
+    };
+    // The same lease, a longer, a shorter one, and the end of the longest run.
+    for (lease_ms, max_run_ms) in [(30_000, None), (60_000, None), (100, None), (60_000, Some(1000))] {
+        let held = push_and_take(store, job("q").with(|spec| spec.max_run_ms = max_run_ms)).await;
+        apply(store, hand_out(&held, lease_ms)).await.unwrap();
+        let again = see(store, &held.meta.id).await;
+        assert_eq!((&again.meta.claim, again.meta.attempts), (&held.meta.claim, 1));
+        assert_eq!(apply(store, give_back(&held)).await, Err(Refusal::Lost { gone: false }), "{lease_ms}");
+        apply(store, commit(&held)).await.unwrap();
+    }
+    let held = push_and_take(store, job("q")).await;
+    apply(store, give_back(&held)).await.unwrap();
+    assert_eq!(see(store, &held.meta.id).await.meta.attempts, 0);
+    assert_eq!(apply(store, hand_out(&held, 1000)).await, Err(Refusal::Lost { gone: false }));
+    let held = take(store, "q").await;
+    apply(store, extend(&held, Some(40_000))).await.unwrap();
+    assert_eq!(apply(store, give_back(&held)).await, Err(Refusal::Lost { gone: false }));
+}
+
+/// A settle and what is next, in one step: only where all of it took effect.
+pub async fn what_is_next_is_taken_with_a_settle(store: &dyn Store) {
+    let tokens = Tokens::new(&[1; 32]);
+    let ids = push_all(store, vec![job("q"), job("q"), job("q"), job("q"), job("other")]).await;
+    let rules = Rules::default();
+    let take_with = |held: &[&Job], queue: Option<&str>, count: usize| TakeAsk {
+        changes: 0..held.len(),
+        marks: held.iter().map(|job| Some(tokens.mark(&held_by(job), &job.meta.id, Verb::Commit))).collect(),
+        queue: queue.map(super::support::queue),
+        count,
+        lease_ms: Some(50_000),
+        worker: None,
+    };
+    let first = take(store, "q").await;
+    let asks = [take_with(&[&first], None, 2)];
+    let taken = store.apply_and_take(vec![commit(&first)], &asks, &rules).await;
+    assert!(taken.applied[0].is_ok());
+    let won = taken.claims.won[0].clone().unwrap();
+    assert_eq!(won.iter().map(|job| job.meta.id.clone()).collect::<Vec<_>>(), ids[1..3]);
+    let mark = asks[0].marks[0].clone().unwrap();
+    for job in &won {
+        assert_eq!(mark.ended(&held_by(job)), Some(Ended::Done));
+        assert_eq!((job.meta.lease_ms, job.meta.attempts), (Some(50_000), 1));
+        assert_eq!(see(store, &job.meta.id).await, *job);
+    }
+    assert_eq!(state_of(store, &first.meta.id).await, None);
+    // A repeat takes nothing, and neither does a call of which a part was refused.
+    let taken = store.apply_and_take(vec![commit(&first)], &asks, &rules).await;
+    assert!(matches!(taken.applied[0], Err(Denied::Refused(Refusal::Lost { gone: true }))));
+    assert_eq!(taken.claims.won[0].as_ref().unwrap(), &[]);
+    let asks = [take_with(&[&first, &won[0]], Some("other"), 1)];
+    let taken = store.apply_and_take(vec![commit(&first), commit(&won[0])], &asks, &rules).await;
+    assert!(taken.applied[0].is_err() && taken.applied[1].is_ok());
+    assert_eq!(taken.claims.won[0].as_ref().unwrap(), &[]);
+    // Each ask stands for itself, and what is taken is nobody else's.
+    let second = take(store, "q").await;
+    let asks = [
+        TakeAsk { changes: 0..1, ..take_with(&[&won[1]], Some("other"), 5) },
+        TakeAsk { changes: 1..2, ..take_with(&[&second], Some("other"), 5) },
+    ];
+    let taken = store.apply_and_take(vec![commit(&won[1]), commit(&second)], &asks, &rules).await;
+    assert!(taken.applied.iter().all(Result::is_ok));
+    let counts: Vec<usize> = taken.claims.won.iter().map(|won| won.as_ref().unwrap().len()).collect();
+    assert_eq!(counts, [1, 0]);
+    assert_eq!(taken.claims.won[0].as_ref().unwrap()[0].meta.id, ids[4]);
 }

@@ -141,7 +141,7 @@ pub async fn a_firing_pushes_and_moves_on(store: &dyn Store) {
     };
     assert_eq!(after, expected);
     let job = take(store, "q").await;
-    assert_eq!((&job.meta.id, job.payload.as_str()), (pushed(&firing), r#"{"n":1.50}"#));
+    assert_eq!((&job.meta.id, text_of(&job)), (pushed(&firing), r#"{"n":1.50}"#));
     assert_eq!(counts_of(store, "q").await.reserved, 1);
 }
 

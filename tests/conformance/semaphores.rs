@@ -6,9 +6,9 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tailback::job::settings::Defaults;
 use tailback::job::state::State;
-use tailback::job::transition::{Loss, Operation};
+use tailback::job::transition::{Edit, Loss, Operation};
 use tailback::job::{Job, JobId, QueueSettings, Rules, SemaphoreName, Timestamp, Visible};
-use tailback::store::{ClaimAsk, Filter, Removal, SemaphoreView, Store};
+use tailback::store::{ClaimAsk, Filter, Needed, Removal, SemaphoreView, Store};
 
 use super::support::*;
 
@@ -327,11 +327,20 @@ pub async fn what_nobody_has_made_has_no_room(store: &dyn Store) {
 pub async fn a_semaphore_in_use_stays(store: &dyn Store) {
     make(store, &[("s", 1)]).await;
     let id = push_one(store, job("a").needs(&["s"]).max_attempts(1)).await;
-    assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), Removal::InUse);
+    let needed = |state| {
+        let some = vec![(id.clone(), "a".parse().unwrap(), state)];
+        Removal::InUse(Needed { jobs: 1, some })
+    };
+    assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), needed(State::Ready));
     let taken = take(store, "a").await;
-    assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), Removal::InUse);
+    assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), needed(State::Reserved));
     apply(store, rollback(&taken, None)).await.unwrap();
     assert_eq!(state_of(store, &id).await, Some(State::Dead));
+    assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), needed(State::Dead), "it may be redriven");
+    apply(store, cancel(&id, false)).await.unwrap();
+    let later = push_one(store, job("a").needs(&["s"]).delay(3_600_000)).await;
+    assert!(matches!(store.remove_semaphore(&name("s")).await.unwrap(), Removal::InUse(_)), "{later}");
+    apply(store, cancel(&later, false)).await.unwrap();
     assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), Removal::Done);
     assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), Removal::Unknown);
     assert!(store.semaphores(&[name("s")]).await.unwrap().is_empty());
@@ -356,12 +365,7 @@ pub async fn a_blocked_job_is_like_any_that_waits(store: &dyn Store) {
     apply(store, purge).await.unwrap();
     reap(store, &Rules::default()).await.remove(0).unwrap();
     assert_eq!(look(store, &pushed[3]).await, None);
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: Some(7),
-        run_at: None,
-        payload: None,
-    };
+    let edit = edit_of(Edit { priority: Some(7), ..Edit::default() });
     apply(store, change(&pushed[4], edit)).await.unwrap();
     assert_eq!(state_of(store, &pushed[4]).await, Some(State::Blocked));
     apply(store, commit(&holder)).await.unwrap();
@@ -411,6 +415,51 @@ pub async fn a_long_line_is_worked_off(store: &dyn Store) {
         call(store, &["s"]).await;
     }
     assert_eq!(order, pushed, "in the order of delivery");
+}
+
+pub async fn who_asks_again_and_again_is_served_in_order(store: &dyn Store) {
+    const JOBS: usize = 30;
+    make(store, &[("s", 4)]).await;
+    let pushed = push_all(store, vec![job("a").needs(&["s"]); JOBS]).await;
+    let (mut left, mut working): (HashSet<JobId>, Vec<Job>) = (pushed.into_iter().collect(), Vec::new());
+    while !left.is_empty() || !working.is_empty() {
+        // All of them ask, whether or not there is room: some are refused by what was found a moment ago.
+        for _ in 0..3 {
+            let won = claim(store, ask("a", 9)).await;
+            won.iter().for_each(|job| assert!(left.remove(&job.meta.id), "delivered twice"));
+            working.extend(won);
+        }
+        let held = held(store, "s").await;
+        assert!(held == working.len() as u64 && held <= 4, "{held}");
+        assert!(held == 4 || left.is_empty(), "there is room, and jobs are there: {held}, {}", left.len());
+        for job in working.split_off(working.len() / 2) {
+            apply(store, commit(&job)).await.unwrap();
+        }
+        call(store, &["s"]).await;
+    }
+    assert_eq!(counts_of(store, "a").await, Default::default());
+}
+
+pub async fn a_refusal_holds_for_those_who_need_the_same_only(store: &dyn Store) {
+    make(store, &[("s", 1), ("t", 1)]).await;
+    let holder = push_and_take(store, job("a").needs(&["s"])).await;
+    push_all(store, vec![job("a").needs(&["s"]); 5]).await;
+    for _ in 0..3 {
+        assert!(claim(store, ask("a", 1)).await.is_empty());
+    }
+    for draft in [job("a"), job("a").needs(&["t"])] {
+        let other = push_one(store, draft).await;
+        assert_eq!(claim_ids(store, "a", 1).await, [other], "nothing keeps it");
+        assert!(claim(store, ask("a", 1)).await.is_empty());
+    }
+    make(store, &[("s", 2)]).await;
+    call(store, &["s"]).await;
+    assert_eq!(claim(store, ask("a", 5)).await.len(), 1, "its capacity was raised");
+    assert!(claim(store, ask("a", 5)).await.is_empty());
+    apply(store, commit(&holder)).await.unwrap();
+    call(store, &["s"]).await;
+    assert_eq!(claim(store, ask("a", 5)).await.len(), 1, "it was released");
+    assert_eq!(held(store, "s").await, 2);
 }
 
 pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {

@@ -27,11 +27,13 @@ pub async fn settings_come_back_as_they_were_saved(store: &dyn Store) {
         backoff: Some(Backoff { jitter: 0.25, factor: 1.5, ..Backoff::default() }),
         dead_letter: Some(queue("graves")),
         retain_done_ms: Some(0),
+        retain_result_ms: Some(1),
         retain_dead_ms: Some(31_536_000_000),
         max_jobs: Some(u64::from(u32::MAX) * 5),
         max_reserved: Some(7),
         rate: Some(Rate { limit: 1_000_000, per_ms: 86_400_000 }),
         on_group_dead: Some(OnGroupDead::Skip),
+        lapsed: Some(tailback::job::settings::Lapsed::First),
         paused: Some(true),
     };
     let (one, two) = (stored("v1", full), stored("v2", QueueSettings::default()));

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tailback::job::transition::{Operation, Outcome, Refusal};
-use tailback::job::{Claim, Job, Rules, State};
+use tailback::job::{Claim, Job, Rules, State, When};
 use tailback::store::{Change, Store};
 
 use super::support::*;
@@ -221,9 +221,16 @@ pub async fn a_round_of_large_changes_is_carried_out(store: &dyn Store) {
     let answers = apply_all(store, taken.iter().map(report).collect(), &Rules::default()).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), JOBS);
     let hand_on = |job: &Job| {
-        let (claim, payload) = (held_by(job), Some(large.clone()));
-        let operation =
-            Operation::Move { claim, queue: queue("next"), payload, delay_ms: None, priority: None };
+        let (claim, payload) = (held_by(job), Some(large.clone().into()));
+        let operation = Operation::Move {
+            claim,
+            queue: queue("next"),
+            payload,
+            when: When::Now,
+            priority: None,
+            headers: None,
+            key: None,
+        };
         change(&job.meta.id, operation)
     };
     let answers = apply_all(store, taken.iter().map(hand_on).collect(), &Rules::default()).await;

@@ -1,7 +1,7 @@
 //! Which queues have something to deliver.
 
 use tailback::job::QueueName;
-use tailback::job::transition::Operation;
+use tailback::job::transition::Edit;
 use tailback::store::Store;
 
 use super::support::*;
@@ -31,12 +31,7 @@ pub async fn only_jobs_that_can_be_delivered_stock_a_queue(store: &dyn Store) {
     assert!(stocked(store, &["q"]).await.is_empty());
     apply(store, rollback(&held, Some(600_000))).await.unwrap();
     assert!(stocked(store, &["q"]).await.is_empty());
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: None,
-        run_at: Some(held.meta.run_at),
-        payload: None,
-    };
+    let edit = edit_of(Edit { run_at: Some(held.meta.run_at), ..Edit::default() });
     apply(store, change(&held.meta.id, edit)).await.unwrap();
     assert_eq!(stocked(store, &["q"]).await, [queue("q")]);
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use tailback::job::record::KeyHold;
+use tailback::job::record::{KeyConflict, KeyHold, KeyUntil};
 use tailback::job::settings::Defaults;
 use tailback::job::state::State;
-use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::transition::{Edit, Fate, Operation, Outcome, Refusal};
 use tailback::job::{
-    Backoff, BatchId, Claim, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
-    Stage, Timestamp,
+    Backoff, BatchId, Binary, Claim, Content, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName,
+    QueueSettings, Rules, Stage, Timestamp, When,
 };
 use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Filter, Pushed, Store};
 
@@ -26,6 +26,20 @@ pub fn payload(text: &str) -> Payload {
     Payload::parse(text).unwrap()
 }
 
+/// What a job carries that was pushed with this JSON.
+pub fn content(text: &str) -> Content {
+    payload(text).into()
+}
+
+pub fn binary(bytes: &[u8], media_type: &str) -> Content {
+    Binary { bytes: bytes.to_vec().into(), media_type: media_type.parse().unwrap() }.into()
+}
+
+/// The JSON of a job's payload.
+pub fn text_of(job: &Job) -> &str {
+    job.payload.json().unwrap().as_str()
+}
+
 pub fn id(text: &str) -> JobId {
     text.parse().unwrap()
 }
@@ -36,6 +50,8 @@ pub struct Draft {
     queue: QueueName,
     delay_ms: i64,
     key: Option<(String, u64)>,
+    lasts: KeyUntil,
+    conflict: KeyConflict,
     replay_of: Option<JobId>,
     batch: Option<BatchId>,
     spec: JobSpec,
@@ -43,7 +59,8 @@ pub struct Draft {
 
 pub fn job(name: &str) -> Draft {
     let spec = JobSpec::new(payload(r#"{"n":1}"#));
-    Draft { queue: queue(name), delay_ms: 0, key: None, replay_of: None, batch: None, spec }
+    let (lasts, conflict) = Default::default();
+    Draft { queue: queue(name), delay_ms: 0, key: None, lasts, conflict, replay_of: None, batch: None, spec }
 }
 
 impl Draft {
@@ -54,7 +71,11 @@ impl Draft {
     }
 
     pub fn payload(self, text: &str) -> Self {
-        self.with(|spec| spec.payload = payload(text))
+        self.carrying(content(text))
+    }
+
+    pub fn carrying(self, payload: Content) -> Self {
+        self.with(|spec| spec.payload = payload)
     }
 
     pub fn priority(self, priority: i32) -> Self {
@@ -76,6 +97,18 @@ impl Draft {
         self.with(|spec| spec.expires_in_ms = Some(in_ms))
     }
 
+    pub fn json_header(self, name: &str, value: &str) -> Self {
+        self.with(|spec| drop(spec.headers.insert(name.to_owned(), payload(value))))
+    }
+
+    pub fn lease(self, ms: u64) -> Self {
+        self.with(|spec| spec.lease_ms = Some(ms))
+    }
+
+    pub fn max_run(self, ms: u64) -> Self {
+        self.with(|spec| spec.max_run_ms = Some(ms))
+    }
+
     pub fn max_attempts(self, attempts: u32) -> Self {
         self.with(|spec| spec.max_attempts = Some(attempts))
     }
@@ -85,12 +118,20 @@ impl Draft {
     }
 
     pub fn header(self, name: &str, value: &str) -> Self {
-        self.with(|spec| drop(spec.headers.insert(name.to_owned(), value.to_owned())))
+        self.with(|spec| drop(spec.headers.insert(name.to_owned(), Payload::string(value))))
     }
 
     pub fn replay_of(mut self, id: &JobId) -> Self {
         self.replay_of = Some(id.clone());
         self
+    }
+
+    pub fn lasts(self, lasts: KeyUntil) -> Self {
+        Self { lasts, ..self }
+    }
+
+    pub fn conflict(self, conflict: KeyConflict) -> Self {
+        Self { conflict, ..self }
     }
 
     pub fn then(self, route: Vec<Stage>) -> Self {
@@ -113,8 +154,13 @@ impl Draft {
     /// The job, by the store's clock.
     pub fn build(self, store: &dyn Store) -> NewJob {
         let now = store.now().unwrap();
-        let hold =
-            |(key, ttl_ms): (String, u64)| KeyHold { key: key.parse().unwrap(), until: now.plus_ms(ttl_ms) };
+        let (lasts, conflict) = (self.lasts, self.conflict);
+        let hold = |(key, ttl_ms): (String, u64)| KeyHold {
+            key: key.parse().unwrap(),
+            until: now.plus_ms(ttl_ms),
+            lasts,
+            conflict,
+        };
         NewJob {
             run_at: Timestamp::from_millis(now.millis() + self.delay_ms),
             key: self.key.map(hold),
@@ -169,7 +215,15 @@ pub async fn push_one(store: &dyn Store, draft: Draft) -> JobId {
 }
 
 pub fn ask(name: &str, count: usize) -> ClaimAsk {
-    ClaimAsk { queue: queue(name), count, claim: Claim::random(), lease_ms: 30_000, worker: None, pop: false }
+    ClaimAsk {
+        queue: queue(name),
+        count,
+        claim: Claim::random(),
+        lease_ms: 30_000,
+        yields: false,
+        worker: None,
+        pop: false,
+    }
 }
 
 pub fn ask_for(name: &str, count: usize, lease_ms: u64) -> ClaimAsk {
@@ -225,7 +279,11 @@ pub fn commit(job: &Job) -> Change {
 }
 
 pub fn rollback(job: &Job, delay_ms: Option<u64>) -> Change {
-    let operation = Operation::Rollback { claim: held_by(job), delay_ms, error: Some("it broke".into()) };
+    let operation = Operation::Rollback {
+        claim: held_by(job),
+        fate: Fate::retry(delay_ms),
+        error: Some("it broke".into()),
+    };
     change(&job.meta.id, operation)
 }
 
@@ -236,7 +294,7 @@ pub fn extend(job: &Job, lease_ms: Option<u64>) -> Change {
 
 pub fn release(job: &Job) -> Change {
     let claim = held_by(job);
-    change(&job.meta.id, Operation::Release { claim })
+    change(&job.meta.id, Operation::Release { claim, unless_seen: false })
 }
 
 pub fn move_to(job: &Job, name: &str) -> Change {
@@ -244,9 +302,22 @@ pub fn move_to(job: &Job, name: &str) -> Change {
         claim: held_by(job),
         queue: queue(name),
         payload: None,
-        delay_ms: None,
+        when: When::Now,
         priority: None,
+        headers: None,
+        key: None,
     };
+    change(&job.meta.id, operation)
+}
+
+/// A change of a job in any queue.
+pub fn edit_of(edit: Edit) -> Operation {
+    Operation::Edit { within: tailback::job::Reach::default(), edit: Box::new(edit) }
+}
+
+/// Gives a job back, to become of it what this says.
+pub fn give_back(job: &Job, fate: Fate, error: Option<&str>) -> Change {
+    let operation = Operation::Rollback { claim: held_by(job), fate, error: error.map(str::to_owned) };
     change(&job.meta.id, operation)
 }
 

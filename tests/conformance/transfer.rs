@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use tailback::job::record::KeyUntil;
 use tailback::job::record::{Origin, TrailReason};
 use tailback::job::state::State;
-use tailback::job::transition::Operation;
+use tailback::job::transition::Edit;
 use tailback::job::{Claim, Failure, Job, JobId, Timestamp, TrailStep, Visible};
 use tailback::store::transfer::same;
 use tailback::store::{HeldKey, Imported, Pushed, Store};
@@ -19,7 +20,12 @@ fn stranger(store: &dyn Store, state: State) -> Job {
     let now = store.now().unwrap();
     job.meta.state = state;
     match state {
-        State::Ready | State::Blocked => {}
+        State::Ready => {}
+        State::Blocked => {
+            let semaphore: tailback::job::SemaphoreName = "s".parse().unwrap();
+            job.meta.semaphores = vec![semaphore.clone()];
+            (job.meta.waits_for, job.meta.waiting_since) = (Some(semaphore), Some(now));
+        }
         State::Reserved => {
             job.meta.claim = Some(Claim::random());
             job.meta.reserved_until = Some(now.plus_ms(HOUR_MS));
@@ -56,7 +62,7 @@ fn rich(store: &dyn Store) -> Job {
     job.meta.trail = vec![TrailStep { at: now, queue: queue("old"), reason: TrailReason::Dead, attempts }];
     job.meta.origin = Some(Origin { queue: queue("old"), at: now, attempts, error: Some(message) });
     job.meta.replay_of = Some(id("before"));
-    job.payload = payload(r#"{"$oid":1.50}"#);
+    job.payload = content(r#"{"$oid":1.50}"#);
     job
 }
 
@@ -79,7 +85,8 @@ async fn export_by(store: &dyn Store, limit: usize) -> Vec<Job> {
 pub async fn every_job_comes_over_as_it_is(store: &dyn Store) {
     let mut jobs: Vec<Job> = State::ALL.into_iter().map(|state| stranger(store, state)).collect();
     jobs.push(rich(store));
-    assert_eq!(import(store, &jobs).await, [Imported::New; 6]);
+    jobs.push(Job { payload: binary(&[0, 0xff, 7], "image/png"), ..stranger(store, State::Dead) });
+    assert_eq!(import(store, &jobs).await, [Imported::New; 7]);
     for job in &jobs {
         let there = see(store, &job.meta.id).await;
         assert!(same(&there, job), "{there:?} is not {job:?}");
@@ -154,12 +161,7 @@ pub async fn imported_jobs_go_on(store: &dyn Store) {
     apply(store, redrive(&dead.meta.id, "q")).await.unwrap();
     apply(store, redrive(&letter.meta.id, "q")).await.unwrap();
     assert_eq!(see(store, &letter.meta.id).await.meta.queue, queue("old"));
-    let edit = Operation::Edit {
-        within: tailback::job::Reach::default(),
-        priority: Some(1),
-        run_at: None,
-        payload: None,
-    };
+    let edit = edit_of(Edit { priority: Some(1), ..Edit::default() });
     apply(store, change(&dead.meta.id, edit)).await.unwrap();
     assert_eq!(take(store, "q").await.meta.id, dead.meta.id);
 }
@@ -210,26 +212,32 @@ pub async fn an_imported_key_is_taken(store: &dyn Store) {
         digest: payload("7").digest(),
         until,
         run_at: now,
+        lasts: if name == "ttl" { KeyUntil::Ttl } else { KeyUntil::Finished },
     };
     let unfinished = stranger(store, State::Reserved);
     let (long, held) = (now.plus_ms(HOUR_MS), unfinished.meta.id.as_str());
-    let keys = vec![key("gone", "gone", long), key("held", held, now), key("over", "over", now)];
+    let keys = vec![
+        key("gone", "gone", long),
+        key("held", held, now),
+        key("over", "over", now),
+        key("ttl", held, now),
+    ];
     import(store, std::slice::from_ref(&unfinished)).await;
     let imported = store.import_keys(keys.clone()).await;
     assert!(imported.into_iter().all(|imported| imported.unwrap() == Imported::New));
     until_past(store, now).await;
     store.prune(100).await.unwrap();
-    let pushed = ["gone", "held", "over"].map(|name| job("q").payload("7").key(name, HOUR_MS));
+    let pushed = ["gone", "held", "over", "ttl"].map(|name| job("q").payload("7").key(name, HOUR_MS));
     let pushed = push(store, pushed.to_vec()).await;
     let gone = Pushed::Duplicate { id: id("gone"), state: Visible::Done, run_at: now };
     assert_eq!(pushed[0], gone);
     assert!(
         matches!(&pushed[1], Pushed::Duplicate { id, state: Visible::Reserved, .. } if id.as_str() == held)
     );
-    assert_eq!(pushed[2], Pushed::Created);
+    assert_eq!(pushed[2..], [Pushed::Created, Pushed::Created], "its time was over, whatever its job does");
     let again = store.import_keys(keys).await;
     let again: Vec<Imported> = again.into_iter().map(Result::unwrap).collect();
-    assert_eq!(again, [Imported::Same, Imported::Same, Imported::Different]);
+    assert_eq!(again, [Imported::Same, Imported::Same, Imported::Different, Imported::Different]);
 }
 
 pub async fn what_ran_out_long_ago_is_overdue_as_soon_as_it_comes(store: &dyn Store) {

@@ -187,6 +187,32 @@ pub async fn a_heartbeat_keeps_what_silence_has_not_taken(store: &dyn Store) {
     }
 }
 
+/// A worker that only extends one of its jobs keeps them all, whoever asks.
+pub async fn an_extend_is_a_sign_of_life(store: &dyn Store) {
+    for timeout_ms in [500, 2000, 8000, 32_000] {
+        let taken = push_and_take_as(store, "w", 3, LONG_MS).await;
+        beat(store, "w", timeout_ms).await;
+        let silent_at = seen_at(store, "w").await.plus_ms(timeout_ms);
+        until_past(store, silent_at).await;
+        apply(store, extend(&taken[2], None)).await.unwrap();
+        let silent_at = see(store, &taken[2].meta.id).await.meta.extended_at.unwrap().plus_ms(timeout_ms);
+        let silent = store.timed_out_workers(ALWAYS, 1).await.unwrap();
+        store.ping().await.unwrap();
+        if store.now().unwrap() >= silent_at {
+            for job in &taken {
+                apply(store, commit(job)).await.unwrap();
+            }
+            continue;
+        }
+        assert!(silent.changes.is_empty(), "it has just extended: {silent:?}");
+        assert!(silent.next_in_ms.is_some_and(|ms| ms <= timeout_ms), "{silent:?}");
+        assert_eq!(silence(store).await.len(), 3);
+        assert!(store.now().unwrap() >= silent_at);
+        return;
+    }
+    panic!("it was never asked for in time");
+}
+
 pub async fn any_other_change_puts_a_silence_off(store: &dyn Store) {
     let taken = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);
     beat(store, "w", 20).await;

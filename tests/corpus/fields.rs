@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::common::contract;
+
 /// Where a case stands in a template.
 pub const MARK: &str = "\"@case@\"";
 
@@ -248,14 +250,28 @@ fn known(name: &str) -> Value {
 }
 
 fn call(path: &str, method: &str, operation: &Value) -> Call {
-    let statuses = operation["responses"].as_object().unwrap().keys();
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     Call {
         method: method.to_uppercase(),
         path: path.to_owned(),
-        statuses: statuses.filter_map(|status| status.parse().ok()).collect(),
+        statuses: statuses(operation),
         schema: operation.pointer("/requestBody/content/application~1json/schema").cloned(),
-        parameters: parameters.map(|one| (text(&one["in"]), text(&one["name"]))).collect(),
+        parameters: parameters
+            .map(contract::resolved)
+            .map(|one| (text(&one["in"]), text(&one["name"])))
+            .collect(),
     }
+}
+
+/// Returns the statuses of an operation: of its successes, of the problems that it names, and of those that every call may return.
+fn statuses(operation: &Value) -> Vec<u16> {
+    let mut statuses: Vec<u16> =
+        operation["responses"].as_object().unwrap().keys().filter_map(|status| status.parse().ok()).collect();
+    let common = &contract::DOCUMENT["components"]["responses"]["Problem"]["description"];
+    for text in [&operation["description"], common] {
+        let marked = text.as_str().unwrap().split("` (").skip(1);
+        statuses.extend(marked.filter_map(|rest| rest.get(..3)?.parse::<u16>().ok()));
+    }
+    statuses
 }

@@ -96,7 +96,7 @@ async fn walk(server: &Server) -> usize {
     }
     let queues = ask("GET", "/v1/queues?limit=1000".to_owned(), "").await;
     let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-    for queue in names(&queues["queues"], "name") {
+    for queue in names(&queues["queues"], "queue") {
         ask("GET", format!("/v1/queues/{queue}"), "").await;
         ask("GET", format!("/v1/queues/{queue}/stats"), "").await;
         ask("GET", format!("/v1/queues/{queue}/jobs?limit=1"), "").await;
@@ -140,7 +140,7 @@ async fn walk(server: &Server) -> usize {
     for id in &jobs {
         ask("DELETE", format!("/v1/jobs/{id}?force=true"), "").await;
     }
-    for queue in names(&queues["queues"], "name") {
+    for queue in names(&queues["queues"], "queue") {
         let left = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
         let left = [names(&left["jobs"], "id"), names(&left["unreadable"], "id")].concat();
         assert!(!left.iter().any(|id| jobs.contains(id)), "{queue}: not removed: {left:?}");

@@ -10,7 +10,7 @@ use super::target::Target;
 use crate::common::server::Server;
 
 /// The fields of a job that do not change by themselves.
-const STABLE: [&str; 14] = [
+const STABLE: [&str; 15] = [
     "queue",
     "payload",
     "priority",
@@ -25,6 +25,7 @@ const STABLE: [&str; 14] = [
     "batch",
     "replay_of",
     "progress",
+    "retain_result_ms",
 ];
 
 /// Everything listed, by what it is and its name, as the text of its stable fields.
@@ -66,7 +67,7 @@ async fn list(server: &Server, known: &[String]) -> (Listing, Listing) {
     let (mut lasting, mut all) = (Listing::new(), Listing::new());
     let mut queues = known.to_vec();
     for queue in pages(&mut client, "/v1/queues", "queues").await {
-        queues.push(text(&queue, "name"));
+        queues.push(text(&queue, "queue"));
     }
     for name in queues {
         let one = client.call("GET", &format!("/v1/queues/{name}"), "").await;

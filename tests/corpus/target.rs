@@ -42,7 +42,7 @@ impl Target {
             log.read_to_string(&mut text).unwrap();
             panic!("it does not start: {line:?} {text}");
         };
-        let server = Server { base: base.to_owned(), child, http: client() };
+        let server = Server { base: base.to_owned(), child, http: client(), is_current: true };
         server.until_ready().await;
         Self { server, log }
     }

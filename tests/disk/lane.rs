@@ -60,7 +60,7 @@ impl Lane {
         // Dropping it waits for the end of a process that does not listen.
         let shown = HeaderValue::try_from(format!("Bearer {ADMIN}")).unwrap();
         let http = client_with(HeaderMap::from_iter([(AUTHORIZATION, shown)]));
-        let server = Server { base, child, http };
+        let server = Server { base, child, http, is_current: true };
         self.server = (!server.base.is_empty()).then(|| Arc::new(server));
         self.server.is_some()
     }

@@ -48,7 +48,8 @@ pub async fn a_reserve_returns_what_it_won_before_a_part_that_does_not_end(place
     });
     commit.met().await;
     // The first part is about to be stored; the second one is never heard of.
-    let second = proxy.every("update", "jobs", Fault::HoldThenCut);
+    // A part changes its jobs by updates, or by deletes and inserts.
+    let second = ["update", "delete"].map(|change| proxy.every(change, "jobs", Fault::HoldThenCut));
     commit.release();
     let (status, answer) = reserving.await.unwrap();
     assert_eq!(status, 200, "{answer}");

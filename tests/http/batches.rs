@@ -108,17 +108,17 @@ pub async fn what_is_wrong_with_a_batch_is_named(place: &Place) {
     let server = Server::start(&place.url).await;
     let good = json!({"queue": "a", "payload": 1});
     for (body, pointer) in [
-        (json!({"jobs": [good, {"queue": "a"}]}), "/jobs/1/payload"),
+        (json!({"jobs": [good, {"queue": "a", "delay_ms": -1}]}), "/jobs/1/delay_ms"),
         (json!({"jobs": [good, {"queue": "-", "payload": 1}]}), "/jobs/1/queue"),
-        (json!({"jobs": [{"queue": "a", "payload": 1, "max_attempts": 0}]}), "/jobs/0/max_attempts"),
+        (json!({"jobs": [{"queue": "a", "payload": 1, "max_attempts": -1}]}), "/jobs/0/max_attempts"),
         (json!({"jobs": vec![good.clone(); 1001]}), "/jobs"),
-        (json!({"jobs": [good], "on_finished": {"queue": "a"}}), "/on_finished/payload"),
+        (json!({"jobs": [good], "on_finished": {"payload": 1}}), "/on_finished/queue"),
         (
             json!({"jobs": [good], "on_finished": {"queue": "a", "payload": 1, "key": "k"}}),
             "/on_finished/key",
         ),
         (
-            json!({"jobs": [good], "on_finished": {"queue": "a", "payload": 1, "max_attempts": 0}}),
+            json!({"jobs": [good], "on_finished": {"queue": "a", "payload": 1, "max_attempts": -1}}),
             "/on_finished/max_attempts",
         ),
         (json!({"jobs": [good], "seal": true}), "/seal"),
@@ -157,4 +157,39 @@ pub async fn two_servers_call_back_once(place: &Place) {
     tokio::join!(settle(&one, &taken[..120]), settle(&two, &taken[80..]));
     assert_eq!(counts(&two, &batch).await, [0, 200, 0, 0]);
     assert_eq!(ids(&two.reserve("after", json!({"count": 9})).await), [batch["callback"].as_str().unwrap()]);
+}
+
+pub async fn batches_are_listed(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (status, page) = server.get("/v1/batches").await;
+    assert_eq!((status, page), (200, json!({"batches": []})));
+    let jobs = json!([{"queue": "a", "payload": 1}]);
+    let open = create(&server, json!({"sealed": false})).await;
+    let sealed = create(&server, json!({"jobs": jobs})).await;
+    let finished = create(&server, json!({"jobs": [{"queue": "b", "payload": 1}]})).await;
+    let taken = take(&server, "b").await;
+    assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+    let list = async |query: &str| {
+        let (status, page) = server.get(&format!("/v1/batches{query}")).await;
+        assert_eq!(status, 200, "{page}");
+        page
+    };
+    let all = list("").await;
+    assert_eq!(ids(all["batches"].as_array().unwrap()), [id(&open), id(&sealed), id(&finished)]);
+    assert_eq!(all["batches"][1], server.get(&path(&sealed)).await.1);
+    for (state, batch) in [("open", &open), ("sealed", &sealed), ("finished", &finished)] {
+        let page = list(&format!("?state={state}")).await;
+        assert_eq!(ids(page["batches"].as_array().unwrap()), [id(batch)]);
+    }
+    let (mut seen, mut query) = (Vec::new(), "?limit=1".to_owned());
+    loop {
+        let page = list(&query).await;
+        seen.extend(ids(page["batches"].as_array().unwrap()));
+        let Some(cursor) = page["cursor"].as_str() else { break };
+        query = format!("?limit=1&cursor={cursor}");
+    }
+    assert_eq!(seen, [id(&open), id(&sealed), id(&finished)]);
+    for (query, parameter) in [("state=done", "state"), ("limit=0", "limit"), ("x=1", "query")] {
+        bad_parameter(&server.get(&format!("/v1/batches?{query}")).await, parameter);
+    }
 }

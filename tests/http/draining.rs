@@ -88,3 +88,22 @@ pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
     assert_eq!(server.terminate().await.code(), Some(0));
     assert!(since.elapsed() < Duration::from_secs(8), "the body alone would have had 10 seconds");
 }
+
+pub async fn a_stop_gives_notice(place: &Place) {
+    let mut server =
+        Server::start_with(&place.url, &[("TAILBACK__SHUTDOWN_NOTICE_MS", "3600000"), ONLY_WOKEN[0]]).await;
+    let waiter = begin_reserve(&server, "mail");
+    until_looked(&server, 1).await;
+    let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    kill(process, Signal::SIGTERM).unwrap();
+    until("the load balancer sees it", || async { server.get("/readyz").await.0 == 503 }).await;
+    assert_eq!(server.get("/readyz").await.1["code"], "draining");
+    assert_eq!(server.get("/healthz").await.0, 200);
+    // Everything is served meanwhile, also who waits.
+    let pushed = server.push("mail", json!({"payload": 1})).await;
+    let (status, given) = waiter.await.unwrap();
+    assert_eq!((status, &given["jobs"][0]["id"]), (200, &json!(pushed)));
+    assert_eq!(server.settle(&given["jobs"][0], "commit", json!({})).await.0, 200);
+    // The second signal ends the notice.
+    assert_eq!(server.terminate().await.code(), Some(0));
+}

@@ -93,6 +93,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
     names.sort_unstable();
     let mut expected = vec![
         "due",
+        "finished_jobs",
         "key_uses",
         "pruner",
         "store_probe",
@@ -218,8 +219,36 @@ pub async fn a_store_that_is_away_is_told(_: &Place) {
         assert!(!reply.header("retry-after").is_empty(), "{path}");
     }
     // What is wrong by itself is said without the store.
-    invalid(&server.post("/v1/queues/mail/jobs", json!({})).await, "/payload");
+    invalid(&server.post("/v1/queues/mail/jobs", json!({"priority": "x"})).await, "/priority");
     let (status, answer) = server.post("/v1/queues/mail/jobs/batch", json!({"jobs": [{"payload": 1}]})).await;
     assert_eq!((status, &answer["results"][0]["problem"]["code"]), (200, &json!("store-unavailable")));
     assert_eq!(raw(&server, "GET", "/metrics", &[], "").await.status, 200);
+}
+
+pub async fn stats_tell_what_comes_due_and_count_exactly(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let exact = async || {
+        let (status, stats) = server.get("/v1/queues/mail/stats?exact=true").await;
+        assert_eq!(status, 200, "{stats}");
+        stats
+    };
+    assert_eq!((&exact().await["counts"]["ready"], exact().await.get("next_due_at")), (&json!(0), None));
+    // Of each priority the first, and of these the first.
+    for (priority, at) in [(0, "2999-01-02"), (9, "2999-01-03"), (0, "2999-01-01"), (-3, "2999-01-04")] {
+        let run_at = format!("{at}T00:00:00Z");
+        server.push("mail", json!({"payload": 1, "priority": priority, "run_at": run_at})).await;
+    }
+    server.push("other", json!({"payload": 1, "run_at": "2998-01-01T00:00:00Z"})).await;
+    let next = json!("2999-01-01T00:00:00.000Z");
+    assert_eq!(exact().await["next_due_at"], next);
+    let mut expected = mix(&server).await;
+    expected["scheduled"] = json!(8);
+    let stats = exact().await;
+    assert_eq!((&stats["counts"], stats.get("split_is_approximate")), (&expected, None));
+    until("the usual figures say so, too", || async {
+        let (_, stats) = server.get("/v1/queues/mail/stats").await;
+        stats["counts"] == expected && stats["next_due_at"].is_string()
+    })
+    .await;
+    bad_parameter(&server.get("/v1/queues/mail/stats?exact=x").await, "exact");
 }

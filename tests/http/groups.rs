@@ -47,7 +47,7 @@ pub async fn a_failed_job_holds_its_group(place: &Place) {
     let (_, answer) = server.post("/v1/queues/q/redrive", json!({})).await;
     assert_eq!(answer, json!({"affected": 1}));
     assert_eq!(kill().await, pushed[0]);
-    assert_eq!(server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{}", pushed[0]), None).await.0, 204);
+    assert_eq!(server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{}", pushed[0]), None).await.0, 200);
     configure(&server, "q", json!({"on_group_dead": "skip"})).await;
     assert_eq!([kill().await, kill().await], pushed[1..]);
 }
@@ -59,7 +59,7 @@ pub async fn a_move_says_that_the_job_has_to_wait(place: &Place) {
     let taken = reserved(&server, "q").await;
     let (status, moved) = server.settle(&taken[0], "move", json!({"queue": "r"})).await;
     assert_eq!((status, &moved["state"]), (200, &json!("blocked")), "{moved}");
-    assert_eq!(server.settle(&taken[0], "move", json!({"queue": "r"})).await, (200, moved));
+    assert_eq!(server.settle(&taken[0], "move", json!({"queue": "r"})).await, repeat_of(&(200, moved)));
     assert_eq!(see(&server, &here).await["state"], "blocked");
 }
 

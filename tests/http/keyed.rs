@@ -1,5 +1,7 @@
 //! `Idempotency-Key` on what creates or takes: it takes effect once, and a repeat gets the same response.
 
+use std::time::Instant;
+
 use futures::future::join_all;
 
 use super::support::*;
@@ -58,6 +60,40 @@ pub async fn a_keyed_push_is_done_once(place: &Place) {
     assert_eq!(keyed(&server, "/v1/queues/other/jobs", "k0", job).await.status, 201);
     assert_eq!((count(&server, "mail").await, count(&server, "other").await), (6, 1));
     bad_parameter(&keyed(&server, JOBS, "a b", json!({"payload": 1})).await.answer(), "Idempotency-Key");
+}
+
+/// Keyed, in a batch and beside a commit: a push that makes a job due wakes whoever waits for it.
+pub async fn what_is_replaced_wakes_a_waiter(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let job = |key: &str, delay_ms: u64| json!({"queue": key, "payload": delay_ms, "key": "k", "key_conflict": "replace", "delay_ms": delay_ms});
+    let of_queue = |key: &str, delay_ms: u64| {
+        let mut body = job(key, delay_ms);
+        body.as_object_mut().unwrap().remove("queue");
+        body
+    };
+    server.push("from", json!({"payload": 1})).await;
+    let held = server.reserve("from", json!({})).await.remove(0);
+    for queue in ["keyed", "together", "batch", "commit"] {
+        let first = server.push(queue, of_queue(queue, 600_000)).await;
+        let looked = metric(&server, LOOKED).await;
+        let waiter = begin_reserve(&server, queue);
+        until("the waiter has looked", || async { metric(&server, LOOKED).await > looked }).await;
+        let since = Instant::now();
+        let now = job(queue, 0);
+        let status = match queue {
+            "keyed" => {
+                keyed(&server, &format!("/v1/queues/{queue}/jobs"), "k", of_queue(queue, 0)).await.status
+            }
+            "together" => server.post("/v1/jobs", json!({"jobs": [now]})).await.0,
+            "batch" => {
+                let jobs = json!([now, {"queue": "other", "payload": 1}]);
+                server.post("/v1/batches", json!({"jobs": jobs})).await.0
+            }
+            _ => server.settle(&held, "commit", json!({"push": [now]})).await.0,
+        };
+        assert!((200..300).contains(&status), "{queue}: {status}");
+        assert_eq!(woken(since, waiter).await, [first], "{queue}");
+    }
 }
 
 pub async fn a_keyed_push_is_answered_alike_when_its_job_is_gone(place: &Place) {

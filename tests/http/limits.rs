@@ -144,7 +144,7 @@ pub async fn a_call_that_does_nothing_takes_no_place(place: &Place) {
     for names in [["b", "c", "d"], ["e", "f", "g"]] {
         for name in names {
             refused(&settle("move", json!({"queue": name})).await, 409, "reservation-lost");
-            let invalid = json!({"payload": 1, "priority": 1, "max_attempts": 0});
+            let invalid = json!({"payload": 1, "priority": 1, "max_attempts": -1});
             refused(&server.post(&format!("/v1/queues/{name}/jobs"), invalid).await, 422, "invalid-field");
         }
         tokio::time::sleep(Duration::from_millis(1100)).await; // a count is a second old at most
@@ -303,4 +303,33 @@ pub async fn payloads_and_bodies_have_limits(place: &Place) {
         let reply = post_text(&server, path, &format!("{{{}}}", " ".repeat(4096))).await;
         refused(&reply.answer(), 413, "too-large");
     }
+}
+
+/// What no name and no number bounds has an end, too.
+pub async fn texts_have_an_end(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "q").await;
+    let over = json!({"error": "\u{fc}".repeat(1_048_577)});
+    invalid(&server.settle(&taken, "rollback", over.clone()).await, "/error");
+    let mut item = json!({"id": taken["id"], "reservation": taken["reservation"]});
+    item["error"] = over["error"].clone();
+    let (_, answer) = server.post("/v1/settle", json!({"rollback": [item]})).await;
+    invalid(&(422, answer["rollback"][0]["problem"].clone()), "/rollback/0/error");
+    let longest = json!({"error": "\u{fc}".repeat(1_048_576)});
+    assert_eq!(server.settle(&taken, "rollback", longest).await.0, 200);
+    let kept = see(&server, &id(&taken)).await["errors"][0]["message"].as_str().unwrap().to_owned();
+    assert_eq!(kept, "\u{fc}".repeat(2048));
+    let rule = json!({"cron": "0 0 1 1 *", "queue": "q", "job": {}, "time_zone": "x".repeat(129)});
+    invalid(&server.send(reqwest::Method::PUT, "/v1/schedules/s", Some(rule)).await, "/time_zone");
+    let long = "a".repeat(513);
+    for path in ["/v1/queues", "/v1/queues/q/jobs", "/v1/batches", "/v1/schedules", "/v1/workers"] {
+        bad_parameter(&server.get(&format!("{path}?cursor={long}")).await, "cursor");
+    }
+    bad_parameter(&server.get(&format!("/v1/queues?prefix={}", "a".repeat(129))).await, "prefix");
+    let path = format!("/v1/queues?prefix=a&confirm={long}");
+    bad_parameter(&server.send(reqwest::Method::DELETE, &path, None).await, "confirm");
+    let tags = format!("\"{}\"", "a".repeat(1023));
+    let reply = raw(&server, "PUT", "/v1/queues/q", &[("if-match", &tags)], "{}").await;
+    bad_parameter(&reply.answer(), "If-Match");
+    invalid(&server.post("/v1/session", json!({"key": "k".repeat(4097)})).await, "/key");
 }

@@ -76,7 +76,9 @@ pub async fn a_settle_takes_a_thousand_jobs(place: &Place) {
     assert!(results.iter().all(|one| one["status"] == 200 && one["state"] == "done"));
     assert_eq!(server.get("/v1/queues/mail/jobs").await.1["jobs"], json!([]));
     // All of it once more, as after a lost answer.
-    assert_eq!(server.post("/v1/settle", over).await, (200, answer));
+    let (status, again) = server.post("/v1/settle", over).await;
+    let repeats: Vec<Value> = results.iter().map(|one| repeat_of(&(200, one.clone())).1).collect();
+    assert_eq!((status, &again["commit"]), (200, &json!(repeats)));
 }
 
 pub async fn a_settle_of_nothing_answers_nothing(place: &Place) {
@@ -106,6 +108,10 @@ pub async fn the_same_job_twice_in_a_settle(place: &Place) {
         assert_eq!(answer[list][1]["status"], 200, "{list}: {answer}");
     }
     assert_eq!(answer["rollback"][0]["run_at"], answer["rollback"][1]["run_at"]);
+    for (list, repeats) in [("commit", json!(true)), ("extend", Value::Null), ("rollback", json!(true))] {
+        assert_eq!(answer[list][0].get("repeated"), None, "{list}: {answer}");
+        assert_eq!(answer[list][1]["repeated"], repeats, "{list}: {answer}");
+    }
     let back = take(&server, "mail").await;
     assert_eq!((&back["id"], &back["attempt"]), (&jobs[2]["id"], &json!(2)));
     assert_eq!(back["errors"].as_array().unwrap().len(), 1, "it failed once");

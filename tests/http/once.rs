@@ -39,6 +39,20 @@ pub async fn a_repeat_gets_the_same_jobs(place: &Place) {
     assert_eq!(server.settle(&first["jobs"][0], "commit", json!({})).await.0, 200);
 }
 
+/// Each queue is claimed from once, so that no failure behind it takes back what was won.
+pub async fn a_keyed_reserve_of_so_many_bytes_claims_once(place: &Place) {
+    let server = Server::start(&place.url).await;
+    fill(&server, "a", 5).await;
+    fill(&server, "b", 5).await;
+    let body = json!({"queues": ["a", "b"], "count": 10, "max_bytes": 40_000});
+    let (status, first) = keyed(&server, "/v1/reserve", "k", body.clone()).await;
+    let queues: Vec<&str> =
+        first["jobs"].as_array().unwrap().iter().map(|job| job["queue"].as_str().unwrap()).collect();
+    assert_eq!((status, queues), (200, vec!["a", "a", "b", "b", "b", "b", "b"]), "{first}");
+    let (status, again) = keyed(&server, "/v1/reserve", "k", body).await;
+    assert_eq!((status, deliveries(&again)), (200, deliveries(&first)));
+}
+
 pub async fn a_repeat_shows_only_what_is_still_held(place: &Place) {
     let server = Server::start(&place.url).await;
     fill(&server, "mail", 4).await;

@@ -15,8 +15,8 @@ async fn send(server: &Server, method: &str, if_match: Option<&str>, body: Value
 pub async fn a_queue_without_settings_has_the_defaults(place: &Place) {
     let server = Server::start(&place.url).await;
     let reply = send(&server, "GET", None, Value::Null).await;
-    let expected = json!({"name": "mail", "effective": {
-        "lease_ms": 30_000, "max_attempts": 5, "retain_done_ms": 0, "retain_dead_ms": 0, "paused": false,
+    let expected = json!({"queue": "mail", "version": "0", "effective": {
+        "lease_ms": 30_000, "max_attempts": 5, "retain_done_ms": 0, "retain_result_ms": 0, "retain_dead_ms": 0, "paused": false, "lapsed": "now",
         "backoff": {"kind": "exponential", "base_ms": 1000, "factor": 2.0, "max_ms": 600_000, "jitter": 0.2}}});
     assert_eq!(reply.answer(), (200, expected));
     let tag = reply.header("etag");
@@ -113,7 +113,7 @@ pub async fn settings_change_only_as_they_are_known(place: &Place) {
     for method in ["PUT", "PATCH"] {
         assert_eq!(send(&server, method, Some("*"), json!({"max_attempts": 3})).await.status, 200);
     }
-    assert_eq!(send(&server, "DELETE", Some("*"), Value::Null).await.status, 204);
+    assert_eq!(send(&server, "DELETE", Some("*"), Value::Null).await.status, 200);
     assert_eq!(send(&server, "GET", None, Value::Null).await.header("etag"), unset);
     for wrong in ["abc", "\"a\" \"b\"", "W/x", "\"a"] {
         let answer = send(&server, "PUT", Some(wrong), json!({})).await.answer();
@@ -182,7 +182,7 @@ pub async fn a_call_that_changes_nothing_keeps_the_version(place: &Place) {
     raw(&server, "PATCH", "/v1/queues/none", &[], "{}").await;
     raw(&server, "PUT", "/v1/queues/made", &[], "{}").await;
     let (_, all) = server.get("/v1/queues").await;
-    let names: Vec<&Value> = all["queues"].as_array().unwrap().iter().map(|queue| &queue["name"]).collect();
+    let names: Vec<&Value> = all["queues"].as_array().unwrap().iter().map(|queue| &queue["queue"]).collect();
     assert_eq!(names, ["made", "mail"]);
 }
 
@@ -211,7 +211,7 @@ pub async fn settings_out_of_range_name_the_field(place: &Place) {
         ("/lease_ms", json!({"lease_ms": 99})),
         ("/lease_ms", json!({"lease_ms": 86_400_001})),
         ("/lease_ms", json!({"lease_ms": "1s"})),
-        ("/max_attempts", json!({"max_attempts": 0})),
+        ("/max_attempts", json!({"max_attempts": -1})),
         ("/max_attempts", json!({"max_attempts": 1_000_001})),
         ("/retain_done_ms", json!({"retain_done_ms": year + 1})),
         ("/retain_dead_ms", json!({"retain_dead_ms": year + 1})),
@@ -263,7 +263,7 @@ pub async fn queues_are_listed_by_name(place: &Place) {
             .as_array()
             .unwrap()
             .iter()
-            .map(|queue| queue["name"].as_str().unwrap().to_owned())
+            .map(|queue| queue["queue"].as_str().unwrap().to_owned())
             .collect()
     };
     assert_eq!(names(&all), ["both", "jobs.a", "jobs.b", "set"]);
@@ -290,13 +290,13 @@ pub async fn a_queue_with_jobs_is_deleted_by_force_only(place: &Place) {
     refused(&send(&server, "DELETE", None, Value::Null).await.answer(), 409, "queue-not-empty");
     assert_eq!(server.get(PATH).await.1["max_attempts"], 9);
     let path = format!("{PATH}?force=true");
-    assert_eq!(server.send(Method::DELETE, &path, None).await, (204, Value::Null));
+    assert_eq!(server.send(Method::DELETE, &path, None).await, (200, json!({"deleted": true})));
     assert!(server.get(PATH).await.1.get("max_attempts").is_none());
     lost(&server.settle(&held, "commit", json!({})).await, true);
     refused(&server.get(&format!("/v1/jobs/{ready}")).await, 404, "unknown-job");
     assert_eq!(see(&server, &other).await["state"], "ready");
     // Deleting what has no settings and no jobs changes nothing.
-    assert_eq!(server.send(Method::DELETE, PATH, None).await.0, 204);
+    assert_eq!(server.send(Method::DELETE, PATH, None).await.0, 200);
     bad_parameter(&server.send(Method::DELETE, &format!("{PATH}?force=1"), None).await, "force");
     bad_parameter(&server.send(Method::DELETE, &format!("{PATH}?x=1"), None).await, "query");
 }
@@ -324,4 +324,85 @@ pub async fn a_paused_queue_delivers_nothing_and_takes_pushes(place: &Place) {
         assert_eq!(raw(&server, "POST", &path, &[], "").await.status, 200, "twice is as good as once");
         invalid(&server.post(&path, json!({"why": "x"})).await, "/why");
     }
+}
+
+fn names_of(page: &Value) -> Vec<&str> {
+    page["queues"].as_array().unwrap().iter().map(|queue| queue["queue"].as_str().unwrap()).collect()
+}
+
+pub async fn queues_are_listed_by_prefix(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for queue in ["tmp", "tmp.a", "tmp.b", "tmpx", "zoo"] {
+        server.push(queue, json!({"payload": 1})).await;
+    }
+    configure(&server, "tmp.set", json!({})).await;
+    for (prefix, expected) in [
+        ("", &["tmp", "tmp.a", "tmp.b", "tmp.set", "tmpx", "zoo"][..]),
+        ("tmp.", &["tmp.a", "tmp.b", "tmp.set"]),
+        ("tmp", &["tmp", "tmp.a", "tmp.b", "tmp.set", "tmpx"]),
+        ("zoo", &["zoo"]),
+        ("zooo", &[]),
+    ] {
+        let (status, page) = server.get(&format!("/v1/queues?prefix={prefix}")).await;
+        assert_eq!((status, names_of(&page)), (200, expected.to_vec()), "{prefix}");
+    }
+    let (_, first) = server.get("/v1/queues?prefix=tmp.&limit=2").await;
+    assert_eq!(names_of(&first), ["tmp.a", "tmp.b"]);
+    let rest = format!("/v1/queues?prefix=tmp.&limit=2&cursor={}", first["cursor"].as_str().unwrap());
+    let (_, rest) = server.get(&rest).await;
+    assert_eq!((names_of(&rest), rest.get("cursor")), (vec!["tmp.set"], None));
+    for wrong in ["a%20b", "%2A", "-x"] {
+        bad_parameter(&server.get(&format!("/v1/queues?prefix={wrong}")).await, "prefix");
+    }
+}
+
+pub async fn queues_are_deleted_by_prefix(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for queue in ["tmp.1", "tmp.2", "tmp.3", "tmp", "other"] {
+        configure(&server, queue, json!({"max_attempts": 2})).await;
+    }
+    for n in 0..3 {
+        server.push("tmp.2", json!({"payload": n})).await;
+    }
+    let held = push_and_take(&server, "tmp.9").await;
+    let delete = async |query: &str| server.send(Method::DELETE, &format!("/v1/queues?{query}"), None).await;
+    for (query, parameter) in [
+        ("", "prefix"),
+        ("prefix=&confirm=", "prefix"),
+        ("prefix=tmp.", "confirm"),
+        ("prefix=tmp.&confirm=tmp", "confirm"),
+        ("prefix=a%20b&confirm=a%20b", "prefix"),
+        ("prefix=tmp.&confirm=tmp.&x=1", "query"),
+    ] {
+        bad_parameter(&delete(query).await, parameter);
+    }
+    let left = async || {
+        let (_, page) = server.get("/v1/queues").await;
+        names_of(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(left().await.len(), 6);
+    let answer = delete("prefix=tmp.&confirm=tmp.").await;
+    assert_eq!(answer, (200, json!({"deleted": 2, "not_empty": 2, "more": false})));
+    assert_eq!(left().await, ["other", "tmp", "tmp.2", "tmp.9"]);
+    let answer = delete("prefix=tmp.&confirm=tmp.&force=true").await;
+    assert_eq!(answer, (200, json!({"deleted": 2, "not_empty": 0, "more": false})));
+    assert_eq!(left().await, ["other", "tmp"]);
+    refused(&server.settle(&held, "commit", json!({})).await, 409, "reservation-lost");
+    assert_eq!(delete("prefix=tmp.&confirm=tmp.").await.1["deleted"], 0);
+    // Whatever fits into the time of a call, the next one goes on.
+    let jobs: Vec<Value> = (0..1000).map(|n| json!({"payload": n})).collect();
+    for queue in ["much.1", "much.2", "much.3"] {
+        server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({ "jobs": jobs })).await;
+    }
+    let (mut deleted, mut query) = (0, String::new());
+    loop {
+        let (status, answer) = delete(&format!("prefix=much.&confirm=much.&force=true{query}")).await;
+        assert_eq!(status, 200, "{answer}");
+        deleted += answer["deleted"].as_u64().unwrap();
+        if answer["more"] == false {
+            break;
+        }
+        query = answer["cursor"].as_str().map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+    }
+    assert_eq!((deleted, left().await), (3, vec!["other".to_owned(), "tmp".to_owned()]));
 }

@@ -177,7 +177,7 @@ pub async fn a_worker_learns_that_its_job_is_not_wanted(place: &Place) {
         let taken = push_and_take(&server, "mail").await;
         let path = format!("/v1/jobs/{}", id(&taken));
         let answer = server.send(reqwest::Method::DELETE, &path, None).await;
-        assert_eq!(answer, (202, json!({"cancel_requested": true})));
+        assert_eq!(answer, (202, json!({"deleted": false, "cancel_requested": true})));
         assert_eq!(server.settle(&taken, "extend", json!({})).await.1["cancel_requested"], true);
         assert_eq!(see(&server, &id(&taken)).await["cancel_requested"], true);
         let body = if end == "move" { json!({"queue": "next"}) } else { json!({}) };

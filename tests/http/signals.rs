@@ -126,6 +126,8 @@ pub async fn a_resume_wakes_who_waits_on_another_server(place: &Place) {
 pub async fn a_change_of_settings_is_known_at_other_servers_by_a_signal(place: &Place) {
     const HEARD: &str = "tailback_signals_heard_total{kind=\"settings\"}";
     let [one, other] = servers(place).await;
+    // Once it knows who waits here, it listens: what was told before that it reads again instead of hearing it.
+    let _waiter = wait_on(&one, &[&other], "elsewhere").await;
     let mut heard = metric(&other, HEARD).await;
     for change in ["pause", "resume"] {
         assert_eq!(one.post(&format!("/v1/queues/mail/{change}"), json!({})).await.0, 200);
@@ -188,7 +190,9 @@ pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
     for server in [&one, &other] {
         before.push(metric(server, begins).await);
     }
-    collection(place, "signals").await.drop().await.unwrap();
+    for name in ["signals", "news"] {
+        collection(place, name).await.drop().await.unwrap();
+    }
     for (server, before) in [&one, &other].into_iter().zip(before) {
         until("it listens again", || async { metric(server, begins).await > before }).await;
     }
@@ -198,6 +202,54 @@ pub async fn a_stream_that_ends_is_opened_again(place: &Place) {
         let pushed = one.push(queue, json!({"payload": 1})).await;
         assert_eq!(woken(since, waiter).await, [pushed]);
     }
+}
+
+/// A server of an older version replaces its signals in place, and hears those of others by a change stream.
+pub async fn servers_tell_an_older_one_and_hear_it(place: &Place) {
+    let [one, other] = servers(place).await;
+    let signals = collection(place, "signals").await;
+    let listening = |how: bool| signals.count_documents(doc! { "here": true, "listens": true, "news": how });
+    let listening = async |how| listening(how).await.unwrap() == 2;
+    until("they read the news", || listening(true)).await;
+    let _waiter = wait_on(&other, &[&one], "first").await;
+    one.push("first", json!({"payload": 1})).await;
+    let arrived = doc! { "ready.queue": "mail" };
+    let tell = async |kind: &str, mut said: Document| {
+        said.extend(doc! { "server": "older", "at": DateTime::now() });
+        let id = doc! { "_id": format!("older/{kind}") };
+        signals.replace_one(id, said).upsert(true).await.unwrap();
+    };
+    tell("here", doc! { "here": true, "listens": true }).await;
+    until("they have streams", || listening(false)).await;
+    let heard = metric(&one, HEARD_WAITING).await;
+    let until_ms = DateTime::now().timestamp_millis() + 60_000;
+    tell("waiting", doc! { "patterns": ["mail"], "until": DateTime::from_millis(until_ms) }).await;
+    until("it is known", || async { metric(&one, HEARD_WAITING).await > heard }).await;
+    one.push("mail", json!({"payload": 1})).await;
+    until("the older one is told", || async { signals.find_one(arrived.clone()).await.unwrap().is_some() })
+        .await;
+    signals.delete_many(doc! { "server": "older" }).await.unwrap();
+    until("they read the news again", || listening(true)).await;
+    let since = Instant::now();
+    let waiter = wait_on(&other, &[&one], "last").await;
+    let pushed = one.push("last", json!({"payload": 1})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+}
+
+/// A collection of the usual kind, such as an insert makes after somebody has dropped the other, has no tail.
+pub async fn the_collection_of_the_news_is_mended(place: &Place) {
+    let news = collection(place, "news").await;
+    news.insert_one(doc! { "server": "gone", "patterns": ["mail"] }).await.unwrap();
+    let [one, other] = servers(place).await;
+    let since = Instant::now();
+    let waiter = wait_on(&other, &[&one], "mail").await;
+    let pushed = one.push("mail", json!({"payload": 1})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+    let signals = collection(place, "signals").await;
+    until("they read the news", || async {
+        signals.count_documents(doc! { "here": true, "news": true }).await.unwrap() == 2
+    })
+    .await;
 }
 
 pub async fn a_server_that_stops_is_not_told_any_more(place: &Place) {
@@ -236,4 +288,54 @@ pub async fn a_job_that_another_program_wrote_is_found(place: &Place) {
     }
     got.sort();
     assert_eq!(got, ["JOB0", "JOB1", "JOB2"]);
+}
+
+/// With one line beside it, in the same transaction, also at a server that is alone and looks by itself only once a minute.
+pub async fn a_program_that_says_what_it_inserts_wakes_who_waits(place: &Place) {
+    let server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    let database = client.default_database().unwrap();
+    let (jobs, wakeups) =
+        (database.collection::<Document>("jobs"), database.collection::<Document>("wakeups"));
+    let said = |queue: &str| doc! { "queue": queue, "at": DateTime::now() };
+    // The first one makes the collection, by which servers know that it is used.
+    wakeups.insert_one(said("nobody")).await.unwrap();
+    until("a server has seen it", || async {
+        wakeups.list_index_names().await.unwrap().contains(&"at".to_owned())
+    })
+    .await;
+    // It listens soon. Who listens is not told whom it has woken: what it says of itself shows that it has a stream.
+    let signals = database.collection::<Document>("signals");
+    until("it listens", || async {
+        signals.find_one(doc! { "here": true, "listens": true }).await.unwrap().is_some()
+    })
+    .await;
+    for n in 0..2 {
+        let waiters: Vec<_> = (0..=n).map(|_| begin_reserve(&server, "mail")).collect();
+        until_looked(&server, if n == 0 { 1 } else { 4 }).await;
+        let since = Instant::now();
+        let mut session = client.start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let mut wakeup = said("mail");
+        for m in 0..=n {
+            let past = DateTime::from_millis(1_000_000_000_000);
+            let job = doc! {
+                "_id": format!("JOB-{n}-{m}"), "v": 1, "queue": "mail", "state": "ready", "priority": 0,
+                "run_at": past, "attempts": 0, "created_at": past, "rev": 0, "payload": n,
+            };
+            jobs.insert_one(job).session(&mut session).await.unwrap();
+        }
+        if n > 0 {
+            wakeup.insert("jobs", n + 1);
+        }
+        wakeups.insert_one(wakeup).session(&mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+        let mut got = Vec::new();
+        for waiter in waiters {
+            got.extend(woken(since, waiter).await);
+        }
+        got.sort();
+        let all: Vec<String> = (0..=n).map(|m| format!("JOB-{n}-{m}")).collect();
+        assert_eq!(got, all);
+    }
 }

@@ -4,6 +4,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::support::*;
+use crate::common::server::client_with;
 
 /// Every call that settles, with the least that it needs.
 const CALLS: [&str; 4] = ["commit", "rollback", "extend", "move"];
@@ -69,7 +70,7 @@ pub async fn a_repeat_of_a_settle_answers_the_same(place: &Place) {
         };
         let first = server.settle(&taken, call, body.clone()).await;
         assert_eq!(first.0, 200, "{call}: {}", first.1);
-        assert_eq!(server.settle(&taken, call, body).await, first, "{call}");
+        assert_eq!(server.settle(&taken, call, body).await, repeat_of(&first), "{call}");
         // Another call with the token comes too late, whatever the first one did.
         for other in CALLS.into_iter().filter(|other| *other != call) {
             lost(&server.settle(&taken, other, self::body(other)).await, call == "commit");
@@ -87,13 +88,13 @@ pub async fn a_repeat_is_recognised_after_the_job_went_on(place: &Place) {
     let taken = push_and_take(&server, "mail").await;
     let first = server.settle(&taken, "rollback", json!({"delay_ms": 0})).await;
     let again = take(&server, "mail").await;
-    assert_eq!(server.settle(&taken, "rollback", json!({"delay_ms": 0})).await, first);
+    assert_eq!(server.settle(&taken, "rollback", json!({"delay_ms": 0})).await, repeat_of(&first));
     assert_eq!(see(&server, &id(&taken)).await["state"], "reserved", "the repeat did nothing");
     let moved = server.settle(&again, "move", json!({"queue": "next"})).await;
     let next = take(&server, "next").await;
-    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, moved);
+    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, repeat_of(&moved));
     assert_eq!(server.settle(&next, "commit", json!({})).await.0, 200);
-    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, moved);
+    assert_eq!(server.settle(&again, "move", json!({"queue": "next"})).await, repeat_of(&moved));
     assert_eq!(server.settle(&next, "commit", json!({})).await.0, 200);
     lost(&server.settle(&next, "extend", json!({})).await, true);
 }
@@ -106,7 +107,7 @@ pub async fn a_repeat_of_a_death_answers_the_same(place: &Place) {
         let taken = push_and_take(&server, queue).await;
         let first = server.settle(&taken, "rollback", json!({})).await;
         assert_eq!((first.0, &first.1["state"]), (200, &json!("dead")));
-        assert_eq!(server.settle(&taken, "rollback", json!({})).await, first);
+        assert_eq!(server.settle(&taken, "rollback", json!({})).await, repeat_of(&first));
         lost(&server.settle(&taken, "commit", json!({})).await, false);
     }
     assert_eq!(server.reserve("dead", json!({"count": 5})).await.len(), 1);
@@ -117,7 +118,7 @@ pub async fn a_commit_can_be_repeated_while_history_lasts(place: &Place) {
     configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
     let taken = push_and_take(&server, "mail").await;
     let first = server.settle(&taken, "commit", json!({"result": 1})).await;
-    assert_eq!(server.settle(&taken, "commit", json!({"result": 2})).await, first);
+    assert_eq!(server.settle(&taken, "commit", json!({"result": 2})).await, repeat_of(&first));
     assert_eq!(see(&server, &id(&taken)).await["result"], 1, "the first one counts");
     for call in ["rollback", "extend", "move"] {
         lost(&server.settle(&taken, call, body(call)).await, false);
@@ -128,7 +129,7 @@ pub async fn a_forced_delete_takes_the_token(place: &Place) {
     let server = Server::start(&place.url).await;
     let taken = push_and_take(&server, "mail").await;
     let path = format!("/v1/jobs/{}?force=true", id(&taken));
-    assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.0, 204);
+    assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.0, 200);
     all_lost(&server, &taken, true).await;
 }
 
@@ -147,8 +148,10 @@ pub async fn concurrent_repeats_answer_the_same(place: &Place) {
         for call in calls {
             answers.push(call.await.unwrap());
         }
-        assert_eq!(answers[0].0, 200, "{}", answers[0].1);
-        assert!(answers.iter().all(|answer| *answer == answers[0]), "{call}: {answers:?}");
+        let (repeats, firsts): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|(_, answer)| answer["repeated"] == true);
+        assert_eq!(firsts.len(), 1, "{call}: {firsts:?}");
+        assert!(repeats.iter().all(|answer| *answer == repeat_of(&firsts[0])), "{call}: {repeats:?}");
     }
 }
 
@@ -168,6 +171,69 @@ pub async fn a_commit_whose_client_left_can_be_repeated(place: &Place) {
     }
 }
 
+pub async fn a_lost_reservation_says_why(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let says = |answer: &(u16, Value), text: &str| {
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(answer.0 == 409 && detail.contains(text), "{text:?} is not said: {answer:?}");
+    };
+    let job = server.push("mail", json!({"payload": 1})).await;
+    let first = server.reserve("mail", json!({"lease_ms": 100})).await.remove(0);
+    until("it has lapsed", || async { see(&server, &job).await["state"] == "ready" }).await;
+    let late = server.settle(&first, "commit", json!({})).await;
+    says(&late, "the job is ready; delivery 1 ended at 2");
+    says(&late, "the reservation ran out");
+    let second = take(&server, "mail").await;
+    says(
+        &server.settle(&first, "extend", json!({"lease_ms": 1000})).await,
+        "it was delivered again; delivery 1 ended",
+    );
+    assert_eq!(server.settle(&second, "commit", json!({})).await.0, 200);
+    says(&server.settle(&first, "rollback", json!({})).await, "there is no such job any more");
+    // Who never had it learns nothing.
+    let other = push_and_take(&server, "mail").await;
+    let mut stranger = second.clone();
+    stranger["id"] = other["id"].clone();
+    let (status, problem) = server.settle(&stranger, "commit", json!({})).await;
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(status == 409 && detail.ends_with("not, or no longer, yours"), "{problem}");
+}
+
+/// What another worker has said of its failure is shown to nobody who may not read jobs.
+pub async fn a_lost_reservation_tells_no_content(place: &Place) {
+    let admin = "0123456789012345678901234567890123456789";
+    let mut server = Server::start_with(&place.url, &[("TAILBACK_AUTH__ADMIN_KEY", admin)]).await;
+    let with = |key: &str| {
+        let mut headers = reqwest::header::HeaderMap::new();
+        headers.insert("authorization", format!("Bearer {key}").parse().unwrap());
+        client_with(headers)
+    };
+    server.http = with(admin);
+    let asked = json!({"name": "worker", "scopes": ["consume"], "queues": ["mail"]});
+    let worker = server.post("/v1/keys", asked).await.1["key"].as_str().unwrap().to_owned();
+    server.push("mail", json!({"payload": 1})).await;
+    server.http = with(&worker);
+    let first = take(&server, "mail").await;
+    assert_eq!(server.settle(&first, "rollback", json!({"error": "canary", "delay_ms": 0})).await.0, 200);
+    let second = take(&server, "mail").await;
+    let late = server.settle(&first, "commit", json!({})).await;
+    let detail = late.1["detail"].as_str().unwrap();
+    assert!(
+        late.0 == 409 && detail.contains("delivery 1 ended at 2") && !detail.contains("canary"),
+        "{late:?}"
+    );
+    // Where the job has gone the worker does not reach it, and learns nothing of it.
+    assert_eq!(server.settle(&second, "rollback", json!({"delay_ms": 3_600_000})).await.0, 200);
+    server.http = with(admin);
+    let moved = json!({"payload": 2, "then": [{"queue": "theirs"}]});
+    server.push("mail", moved).await;
+    server.http = with(&worker);
+    let third = take(&server, "mail").await;
+    assert_eq!(server.settle(&third, "commit", json!({})).await.0, 200);
+    let late = server.settle(&third, "rollback", json!({})).await;
+    assert!(late.1["detail"].as_str().unwrap().ends_with("not, or no longer, yours"), "{late:?}");
+}
+
 /// For MongoDB alone: one SQLite file has one server.
 pub async fn another_server_knows_a_commit_by_its_history_only(place: &Place) {
     let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
@@ -177,7 +243,7 @@ pub async fn another_server_knows_a_commit_by_its_history_only(place: &Place) {
         let first = one.settle(&taken, "commit", json!({})).await;
         let again = two.settle(&taken, "commit", json!({})).await;
         if queue == "kept" {
-            assert_eq!(again, first);
+            assert_eq!(again, repeat_of(&first));
         } else {
             lost(&again, true);
         }

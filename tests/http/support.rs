@@ -6,6 +6,7 @@ use reqwest::header::HeaderMap;
 pub use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::common::contract;
 pub use crate::common::server::{LOOKED, Place, Server, metric, until, until_looked};
 
 /// Makes waiters look by themselves only once a minute, so that nothing but a wake-up explains an answer.
@@ -46,8 +47,7 @@ pub async fn raw(
     headers: &[(&str, &str)],
     body: impl Into<Vec<u8>>,
 ) -> Reply {
-    let method = method.parse().unwrap();
-    let mut request = server.http.request(method, format!("{}{path}", server.base));
+    let mut request = server.http.request(method.parse().unwrap(), format!("{}{path}", server.base));
     let body = body.into();
     if !body.is_empty() {
         if !headers.iter().any(|(name, _)| *name == "content-type") {
@@ -60,7 +60,9 @@ pub async fn raw(
     }
     let response = request.send().await.unwrap();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Reply { status, headers, text: response.text().await.unwrap() }
+    let text = response.text().await.unwrap();
+    contract::check(method, path, status, &headers, &text);
+    Reply { status, headers, text }
 }
 
 /// A POST of this text.
@@ -71,12 +73,16 @@ pub async fn post_text(server: &Server, path: &str, body: &str) -> Reply {
 /// A POST that goes on beside the case.
 pub fn begin(server: &Server, path: &str, headers: &[(&str, &str)], body: Value) -> JoinHandle<(u16, Value)> {
     let mut request = server.http.post(format!("{}{path}", server.base)).json(&body);
+    let path = path.to_owned();
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     tokio::spawn(async move {
         let response = request.send().await.unwrap();
-        (response.status().as_u16(), response.json().await.unwrap())
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        contract::check("POST", &path, status, &headers, &text);
+        (status, serde_json::from_str(&text).unwrap())
     })
 }
 
@@ -121,6 +127,13 @@ pub async fn configure(server: &Server, queue: &str, settings: Value) {
     let path = format!("/v1/queues/{queue}");
     let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(settings)).await;
     assert_eq!(status, 200, "{answer}");
+}
+
+/// What the repeat of a call is told that was answered so: the same, and that it is a repeat.
+pub fn repeat_of((status, answer): &(u16, Value)) -> (u16, Value) {
+    let mut answer = answer.clone();
+    answer["repeated"] = json!(true);
+    (*status, answer)
 }
 
 /// The job as it is now.

@@ -34,7 +34,11 @@ pub async fn a_method_that_a_path_has_not_is_refused(place: &Place) {
         ("/v1/queues/a/jobs", &["GET", "HEAD", "POST"][..]),
         ("/v1/queues/a/jobs/batch", &["POST"]),
         ("/v1/queues/a", &["DELETE", "GET", "HEAD", "PATCH", "PUT"]),
-        ("/v1/queues", &["GET", "HEAD"]),
+        ("/v1/queues", &["DELETE", "GET", "HEAD"]),
+        ("/v1/queues/a/peek", &["GET", "HEAD"]),
+        ("/v1/jobs", &["POST"]),
+        ("/v1/jobs/a/retry", &["POST"]),
+        ("/v1/batches", &["GET", "HEAD", "POST"]),
         ("/v1/jobs/a", &["DELETE", "GET", "HEAD", "PATCH"]),
         ("/v1/jobs/a/commit", &["POST"]),
         ("/v1/settle", &["POST"]),
@@ -141,7 +145,7 @@ pub async fn answers_say_what_they_are(place: &Place) {
         ("POST", "/v1/queues/mail/reserve", "{}", 200, "application/json"),
         ("GET", "/v1/queues/mail", "", 200, "application/json"),
         ("GET", "/stats", "", 200, "application/json"),
-        ("POST", "/v1/queues/mail/jobs", "{}", 422, "application/problem+json"),
+        ("POST", "/v1/queues/mail/jobs", r#"{"priority":"x"}"#, 422, "application/problem+json"),
         ("POST", "/v1/queues/mail/jobs", "x", 400, "application/problem+json"),
         ("POST", "/v1/jobs/a/commit", r#"{"reservation":"x"}"#, 409, "application/problem+json"),
         ("GET", "/v1/jobs/a", "", 404, "application/problem+json"),
@@ -174,10 +178,16 @@ pub async fn the_document_and_its_page_are_served(place: &Place) {
     assert_eq!((status, &document["info"]["title"]), (200, &json!("Tailback")));
     let committed: Value = serde_json::from_str(include_str!("../../openapi/tailback.json")).unwrap();
     assert!(document == committed, "what is served is what is committed");
+    let twin: Value = serde_json::from_str(include_str!("../../openapi/tailback-3.0.json")).unwrap();
+    assert!(server.get("/openapi-3.0.json").await.1 == twin, "likewise in 3.0");
+    for part in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-initializer.js", "openapi.json"] {
+        assert_eq!(raw(&server, "GET", &format!("/docs/{part}"), &[], "").await.status, 200, "{part}");
+    }
     for path in ["/docs/", "/"] {
         let reply = raw(&server, "GET", path, &[], "").await;
         assert_eq!(reply.status, 200, "{path}");
         assert!(reply.header("content-type").starts_with("text/html"), "{path}");
-        assert!(reply.text.contains("swagger-ui"), "{path}");
+        assert!(reply.text.contains("<title>Tailback API</title>"), "{path}");
+        assert!(!reply.text.contains("://"), "the page works offline: {}", reply.text);
     }
 }

@@ -192,7 +192,12 @@ impl Story {
         let again = ok(json!({"id": "back", "state": "scheduled", "queue": "q"}));
         self.settle(Verb::Rollback, &back[0], json!({"delay_ms": 1000}), again);
         self.pop("q", "popped");
-        self.call(Verb::Cancel, "cut", json!(null), Outcome::Ok { status: 204, answer: Value::Null });
+        self.call(
+            Verb::Cancel,
+            "cut",
+            json!(null),
+            Outcome::Ok { status: 200, answer: json!({"deleted": true, "cancel_requested": false}) },
+        );
         self.work("q", "kept");
         let slow = self.reserve("q", &["slow"]);
         self.settle(Verb::Extend, &slow[0], json!({"lease_ms": 500}), ok(json!({"id": "slow"})));

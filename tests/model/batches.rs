@@ -83,10 +83,10 @@ impl Model {
         batch.purge_at = Some(now.plus(retain_ms));
         let Some(asked) = &batch.on_finished else { return };
         let mut headers = asked.headers.clone();
-        headers.insert("batch-id".into(), batch.id.to_string());
-        headers.insert("batch-done".into(), batch.endings.done.to_string());
-        headers.insert("batch-dead".into(), batch.endings.dead.to_string());
-        headers.insert("batch-cancelled".into(), batch.endings.cancelled.to_string());
+        headers.insert("batch-id".into(), Payload::string(&batch.id.to_string()));
+        headers.insert("batch-done".into(), Payload::string(&batch.endings.done.to_string()));
+        headers.insert("batch-dead".into(), Payload::string(&batch.endings.dead.to_string()));
+        headers.insert("batch-cancelled".into(), Payload::string(&batch.endings.cancelled.to_string()));
         let spec = JobSpec { headers, ..JobSpec::from(asked.clone()) };
         let new = NewJob::new(batch.callback.clone(), asked.queue.clone(), spec, now.from);
         let run_at = now.plus(asked.delay_ms.unwrap_or(0));

@@ -83,7 +83,7 @@ impl World<'_> {
                 match (self.model.jobs.get_mut(id), seen) {
                     (Some(job), Some(Ok(seen))) => job.check(seen)?,
                     (None, None) => {}
-                    (_, Some(Err((id, why)))) => return Err(format!("job {id} cannot be read: {why}")),
+                    (_, Some(Err(spoiled))) => return Err(format!("a job cannot be read: {spoiled:?}")),
                     (Some(_), None) => return Err(format!("job {id} is lost")),
                     (None, Some(seen)) => return Err(format!("job {id} is still there: {seen:?}")),
                 }
@@ -292,11 +292,10 @@ impl World<'_> {
         }
         let now = When::at(self.now()?);
         for (name, key) in self.model.keys.clone() {
-            let is_held = self.model.jobs.get(&key.job).is_some_and(Job::holds_key);
-            let is_taken = is_held || !When::at(key.until).is_past(now);
-            let own = (&key.job, &key.payload.digest(), &key.until, &key.run_at);
+            let is_taken = self.model.is_taken((&name.0, &name.1), &key, now);
+            let own = (&key.job, &key.payload.digest(), &key.until, &key.run_at, &key.lasts);
             match seen.remove(&name) {
-                Some(seen) if (&seen.job, &seen.digest, &seen.until, &seen.run_at) == own => {}
+                Some(seen) if (&seen.job, &seen.digest, &seen.until, &seen.run_at, &seen.lasts) == own => {}
                 None if !is_taken => drop(self.model.keys.remove(&name)),
                 seen => return Err(format!("the key {name:?} is {seen:?}, expected {key:?}")),
             }
@@ -321,6 +320,7 @@ impl World<'_> {
                 count: ALL,
                 claim,
                 lease_ms: super::state::FAR_MS,
+                yields: false,
                 worker: None,
                 pop: false,
             }

@@ -100,12 +100,13 @@ impl Model {
     }
 
     fn reserve(&mut self, ask: &ClaimAsk, job: Job, seen: &tailback::job::Job, now: When) -> Checked {
+        let lease_ms = job.first.default_lease_ms.filter(|_| ask.yields).unwrap_or(ask.lease_ms);
         let mut reserved = Job {
             state: State::Reserved,
             attempts: job.attempts + 1,
             started_at: Some(now),
-            reserved_until: Some(now.plus(ask.lease_ms)),
-            lease_ms: Some(ask.lease_ms),
+            reserved_until: Some(job.within_run(now, now.plus(lease_ms))),
+            lease_ms: Some(lease_ms),
             worker: ask.worker.clone(),
             claim: Some(ask.claim.clone()),
             waiting_since: None,

@@ -3,8 +3,8 @@
 use tailback::job::record::TrailReason;
 use tailback::job::spec::Headers;
 use tailback::job::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobKey, Meta, NewJob, Payload, QueueName, SemaphoreName,
-    Stage, State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Claim, Content, GroupName, JobId, JobKey, Meta, NewJob, Payload, QueueName,
+    SemaphoreName, Stage, State, Timestamp, Visible, WorkerName,
 };
 
 /// A moment that a store chose, as far as the model knows it: not before `from`, and not after `to`. Once it has been
@@ -31,6 +31,11 @@ impl When {
     /// The later of two moments.
     pub fn or_later(self, other: Self) -> Self {
         Self { from: self.from.max(other.from), to: self.to.max(other.to) }
+    }
+
+    /// The earlier of two moments.
+    pub fn or_earlier(self, other: Self) -> Self {
+        Self { from: self.from.min(other.from), to: self.to.min(other.to) }
     }
 
     pub fn has(self, moment: Timestamp) -> bool {
@@ -122,6 +127,7 @@ pub struct Job {
     pub claim: Option<Claim>,
     pub reserved_until: Option<When>,
     pub lease_ms: Option<u64>,
+    pub extended_at: Option<When>,
     pub progress: Option<Payload>,
     pub cancel_requested: bool,
     pub errors: Vec<Failed>,
@@ -134,7 +140,7 @@ pub struct Job {
     pub semaphores: Vec<SemaphoreName>,
     pub waits_for: Waits,
     pub waiting_since: Option<When>,
-    pub payload: Payload,
+    pub payload: Content,
     pub headers: Headers,
     pub result: Option<Payload>,
     pub rev: Rev,
@@ -164,6 +170,7 @@ impl Job {
             claim: None,
             reserved_until: None,
             lease_ms: None,
+            extended_at: None,
             progress: None,
             cancel_requested: false,
             errors: Vec::new(),
@@ -184,8 +191,18 @@ impl Job {
         }
     }
 
+    /// When a lease ends that would last until then, of a delivery that began at `started_at`.
+    pub fn within_run(&self, started_at: When, until: When) -> When {
+        self.first.max_run_ms.map_or(until, |ms| until.or_earlier(started_at.plus(ms)))
+    }
+
     pub fn is_unfinished(&self) -> bool {
         matches!(self.state, State::Ready | State::Reserved | State::Blocked)
+    }
+
+    /// Whether it waits to be delivered.
+    pub fn waits(&self) -> bool {
+        matches!(self.state, State::Ready | State::Blocked)
     }
 
     /// Whether its key is taken whatever the key's time.
@@ -259,7 +276,7 @@ impl Job {
         macro_rules! same { ($($field:ident)*) => { $(found.same(stringify!($field), &self.$field, &meta.$field);)* } }
         same! {
             id queue state priority attempts max_attempts backoff key worker claim lease_ms progress
-            cancel_requested route batch
+            cancel_requested route batch group
         }
         found.same("what stays as it was pushed", &self.constant(meta), meta);
         found.same("payload", &self.payload, &seen.payload);
@@ -271,6 +288,7 @@ impl Job {
         found.moment_if_any("finished_at", &mut self.finished_at, meta.finished_at);
         found.moment_if_any("expires_at", &mut self.expires_at, meta.expires_at);
         found.moment_if_any("purge_at", &mut self.purge_at, meta.purge_at);
+        found.moment_if_any("extended_at", &mut self.extended_at, meta.extended_at);
         found.moment_if_any("reserved_until", &mut self.reserved_until, meta.reserved_until);
         self.check_past(meta, &mut found);
         self.check_waiting(meta, &mut found);
@@ -292,8 +310,8 @@ impl Job {
         macro_rules! changing { ($($field:ident)*) => { Meta { $($field: seen.$field.clone(),)* ..self.first.clone() } } }
         changing! {
             state priority run_at attempts max_attempts backoff queue key created_at started_at finished_at
-            expires_at purge_at worker claim reserved_until lease_ms progress cancel_requested errors trail origin
-            route batch turn waits_for waiting_since rev
+            expires_at purge_at worker claim reserved_until lease_ms extended_at progress cancel_requested errors
+            trail origin route batch group turn waits_for waiting_since rev
         }
     }
 

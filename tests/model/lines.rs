@@ -95,6 +95,9 @@ impl Model {
             if let Operation::Move { queue, .. } = &change.operation {
                 to(queue);
             }
+            if let Operation::Edit { edit, .. } = &change.operation {
+                lines.extend(edit.group.clone().flatten().map(|group| (job.queue.clone(), group)));
+            }
             let called = job.batch.as_ref().and_then(|id| self.batches.get(id)?.on_finished.as_ref());
             lines.extend(called.and_then(|called| Some((called.queue.clone(), called.group.clone()?))));
         }
@@ -114,7 +117,14 @@ impl Model {
             }
         }
         let members = self.contested.iter().filter_map(|line| self.lines.get(line)).flatten();
-        let behind = members.filter(|id| self.jobs.get(*id).is_some_and(Job::is_behind));
+        // Who leaves for another line is told so by its own answer.
+        let leaves = |change: &Change| match &change.operation {
+            Operation::Edit { edit, .. } => edit.group.is_some().then(|| change.id.clone()),
+            _ => None,
+        };
+        let leaving: BTreeSet<JobId> = changes.iter().filter_map(leaves).collect();
+        let is_behind = |id: &&JobId| self.jobs.get(*id).is_some_and(Job::is_behind);
+        let behind = members.filter(|id| is_behind(id) && !leaving.contains(*id));
         behind.cloned().collect()
     }
 

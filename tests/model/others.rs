@@ -1,7 +1,7 @@
 //! The steps that are about batches, workers, schedules, settings and copying.
 
 use tailback::job::schedule::Skipped;
-use tailback::job::settings::{OnGroupDead, Rate};
+use tailback::job::settings::{Lapsed, OnGroupDead, Rate};
 use tailback::job::{
     Batch, BatchId, JobSpec, OnFinished, QueueSettings, Schedule, ScheduleName, ScheduleRule, ScheduleRun,
     State,
@@ -11,7 +11,7 @@ use tailback::store::{Expected, Fired, Firing, Imported, Report, Saved, StoredSe
 use super::job::{Job, When};
 use super::state::{Checked, FAR_MS};
 use super::steps::{Ahead, Ask, Draft, SCHEDULES, Settings, Step};
-use super::world::{World, backoff, fault, ms, nth, payload, queue, spec, worker};
+use super::world::{World, backoff, fault, json, ms, nth, queue, spec, worker};
 
 /// How many runs a schedule remembers.
 const RUNS_KEPT: usize = 10;
@@ -70,7 +70,7 @@ impl World<'_> {
         let id: BatchId = format!("b{:05}", self.number()).parse().map_err(fault)?;
         let callback_id = format!("c{:05}", self.number()).parse().map_err(fault)?;
         let on_finished = callback.map(|draft| {
-            let headers = [("trace".to_owned(), "b".to_owned())].into();
+            let headers = [("trace".to_owned(), json(1))].into();
             let delay_ms = (draft.due != Ahead::Now).then_some(ms(draft.due));
             OnFinished::new(JobSpec { headers, ..spec(draft) }, queue(draft.queue), delay_ms)
         });
@@ -298,11 +298,13 @@ impl World<'_> {
                 backoff: drawn.backoff.map(backoff),
                 dead_letter: drawn.dead_letter.map(queue),
                 retain_done_ms: drawn.retain_done.map(ms),
+                retain_result_ms: drawn.retain_result.map(ms),
                 retain_dead_ms: drawn.retain_dead.map(ms),
                 max_jobs: drawn.max_jobs,
                 max_reserved: drawn.max_reserved,
                 rate: drawn.rate.map(|limit| Rate { limit, per_ms: FAR_MS }),
                 on_group_dead: drawn.skips_dead.then_some(OnGroupDead::Skip),
+                lapsed: drawn.lapsed_first.then_some(Lapsed::First),
                 ..QueueSettings::default()
             },
             version: format!("v{}", self.number()),
@@ -362,7 +364,7 @@ impl World<'_> {
             State::Done | State::Dead => {
                 meta.finished_at = Some(now);
                 meta.purge_at = is_expired.then_some(now.plus_ms(FAR_MS));
-                job.result = (meta.state == State::Done).then(|| payload(1));
+                job.result = (meta.state == State::Done).then(|| json(1));
             }
             _ => {}
         }

@@ -120,16 +120,16 @@ impl World<'_> {
         let told = self.store.remove_semaphore(&name).await.map_err(fault)?;
         self.say(format!("remove the semaphore {name} -> {told:?}"));
         let is_there = self.model.semaphores.contains_key(&name);
-        let is_needed = self.model.needing(&name).any(Job::is_unfinished);
-        let expected = match (is_there, is_needed) {
-            (false, _) => Removal::Unknown,
-            (true, true) => Removal::InUse,
-            (true, false) => Removal::Done,
+        let needing = self.model.needing(&name).filter(|job| job.state != State::Done).count() as u64;
+        let is_right = match &told {
+            Removal::Unknown => !is_there,
+            Removal::Done => is_there && needing == 0,
+            Removal::InUse(needed) => is_there && needing > 0 && needed.jobs == needing,
         };
-        if expected == Removal::Done {
+        if told == Removal::Done {
             self.model.semaphores.remove(&name);
         }
-        if told == expected { Ok(()) } else { Err(format!("a removal told {told:?}, expected {expected:?}")) }
+        if is_right { Ok(()) } else { Err(format!("a removal told {told:?}, where {needing} jobs need it")) }
     }
 
     /// Calls those who wait for one semaphore, or for any; false where nobody was called.

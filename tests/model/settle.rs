@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use tailback::job::backoff::BackoffKind;
 use tailback::job::record::TrailReason;
-use tailback::job::settings::OnGroupDead;
 use tailback::job::transition::{Loss, Operation, Outcome, Refusal};
-use tailback::job::{Claim, Ending, JobId, QueueName, SemaphoreName, Stage, State, Visible};
+use tailback::job::{
+    Claim, Content, Ending, JobId, QueueName, SemaphoreName, Stage, State, Timestamp, Visible, When as Due,
+};
 use tailback::store::{Applied, Change, Denied, PushRefused};
 
-use super::job::{Failed, Home, Job, Left, Rev, Turn, Waits, When};
+use super::job::{Failed, Job, Left, Rev, Turn, Waits, When};
 use super::lines::{Line, are_told};
 use super::state::{Admitted, Checked, Model, Repeatable};
 
@@ -18,7 +18,7 @@ const ERRORS_KEPT: usize = 10;
 
 /// What becomes of a job.
 #[derive(Debug)]
-enum Becomes {
+pub enum Becomes {
     Done,
     Returned { queue: QueueName, run_at: When },
     Dead { moved_to: Option<QueueName> },
@@ -41,11 +41,15 @@ struct Answer {
 /// Why nothing happens. Of the states any one may be told.
 #[derive(Debug)]
 enum No {
-    Lost { gone: bool },
+    Lost {
+        gone: bool,
+    },
     Unknown,
     Conflict(Vec<Visible>),
     Full,
     Push(PushRefused),
+    /// Another job has the key that it was to get.
+    Key(JobId),
 }
 
 /// The token that an operation shows, and what its repeat is.
@@ -56,7 +60,7 @@ fn shows(operation: &Operation) -> (Option<&Claim>, Option<Repeatable>) {
         Operation::Rollback { claim, .. }
         | Operation::Extend { claim, .. }
         | Operation::TakeOver { claim, .. }
-        | Operation::Release { claim }
+        | Operation::Release { claim, .. }
         | Operation::Lapse { claim, .. }
         | Operation::Abandon { claim, .. } => (Some(claim), None),
         _ => (None, None),
@@ -68,7 +72,10 @@ impl Model {
     pub fn settle(&mut self, change: &Change, told: &Result<Applied, Denied>, now: When) -> Checked {
         let expected = match self.repeat_of(change) {
             Some(earlier) => {
-                let is_right = told.as_ref().is_ok_and(|told| *told == earlier);
+                // History does not say when it was.
+                let same = |told: &Applied| Applied { at: told.at, ..earlier.clone() } == *told;
+                let is_at = |told: &Applied| earlier.outcome == Outcome::Done || told.at == earlier.at;
+                let is_right = told.as_ref().is_ok_and(|told| same(told) && is_at(told));
                 return if is_right {
                     Ok(())
                 } else {
@@ -88,6 +95,11 @@ impl Model {
                     (&told.outcome, self.jobs.get_mut(&change.id))
                 {
                     job.run_at = When::at(*run_at);
+                    if let Operation::Move { queue, key: Some(hold), .. } = &change.operation
+                        && let Some(key) = self.keys.get_mut(&(queue.clone(), hold.key.clone()))
+                    {
+                        key.run_at = *run_at;
+                    }
                 }
                 let remembered = match &change.operation {
                     Operation::Move { .. } => true,
@@ -125,6 +137,7 @@ impl Model {
                 unblocked: Vec::new(),
                 released: Vec::new(),
                 repeated: true,
+                at: Timestamp::default(),
             })
         };
         remembered.cloned().or_else(in_history)
@@ -153,7 +166,10 @@ impl Model {
             Some(_) => self.settle_held(&job, &change.operation, now)?,
             None => self.change_unheld(&job, &change.operation, now)?,
         };
-        let cancels = matches!(change.operation, Operation::Cancel { .. } | Operation::Purge { .. });
+        let cancels = matches!(
+            change.operation,
+            Operation::Cancel { .. } | Operation::CancelUnheld { .. } | Operation::Purge { .. }
+        );
         if matches!(becomes, Becomes::Removed)
             && (cancels || job.cancel_requested)
             && job.state != State::Done
@@ -216,45 +232,67 @@ impl Model {
                     next.backoff = stage.backoff.or(job.backoff);
                     next.route = rest.to_vec();
                     next.progress = None;
-                    next.payload = result.clone().unwrap_or_else(|| job.payload.clone());
+                    next.payload = result.clone().map_or_else(|| job.payload.clone(), Content::Json);
                     Ok(self.comes_back(next))
                 }
                 None => Ok(self.is_done(job, result.clone(), now)),
             },
             Operation::Pop { .. } => Ok(self.is_done(job, None, now)),
-            Operation::Rollback { delay_ms, error, .. } => {
-                let message = error.clone().unwrap_or_else(|| "rolled back without an error".into());
-                let delay = delay_ms.map_or_else(|| self.backoff_ms(job), |ms| (ms, ms));
-                Ok(self.has_failed(job, message, delay, now))
-            }
+            Operation::Rollback { fate, error, .. } => Ok(self.is_given_back(job, *fate, error.clone(), now)),
             Operation::Lapse { reserved_until, .. } => {
                 if job.reserved_until.map(|until| until.from) != Some(*reserved_until) {
                     return Err(No::Lost { gone: false });
                 }
-                Ok(self.has_failed(job, "the reservation ran out".into(), (0, 0), now))
+                let end = job.started_at.zip(job.first.max_run_ms).map(|(began, ms)| began.plus(ms));
+                let has_ended = end.is_some_and(|end| end.from <= *reserved_until);
+                let why = if has_ended { "max_run_ms was over" } else { "the reservation ran out" };
+                Ok(self.has_lapsed(job, why, now))
             }
             Operation::Abandon { loss: Loss::TimedOut { rev }, .. } => {
                 if !matches!(job.rev, Rev::Same(known) if known == *rev) {
                     return Err(No::Lost { gone: false }); // it was heard of
                 }
-                Ok(self.has_failed(job, "the worker fell silent".into(), (0, 0), now))
+                Ok(self.has_lapsed(job, "the worker fell silent", now))
             }
             Operation::Abandon { loss: Loss::Removed, .. } => {
-                Ok(self.has_failed(job, "the worker was removed".into(), (0, 0), now))
+                Ok(self.has_lapsed(job, "the worker was removed", now))
             }
             Operation::Extend { lease_ms, progress, .. } => {
                 let own_ms = job.lease_ms.unwrap_or(self.defaults().lease_ms);
                 let until = now.plus(lease_ms.unwrap_or(own_ms));
+                let until = job.within_run(job.started_at.unwrap_or(now), until);
                 let progress = progress.clone().or_else(|| job.progress.clone());
-                self.put(Job { reserved_until: Some(until), progress, ..job.clone() });
+                let extended_at = Some(now);
+                self.put(Job { reserved_until: Some(until), extended_at, progress, ..job.clone() });
                 Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
             }
-            Operation::TakeOver { .. } => Err(No::Unknown), // not among the model's steps
+            // Of takeovers only this one is among the model's steps.
+            Operation::TakeOver { to, lease_ms, .. } => {
+                let end = job.started_at.zip(job.first.max_run_ms).map(|(began, ms)| began.plus(ms));
+                if job.claim.as_ref() != Some(to) || end.is_some_and(|end| end.is_past(now)) {
+                    return Err(No::Lost { gone: false });
+                }
+                let until = job.within_run(job.started_at.unwrap_or(now), now.plus(*lease_ms));
+                let until = job.reserved_until.map_or(until, |earlier| earlier.or_later(until));
+                let before = Timestamp::from_millis(until.from.millis() - 1); // so that it shows
+                let until = When { from: before, ..until };
+                let extended_at = Some(now);
+                let held = Job {
+                    reserved_until: Some(until),
+                    lease_ms: Some(*lease_ms),
+                    extended_at,
+                    ..job.clone()
+                };
+                self.put(held);
+                Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
+            }
+            // It is asked for only where it was handed out again.
+            Operation::Release { unless_seen: true, .. } => Err(No::Lost { gone: false }),
             Operation::Release { .. } if is_over(job, now) => Ok(self.leaves(job)),
             Operation::Release { .. } => {
                 Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))
             }
-            Operation::Move { queue, payload, delay_ms, priority, .. } => {
+            Operation::Move { queue, payload, when, priority, key, .. } => {
                 if job.cancel_requested {
                     return Ok(self.leaves(job));
                 }
@@ -263,11 +301,20 @@ impl Model {
                 {
                     return Err(No::Full);
                 }
+                if let Some(holder) = key.as_ref().and_then(|hold| self.has_key(queue, &hold.key, now))
+                    && holder != job.id
+                {
+                    return Err(No::Key(holder));
+                }
                 let mut next = elsewhere(unheld(job), queue, TrailReason::Moved, now);
-                next.run_at = now.plus(delay_ms.unwrap_or(0));
+                next.run_at = due(*when, now);
                 next.priority = priority.unwrap_or(job.priority);
                 next.progress = None;
                 next.payload = payload.clone().unwrap_or_else(|| job.payload.clone());
+                if let Some(hold) = key {
+                    next.key = Some(hold.key.clone());
+                    self.take_key(&next, hold);
+                }
                 Ok(self.comes_back(next))
             }
             _ => Err(No::Unknown),
@@ -286,13 +333,21 @@ impl Model {
                 let is_it = job.expires_at.is_some_and(|at| at.from == *expires_at);
                 if waits && is_it { Ok(self.leaves(job)) } else { conflict }
             }
-            Operation::Edit { priority, run_at, payload, .. } if waits => {
-                let next = Job {
-                    priority: priority.unwrap_or(job.priority),
-                    run_at: run_at.map_or(job.run_at, When::at),
-                    payload: payload.clone().unwrap_or_else(|| job.payload.clone()),
+            Operation::Edit { edit, .. } if waits => {
+                let expires_at = edit.expires_in_ms.map(|ms| ms.map(|ms| now.plus(ms)));
+                let mut next = Job {
+                    priority: edit.priority.unwrap_or(job.priority),
+                    run_at: edit.run_at.map_or(job.run_at, When::at),
+                    payload: edit.payload.clone().unwrap_or_else(|| job.payload.clone()),
+                    headers: edit.headers.clone().unwrap_or_else(|| job.headers.clone()),
+                    max_attempts: edit.max_attempts.unwrap_or(job.max_attempts),
+                    expires_at: expires_at.unwrap_or(job.expires_at),
                     ..job.clone()
                 };
+                if let Some(group) = edit.group.as_ref().filter(|group| **group != job.group) {
+                    (next.group, next.turn) = (group.clone(), Turn::None);
+                    (next.state, next.waits_for, next.waiting_since) = (State::Ready, Waits::No, None);
+                }
                 Ok(self.comes_back(next))
             }
             Operation::Cancel { force: false, .. } if job.state == State::Reserved => {
@@ -300,7 +355,18 @@ impl Model {
                 let until = job.reserved_until.unwrap_or(now);
                 Ok(Becomes::Held { until, cancel_requested: true })
             }
-            Operation::Cancel { .. } => Ok(self.leaves(job)),
+            Operation::CancelUnheld { .. } if job.state == State::Reserved => conflict,
+            Operation::Cancel { .. } | Operation::CancelUnheld { .. } => Ok(self.leaves(job)),
+            Operation::Retry { .. } if job.expires_at.is_some_and(|at| at.is_past(now)) => conflict,
+            Operation::Retry { .. } if job.state == State::Ready => {
+                let run_at = if job.run_at.is_past(now) { job.run_at } else { now };
+                Ok(self.comes_back(Job { attempts: 0, run_at, ..job.clone() }))
+            }
+            Operation::Retry { .. } if job.state == State::Dead => {
+                let (finished_at, purge_at, batch) = (None, None, None);
+                let again = Job { attempts: 0, run_at: now, finished_at, purge_at, batch, ..unheld(job) };
+                Ok(self.comes_back(Job { state: State::Ready, ..again }))
+            }
             Operation::Purge { state, .. }
                 if job.state != State::Reserved && job.visible(now).contains(state) =>
             {
@@ -331,20 +397,20 @@ impl Model {
         }
     }
 
-    fn comes_back(&mut self, job: Job) -> Becomes {
+    pub fn comes_back(&mut self, job: Job) -> Becomes {
         let becomes = Becomes::Returned { queue: job.queue.clone(), run_at: job.run_at };
         self.put(job);
         becomes
     }
 
-    fn leaves(&mut self, job: &Job) -> Becomes {
+    pub fn leaves(&mut self, job: &Job) -> Becomes {
         self.remove(&job.id);
         Becomes::Removed
     }
 
     /// The work is done: history, where that is kept.
     fn is_done(&mut self, job: &Job, result: Option<tailback::job::Payload>, now: When) -> Becomes {
-        match self.retain_done_ms(&job.queue) {
+        match self.kept_ms(job) {
             None => self.remove(&job.id),
             Some(ms) => self.put(Job {
                 state: State::Done,
@@ -359,61 +425,6 @@ impl Model {
         }
         Becomes::Done
     }
-
-    /// An attempt has failed: the job comes back, or is dead where it has no attempts left.
-    fn has_failed(&mut self, job: &Job, message: String, delay_ms: (u64, u64), now: When) -> Becomes {
-        if is_over(job, now) {
-            return self.leaves(job);
-        }
-        let mut failed = unheld(job);
-        let (attempt, worker) = (job.attempts, job.worker.clone());
-        failed.errors.push(Failed { at: now, attempt, worker, message: message.clone() });
-        if failed.errors.len() > ERRORS_KEPT {
-            failed.errors.remove(0);
-        }
-        let of_queue = self.setting(&job.queue, |settings| settings.max_attempts);
-        if job.attempts < job.max_attempts.or(of_queue).unwrap_or(self.defaults().max_attempts) {
-            return self.comes_back(Job { run_at: now.plus_between(delay_ms.0, delay_ms.1), ..failed });
-        }
-        // Who holds a group stays, and is not forgotten.
-        let skips = self.setting(&job.queue, |settings| settings.on_group_dead) == Some(OnGroupDead::Skip);
-        let turn = if skips { Turn::None } else { job.turn };
-        let holds = turn != Turn::None;
-        // Whoever has died there, and then only died, is not sent round in a circle.
-        let deaths = job.trail.iter().rev().take_while(|left| left.reason == TrailReason::Dead);
-        let died_in: Vec<&QueueName> = deaths.map(|left| &left.queue).collect();
-        let moved_to = self.setting(&job.queue, |settings| settings.dead_letter.clone());
-        let moved_to = moved_to.filter(|queue| !holds && !died_in.contains(&queue));
-        let dead = Job { turn, ..failed };
-        match &moved_to {
-            Some(queue) => {
-                let (from, attempts) = (job.queue.clone(), job.attempts);
-                let origin = Some(Home { queue: from, at: now, attempts, error: Some(message) });
-                let letter = elsewhere(dead, queue, TrailReason::Dead, now);
-                self.put(Job { origin, run_at: now, batch: None, ..letter });
-            }
-            None => {
-                let retain_ms =
-                    self.setting(&job.queue, |settings| settings.retain_dead_ms).filter(|ms| *ms > 0);
-                let purge_at = retain_ms.filter(|_| !holds).map(|ms| now.plus(ms));
-                self.put(Job { state: State::Dead, finished_at: Some(now), purge_at, ..dead });
-            }
-        }
-        Becomes::Dead { moved_to }
-    }
-
-    /// The shortest and the longest that a job may wait after its attempt has failed.
-    fn backoff_ms(&self, job: &Job) -> (u64, u64) {
-        let of_queue = self.setting(&job.queue, |settings| settings.backoff);
-        let backoff = job.backoff.or(of_queue).unwrap_or(self.defaults().backoff);
-        let mut delay = backoff.base_ms as f64;
-        if backoff.kind == BackoffKind::Exponential {
-            (1..job.attempts).for_each(|_| delay *= backoff.factor);
-            delay = delay.min(backoff.max_ms as f64);
-        }
-        let spread = delay * backoff.jitter;
-        ((delay - spread).floor() as u64, (delay + spread).ceil() as u64)
-    }
 }
 
 /// The next stage of a job's route and what follows, unless the job ends with its commit: in a dead-letter queue the
@@ -424,17 +435,18 @@ fn goes_on(job: &Job) -> Option<(&Stage, &[Stage])> {
 }
 
 /// Whether a job leaves as soon as nobody holds it.
-fn is_over(job: &Job, now: When) -> bool {
+pub fn is_over(job: &Job, now: When) -> bool {
     job.cancel_requested || job.expires_at.is_some_and(|at| at.is_past(now))
 }
 
 /// The job without its reservation.
-fn unheld(job: &Job) -> Job {
+pub fn unheld(job: &Job) -> Job {
     Job {
         state: State::Ready,
         claim: None,
         reserved_until: None,
         lease_ms: None,
+        extended_at: None,
         cancel_requested: false,
         waits_for: Waits::No,
         waiting_since: None,
@@ -442,15 +454,35 @@ fn unheld(job: &Job) -> Job {
     }
 }
 
+/// The job without its reservation, and with its failure.
+pub fn failed(job: &Job, message: &str, now: When) -> Job {
+    let mut failed = unheld(job);
+    let (attempt, worker) = (job.attempts, job.worker.clone());
+    failed.errors.push(Failed { at: now, attempt, worker, message: message.to_owned() });
+    if failed.errors.len() > ERRORS_KEPT {
+        failed.errors.remove(0);
+    }
+    failed
+}
+
+pub fn due(when: Due, now: When) -> When {
+    match when {
+        Due::Now => now,
+        Due::In(ms) => now.plus(ms),
+        Due::At(at) => When::at(at),
+    }
+}
+
 /// The job in another queue, where its attempts start again and its key is not its own, nor its place in a line.
-fn elsewhere(mut job: Job, queue: &QueueName, reason: TrailReason, now: When) -> Job {
+pub fn elsewhere(mut job: Job, queue: &QueueName, reason: TrailReason, now: When) -> Job {
     job.trail.push(Left { at: now, queue: job.queue.clone(), reason, attempts: job.attempts });
     Job { queue: queue.clone(), attempts: 0, key: None, origin: None, turn: Turn::None, ..job }
 }
 
 /// The semaphores that others may have after this: it holds them no longer, or does not stand where it stood.
 fn released(before: &Job, next: Option<&Job>) -> Vec<SemaphoreName> {
-    let place = |job: &Job| (job.queue.clone(), job.state, job.priority, job.run_at);
+    let waits = |job: &Job| job.waiting_since.is_some();
+    let place = |job: &Job| (job.queue.clone(), job.state, job.priority, job.run_at, waits(job));
     let stays = next.is_some_and(|next| next.state == State::Reserved || place(next) == place(before));
     if before.is_unfinished() && !stays { before.semaphores.clone() } else { Vec::new() }
 }
@@ -495,6 +527,7 @@ impl No {
             }
             (Self::Full, Denied::Refused(Refusal::Full)) => true,
             (Self::Push(refused), Denied::PushRefused(told)) => refused == told,
+            (Self::Key(holder), Denied::KeyTaken(told)) => holder == told,
             _ => false,
         }
     }

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use tailback::job::record::{KeyConflict, KeyHold, KeyUntil};
 use tailback::job::settings::Defaults;
 use tailback::job::{
-    Backoff, BatchId, Child, Claim, JobId, JobKey, NewJob, Payload, QueueName, QueueSettings, Rules,
+    Backoff, BatchId, Child, Claim, Content, JobId, JobKey, NewJob, QueueName, QueueSettings, Rules,
     Schedule, ScheduleName, SemaphoreName, State, Timestamp, Visible, WorkerName,
 };
 use tailback::store::{Applied, PushRefused, Pushed};
@@ -29,9 +30,10 @@ pub const FAR_MS: u64 = 7_200_000;
 #[derive(Debug, Clone)]
 pub struct Key {
     pub job: JobId,
-    pub payload: Payload,
+    pub payload: Content,
     pub until: Timestamp,
     pub run_at: Timestamp,
+    pub lasts: KeyUntil,
 }
 
 /// The verbs whose repeats are answered as the first time.
@@ -141,9 +143,12 @@ impl Model {
         None
     }
 
-    /// How long finished jobs are kept; none where they are not.
-    pub fn retain_done_ms(&self, queue: &QueueName) -> Option<u64> {
-        self.setting(queue, |settings| settings.retain_done_ms).filter(|ms| *ms > 0)
+    /// How long a job is kept once it is done: as its queue keeps history, and for its result.
+    pub fn kept_ms(&self, job: &Job) -> Option<u64> {
+        let history = self.setting(&job.queue, |settings| settings.retain_done_ms).unwrap_or(0);
+        let of_queue = || self.setting(&job.queue, |settings| settings.retain_result_ms).unwrap_or(0);
+        let longest = history.max(job.first.retain_result_ms.unwrap_or_else(of_queue));
+        Some(longest).filter(|ms| *ms > 0)
     }
 
     pub fn max_jobs(&self, queue: &QueueName) -> Option<u64> {
@@ -162,19 +167,78 @@ impl Model {
                 payload: new.spec.payload.clone(),
                 until: hold.until,
                 run_at: new.run_at,
+                lasts: hold.lasts,
             };
             self.keys.insert((new.queue.clone(), hold.key.clone()), key);
         }
         self.put(Job::pushed(new));
     }
 
+    /// The job that has this key, if one has it.
+    pub fn has_key(&self, queue: &QueueName, name: &JobKey, now: When) -> Option<JobId> {
+        let key = self.keys.get(&(queue.clone(), name.clone()))?;
+        self.is_taken((queue, name), key, now).then(|| key.job.clone())
+    }
+
+    /// The key that a job gets where it is moved to.
+    pub fn take_key(&mut self, job: &Job, hold: &KeyHold) {
+        let key = Key {
+            job: job.id.clone(),
+            payload: job.payload.clone(),
+            until: hold.until,
+            run_at: job.run_at.from,
+            lasts: hold.lasts,
+        };
+        self.keys.insert((job.queue.clone(), hold.key.clone()), key);
+    }
+
     /// The key that is in the way of this job: taken until the later of its time and its job's end, and while that is dead.
     fn in_the_way(&self, new: &NewJob, now: When) -> Option<&Key> {
         let hold = new.key.as_ref()?;
         let key = self.keys.get(&(new.queue.clone(), hold.key.clone()))?;
+        self.is_taken((&new.queue, &hold.key), key, now).then_some(key)
+    }
+
+    /// Whether a key is taken: it depends on what its job was pushed with.
+    pub fn is_taken(&self, (queue, name): (&QueueName, &JobKey), key: &Key, now: When) -> bool {
         let holder = self.jobs.get(&key.job);
-        let is_held = !When::at(key.until).is_past(now) || holder.is_some_and(Job::holds_key);
-        is_held.then_some(key)
+        let has_time = !When::at(key.until).is_past(now);
+        match key.lasts {
+            KeyUntil::Finished => has_time || holder.is_some_and(Job::holds_key),
+            KeyUntil::Reserved => {
+                holder.is_some_and(|job| job.waits() && job.queue == *queue && job.key.as_ref() == Some(name))
+            }
+            KeyUntil::Ttl => has_time,
+        }
+    }
+
+    /// The job that has the key of this one, if what it does is to be replaced.
+    fn to_replace(&self, new: &NewJob, key: &Key) -> Option<Job> {
+        let hold = new.key.as_ref().filter(|hold| hold.conflict == KeyConflict::Replace)?;
+        let holder = self.jobs.get(&key.job).filter(|job| job.waits())?;
+        (holder.key.as_ref() == Some(&hold.key) && holder.queue == new.queue).then(|| holder.clone())
+    }
+
+    fn replace(&mut self, new: &NewJob, holder: Job, told: &Pushed, now: When) -> Checked {
+        let id = holder.id.clone();
+        let (run_at, payload) = (When::at(new.run_at), new.spec.payload.clone());
+        let expires_at = Job::pushed(new).expires_at;
+        let next = Job { run_at, expires_at, payload: payload.clone(), ..holder };
+        self.put(next);
+        if let Some(hold) = &new.key
+            && let Some(key) = self.keys.get_mut(&(new.queue.clone(), hold.key.clone()))
+        {
+            (key.payload, key.run_at, key.until) = (payload, new.run_at, key.until.max(hold.until));
+        }
+        let states = self.jobs.get(&id).map(|job| job.visible(now)).unwrap_or_default();
+        match told {
+            Pushed::Replaced { id: other, state, run_at }
+                if *other == id && states.contains(state) && *run_at == new.run_at =>
+            {
+                Ok(())
+            }
+            told => Err(format!("{} was told {told:?}; it replaces what {id} does", new.id)),
+        }
     }
 
     /// What a push of several told of each of them. Which of them find the last room in a queue, nobody promises.
@@ -182,19 +246,28 @@ impl Model {
         let mut full: BTreeSet<&QueueName> = BTreeSet::new();
         let mut taken: BTreeSet<&QueueName> = BTreeSet::new();
         for (new, told) in jobs.iter().zip(told) {
-            match (self.in_the_way(new, now), told) {
+            let in_the_way = self.in_the_way(new, now).cloned();
+            if let Some(holder) = in_the_way.as_ref().and_then(|key| self.to_replace(new, key)) {
+                self.replace(new, holder, told, now)?;
+                continue;
+            }
+            let shares = new.key.as_ref().is_none_or(|hold| hold.conflict != KeyConflict::Refuse);
+            match (&in_the_way, told) {
                 (Some(key), told) => {
                     let holder = self.jobs.get(&key.job);
                     let states = holder.map_or(vec![Visible::Done], |job| job.visible(now));
                     let is_right = match told {
                         Pushed::Duplicate { id, state, run_at } => {
                             let due = holder.map_or(When::at(key.run_at), |job| job.run_at);
-                            key.payload == new.spec.payload
+                            shares
+                                && key.payload == new.spec.payload
                                 && *id == key.job
                                 && states.contains(state)
                                 && due.has(*run_at)
                         }
-                        Pushed::KeyConflict { id } => key.payload != new.spec.payload && *id == key.job,
+                        Pushed::KeyConflict { id } => {
+                            (!shares || key.payload != new.spec.payload) && *id == key.job
+                        }
                         _ => false,
                     };
                     if !is_right {
@@ -239,7 +312,12 @@ impl Model {
         for (index, new) in jobs.iter().enumerate() {
             let refused = |key_of| Err(PushRefused { index, queue: new.queue.clone(), key_of });
             let name = |new: &NewJob| Some((new.queue.clone(), new.key.as_ref()?.key.clone()));
-            let sibling = jobs[..index].iter().find(|other| name(new).is_some() && name(other) == name(new));
+            let lasts = |other: &&NewJob| {
+                let hold = other.key.as_ref();
+                hold.is_some_and(|hold| hold.lasts != KeyUntil::Ttl || !When::at(hold.until).is_past(now))
+            };
+            let same = |other: &&NewJob| name(new).is_some() && name(other) == name(new);
+            let sibling = jobs[..index].iter().filter(same).find(lasts);
             // Siblings all meet whoever has the key already.
             let holder = match (self.in_the_way(new, now), sibling) {
                 (Some(key), _) => {
@@ -301,7 +379,8 @@ impl Model {
         let silences = self.workers.values().map(|worker| worker.seen_at.plus(worker.report.timeout_ms).to);
         let started = self.jobs.values().filter_map(|job| {
             let timeout_ms = self.workers.get(job.worker.as_ref()?)?.report.timeout_ms;
-            Some(job.started_at?.plus(timeout_ms).to)
+            let alive_at = job.started_at.into_iter().chain(job.extended_at).map(|when| when.to).max()?;
+            Some(alive_at.plus_ms(timeout_ms))
         });
         let keys = self.keys.values().map(|key| key.until);
         self.jobs.values().flat_map(Job::moments).chain(batches).chain(silences).chain(started).chain(keys)

@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
+use tailback::job::record::{KeyConflict, KeyUntil};
 
 /// The queues of a run. A queue's dead letters go only to those behind it.
 pub const QUEUES: [&str; 5] = ["a", "b", "c", "d", "graves"];
@@ -39,12 +40,16 @@ pub struct Draft {
     /// So many milliseconds earlier than now, where it is due at once.
     pub early_ms: u8,
     pub due: Ahead,
-    pub key: Option<(u8, Ahead)>,
+    /// The key, its time, until when it is taken, and what becomes of a push that finds it so.
+    pub key: Option<(u8, Ahead, KeyUntil, KeyConflict)>,
     pub expires: Option<Ahead>,
+    pub retain_result: Option<Ahead>,
     pub max_attempts: Option<u32>,
     pub backoff: Option<Wait>,
     pub route: Vec<StageDraft>,
     pub has_header: bool,
+    pub own_lease: bool,
+    pub max_run: bool,
     pub group: Option<u8>,
     pub semaphores: Vec<u8>,
 }
@@ -70,6 +75,7 @@ pub struct Ask {
     pub queue: u8,
     pub count: u8,
     pub lease: Ahead,
+    pub yields: bool,
     pub worker: Option<u8>,
 }
 
@@ -95,6 +101,9 @@ pub enum Act {
     Rollback {
         delay: Option<Ahead>,
         has_error: bool,
+        /// 0: it is dead, to 3: the attempt does not count.
+        kind: u8,
+        in_place: bool,
     },
     Extend {
         lease: Option<Ahead>,
@@ -105,6 +114,8 @@ pub enum Act {
         payload: Option<u8>,
         delay: Option<Ahead>,
         priority: Option<i32>,
+        /// The key, its time, and until when it is taken.
+        key: Option<(u8, Ahead, KeyUntil)>,
     },
     Release,
     /// The reaper's; `is_right`: it names the deadline that the job has.
@@ -122,10 +133,16 @@ pub enum Act {
         priority: Option<i32>,
         due: Option<Ahead>,
         payload: Option<u8>,
+        /// Which of the other fields it changes, if any.
+        other: u8,
+        /// The group or, beyond all groups, none.
+        group: u8,
     },
     Cancel {
         force: bool,
     },
+    CancelUnheld,
+    Retry,
     Purge {
         state: u8,
     },
@@ -141,17 +158,21 @@ pub struct Settings {
     pub backoff: Option<Wait>,
     pub dead_letter: Option<u8>,
     pub retain_done: Option<Ahead>,
+    pub retain_result: Option<Ahead>,
     pub retain_dead: Option<Ahead>,
     pub max_jobs: Option<u64>,
     pub max_reserved: Option<u64>,
     /// So many deliveries within a time that is longer than the run.
     pub rate: Option<u64>,
     pub skips_dead: bool,
+    pub lapsed_first: bool,
 }
 
 #[derive(Debug, Clone)]
 pub enum Step {
     Push(Vec<Draft>),
+    /// All of them or none.
+    PushAll(Vec<Draft>),
     PushOnce {
         jobs: Vec<Draft>,
         key: u8,
@@ -162,6 +183,14 @@ pub enum Step {
     Apply(Vec<(Which, Act)>),
     /// What was asked for before is asked for again, the same way.
     Repeat(u8),
+    /// A commit or a rollback of a job that is held, and what is next.
+    Next {
+        which: u8,
+        act: Act,
+        ask: Ask,
+    },
+    /// The repeat of one of those, with this lease.
+    Again(u8, Ahead),
     /// All that has run out is taken back.
     Reap,
     CreateBatch {
@@ -267,23 +296,31 @@ fn stage() -> impl Strategy<Value = StageDraft> {
     )
 }
 
+fn lasts() -> impl Strategy<Value = KeyUntil> {
+    prop_oneof![3 => Just(KeyUntil::Finished), 1 => Just(KeyUntil::Reserved), 1 => Just(KeyUntil::Ttl)]
+}
+
 fn draft() -> impl Strategy<Value = Draft> {
     let place = (queue(), 0..PAYLOADS.len() as u8, priority(), select(vec!['m', 'a', 'z']));
     let time = (prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], due());
-    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))]);
+    let conflict = prop_oneof![3 => Just(KeyConflict::Return), 1 => Just(KeyConflict::Replace), 1 => Just(KeyConflict::Refuse)];
+    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))], lasts(), conflict);
     let expires = prop_oneof![1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)];
-    let rest = (maybe(0.25, key), maybe(0.1, expires), maybe(0.15, 1..3_u32), maybe(0.1, wait()));
+    let kept =
+        maybe(0.15, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 4 => Just(Ahead::Far(1))]);
+    let rest = (maybe(0.25, key), maybe(0.1, expires), kept, maybe(0.15, 1..3_u32), maybe(0.1, wait()));
     let route = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(stage(), 1..4)];
     let group = maybe(0.35, 0..GROUPS.len() as u8);
     let some = prop::sample::subsequence(vec![0, 1, 2_u8], 1..3);
     let semaphores = prop_oneof![6 => Just(Vec::new()), 1 => some];
-    (place, time, rest, route, (prop::bool::weighted(0.1), group, semaphores)).prop_map(
+    let marks = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    (place, time, rest, route, (marks, group, semaphores)).prop_map(
         |(
             (queue, payload, priority, letter),
             (early_ms, due),
-            (key, expires, max_attempts, backoff),
+            (key, expires, retain_result, max_attempts, backoff),
             route,
-            (has_header, group, semaphores),
+            ((has_header, own_lease, max_run), group, semaphores),
         )| {
             // Those that share a key often share a payload.
             let payload = if key.is_some() { payload % 2 } else { payload };
@@ -296,10 +333,13 @@ fn draft() -> impl Strategy<Value = Draft> {
                 due,
                 key,
                 expires,
+                retain_result,
                 max_attempts,
                 backoff,
                 route,
                 has_header,
+                own_lease,
+                max_run,
                 group,
                 semaphores,
             }
@@ -313,8 +353,8 @@ fn drafts(most: usize) -> impl Strategy<Value = Vec<Draft>> {
 
 fn ask() -> impl Strategy<Value = Ask> {
     let worker = maybe(0.5, 0..WORKERS.len() as u8);
-    (queue(), prop_oneof![3 => Just(1_u8), 2 => 1..5_u8], lease(), worker)
-        .prop_map(|(queue, count, lease, worker)| Ask { queue, count, lease, worker })
+    (queue(), prop_oneof![3 => Just(1_u8), 2 => 1..5_u8], lease(), any::<bool>(), worker)
+        .prop_map(|(queue, count, lease, yields, worker)| Ask { queue, count, lease, yields, worker })
 }
 
 fn payload() -> impl Strategy<Value = u8> {
@@ -326,12 +366,19 @@ fn settling() -> impl Strategy<Value = Act> {
     let no_push = Just(Vec::new()).boxed();
     let push = prop_oneof![3 => no_push, 1 => prop::collection::vec(draft(), 1..4).boxed()];
     let commit = (maybe(0.4, payload()), push).prop_map(|(result, push)| Act::Commit { result, push });
-    let rollback =
-        (maybe(0.75, due()), any::<bool>()).prop_map(|(delay, has_error)| Act::Rollback { delay, has_error });
+    let rollback = (maybe(0.7, due()), any::<bool>(), 0..12_u8, any::<bool>())
+        .prop_map(|(delay, has_error, kind, in_place)| Act::Rollback { delay, has_error, kind, in_place });
     let extend = (maybe(0.5, lease()), maybe(0.3, payload()))
         .prop_map(|(lease, progress)| Act::Extend { lease, progress });
-    let moving = (queue(), maybe(0.3, payload()), maybe(0.3, due()), maybe(0.3, priority()))
-        .prop_map(|(queue, payload, delay, priority)| Act::Move { queue, payload, delay, priority });
+    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))], lasts());
+    let moving = (queue(), maybe(0.3, payload()), maybe(0.3, due()), maybe(0.3, priority()), maybe(0.4, key))
+        .prop_map(|(queue, payload, delay, priority, key)| Act::Move {
+            queue,
+            payload,
+            delay,
+            priority,
+            key,
+        });
     let is_right = || prop::bool::weighted(0.8);
     prop_oneof![
         10 => commit,
@@ -348,12 +395,16 @@ fn settling() -> impl Strategy<Value = Act> {
 
 /// What anybody does to a job.
 fn meddling() -> impl Strategy<Value = Act> {
-    let edit = (maybe(0.5, priority()), maybe(0.5, due()), maybe(0.3, payload()))
-        .prop_map(|(priority, due, payload)| Act::Edit { priority, due, payload });
+    let rest = (0..12_u8, 0..GROUPS.len() as u8 + 1);
+    let edit = (maybe(0.5, priority()), maybe(0.5, due()), maybe(0.3, payload()), rest).prop_map(
+        |(priority, due, payload, (other, group))| Act::Edit { priority, due, payload, other, group },
+    );
     let is_right = || prop::bool::weighted(0.8);
     prop_oneof![
         4 => edit,
         2 => any::<bool>().prop_map(|force| Act::Cancel { force }),
+        1 => Just(Act::CancelUnheld),
+        3 => Just(Act::Retry),
         3 => (0..6_u8).prop_map(|state| Act::Purge { state }),
         5 => is_right().prop_map(|is_right| Act::Redrive { is_right }),
         1 => is_right().prop_map(|is_right| Act::Expire { is_right }),
@@ -376,19 +427,31 @@ fn act() -> impl Strategy<Value = (Which, Act)> {
 fn settings() -> impl Strategy<Value = Settings> {
     let retain =
         || maybe(0.5, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 5 => Just(Ahead::Far(0))]);
-    let most = (maybe(0.3, 1..8_u64), maybe(0.2, 1..6_u64), maybe(0.1, 1..40_u64), any::<bool>());
-    (maybe(0.4, 1..4_u32), maybe(0.5, wait()), maybe(0.6, 0..QUEUES.len() as u8), retain(), retain(), most)
-        .prop_map(|(max_attempts, backoff, dead_letter, retain_done, retain_dead, most)| Settings {
-            max_attempts,
-            backoff,
-            dead_letter,
-            retain_done,
-            retain_dead,
-            max_jobs: most.0,
-            max_reserved: most.1,
-            rate: most.2,
-            skips_dead: most.3,
-        })
+    let most = (maybe(0.3, 1..8_u64), maybe(0.2, 1..6_u64), maybe(0.1, 1..40_u64), any::<(bool, bool)>());
+    (
+        maybe(0.4, 1..4_u32),
+        maybe(0.5, wait()),
+        maybe(0.6, 0..QUEUES.len() as u8),
+        (retain(), retain(), retain()),
+        most,
+    )
+        .prop_map(
+            |(max_attempts, backoff, dead_letter, (retain_done, retain_result, retain_dead), most)| {
+                Settings {
+                    max_attempts,
+                    backoff,
+                    dead_letter,
+                    retain_done,
+                    retain_result,
+                    retain_dead,
+                    max_jobs: most.0,
+                    max_reserved: most.1,
+                    rate: most.2,
+                    skips_dead: most.3.0,
+                    lapsed_first: most.3.1,
+                }
+            },
+        )
 }
 
 fn of_batches() -> impl Strategy<Value = Step> {
@@ -441,13 +504,22 @@ pub fn step() -> BoxedStrategy<Step> {
         .prop_map(|(state, jobs, ask)| Step::ImportLine { state, jobs, ask });
     let push_once = (drafts(3), 0..6_u8, maybe(0.1, Just(1_u8)))
         .prop_map(|(jobs, key, says)| Step::PushOnce { jobs, key, says: says.unwrap_or(0) });
+    let rollback = Act::Rollback { delay: None, has_error: false, kind: 9, in_place: false };
+    let snooze = Act::Rollback { delay: Some(Ahead::Now), has_error: false, kind: 1, in_place: false };
+    let commit = Act::Commit { result: None, push: Vec::new() };
+    let next = (any::<u8>(), prop_oneof![3 => Just(commit), 1 => Just(rollback), 1 => Just(snooze)], ask())
+        .prop_map(|(which, act, ask)| Step::Next { which, act, ask });
     prop_oneof![
         20 => drafts(5).prop_map(Step::Push),
         3 => push_once,
+        3 => prop::collection::vec(draft(), 1..4).prop_map(Step::PushAll),
         20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
         2 => ask().prop_map(Step::Pop),
         36 => prop::collection::vec(act(), 1..5).prop_map(Step::Apply),
         4 => any::<u8>().prop_map(Step::Repeat),
+        4 => next,
+        2 => (any::<u8>(), prop_oneof![Just(Ahead::Soon), any::<u8>().prop_map(Ahead::Far)])
+            .prop_map(|(place, lease)| Step::Again(place, lease)),
         4 => Just(Step::Reap),
         6 => of_batches(),
         5 => of_workers(),

@@ -18,9 +18,15 @@ pub fn words_of_all(jobs: &[NewJob]) -> String {
         );
         add(
             "key",
-            job.key
-                .as_ref()
-                .map(|hold| format!("{:?} for {} ms", hold.key, hold.until.ms_since(job.created_at))),
+            job.key.as_ref().map(|hold| {
+                format!(
+                    "{:?} for {} ms, until {:?}, {:?}",
+                    hold.key,
+                    hold.until.ms_since(job.created_at),
+                    hold.lasts,
+                    hold.conflict
+                )
+            }),
         );
         add("expires in ms", job.expires_at().map(|at| at.ms_since(job.created_at).to_string()));
         add("attempts", job.spec.max_attempts.map(|most| most.to_string()));
@@ -32,7 +38,7 @@ pub fn words_of_all(jobs: &[NewJob]) -> String {
         add("group", job.spec.group.as_ref().map(ToString::to_string));
         add("needs", (!job.spec.semaphores.is_empty()).then(|| format!("{:?}", job.spec.semaphores)));
         add("of", job.batch.as_ref().map(ToString::to_string));
-        add("payload", Some(job.spec.payload.as_str().to_owned()));
+        add("payload", Some(format!("{:?}", job.spec.payload)));
         words
     };
     jobs.iter().map(words).collect::<Vec<_>>().join("; ")

@@ -32,6 +32,7 @@ impl Model {
         for id in &held {
             let Some(mut job) = self.jobs.get(id).cloned() else { continue };
             let until = now.plus(job.lease_ms.unwrap_or(0));
+            let until = job.within_run(job.started_at.unwrap_or(now), until);
             job.reserved_until = job.reserved_until.map(|before| before.or_later(until));
             if job.cancel_requested {
                 asked_to_stop.push((id.clone(), job.queue.clone()));

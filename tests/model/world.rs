@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailback::job::record::KeyHold;
-use tailback::job::transition::{Loss, Operation};
+use tailback::job::record::{KeyHold, KeyUntil};
+use tailback::job::transition::{Back, Edit, Fate, Loss, Operation};
 use tailback::job::{
-    Backoff, BatchId, Claim, GroupName, JobId, JobSpec, NewJob, Payload, QueueName, Rules, SemaphoreName,
-    Stage, State, Timestamp, Visible, WorkerName,
+    Backoff, BatchId, Binary, Claim, Content, GroupName, JobId, JobSpec, Mark, NewJob, Payload, QueueName,
+    Rules, SemaphoreName, Stage, State, Timestamp, Visible, When, WorkerName,
 };
 use tailback::store::{
     Applied, Change, ClaimAsk, Denied, Firing, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
 };
 
-use super::job::{Rev, When};
+use super::job::Rev;
 use super::state::{Checked, FAR_MS, Model};
 use super::steps::{
     Act, Ahead, Ask, Draft, GROUPS, KEYS, PAYLOADS, QUEUES, SEMAPHORES, StageDraft, Step, WORKERS, Wait,
@@ -24,6 +24,9 @@ use super::words::{words_of_all, words_of_answer, words_of_change};
 
 /// How far ahead of what a server believes the store's clock may be, in milliseconds.
 const SLACK_MS: u64 = 1000;
+/// The lease that jobs have of their own, and the longest delivery: between all that is soon and all that is far.
+const OWN_LEASE_MS: u64 = FAR_MS / 2;
+const MAX_RUN_MS: u64 = FAR_MS / 2 + 1;
 /// What is soon, in milliseconds.
 const SOON_MS: u64 = 3;
 
@@ -39,6 +42,8 @@ pub struct World<'a> {
     new: Vec<JobId>,
     /// Every change that was asked for.
     changes: Vec<Change>,
+    /// Of settles that took the next jobs with them.
+    pub marks: Vec<Mark>,
     pub fired: Option<Firing>,
     made: u32,
     /// What has happened, in words.
@@ -57,8 +62,16 @@ pub fn ms(ahead: Ahead) -> u64 {
     }
 }
 
-pub fn payload(place: u8) -> Payload {
+pub fn json(place: u8) -> Payload {
     Payload::parse(PAYLOADS[place as usize]).unwrap()
+}
+
+/// Some of them are bytes.
+pub fn payload(place: u8) -> Content {
+    match place {
+        1 | 4 => Binary { bytes: vec![0, 0xff, place].into(), media_type: Default::default() }.into(),
+        _ => json(place).into(),
+    }
 }
 
 pub fn queue(place: u8) -> QueueName {
@@ -96,15 +109,36 @@ pub fn stage(draft: &StageDraft) -> Stage {
     }
 }
 
+/// What a change says beside priority, time and payload.
+fn other_edit(other: u8, to: u8) -> Edit {
+    let none = Edit::default();
+    match other {
+        0 => Edit { max_attempts: Some((to > 0).then(|| u32::from(to) - 1)), ..none },
+        1 => Edit { expires_in_ms: Some((to > 0).then_some(FAR_MS)), ..none },
+        2 => Edit { headers: Some([("n".to_owned(), json(to))].into()), ..none },
+        3 => Edit { headers: Some(Default::default()), ..none },
+        4..=7 => Edit { group: Some((usize::from(to) < GROUPS.len()).then(|| group(to))), ..none },
+        _ => none,
+    }
+}
+
+fn hold(key: u8, until: Ahead, lasts: KeyUntil, now: Timestamp) -> KeyHold {
+    let key = KEYS[key as usize].parse().unwrap();
+    KeyHold { lasts, ..KeyHold::new(key, now.plus_ms(ms(until))) }
+}
+
 /// What a draft says of its job.
 pub fn spec(draft: &Draft) -> JobSpec {
-    let header = draft.has_header.then(|| ("trace".to_owned(), "x".to_owned()));
+    let header = draft.has_header.then(|| ("trace".to_owned(), json(draft.payload)));
     JobSpec {
         headers: header.into_iter().collect(),
         priority: draft.priority,
         max_attempts: draft.max_attempts,
         backoff: draft.backoff.map(backoff),
+        lease_ms: draft.own_lease.then_some(OWN_LEASE_MS),
+        max_run_ms: draft.max_run.then_some(MAX_RUN_MS),
         expires_in_ms: draft.expires.map(ms),
+        retain_result_ms: draft.retain_result.map(ms),
         group: draft.group.map(group),
         semaphores: draft.semaphores.iter().copied().map(semaphore).collect(),
         then: draft.route.iter().map(stage).collect(),
@@ -116,7 +150,7 @@ impl<'a> World<'a> {
     pub fn new(store: &'a dyn Store) -> Self {
         let model = Model { retain_batch_ms: FAR_MS, ..Model::default() };
         let rules = model.rules();
-        let (deliveries, new, changes, log) = Default::default();
+        let (deliveries, new, changes, marks, log) = Default::default();
         Self {
             store,
             model,
@@ -125,6 +159,7 @@ impl<'a> World<'a> {
             known: BTreeSet::new(),
             new,
             changes,
+            marks,
             fired: None,
             made: 0,
             log,
@@ -135,6 +170,7 @@ impl<'a> World<'a> {
     pub async fn step(&mut self, step: &Step) -> Result<bool, String> {
         let done = match step {
             Step::Push(drafts) => self.push(drafts).await?,
+            Step::PushAll(jobs) => self.push_all(jobs).await?,
             Step::PushOnce { jobs, key, says } => self.push_once(jobs, *key, *says).await?,
             Step::Claim(asks) => self.claim(asks).await.map(|_| true)?,
             Step::Pop(ask) => self.pop(ask).await?,
@@ -149,6 +185,8 @@ impl<'a> World<'a> {
                 }
                 self.apply(vec![change]).await.map(|_| true)?
             }
+            Step::Next { which, act, ask } => self.next(*which, act, ask).await?,
+            Step::Again(place, lease) => self.again(*place, *lease).await?,
             Step::Reap => self.reap().await?,
             other => self.other_step(other).await?,
         };
@@ -161,8 +199,8 @@ impl<'a> World<'a> {
     }
 
     /// The time of a call that began then and has just ended.
-    pub fn since(&self, from: Timestamp) -> Result<When, String> {
-        Ok(When { from, to: self.now()?.plus_ms(SLACK_MS) })
+    pub fn since(&self, from: Timestamp) -> Result<super::job::When, String> {
+        Ok(super::job::When { from, to: self.now()?.plus_ms(SLACK_MS) })
     }
 
     pub fn number(&mut self) -> u32 {
@@ -192,11 +230,8 @@ impl<'a> World<'a> {
             later => now.plus_ms(ms(later)),
         };
         let id = self.new_id(draft.letter)?;
-        let hold = |(key, until)| KeyHold {
-            key: KEYS[key as usize].parse().unwrap(),
-            until: now.plus_ms(ms(until)),
-        };
-        let (key, batch) = (draft.key.map(hold), batch.cloned());
+        let key = draft.key.map(|(key, until, lasts, _)| hold(key, until, lasts, now));
+        let batch = batch.cloned();
         Ok(NewJob { run_at, key, batch, ..NewJob::new(id, queue(draft.queue), spec(draft), now) })
     }
 
@@ -205,7 +240,12 @@ impl<'a> World<'a> {
     }
 
     async fn push(&mut self, drafts: &[Draft]) -> Result<bool, String> {
-        let jobs = self.build_all(drafts, None)?;
+        let mut jobs = self.build_all(drafts, None)?;
+        for (job, draft) in jobs.iter_mut().zip(drafts) {
+            if let (Some(hold), Some((.., conflict))) = (&mut job.key, draft.key) {
+                hold.conflict = conflict;
+            }
+        }
         self.say(format!("push {}", words_of_all(&jobs)));
         let from = self.now()?;
         let told = self.store.push(jobs.clone(), &self.rules).await;
@@ -213,6 +253,24 @@ impl<'a> World<'a> {
         self.say(format!("  -> {told:?}"));
         let now = self.since(from)?;
         self.model.push(&jobs, &told, now)?;
+        Ok(!jobs.is_empty())
+    }
+
+    /// A push of all or none.
+    async fn push_all(&mut self, drafts: &[Draft]) -> Result<bool, String> {
+        let jobs = self.build_all(drafts, None)?;
+        self.say(format!("push all or none: {}", words_of_all(&jobs)));
+        let from = self.now()?;
+        let told = self.store.push_all(jobs.clone(), &self.rules, None).await;
+        self.say(format!("  -> {told:?}"));
+        let now = self.since(from)?;
+        match (self.model.admit(&jobs, None, now), told) {
+            (Ok(_), Ok(Once::Now(told, None))) => self.model.push(&jobs, &told, now)?,
+            (Err(refused), Err(Denied::PushRefused(told))) if refused == told => {}
+            (expected, told) => {
+                return Err(format!("{told:?}, but is refused is {}", expected.is_err()));
+            }
+        }
         Ok(!jobs.is_empty())
     }
 
@@ -251,6 +309,7 @@ impl<'a> World<'a> {
             count: ask.count.into(),
             claim: self.new_claim(),
             lease_ms: ms(ask.lease),
+            yields: ask.yields,
             worker: ask.worker.map(worker),
             pop: false,
         }
@@ -366,7 +425,7 @@ impl<'a> World<'a> {
     fn stands_alone(&self, change: &Change) -> bool {
         let is_limited = |queue: &QueueName| self.model.max_jobs(queue).is_some();
         match &change.operation {
-            Operation::Move { queue, .. } => is_limited(queue),
+            Operation::Move { queue, key, .. } => key.is_some() || is_limited(queue),
             // Whether it is blocked depends on those before it.
             Operation::Purge { .. } => self.model.jobs.get(&change.id).is_some_and(|job| job.group.is_some()),
             Operation::Commit { push, .. } => {
@@ -402,7 +461,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn resolve(&mut self, which: Which, act: &Act) -> Result<Option<Change>, String> {
+    pub fn resolve(&mut self, which: Which, act: &Act) -> Result<Option<Change>, String> {
         let Some((id, claim)) = self.find(which) else { return Ok(None) };
         let claim = claim.unwrap_or_else(|| Claim::from_stored("nobody"));
         let job = self.model.jobs.get(&id).cloned();
@@ -410,23 +469,38 @@ impl<'a> World<'a> {
         let operation = match act {
             Act::Commit { result, push } => {
                 let push = self.build_all(push, None)?;
-                Operation::Commit { claim, result: result.map(payload), push }
+                Operation::Commit { claim, result: result.map(json), push }
             }
-            Act::Rollback { delay, has_error } => {
+            Act::Rollback { delay, has_error, kind, in_place } => {
                 let error = has_error.then(|| "it broke".to_owned());
-                Operation::Rollback { claim, delay_ms: delay.map(ms), error }
+                let back = match (delay, in_place) {
+                    (Some(delay), _) => Back::At(When::In(ms(*delay))),
+                    (None, true) => Back::InPlace,
+                    (None, false) => Back::ByBackoff,
+                };
+                let fate = match kind {
+                    0 => Fate::Dead,
+                    1..=3 => Fate::Snooze(back),
+                    _ => Fate::Retry(back),
+                };
+                Operation::Rollback { claim, fate, error }
             }
             Act::Extend { lease, progress } => {
-                Operation::Extend { claim, lease_ms: lease.map(ms), progress: progress.map(payload) }
+                Operation::Extend { claim, lease_ms: lease.map(ms), progress: progress.map(json) }
             }
-            Act::Move { queue: to, payload: new, delay, priority } => Operation::Move {
+            Act::Move { queue: to, payload: new, delay, priority, key } => Operation::Move {
                 claim,
                 queue: queue(*to),
                 payload: new.map(payload),
-                delay_ms: delay.map(ms),
+                when: delay.map_or(When::Now, |delay| When::In(ms(delay))),
                 priority: *priority,
+                headers: None,
+                key: match key {
+                    Some((key, until, lasts)) => Some(hold(*key, *until, *lasts, self.now()?)),
+                    None => None,
+                },
             },
-            Act::Release => Operation::Release { claim },
+            Act::Release => Operation::Release { claim, unless_seen: false },
             Act::Lapse { is_right } => {
                 let until = job.and_then(|job| job.reserved_until).map_or(Timestamp::default(), |at| at.from);
                 Operation::Lapse { claim, reserved_until: until.plus_ms(off_by(*is_right)) }
@@ -443,19 +517,22 @@ impl<'a> World<'a> {
                 let at = job.and_then(|job| job.expires_at).map_or(Timestamp::default(), |at| at.from);
                 Operation::Expire { expires_at: at.plus_ms(off_by(*is_right)) }
             }
-            Act::Edit { priority, due, payload: new } => {
+            Act::Edit { priority, due, payload: new, other, group: to } => {
                 let now = self.now()?;
                 let run_at = due.map(|due| now.plus_ms(ms(due)));
-                Operation::Edit {
-                    within: tailback::job::Reach::default(),
+                let edit = Edit {
                     priority: *priority,
                     run_at,
                     payload: new.map(payload),
-                }
+                    ..other_edit(*other, *to)
+                };
+                Operation::Edit { within: tailback::job::Reach::default(), edit: Box::new(edit) }
             }
             Act::Cancel { force } => {
                 Operation::Cancel { within: tailback::job::Reach::default(), force: *force }
             }
+            Act::CancelUnheld => Operation::CancelUnheld { within: tailback::job::Reach::default() },
+            Act::Retry => Operation::Retry { within: tailback::job::Reach::default() },
             Act::Purge { state } => {
                 let states = [
                     Visible::Ready,

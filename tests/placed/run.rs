@@ -131,7 +131,8 @@ impl<'a> World<'a> {
     /// Notes the jobs that were handed out.
     fn got(&self, asked: Duration, answer: &Answer) {
         let (Some(lease_ms), Some((200, answer))) = (self.case.lease_ms, answer) else { return };
-        let jobs = answer["jobs"].as_array().cloned().unwrap_or_default();
+        let jobs = answer["jobs"].as_array().or(answer["next"]["jobs"].as_array());
+        let jobs = jobs.cloned().unwrap_or_default();
         self.story.deliveries(asked, lease_ms, &jobs);
         for job in jobs.iter().filter(|job| job["reservation"].is_null()) {
             let popped = self.story.settling(job["id"].as_str().unwrap(), "", true);

@@ -45,11 +45,15 @@ pub const VERBS: &[Verb] = verbs![
     "commit along a route" settle::commit_route,
     "commit of the last of a batch" settle::commit_batch,
     "commit of the first of a group" settle::commit_group,
+    "commit with the next jobs" settle::commit_next,
+    "commit with the next jobs, waiting" settle::commit_next_waiting,
     "rollback" settle::rollback,
+    "rollback with the next jobs" settle::rollback_next,
     "rollback, last attempt" settle::rollback_dead,
     "rollback, dead letter" settle::rollback_dead_letter,
     "extend" settle::extend,
     "move" settle::move_job,
+    "move to a key" settle::move_keyed,
     "settle many" settle::settle_many,
     "cancel" others::cancel,
     "cancel of a reserved job" others::cancel_reserved,
@@ -92,7 +96,7 @@ pub const VERBS: &[Verb] = verbs![
     "(prune of a key)" background::prune_key,
 ];
 
-fn push_call(p: &Prep<'_>, queue: &str, label: &str, more: Value) -> Call {
+pub fn push_call(p: &Prep<'_>, queue: &str, label: &str, more: Value) -> Call {
     Call::new("POST", format!("/v1/queues/{}/jobs", p.name(queue)), p.job(label, more))
 }
 
@@ -172,10 +176,10 @@ fn pushing_many(p: &Prep<'_>, made: impl FnOnce(Call) -> Call) -> Case {
 }
 
 /// Longer than a server takes to give back what it thinks is its own.
-const KEPT_MS: u64 = 6000;
+pub const KEPT_MS: u64 = 6000;
 
 /// A reserve whose jobs are kept while the first server comes back.
-fn kept(case: Case) -> Case {
+pub fn kept(case: Case) -> Case {
     case.repeats().with(|case| {
         case.lease_ms = Some(KEPT_MS);
         case.keeps_for = Duration::from_millis(2500);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, Done, Found, Held, Prep};
 use crate::lane::Call;
+use crate::verbs::{KEPT_MS, kept, push_call};
 
 fn settle(held: &Held, call: &str, mut body: Value) -> Call {
     body["reservation"] = json!(held.token);
@@ -148,6 +149,33 @@ pub async fn rollback_dead_letter(p: &Prep<'_>) -> Case {
     rolling_back(&p.taken("q", "a", json!({"max_attempts": 1}), true).await)
 }
 
+/// What is next, with a lease that is not over before a server gives back what it thinks is its own.
+fn with_next(p: &Prep<'_>, held: &Held, call: &str, mut body: Value, wait_ms: u64) -> Call {
+    body["next"] = json!({"count": 1, "lease_ms": KEPT_MS, "wait_ms": wait_ms, "worker": p.name("w")});
+    settle(held, call, body)
+}
+
+pub async fn commit_next(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.push("q", "b", json!({})).await;
+    let case = Case::of(with_next(p, &held, "commit", json!({}), 0), a_is_gone);
+    kept(case.holding(&[held]).settling(true).about(&[next]))
+}
+
+pub async fn commit_next_waiting(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let push = push_call(p, "q", "b", json!({}));
+    let case = Case::of(with_next(p, &held, "commit", json!({}), 3000), a_is_gone);
+    kept(case.holding(&[held]).settling(true)).with(|case| case.prompt = Some(push))
+}
+
+pub async fn rollback_next(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.push("q", "b", json!({})).await;
+    let call = with_next(p, &held, "rollback", json!({"delay_ms": 0, "error": "it failed"}), 0);
+    kept(Case::of(call, is_rolled_back).holding(&[held]).settling(false).about(&[next]))
+}
+
 pub async fn extend(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
     let body = json!({"lease_ms": p.lease_ms(), "progress": "half of it"});
@@ -163,6 +191,20 @@ pub async fn move_job(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
     let next = p.name("next");
     let case = Case::of(settle(&held, "move", json!({"queue": next})), move |found| is_in(found, &next));
+    case.holding(&[held]).settling(false).repeats()
+}
+
+pub async fn move_keyed(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.name("next");
+    let key = format!("{next}/k");
+    let call = settle(&held, "move", json!({"queue": next, "key": "k"}));
+    let case =
+        Case::of(call, move |found| match (is_in(found, &next), found.other("keys", &key).is_some()) {
+            (Done::Yes, false) => Done::Part("it was moved without its key".to_owned()),
+            (Done::No, true) => Done::Part("the key was taken, and nothing moved".to_owned()),
+            (done, _) => done,
+        });
     case.holding(&[held]).settling(false).repeats()
 }
 

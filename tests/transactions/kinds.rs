@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use tailback::job::record::KeyHold;
 use tailback::job::settings::Rate;
 use tailback::job::transition::{Loss, Operation};
 use tailback::job::{
@@ -18,12 +19,13 @@ use crate::support::*;
 static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
 
 /// Every kind of transaction.
-pub const KINDS: [Kind; 22] = [
+pub const KINDS: [Kind; 23] = [
     Kind::KeyedPush,
     Kind::GroupedPush,
     Kind::CommitWithPushes,
     Kind::CommitWithKeyedPush,
     Kind::Move,
+    Kind::KeyedMove,
     Kind::LastOfBatch,
     Kind::CreateBatch,
     Kind::AddToBatch,
@@ -50,6 +52,7 @@ pub enum Kind {
     CommitWithPushes,
     CommitWithKeyedPush,
     Move,
+    KeyedMove,
     LastOfBatch,
     CreateBatch,
     AddToBatch,
@@ -226,6 +229,14 @@ impl Kind {
                 commit_pushing(store, &taken, vec![job(&next).key("k", 60_000), job(&next)])
             }
             Self::Move => Call::Apply(move_to(&push_and_take(store, job(&q)).await, &next)),
+            Self::KeyedMove => {
+                let taken = push_and_take(store, job(&q).key("old", 60_000)).await;
+                let Change { id, mut operation } = move_to(&taken, &next);
+                if let Operation::Move { key, .. } = &mut operation {
+                    *key = Some(KeyHold::new("k".parse().unwrap(), store.now().unwrap().plus_ms(60_000)));
+                }
+                Call::Apply(Change { id, operation })
+            }
             Self::LastOfBatch | Self::CreateBatch | Self::AddToBatch | Self::SealBatch => {
                 let (call, batch) = self.prepare_batch(store, &tag).await;
                 of_batch = Some(batch);

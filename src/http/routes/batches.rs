@@ -1,6 +1,6 @@
 //! Batches: jobs that belong together, and a callback when all have finished.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -15,10 +15,8 @@ use crate::http::budget::Budget;
 use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{OfBatch, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
-use crate::job::{
-    Batch, BatchId, BatchResult, Child, Ending, JobId, OnFinished, Payload, QueueName, Timestamp,
-};
-use crate::queue::{NewBatch, Queues, Told};
+use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
+use crate::queue::{BatchState, NewBatch, Queues, Told};
 use crate::store::BatchChanged;
 
 /// A batch to create.
@@ -55,7 +53,6 @@ pub struct AddToBatchRequest {
 #[schema(as = Batch)]
 pub struct BatchView {
     /// Its id.
-    #[schema(value_type = String)]
     id: BatchId,
     /// Whether it accepts no more jobs.
     sealed: bool,
@@ -68,23 +65,18 @@ pub struct BatchView {
     /// How many were removed: cancelled, purged, or expired.
     cancelled: u64,
     /// When it was created.
-    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     /// When it finished: it was sealed and its last job had finished.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     finished_at: Option<Timestamp>,
     /// When it is deleted with its results.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     purge_at: Option<Timestamp>,
     /// The id of the callback, if there is one; the job does not exist before the batch finishes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     callback: Option<JobId>,
     /// The queue of the callback.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     callback_queue: Option<QueueName>,
 }
 
@@ -112,7 +104,6 @@ impl From<Batch> for BatchView {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchIdentity {
     /// Its id.
-    #[schema(value_type = String)]
     id: BatchId,
     /// Whether it accepts no more jobs.
     sealed: bool,
@@ -138,13 +129,10 @@ pub struct BatchJobsResponse {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct BatchMember {
     /// The job: the new one, or the one that has the key.
-    #[schema(value_type = String)]
     id: JobId,
     /// The queue that it was pushed to.
-    #[schema(value_type = String)]
     queue: QueueName,
     /// When it is, or was, due.
-    #[schema(value_type = String, format = DateTime)]
     run_at: Timestamp,
     /// Whether its key was taken by a job with an equal payload, and nothing was stored.
     deduplicated: bool,
@@ -188,7 +176,8 @@ pub async fn create(
     if let Some(response) = recalled(&queues, key.as_ref()).await? {
         return Ok(response);
     }
-    let on_finished: Option<OnFinished> = request.on_finished.map(Into::into);
+    let on_finished = request.on_finished.map(OnFinishedRequest::into_callback).transpose();
+    let on_finished = on_finished.map_err(|invalid| invalid.under("/on_finished"))?;
     if let Some(on_finished) = &on_finished {
         by.on_finished(on_finished)?;
     }
@@ -211,7 +200,7 @@ pub async fn create(
 ///
 /// Fails if it is sealed. Atomic: all of the jobs are stored, or none.
 #[utoipa::path(post, path = "/v1/batches/{id}/jobs", operation_id = "add_to_batch", tag = "batches",
-    params(("id" = String, Path, description = "The batch"),
+    params(("id" = BatchId, Path, description = "The batch"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = AddToBatchRequest,
     responses(
@@ -244,7 +233,7 @@ pub async fn add(
 ///
 /// A sealed batch accepts no more jobs. If all of its jobs have finished, it finishes now. Idempotent.
 #[utoipa::path(post, path = "/v1/batches/{id}/seal", operation_id = "seal_batch", tag = "batches",
-    params(("id" = String, Path, description = "The batch")),
+    params(("id" = BatchId, Path, description = "The batch")),
     responses(
         (status = 200, description = "The batch after the call; without the scope `read` its id and whether it is sealed",
             body = Shown<BatchView, BatchIdentity>),
@@ -258,9 +247,44 @@ pub async fn seal(
     Ok(Json(Shown::to(&by, queues.seal_batch(&id).await?.into())))
 }
 
+/// Batches.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct BatchesPage {
+    /// The batches, oldest first.
+    batches: Vec<BatchView>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+}
+
+/// List the batches
+///
+/// The batches that are there, oldest first; to a key for some queues only those that it created.
+#[utoipa::path(get, path = "/v1/batches", operation_id = "list_batches", tag = "batches",
+    params(("state" = Option<BatchState>, Query, description = "Only batches in this state"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
+    responses((status = 200, description = "Batches, oldest first", body = BatchesPage)))]
+pub async fn list(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    query: Query,
+) -> ApiResult<Json<BatchesPage>> {
+    let query = query.only(&["state", "limit", "cursor"])?;
+    let state = query.word("state", "open, sealed, finished")?;
+    let (after, limit) = (query.cursor::<BatchId>()?, query.limit()?);
+    let _turn = budget.page().await?;
+    let page = queues.batches(state, by.owner().as_ref(), after.as_ref(), limit).await?;
+    Ok(Json(BatchesPage {
+        batches: page.items.into_iter().map(BatchView::from).collect(),
+        cursor: page.next.as_ref().map(cursor),
+    }))
+}
+
 /// Get a batch
 #[utoipa::path(get, path = "/v1/batches/{id}", operation_id = "get_batch", tag = "batches",
-    params(("id" = String, Path, description = "The batch")),
+    params(("id" = BatchId, Path, description = "The batch")),
     responses(
         (status = 200, description = "The batch", body = BatchView),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
@@ -278,7 +302,7 @@ pub async fn get(
 /// Seals it, removes those of its jobs that are not reserved, and returns how many. For reserved jobs cancellation is
 /// requested, as by a DELETE of the job: they end when their workers settle them; then the batch finishes.
 #[utoipa::path(delete, path = "/v1/batches/{id}", operation_id = "cancel_batch", tag = "batches",
-    params(("id" = String, Path, description = "The batch")),
+    params(("id" = BatchId, Path, description = "The batch")),
     responses(
         (status = 200, description = "How many jobs were removed", body = AffectedResponse),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json")))]
@@ -293,12 +317,11 @@ pub async fn cancel(
 
 /// The result of a job of a batch.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = BatchResult)]
 pub struct BatchResultView {
     /// The job.
-    #[schema(value_type = String)]
     id: JobId,
     /// The queue that it was in.
-    #[schema(value_type = String)]
     queue: QueueName,
     /// How it ended.
     state: Ending,
@@ -307,7 +330,6 @@ pub struct BatchResultView {
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
     /// When it ended.
-    #[schema(value_type = String, format = DateTime)]
     finished_at: Timestamp,
 }
 
@@ -331,7 +353,7 @@ pub struct BatchResultsPage {
 ///
 /// Returns the results of its finished jobs, whether or not their queues keep history.
 #[utoipa::path(get, path = "/v1/batches/{id}/results", operation_id = "get_batch_results", tag = "batches",
-    params(("id" = String, Path, description = "The batch"),
+    params(("id" = BatchId, Path, description = "The batch"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses(

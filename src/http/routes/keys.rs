@@ -1,12 +1,13 @@
 //! API keys.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::queues::Nothing;
+use super::view::Deleted;
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{OfKey, Query};
@@ -17,9 +18,9 @@ use crate::queue::{FreshKey, NewApiKey, Queues};
 /// A new API key.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CreateKeyRequest)]
 pub struct KeyRequest {
     /// What people call it.
-    #[schema(value_type = String, min_length = 1, max_length = 128)]
     name: ApiKeyName,
     /// What it allows. `admin` allows everything, in all queues.
     #[schema(min_items = 1)]
@@ -27,7 +28,7 @@ pub struct KeyRequest {
     /// In which queues, as names and patterns such as `mail.*`; semaphores and workers are matched by their names. Default: in
     /// all of them.
     #[serde(default)]
-    #[schema(value_type = Vec<String>, max_items = 100)]
+    #[schema(max_items = 100)]
     queues: Vec<QueuePattern>,
     /// After which time it expires, in milliseconds. Default: never.
     #[schema(minimum = 1000, maximum = 316224000000_u64)]
@@ -42,26 +43,21 @@ pub struct KeyRequest {
 
 /// An API key, without its text.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-#[schema(as = Key)]
+#[schema(as = ApiKey)]
 pub struct KeyView {
     /// Its id, which is part of its text.
-    #[schema(value_type = String)]
     id: ApiKeyId,
     /// What people call it.
-    #[schema(value_type = String)]
     name: ApiKeyName,
     /// What it allows.
     scopes: Vec<Scope>,
     /// In which queues; absent: in all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
     queues: Vec<QueuePattern>,
     /// When it was made.
-    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     /// From when on it is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
     /// How many requests it may make in a time, at each server; absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +68,6 @@ pub struct KeyView {
     max_concurrent: Option<u32>,
     /// When it was used last, to a minute or two.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     last_used_at: Option<Timestamp>,
 }
 
@@ -96,6 +91,7 @@ impl From<ApiKey> for KeyView {
 
 /// An API key with its text, which is shown this once.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = NewKey)]
 pub struct FreshKeyResponse {
     #[serde(flatten)]
     view: KeyView,
@@ -114,7 +110,6 @@ impl From<FreshKey> for FreshKeyResponse {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct UnreadableKey {
     /// What names it: its id, or a hash of it where that is no text that fits into a path.
-    #[schema(value_type = String)]
     id: StoredKeyId,
     /// What is wrong with it, in up to 300 characters.
     detail: String,
@@ -174,7 +169,7 @@ pub async fn list(State(queues): State<Queues>, query: Query) -> ApiResult<Json<
 /// The key keeps its id, its scopes and its expiry. The text that it had before is refused here at once, and on all servers
 /// within two seconds.
 #[utoipa::path(post, path = "/v1/keys/{id}/rotate", operation_id = "rotate_key", tag = "keys",
-    params(("id" = String, Path, description = "The id of the key")),
+    params(("id" = StoredKeyId, Path, description = "The id of the key")),
     responses(
         (status = 200, description = "The key with its new text", body = FreshKeyResponse),
         (status = 404, description = "`unknown-key`", body = Problem, content_type = "application/problem+json")))]
@@ -193,12 +188,12 @@ pub async fn rotate(
 ///
 /// Deletes the key: it is refused here at once, and on all servers within two seconds.
 #[utoipa::path(delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys",
-    params(("id" = String, Path, description = "The id of the key")),
+    params(("id" = StoredKeyId, Path, description = "The id of the key")),
     responses(
-        (status = 204, description = "The key is deleted"),
+        (status = 200, description = "The key is deleted", body = Deleted),
         (status = 404, description = "`unknown-key`", body = Problem, content_type = "application/problem+json")))]
-pub async fn delete(State(queues): State<Queues>, by: Granted, OfKey(id): OfKey) -> ApiResult<StatusCode> {
+pub async fn delete(State(queues): State<Queues>, by: Granted, OfKey(id): OfKey) -> ApiResult<Json<Deleted>> {
     queues.delete_api_key(&id).await?;
     tracing::info!(%id, by = by.caller.identity(), "API key deleted");
-    Ok(StatusCode::NO_CONTENT)
+    Ok(Json(Deleted { deleted: true }))
 }

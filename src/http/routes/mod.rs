@@ -1,35 +1,30 @@
 //! The routes: one file for each resource.
 
 pub mod batches;
+pub mod docs;
 pub mod jobs;
 pub mod keys;
+mod next;
+pub mod one_job;
 pub mod operations;
 pub mod push;
+pub mod push_many;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
 pub mod semaphores;
 pub mod session;
 pub mod settle;
+mod settle_request;
+mod settled;
 pub mod stats;
 pub mod view;
 pub mod workers;
 
-use axum::Router;
-use axum::response::Redirect;
-use axum::routing::get;
 use serde_json::value::RawValue;
-use utoipa_swagger_ui::SwaggerUi;
 
-use super::AppState;
 use super::body::{off_worker, parse};
 use super::problem::{Code, Problem};
-
-/// Returns the routes of `/openapi.json` and of its interactive page.
-pub fn docs(api: utoipa::openapi::OpenApi) -> Router<AppState> {
-    let page = SwaggerUi::new("/docs").url("/openapi.json", api);
-    Router::new().merge(page).route("/", get(|| async { Redirect::temporary("/docs/") }))
-}
 
 /// Parses independent elements: an invalid one does not affect the others. Returns the outcome for each element,
 /// and the valid ones converted.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -18,6 +18,7 @@ use crate::telemetry::{JOBS, OLDEST_READY_SECONDS, QUEUES};
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct HealthResponse {
     /// `ok` or `ready`.
+    #[schema(value_type = String)]
     status: &'static str,
 }
 
@@ -36,7 +37,7 @@ pub async fn healthz() -> Json<HealthResponse> {
 #[utoipa::path(get, path = "/readyz", operation_id = "readyz", tag = "operations",
     responses((status = 200, description = "The server is ready", body = HealthResponse)))]
 pub async fn readyz(State(state): State<AppState>) -> ApiResult<Json<HealthResponse>> {
-    if state.queues.is_draining() {
+    if state.queues.is_leaving() {
         return Err(Problem::new(Code::Draining, "the server is shutting down"));
     }
     match state.server.readiness.get() {

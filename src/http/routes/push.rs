@@ -4,9 +4,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::http::body::{off_worker, parse};
+use crate::job::record::{KeyConflict, KeyUntil};
 use crate::job::spec::flat_spec;
-use crate::job::{Invalid, JobKey, OnFinished, QueueName, Timestamp};
-use crate::queue::{NewPush, When};
+use crate::job::{Invalid, JobKey, OnFinished, QueueName, Timestamp, When};
+use crate::queue::NewPush;
 
 macro_rules! pushes {
     ($($(#[doc = $doc:literal])* $name:ident { $($(#[$attr:meta])* $own:ident: $type:ty,)* })*) => {
@@ -22,17 +23,19 @@ macro_rules! pushes {
                     #[schema(minimum = 0, maximum = 31536000000_u64)]
                     delay_ms: Option<u64>,
                     /// The earliest time of delivery; not together with `delay_ms`.
-                    #[schema(value_type = Option<String>, format = DateTime)]
                     run_at: Option<Timestamp>,
                     ..priority,
                     /// The deduplication key. While it is in use, a push with the same key and an equal payload returns the
                     /// first job; with another payload it is a conflict.
-                    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
                     key: Option<JobKey>,
                     /// How long the key stays in use at least, in milliseconds; it always does until the job has ended, and while
                     /// it is dead. A job that is cancelled or purged before it is done leaves its key at once.
                     #[schema(minimum = 0, maximum = 31536000000_u64)]
                     key_ttl_ms: Option<u64>,
+                    /// Until when the job has the key; default: `finished`.
+                    key_until: Option<KeyUntil>,
+                    /// What becomes of this push where a job has the key; default: `return`.
+                    key_conflict: Option<KeyConflict>,
                     ..others,
                 }
             }
@@ -40,20 +43,24 @@ macro_rules! pushes {
             impl $name {
                 /// Converts the request into a push.
                 pub fn into_push(self) -> Result<NewPush, Invalid> {
-                    let when = match (self.delay_ms, self.run_at) {
-                        (None, None) => When::Now,
-                        (Some(delay_ms), None) => When::In(delay_ms),
-                        (None, Some(run_at)) => When::At(run_at),
-                        (Some(_), Some(_)) => {
-                            return Err(Invalid::new("/run_at", "cannot be combined with delay_ms"));
-                        }
-                    };
+                    self.check_payload()?;
+                    let when = when(self.delay_ms, self.run_at)?.unwrap_or_default();
                     let (key, key_ttl_ms) = (self.key.clone(), self.key_ttl_ms);
-                    Ok(NewPush { when, key, key_ttl_ms, spec: self.into() })
+                    let (key_until, key_conflict) = (self.key_until, self.key_conflict);
+                    Ok(NewPush { when, key, key_ttl_ms, key_until, key_conflict, spec: self.into() })
                 }
             }
         )*
     };
+}
+
+/// Returns when a job is due, where the request says so: in a while, or at a moment.
+pub fn when(delay_ms: Option<u64>, run_at: Option<Timestamp>) -> Result<Option<When>, Invalid> {
+    match (delay_ms, run_at) {
+        (Some(_), Some(_)) => Err(Invalid::new("/run_at", "cannot be combined with delay_ms")),
+        (Some(delay_ms), None) => Ok(Some(When::In(delay_ms))),
+        (None, run_at) => Ok(run_at.map(When::At)),
+    }
 }
 
 pushes! {
@@ -62,7 +69,6 @@ pushes! {
     /// A job to push, with its queue.
     QueuedPush {
         /// The queue.
-        #[schema(value_type = String)]
         queue: QueueName,
     }
 }
@@ -73,7 +79,6 @@ flat_spec! {
     #[serde(deny_unknown_fields)]
     pub struct OnFinishedRequest {
         /// The queue.
-        #[schema(value_type = String)]
         queue: QueueName,
         ..payload,
         /// The delay before delivery, in milliseconds from when the last job finished.
@@ -84,10 +89,12 @@ flat_spec! {
     }
 }
 
-impl From<OnFinishedRequest> for OnFinished {
-    fn from(request: OnFinishedRequest) -> Self {
-        let (queue, delay_ms) = (request.queue.clone(), request.delay_ms);
-        Self::new(request.into(), queue, delay_ms)
+impl OnFinishedRequest {
+    /// Converts the request into a callback.
+    pub fn into_callback(self) -> Result<OnFinished, Invalid> {
+        self.check_payload()?;
+        let (queue, delay_ms) = (self.queue.clone(), self.delay_ms);
+        Ok(OnFinished::new(self.into(), queue, delay_ms))
     }
 }
 

@@ -1,26 +1,31 @@
 //! Queues: settings, pause and resume, and bulk operations on jobs.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::{ObjectBuilder, Type};
 
-use super::view::{Identity, Shown};
+use super::view::{Deleted, QueueIdentity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::{Body, Whole, parse};
 use crate::http::keyed::Keyed;
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
-use crate::job::{Backoff, Invalid, QueueName, QueueSettings, Scope, Timestamp, Visible};
-use crate::queue::{FinishedRange, QueueView, Queues};
+use crate::job::names::NAME_RULE;
+use crate::job::settings::Lapsed;
+use crate::job::{Backoff, Invalid, QueueName, QueuePattern, QueueSettings, Scope, Timestamp, Visible};
+use crate::queue::{FinishedRange, QueueView, Queues, Swept};
 
 /// A queue and its settings.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Queue)]
 pub struct QueueResponse {
     /// Its name.
-    #[schema(value_type = String)]
-    name: QueueName,
+    queue: QueueName,
+    /// The version of its settings, as in the entity tag.
+    version: String,
     /// Its settings.
     #[serde(flatten)]
     settings: QueueSettings,
@@ -43,24 +48,30 @@ pub struct EffectiveSettings {
     backoff: Backoff,
     /// How long done jobs are kept as history, in milliseconds; 0: not at all.
     retain_done_ms: u64,
+    /// How long done jobs are kept for their results at least, in milliseconds, where they do not say; 0: as `retain_done_ms` says.
+    retain_result_ms: u64,
     /// How long dead jobs are kept, in milliseconds; 0: until they are deleted.
     retain_dead_ms: u64,
+    /// Where a job comes back whose reservation ran out, or whose worker was lost.
+    lapsed: Lapsed,
     /// Whether delivery is stopped.
     paused: bool,
 }
 
 impl From<QueueView> for QueueResponse {
     fn from(view: QueueView) -> Self {
-        let QueueView { name, settings, rules, unreadable, .. } = view;
+        let QueueView { name: queue, settings, rules, unreadable, version } = view;
         let effective = EffectiveSettings {
-            lease_ms: rules.lease_ms(&name),
-            max_attempts: rules.max_attempts(&name),
-            backoff: rules.backoff(&name),
-            retain_done_ms: rules.retain_done_ms(&name).unwrap_or(0),
-            retain_dead_ms: rules.retain_dead_ms(&name).unwrap_or(0),
-            paused: rules.paused(&name),
+            lease_ms: rules.lease_ms(&queue),
+            max_attempts: rules.max_attempts(&queue),
+            backoff: rules.backoff(&queue),
+            retain_done_ms: rules.retain_done_ms(&queue).unwrap_or(0),
+            retain_result_ms: rules.retain_result_ms(&queue).unwrap_or(0),
+            retain_dead_ms: rules.retain_dead_ms(&queue).unwrap_or(0),
+            lapsed: if rules.lapsed_come_first(&queue) { Lapsed::First } else { Lapsed::Now },
+            paused: rules.paused(&queue),
         };
-        Self { name, settings, effective, unreadable }
+        Self { queue, version, settings, effective, unreadable }
     }
 }
 
@@ -71,11 +82,11 @@ fn tagged(by: &Granted, view: QueueView) -> ApiResult<Response> {
     })?;
     let version = Some(view.version.clone());
     let queue = QueueResponse::from(view);
-    let name = queue.name.to_string();
+    let name = queue.queue.clone();
     let shown = if by.caller.has(Scope::Read) {
         Shown::Whole(Box::new(queue))
     } else {
-        Shown::Identity(Identity { name, version })
+        Shown::Identity(QueueIdentity { queue: name, version })
     };
     Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
@@ -92,23 +103,78 @@ pub struct QueuesPage {
 
 /// List the queues
 #[utoipa::path(get, path = "/v1/queues", operation_id = "list_queues", tag = "queues",
-    params(("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
+    params(("prefix" = Option<String>, Query, description = "Only queues whose names begin so", max_length = 128),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
-    responses((status = 200, description = "The queues that have settings or jobs", body = QueuesPage)))]
+    responses((status = 200, description = "The queues that have settings or jobs, by name", body = QueuesPage)))]
 pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<QueuesPage>> {
-    let query = query.only(&["limit", "cursor"])?;
-    let page = queues.list(query.cursor::<QueueName>()?.as_ref(), query.limit()?, &by.caller.reach()).await?;
+    let query = query.only(&["prefix", "limit", "cursor"])?;
+    let (prefix, after) = (prefix(&query)?.unwrap_or_default(), query.cursor::<QueueName>()?);
+    let page = queues.list(&prefix, after.as_ref(), query.limit()?, &by.caller.reach()).await?;
     Ok(Json(QueuesPage {
         queues: page.items.into_iter().map(QueueResponse::from).collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
 
+/// Returns the prefix of names that a query has.
+fn prefix(query: &Query) -> ApiResult<Option<String>> {
+    let invalid = || Problem::parameter("prefix", format!("must be the beginning of a name: {NAME_RULE}"));
+    let Some(prefix) = query.get::<String>("prefix", NAME_RULE)? else { return Ok(None) };
+    match format!("{prefix}*").parse() {
+        Ok(QueuePattern::Prefix(_)) => Ok(Some(prefix)),
+        _ => Err(invalid()),
+    }
+}
+
+/// What was deleted of the queues of a prefix.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct DeleteQueuesResponse {
+    /// How many queues were deleted.
+    deleted: u64,
+    /// How many have jobs, and were left as they are.
+    not_empty: u64,
+    /// Whether there is more to do: call again, with the cursor if there is one.
+    more: bool,
+    /// Where to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+}
+
+/// Delete the queues of a prefix
+///
+/// Deletes the queues whose names begin with `prefix`, as the deletion of each of them does: those that have jobs only with `force`,
+/// together with their jobs, including reserved ones. `confirm` says the prefix again. A call ends after about a second with what it has
+/// done by then, and says whether there is `more`.
+#[utoipa::path(delete, path = "/v1/queues", operation_id = "delete_queues", tag = "queues",
+    params(("prefix" = String, Query, description = "How the names begin; not empty", max_length = 128),
+        ("confirm" = String, Query, description = "The same text", max_length = 128),
+        ("force" = Option<bool>, Query, description = "Delete the queues' jobs as well"),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous call")),
+    responses((status = 200, description = "What was deleted", body = DeleteQueuesResponse)))]
+pub async fn delete_many(
+    State(queues): State<Queues>,
+    by: Granted,
+    query: Query,
+) -> ApiResult<Json<DeleteQueuesResponse>> {
+    let query = query.only(&["prefix", "confirm", "force", "cursor"])?;
+    let given = prefix(&query)?.filter(|prefix| !prefix.is_empty());
+    let prefix = given.ok_or_else(|| Problem::parameter("prefix", "must be given, and not be empty"))?;
+    if query.get::<String>("confirm", NAME_RULE)?.as_ref() != Some(&prefix) {
+        return Err(Problem::parameter("confirm", "must be the same as prefix"));
+    }
+    let (after, force) = (query.cursor::<QueueName>()?, query.force()?);
+    let swept = queues.delete_queues(&prefix, after.as_ref(), force, &by.caller.reach()).await?;
+    let Swept { deleted, not_empty, last, more } = swept;
+    let cursor = last.as_ref().filter(|_| more).map(cursor);
+    Ok(Json(DeleteQueuesResponse { deleted, not_empty, more, cursor }))
+}
+
 /// Get a queue
 ///
 /// Queues need not be created: one without settings has the defaults.
 #[utoipa::path(get, path = "/v1/queues/{queue}", operation_id = "get_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = QueueName, Path, description = "The queue")),
     responses((status = 200, description = "The queue", body = QueueResponse,
         headers(("ETag" = String, description = "The version of the settings, for If-Match")))))]
 pub async fn get(State(queues): State<Queues>, by: Granted, InQueue(queue): InQueue) -> ApiResult<Response> {
@@ -121,12 +187,12 @@ pub async fn get(State(queues): State<Queues>, by: Granted, InQueue(queue): InQu
 /// otherwise: it is an operator's act. A call that changes nothing keeps the version. Settings apply when they are used, also
 /// to jobs that were pushed before.
 #[utoipa::path(put, path = "/v1/queues/{queue}", operation_id = "set_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue"),
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
         (status = 200, description = "The queue after the call; without the scope `read` its name and version",
-            body = Shown<QueueResponse, Identity>,
+            body = Shown<QueueResponse, QueueIdentity>,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn put(
@@ -144,13 +210,13 @@ pub async fn put(
 /// Change a queue's settings
 ///
 /// Applies a JSON merge patch (RFC 7396): absent settings stay as they are, null resets one to the default.
-#[utoipa::path(patch, path = "/v1/queues/{queue}", operation_id = "change_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue"),
+#[utoipa::path(patch, path = "/v1/queues/{queue}", operation_id = "update_queue", tag = "queues",
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     request_body = QueueSettings,
     responses(
         (status = 200, description = "The queue after the call; without the scope `read` its name and version",
-            body = Shown<QueueResponse, Identity>,
+            body = Shown<QueueResponse, QueueIdentity>,
             headers(("ETag" = String, description = "The version of the settings, for If-Match"))),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn patch(
@@ -205,11 +271,11 @@ fn merge(target: &mut serde_json::Value, changes: &serde_json::Map<String, serde
 /// Deletes a queue's settings. If the queue has jobs, it is deleted only with `force`, together with its jobs,
 /// including reserved ones.
 #[utoipa::path(delete, path = "/v1/queues/{queue}", operation_id = "delete_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue"),
-        ("force" = Option<bool>, Query, description = "Delete the queue's jobs as well"),
+    params(("queue" = QueueName, Path, description = "The queue"),
+        ("force" = Option<bool>, Query, description = "Delete the queue's jobs as well. Default: `false`."),
         ("If-Match" = Option<String>, Header, description = "The expected version of the settings")),
     responses(
-        (status = 204, description = "The queue is deleted"),
+        (status = 200, description = "The queue is deleted", body = Deleted),
         (status = 409, description = "`queue-not-empty`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
@@ -217,10 +283,10 @@ pub async fn delete(
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
     query: Query,
-) -> ApiResult<StatusCode> {
+) -> ApiResult<Json<Deleted>> {
     let force = query.only(&["force"])?.force()?;
     queues.delete_queue(&queue, &precondition, force).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(Json(Deleted { deleted: true }))
 }
 
 /// An empty object; the body may also be absent.
@@ -232,9 +298,10 @@ pub struct Nothing {}
 ///
 /// Stops delivery from the queue. Pushes are still accepted, and waiting requests keep waiting.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = QueueName, Path, description = "The queue")),
     responses((status = 200, description = "The queue after the call; without the scope `read` its name and version",
-            body = Shown<QueueResponse, Identity>)))]
+            body = Shown<QueueResponse, QueueIdentity>,
+            headers(("ETag" = String, description = "The version of the settings")))))]
 pub async fn pause(
     State(queues): State<Queues>,
     by: Granted,
@@ -246,9 +313,10 @@ pub async fn pause(
 
 /// Resume a queue
 #[utoipa::path(post, path = "/v1/queues/{queue}/resume", operation_id = "resume_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")),
+    params(("queue" = QueueName, Path, description = "The queue")),
     responses((status = 200, description = "The queue after the call; without the scope `read` its name and version",
-            body = Shown<QueueResponse, Identity>)))]
+            body = Shown<QueueResponse, QueueIdentity>,
+            headers(("ETag" = String, description = "The version of the settings")))))]
 pub async fn resume(
     State(queues): State<Queues>,
     by: Granted,
@@ -258,14 +326,26 @@ pub async fn resume(
     tagged(&by, queues.pause(&queue, false).await?)
 }
 
+fn words(words: &'static [&'static str]) -> utoipa::openapi::schema::Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words.iter().copied())).build()
+}
+
+fn purgeable() -> utoipa::openapi::schema::Object {
+    words(&["ready", "scheduled", "blocked", "done", "dead"])
+}
+
+fn only_dead() -> utoipa::openapi::schema::Object {
+    words(&["dead"])
+}
+
 /// Which jobs to purge.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeRequest {
     /// The state of the jobs; reserved jobs cannot be purged.
+    #[schema(schema_with = purgeable)]
     state: Visible,
     /// Only jobs from before this time: by `finished_at` for done and dead jobs, else by `created_at`.
-    #[schema(value_type = Option<String>, format = DateTime)]
     before: Option<Timestamp>,
 }
 
@@ -274,17 +354,15 @@ pub struct PurgeRequest {
 #[serde(deny_unknown_fields)]
 pub struct RedriveRequest {
     /// Always `dead`.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = only_dead)]
     state: Option<Visible>,
     /// Only jobs that died at this time or later: by `finished_at` or, of those that were dead-lettered into the queue and did
     /// not die here again, by `dead_lettered_from.at`.
-    #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
     /// Only jobs that died before this time.
-    #[schema(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
     /// The maximum number of jobs.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     limit: Option<u64>,
 }
 
@@ -293,13 +371,11 @@ pub struct RedriveRequest {
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
     /// Only jobs that finished at this time or later.
-    #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
     /// Only jobs that finished before this time.
-    #[schema(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
     /// The maximum number of jobs.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     limit: Option<u64>,
 }
 
@@ -314,7 +390,7 @@ pub struct AffectedResponse {
 ///
 /// Removes the jobs that are in one state, each counted by one call. A job that was blocked by one that is removed stays.
 #[utoipa::path(post, path = "/v1/queues/{queue}/purge", operation_id = "purge_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue")), request_body = PurgeRequest,
+    params(("queue" = QueueName, Path, description = "The queue")), request_body = PurgeRequest,
     responses((status = 200, description = "How many jobs were removed", body = AffectedResponse)))]
 pub async fn purge(
     State(queues): State<Queues>,
@@ -332,7 +408,7 @@ pub async fn purge(
 /// are left where they are. A repeat with the same `Idempotency-Key` goes on where the first call was interrupted, and
 /// returns the same number once that is over.
 #[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue"),
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = RedriveRequest,
     responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
@@ -356,7 +432,7 @@ pub async fn redrive(
 /// the call is repeated, and what the call itself pushes is not. A repeat with the same `Idempotency-Key` goes on
 /// where the first call was interrupted, and returns the same number once that is over.
 #[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue"),
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = ReplayRequest,
     responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]

@@ -13,12 +13,12 @@ use crate::http::budget::Budget;
 use crate::http::keyed::{self, Answer, Keyed, kept, render};
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
-use crate::http::waiting::Waiting;
-use crate::job::{Job, QueuePattern, WorkerName};
+use crate::http::waiting::{Place, Waiting};
+use crate::job::{Job, QueueName, QueuePattern, WorkerName};
 use crate::queue::{IdempotencyKey, PopAsk, Queues, ReserveAsk};
 use crate::store::Weight as _;
 
-fn one() -> usize {
+pub(super) fn one() -> usize {
     1
 }
 
@@ -30,6 +30,10 @@ pub struct ReserveRequest {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
     count: usize,
+    /// The maximum number of bytes of their payloads, as JSON texts; a single job may have more. Jobs are taken until the next one
+    /// would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there may be fewer.
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
+    max_bytes: Option<u64>,
     /// How long to wait for a job if none is ready, in milliseconds.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 60000, default = 0)]
@@ -38,7 +42,6 @@ pub struct ReserveRequest {
     #[schema(minimum = 100, maximum = 86400000)]
     lease_ms: Option<u64>,
     /// The name of the worker, shown with the jobs.
-    #[schema(value_type = Option<String>)]
     worker: Option<WorkerName>,
 }
 
@@ -47,22 +50,25 @@ pub struct ReserveRequest {
 #[serde(deny_unknown_fields)]
 pub struct ReserveManyRequest {
     /// The queues to reserve from, in this order: names, or prefixes of names followed by `*`.
-    #[schema(value_type = Vec<String>, min_items = 1, max_items = 100)]
-    queues: Vec<QueuePattern>,
+    #[schema(min_items = 1, max_items = 100)]
+    pub(super) queues: Vec<QueuePattern>,
     /// The maximum number of jobs.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
-    count: usize,
+    pub(super) count: usize,
+    /// The maximum number of bytes of their payloads, as JSON texts; a single job may have more. Jobs are taken until the next one
+    /// would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there may be fewer.
+    #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
+    pub(super) max_bytes: Option<u64>,
     /// How long to wait for a job if none is ready, in milliseconds.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 60000, default = 0)]
-    wait_ms: u64,
+    pub(super) wait_ms: u64,
     /// The lease of the reservations, in milliseconds; default: each queue's.
     #[schema(minimum = 100, maximum = 86400000)]
-    lease_ms: Option<u64>,
+    pub(super) lease_ms: Option<u64>,
     /// The name of the worker, shown with the jobs.
-    #[schema(value_type = Option<String>)]
-    worker: Option<WorkerName>,
+    pub(super) worker: Option<WorkerName>,
 }
 
 /// Reserved jobs.
@@ -80,7 +86,21 @@ async fn respond(
     idempotency_key: Option<IdempotencyKey>,
     request: ReserveManyRequest,
 ) -> ApiResult<Response> {
-    let ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker } = request;
+    let (ask, _place) = to_ask(budget, waiting, by, idempotency_key, request)?;
+    let jobs = queues.reserve(ask).await?;
+    let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
+    Ok(answer::jobs(views(queues, jobs)?, held))
+}
+
+/// Returns what a request asks for, and the place where it may wait, if there is one.
+pub(super) fn to_ask(
+    budget: &Budget,
+    waiting: Waiting,
+    by: &Granted,
+    idempotency_key: Option<IdempotencyKey>,
+    request: ReserveManyRequest,
+) -> ApiResult<(ReserveAsk, Option<Place>)> {
+    let ReserveManyRequest { queues, count, max_bytes, wait_ms, lease_ms, worker } = request;
     if let Some(worker) = &worker {
         by.name("worker", worker.as_str())?;
     }
@@ -88,8 +108,9 @@ async fn respond(
     let place = waiting.place(wait_ms > 0 || idempotency_key.is_some());
     let (may_wait, credential, room) = (place.is_some(), by.credential.clone(), budget.room());
     let ask = ReserveAsk {
-        queues: from,
+        queues,
         count,
+        max_bytes,
         wait_ms,
         may_wait,
         lease_ms,
@@ -98,13 +119,16 @@ async fn respond(
         credential,
         room,
     };
-    let jobs = queues.reserve(ask).await?;
-    let held = budget.take_anyway(jobs.iter().map(|job| job.weight()).sum());
+    Ok((ask, place))
+}
+
+/// Returns reserved jobs as they are shown to their holder.
+pub(super) fn views(queues: &Queues, jobs: Vec<Job>) -> ApiResult<Vec<ReservedJob>> {
     let (rules, now) = (queues.rules(), queues.now()?);
     let reserved = |job: Job| {
         Some(ReservedJob { reservation: queues.reservation(&job)?, job: JobView::new(job, &rules, now) })
     };
-    Ok(answer::jobs(jobs.into_iter().filter_map(reserved).collect(), held))
+    Ok(jobs.into_iter().filter_map(reserved).collect())
 }
 
 /// Reserve jobs
@@ -112,7 +136,7 @@ async fn respond(
 /// Reserves jobs for a limited time (a lease): the highest priority first, then the earliest `run_at`.
 /// Settle each with its `reservation` before `reserved_until`, or it is delivered again.
 #[utoipa::path(post, path = "/v1/queues/{queue}/reserve", operation_id = "reserve_jobs", tag = "work",
-    params(("queue" = String, Path, description = "The queue"),
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header,
             description = "Makes the request idempotent: a retry within the lease returns the same jobs")),
     request_body = ReserveRequest,
@@ -126,9 +150,9 @@ pub async fn reserve(
     Idempotency(idempotency_key): Idempotency,
     Body(request): Body<ReserveRequest>,
 ) -> ApiResult<Response> {
-    let ReserveRequest { count, wait_ms, lease_ms, worker } = request;
+    let ReserveRequest { count, max_bytes, wait_ms, lease_ms, worker } = request;
     let from = vec![QueuePattern::One(queue)];
-    let request = ReserveManyRequest { queues: from, count, wait_ms, lease_ms, worker };
+    let request = ReserveManyRequest { queues: from, count, max_bytes, wait_ms, lease_ms, worker };
     respond(&queues, &budget, waiting, &by, idempotency_key, request).await
 }
 
@@ -179,7 +203,7 @@ pub struct PopResponse {
 /// Reserves and commits jobs in one step: at-most-once delivery. If the response is lost, its jobs are lost, unless the call is
 /// repeated with the same `Idempotency-Key`; use reserve if that matters. Without jobs the response is not remembered.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pop", operation_id = "pop_jobs", tag = "work",
-    params(("queue" = String, Path, description = "The queue"),
+    params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     request_body = PopRequest,
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = PopResponse)))]

@@ -1,13 +1,13 @@
 //! Schedules: cron rules that push jobs.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::queues::Nothing;
-use super::view::{Identity, Shown};
+use super::view::{Deleted, Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::budget::Budget;
@@ -23,15 +23,16 @@ const NEXT_SHOWN: usize = 5;
 
 /// A schedule with its next and last runs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Schedule)]
 pub struct ScheduleResponse {
     /// Its name.
-    #[schema(value_type = String)]
     name: ScheduleName,
+    /// The version of its rule, as in the entity tag; runs do not change it.
+    version: String,
     /// The rule.
     #[serde(flatten)]
     rule: ScheduleRule,
     /// The next five occurrences; empty while it is paused.
-    #[schema(value_type = Vec<String>)]
     next_runs: Vec<Timestamp>,
     /// The last ten runs, oldest first.
     last_runs: Vec<ScheduleRunResponse>,
@@ -39,13 +40,12 @@ pub struct ScheduleResponse {
 
 /// A run: of an occurrence, or a manual one.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = ScheduleRun)]
 pub struct ScheduleRunResponse {
     /// The time of the occurrence (the first one if the run stands for several) or of the manual run.
-    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     /// The job that was pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     job_id: Option<JobId>,
     /// Why no job was pushed: `overlap`, the job of an earlier run was unfinished; `misfire`, no server ran it in time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,8 +61,8 @@ pub struct ScheduleRunResponse {
 impl From<Schedule> for ScheduleResponse {
     fn from(schedule: Schedule) -> Self {
         let next_runs = schedule.next_runs(NEXT_SHOWN);
-        let Schedule { name, rule, last_runs, .. } = schedule;
-        Self { name, rule, next_runs, last_runs: last_runs.into_iter().map(Into::into).collect() }
+        let Schedule { name, rule, last_runs, version, .. } = schedule;
+        Self { name, version, rule, next_runs, last_runs: last_runs.into_iter().map(Into::into).collect() }
     }
 }
 
@@ -90,7 +90,6 @@ fn tagged(by: &Granted, schedule: Schedule) -> ApiResult<Response> {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct UnreadableSchedule {
     /// Its name.
-    #[schema(value_type = String)]
     name: ScheduleName,
     /// What is wrong with it.
     detail: String,
@@ -142,7 +141,7 @@ pub async fn list(
 ///
 /// Returns its rule, the next five occurrences, and the last ten runs with the jobs that they pushed.
 #[utoipa::path(get, path = "/v1/schedules/{name}", operation_id = "get_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = ScheduleName, Path, description = "The schedule")),
     responses(
         (status = 200, description = "The schedule", body = ScheduleResponse,
             headers(("ETag" = String, description = "The version of the rule, for If-Match; runs do not change it"))),
@@ -170,7 +169,7 @@ pub async fn get(
 /// An occurrence that no server ran within five seconds is missed: `misfire` determines what happens to it and to all
 /// others that were missed with it.
 #[utoipa::path(put, path = "/v1/schedules/{name}", operation_id = "set_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule"),
+    params(("name" = ScheduleName, Path, description = "The schedule"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the rule; `*`: any")),
     request_body = ScheduleRule,
     responses(
@@ -196,10 +195,10 @@ pub async fn put(
 ///
 /// Jobs that it has pushed are not affected.
 #[utoipa::path(delete, path = "/v1/schedules/{name}", operation_id = "delete_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule"),
+    params(("name" = ScheduleName, Path, description = "The schedule"),
         ("If-Match" = Option<String>, Header, description = "The expected version of the rule; `*`: any")),
     responses(
-        (status = 204, description = "The schedule is deleted"),
+        (status = 200, description = "The schedule is deleted", body = Deleted),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
@@ -207,10 +206,10 @@ pub async fn delete(
     by: Granted,
     Named(name): Named<ScheduleName>,
     IfMatch(precondition): IfMatch,
-) -> ApiResult<StatusCode> {
+) -> ApiResult<Json<Deleted>> {
     let precondition = by.schedule_to_change(&queues, &name, precondition).await?;
     queues.delete_schedule(&name, &precondition).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(Json(Deleted { deleted: true }))
 }
 
 /// Run a schedule now
@@ -219,7 +218,7 @@ pub async fn delete(
 /// and the job of the last run is unfinished, nothing is pushed and the response has `skipped`. A retry with the same
 /// `Idempotency-Key` returns the first run; without a key it is another run.
 #[utoipa::path(post, path = "/v1/schedules/{name}/run", operation_id = "run_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule"),
+    params(("name" = ScheduleName, Path, description = "The schedule"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
     responses(
         (status = 200, description = "The run", body = ScheduleRunResponse),
@@ -229,7 +228,7 @@ pub async fn run(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<ScheduleName>,
-    Keyed { key, sent, body: Nothing {} }: Keyed<Nothing>,
+    Keyed { key, sent, .. }: Keyed<Nothing>,
 ) -> ApiResult<Response> {
     if let Some(response) = recalled(&queues, key.as_ref()).await? {
         return Ok(response);
@@ -250,10 +249,11 @@ pub async fn run(
 ///
 /// A paused schedule has no occurrences until it is resumed.
 #[utoipa::path(post, path = "/v1/schedules/{name}/pause", operation_id = "pause_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = ScheduleName, Path, description = "The schedule")),
     responses(
         (status = 200, description = "The schedule after the call; without the scope `read` its name and version",
-            body = Shown<ScheduleResponse, Identity>),
+            body = Shown<ScheduleResponse, Identity>,
+            headers(("ETag" = String, description = "The version of the rule"))),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
@@ -270,12 +270,14 @@ pub async fn pause(
 
 /// Resume a schedule
 ///
-/// Occurrences start again from now on; those during the pause are skipped, not missed.
+/// Occurrences start again from now on; those during the pause are skipped, not missed. With a key that is limited to queues, the call
+/// is refused (412) where another one changes the rule meanwhile: send it again.
 #[utoipa::path(post, path = "/v1/schedules/{name}/resume", operation_id = "resume_schedule", tag = "schedules",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = ScheduleName, Path, description = "The schedule")),
     responses(
         (status = 200, description = "The schedule after the call; without the scope `read` its name and version",
-            body = Shown<ScheduleResponse, Identity>),
+            body = Shown<ScheduleResponse, Identity>,
+            headers(("ETag" = String, description = "The version of the rule"))),
         (status = 404, description = "`unknown-schedule`", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "`settings-changed`: by another call, while the key was judged", body = Problem, content_type = "application/problem+json")))]
 pub async fn resume(

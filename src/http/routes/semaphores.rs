@@ -1,11 +1,10 @@
 //! Semaphores: shared limits on how many jobs are reserved at once.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::view::{Identity, Shown};
+use super::view::{Deleted, Identity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::Body;
 use crate::http::params::{Named, Query, cursor};
@@ -17,6 +16,7 @@ use crate::store::{Holder, SemaphoreView};
 /// The settings of a semaphore.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SemaphoreSettings)]
 pub struct SemaphoreRequest {
     /// How many jobs may hold it at once (1 to 1000000).
     #[schema(minimum = 1, maximum = 1000000)]
@@ -25,9 +25,9 @@ pub struct SemaphoreRequest {
 
 /// A semaphore and its holders.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Semaphore)]
 pub struct SemaphoreResponse {
     /// Its name.
-    #[schema(value_type = String)]
     name: SemaphoreName,
     /// How many jobs may hold it at once.
     capacity: u64,
@@ -42,19 +42,16 @@ pub struct SemaphoreResponse {
 
 /// A job that holds a semaphore.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = SemaphoreHolder)]
 pub struct HolderResponse {
     /// The job.
-    #[schema(value_type = String)]
     id: JobId,
     /// Its queue.
-    #[schema(value_type = String)]
     queue: QueueName,
     /// The worker that reserved it, if the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     worker: Option<WorkerName>,
     /// When the reservation expires.
-    #[schema(value_type = String, format = DateTime)]
     reserved_until: Timestamp,
 }
 
@@ -121,7 +118,7 @@ fn held_within(by: &Granted, (view, mut holders): (SemaphoreView, Vec<Holder>)) 
 ///
 /// Returns the semaphore with the jobs that hold it and how many wait for it.
 #[utoipa::path(get, path = "/v1/semaphores/{name}", operation_id = "get_semaphore", tag = "semaphores",
-    params(("name" = String, Path, description = "The semaphore")),
+    params(("name" = SemaphoreName, Path, description = "The semaphore")),
     responses(
         (status = 200, description = "The semaphore", body = SemaphoreResponse),
         (status = 404, description = "`unknown-semaphore`", body = Problem, content_type = "application/problem+json")))]
@@ -142,7 +139,7 @@ pub async fn get(
 /// the semaphore. Waiting jobs are served by priority, then by `run_at`; once a job has waited for
 /// `semaphore_patience_ms`, later jobs in that order no longer pass it.
 #[utoipa::path(put, path = "/v1/semaphores/{name}", operation_id = "set_semaphore", tag = "semaphores",
-    params(("name" = String, Path, description = "The semaphore")),
+    params(("name" = SemaphoreName, Path, description = "The semaphore")),
     request_body = SemaphoreRequest,
     responses((status = 200, description = "The semaphore after the call",
         body = Shown<SemaphoreResponse, Identity>)))]
@@ -159,19 +156,19 @@ pub async fn put(
 
 /// Delete a semaphore
 ///
-/// Fails while an unfinished job needs it.
+/// Fails while a job needs it that waits, is scheduled, reserved or dead; the detail says how many there are, and names some.
 #[utoipa::path(delete, path = "/v1/semaphores/{name}", operation_id = "delete_semaphore", tag = "semaphores",
-    params(("name" = String, Path, description = "The semaphore")),
+    params(("name" = SemaphoreName, Path, description = "The semaphore")),
     responses(
-        (status = 204, description = "The semaphore is deleted"),
+        (status = 200, description = "The semaphore is deleted", body = Deleted),
         (status = 404, description = "`unknown-semaphore`", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "`semaphore-in-use`", body = Problem, content_type = "application/problem+json")))]
 pub async fn delete(
     State(queues): State<Queues>,
     by: Granted,
     Named(name): Named<SemaphoreName>,
-) -> ApiResult<StatusCode> {
+) -> ApiResult<Json<Deleted>> {
     by.name("semaphore", name.as_str())?;
-    queues.delete_semaphore(&name).await?;
-    Ok(StatusCode::NO_CONTENT)
+    queues.delete_semaphore(&name, &by.caller.reach()).await?;
+    Ok(Json(Deleted { deleted: true }))
 }

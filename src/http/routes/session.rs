@@ -1,11 +1,12 @@
 //! Sessions of browsers.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
+use super::view::Deleted;
 use crate::http::access::{self, Granted};
 use crate::http::body::Body;
 use crate::http::problem::{ApiResult, Code, Problem};
@@ -13,11 +14,15 @@ use crate::http::session::{self, Attempts, Source};
 use crate::http::{AppState, access::Options};
 use crate::job::{ApiKeyName, Caller, QueuePattern, Scope, Timestamp};
 
+/// The longest key that a login may show: more than any has.
+const KEY_MAX: usize = 4096;
+
 /// A login.
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoginRequest {
     /// An API key, or the admin key.
+    #[schema(max_length = 4096)]
     key: String,
 }
 
@@ -26,16 +31,13 @@ pub struct LoginRequest {
 pub struct SessionResponse {
     /// The name of the key; absent: the admin key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     name: Option<ApiKeyName>,
     /// What the session allows.
     scopes: Vec<Scope>,
     /// In which queues; absent: in all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
     queues: Vec<QueuePattern>,
     /// When the session ends, unless its key does before.
-    #[schema(value_type = String, format = DateTime)]
     ends_at: Timestamp,
 }
 
@@ -76,6 +78,9 @@ pub async fn log_in(
                       proxy that ends TLS in front, and name it in http.trusted_proxies";
         return Err(Problem::new(Code::TlsRequired, detail));
     }
+    if request.key.chars().nth(KEY_MAX).is_some() {
+        return Err(Problem::field("/key", format!("must be at most {KEY_MAX} characters long")));
+    }
     let attempts: &Attempts = &state.attempts;
     if !attempts.begin(source.client) {
         return Err(Problem::new(Code::TooManyAttempts, "too many logins failed; try again in a minute"));
@@ -98,10 +103,10 @@ pub async fn log_in(
 ///
 /// Removes the cookie from the browser. Deleting or rotating the key ends all of its sessions.
 #[utoipa::path(delete, path = "/v1/session", operation_id = "log_out", tag = "keys",
-    responses((status = 204, description = "The cookie is removed",
+    responses((status = 200, description = "The cookie is removed", body = Deleted,
         headers(("Set-Cookie" = String, description = "Removes the session's cookie")))))]
 pub async fn log_out(_: Granted) -> ApiResult<Response> {
-    Ok((StatusCode::NO_CONTENT, set_cookies(session::end())?).into_response())
+    Ok((set_cookies(session::end())?, Json(Deleted { deleted: true })).into_response())
 }
 
 fn set_cookies(cookies: impl IntoIterator<Item = String>) -> ApiResult<HeaderMap> {

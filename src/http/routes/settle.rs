@@ -1,117 +1,28 @@
 //! Settling jobs: commit, rollback, extend, move, one at a time or many.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::push::{QueuedPush, parse_queued};
+use super::next::{Asking, NextRequest, NextResponse, respond};
+use super::push::QueuedPush;
+use super::settle_request::IntoAction;
+pub use super::settle_request::{CommitRequest, ExtendRequest, MoveRequest, RollbackRequest};
+use super::settled::{CommitResponse, ExtendResponse, MoveResponse, RollbackResponse, SettledView};
 use super::{align, parse_each};
 use crate::http::access::Granted;
-use crate::http::body::{Body, optional_payload, present};
+use crate::http::body::{Body, present};
+use crate::http::budget::Budget;
 use crate::http::params::SettledJob;
 use crate::http::problem::{ApiResult, Code, Problem};
-use crate::job::transition::Outcome;
-use crate::job::{Child, JobId, QueueName, State as JobState, Timestamp, Visible};
-use crate::queue::settle::{Action, SETTLE_MAX};
+use crate::http::waiting::Waiting;
+use crate::job::record::KeyUntil;
+use crate::job::spec::{Headers, JobHeaders};
+use crate::job::{Base64, JobId, JobKey, MediaType, QueueName, Reservation, Timestamp};
+use crate::queue::settle::SETTLE_MAX;
 use crate::queue::{Error, Queues, Settle, Settled};
-
-/// A commit: the work succeeded.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CommitRequest {
-    /// The token that the reserve returned.
-    reservation: String,
-    /// The result: any JSON value. Kept with the job in history, or its payload in the next stage.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<Box<RawValue>>,
-    /// Jobs to push with the commit, up to 1000. Atomic: they are stored with the commit, or nothing happens.
-    #[serde(default)]
-    #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
-    push: Vec<Box<RawValue>>,
-}
-
-/// A rollback: the work failed.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RollbackRequest {
-    /// The token that the reserve returned.
-    reservation: String,
-    /// The delay before the retry, in milliseconds; default: the job's backoff.
-    #[schema(minimum = 0, maximum = 31536000000_u64)]
-    delay_ms: Option<u64>,
-    /// The error message; kept with the job.
-    error: Option<String>,
-}
-
-/// An extension of a reservation: the worker needs more time.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ExtendRequest {
-    /// The token that the reserve returned.
-    reservation: String,
-    /// The new lease, in milliseconds from now; default: the lease of the reserve.
-    #[schema(minimum = 100, maximum = 86400000)]
-    lease_ms: Option<u64>,
-    /// The progress: any JSON value, shown with the job and passed to the next attempt.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    progress: Option<Box<RawValue>>,
-}
-
-/// A move to another queue.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MoveRequest {
-    /// The token that the reserve returned.
-    reservation: String,
-    /// The target queue. The job's attempts start at 0 there.
-    #[schema(value_type = String)]
-    queue: QueueName,
-    /// The new payload: any JSON value; default: unchanged.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    payload: Option<Box<RawValue>>,
-    /// The delay before delivery from the target queue, in milliseconds.
-    #[schema(minimum = 0, maximum = 31536000000_u64)]
-    delay_ms: Option<u64>,
-    /// The new priority; default: unchanged.
-    priority: Option<i32>,
-}
-
-/// A request body that becomes a settle, of one job or as an item of many.
-trait IntoAction {
-    fn into_action(self) -> ApiResult<(String, Action)>;
-}
-
-impl IntoAction for CommitRequest {
-    fn into_action(self) -> ApiResult<(String, Action)> {
-        let result = optional_payload(self.result.as_deref(), "/result")?;
-        Ok((self.reservation, Action::Commit { result, push: parse_queued(&self.push, "/push")? }))
-    }
-}
-
-impl IntoAction for RollbackRequest {
-    fn into_action(self) -> ApiResult<(String, Action)> {
-        Ok((self.reservation, Action::Rollback { delay_ms: self.delay_ms, error: self.error }))
-    }
-}
-
-impl IntoAction for ExtendRequest {
-    fn into_action(self) -> ApiResult<(String, Action)> {
-        let progress = optional_payload(self.progress.as_deref(), "/progress")?;
-        Ok((self.reservation, Action::Extend { lease_ms: self.lease_ms, progress }))
-    }
-}
-
-impl IntoAction for MoveRequest {
-    fn into_action(self) -> ApiResult<(String, Action)> {
-        let payload = optional_payload(self.payload.as_deref(), "/payload")?;
-        let Self { reservation, queue, delay_ms, priority, .. } = self;
-        Ok((reservation, Action::Move { queue, payload, delay_ms, priority }))
-    }
-}
 
 /// Returns the settle that is requested, if the key allows what it leads to.
 fn to_settle(queues: &Queues, by: &Granted, id: JobId, request: impl IntoAction) -> ApiResult<Settle> {
@@ -125,145 +36,123 @@ fn to_settle(queues: &Queues, by: &Granted, id: JobId, request: impl IntoAction)
     Ok(Settle { id, claim, action })
 }
 
-/// The result of a settle. Which fields are present depends on the operation.
-#[derive(Debug, Default, Serialize, utoipa::ToSchema)]
-pub struct SettleResponse {
-    /// The job.
-    #[schema(value_type = String)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<JobId>,
-    /// The new state of the job (commit, rollback, move).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<SettledState>,
-    /// The new queue of the job (move; rollback into a dead-letter queue).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    queue: Option<QueueName>,
-    /// The earliest time of the next delivery (rollback, move).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    run_at: Option<Timestamp>,
-    /// When the reservation expires (extend).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    reserved_until: Option<Timestamp>,
-    /// Whether cancellation of the job was requested (extend).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cancel_requested: Option<bool>,
-    /// The jobs that were pushed with the commit, in the order of the request (commit).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pushed: Vec<Child>,
-}
-
-/// The state of a job after a settle.
-#[derive(Debug, Clone, Copy, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SettledState {
-    /// Finished successfully.
-    Done,
-    /// Ready for delivery.
-    Ready,
-    /// Waiting for its `run_at`.
-    Scheduled,
-    /// Waiting for its group.
-    Blocked,
-    /// Out of attempts.
-    Dead,
-    /// Removed: its cancellation had been requested, or its `expires_at` had passed.
-    Removed,
-}
-
-impl From<Settled> for SettleResponse {
-    fn from(settled: Settled) -> Self {
-        let Settled { id, outcome, pushed, now } = settled;
-        let response = Self { id: Some(id), pushed, ..Self::default() };
-        match outcome {
-            Outcome::Done => Self { state: Some(SettledState::Done), ..response },
-            Outcome::Removed => Self { state: Some(SettledState::Removed), ..response },
-            Outcome::Dead { moved_to } => {
-                Self { state: Some(SettledState::Dead), queue: moved_to, ..response }
-            }
-            Outcome::Returned { queue, run_at, blocked } => {
-                let state =
-                    match if blocked { JobState::Blocked } else { JobState::Ready }.visible(run_at, now) {
-                        Visible::Blocked => SettledState::Blocked,
-                        Visible::Scheduled => SettledState::Scheduled,
-                        _ => SettledState::Ready,
-                    };
-                Self { state: Some(state), queue: Some(queue), run_at: Some(run_at), ..response }
-            }
-            Outcome::Held { reserved_until, cancel_requested } => Self {
-                reserved_until: Some(reserved_until),
-                cancel_requested: Some(cancel_requested),
-                ..response
-            },
-        }
-    }
-}
-
-async fn settle_one(
+async fn settle_one<T: From<Settled>>(
     queues: &Queues,
     by: &Granted,
     id: JobId,
     request: impl IntoAction,
-) -> ApiResult<Json<SettleResponse>> {
-    let results = queues.settle(vec![to_settle(queues, by, id, request)?]).await;
+) -> ApiResult<Json<T>> {
+    let settle = to_settle(queues, by, id.clone(), request)?;
+    let was_given = settle.claim.is_some();
+    let results = queues.settle(vec![settle]).await;
+    match only(results)? {
+        Ok(settled) => Ok(Json(settled.into())),
+        Err(error) => Err(lost(queues, by, &id, was_given, error).await),
+    }
+}
+
+/// Returns the problem of a settle that was refused. Where the token was given for this job once, it says what has become of the job
+/// since.
+async fn lost(queues: &Queues, by: &Granted, id: &JobId, was_given: bool, error: Error) -> Problem {
+    let why = match error {
+        Error::ReservationLost { .. } if was_given => queues.why_lost(id, &by.caller).await,
+        _ => None,
+    };
+    let problem = by.problem(error);
+    match why {
+        Some(why) => problem.because(&why),
+        None => problem,
+    }
+}
+
+/// Returns what has become of the only job of a call.
+fn only(results: Vec<Result<Settled, Error>>) -> ApiResult<Result<Settled, Error>> {
     let missing = || Problem::new(Code::Internal, "the settle has no result");
-    let settled = results.into_iter().next().ok_or_else(missing)?.map_err(|error| by.problem(error))?;
-    Ok(Json(settled.into()))
+    results.into_iter().next().ok_or_else(missing)
+}
+
+/// The same where the next jobs may be taken with it.
+async fn settle_and_take<T: From<Settled> + Serialize>(
+    asking: Asking<'_>,
+    id: JobId,
+    mut request: impl IntoAction,
+) -> ApiResult<Response> {
+    let Asking { queues, budget, by, .. } = asking;
+    let Some(next) = request.take_next() else {
+        return Ok(settle_one::<T>(queues, by, id, request).await?.into_response());
+    };
+    let settle = to_settle(queues, by, id.clone(), request)?;
+    let was_given = settle.claim.is_some();
+    let (next, _place) = asking.ask(next, std::slice::from_ref(&settle.id)).await?;
+    let (results, next) =
+        queues.settle_and_take(vec![settle], next).await.map_err(|error| by.problem(error))?;
+    match only(results)? {
+        Ok(settled) => respond(queues, budget, by, &T::from(settled), next),
+        Err(error) => Err(lost(queues, by, &id, was_given, error).await),
+    }
 }
 
 /// Commit a job
 ///
 /// The work succeeded: the job is removed, or kept as history if its queue retains done jobs. A job with a route
 /// (`then`) moves to the next stage instead, with `result` as its payload if given. The jobs in `push` are stored
-/// atomically with the commit: all of them, or nothing happens.
+/// atomically with the commit: all of them, or nothing happens. With `next` the response has the next jobs, too: the turn of a worker
+/// in one call. They are taken once the commit has taken effect, which stands whatever becomes of that; a repeat after a lost response
+/// takes none, and returns those of the first call that are still held.
 #[utoipa::path(post, path = "/v1/jobs/{id}/commit", operation_id = "commit_job", tag = "work",
-    params(("id" = String, Path, description = "The job")), request_body = CommitRequest,
+    params(("id" = JobId, Path, description = "The job")), request_body = CommitRequest,
     responses(
-        (status = 200, description = "The job is committed", body = SettleResponse),
+        (status = 200, description = "The job is committed", body = CommitResponse),
         (status = 409, description = "`reservation-lost`; `key-conflict` of a pushed job", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`: the queue of a pushed job", body = Problem, content_type = "application/problem+json")))]
 pub async fn commit(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<CommitRequest>,
-) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, &by, id, request).await
+) -> ApiResult<Response> {
+    let asking = Asking { queues: &queues, budget: &budget, waiting, by: &by };
+    settle_and_take::<CommitResponse>(asking, id, request).await
 }
 
 /// Roll a job back
 ///
-/// The work failed: the job is retried after a delay, or is dead if it is out of attempts.
+/// The work failed: the job is retried after a delay, or is dead if it is out of attempts or `dead` says so. With
+/// `"count_attempt": false` it is only put off: the attempt does not count. With `next` the response has the next jobs, too, as that of
+/// a commit.
 #[utoipa::path(post, path = "/v1/jobs/{id}/rollback", operation_id = "rollback_job", tag = "work",
-    params(("id" = String, Path, description = "The job")), request_body = RollbackRequest,
+    params(("id" = JobId, Path, description = "The job")), request_body = RollbackRequest,
     responses(
-        (status = 200, description = "The state of the job", body = SettleResponse),
+        (status = 200, description = "The state of the job", body = RollbackResponse),
         (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json")))]
 pub async fn rollback(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<RollbackRequest>,
-) -> ApiResult<Json<SettleResponse>> {
-    settle_one(&queues, &by, id, request).await
+) -> ApiResult<Response> {
+    let asking = Asking { queues: &queues, budget: &budget, waiting, by: &by };
+    settle_and_take::<RollbackResponse>(asking, id, request).await
 }
 
 /// Extend a reservation
 ///
 /// Extends the lease of a job. Returns whether its cancellation was requested.
 #[utoipa::path(post, path = "/v1/jobs/{id}/extend", operation_id = "extend_job", tag = "work",
-    params(("id" = String, Path, description = "The job")), request_body = ExtendRequest,
+    params(("id" = JobId, Path, description = "The job")), request_body = ExtendRequest,
     responses(
-        (status = 200, description = "The reservation is extended", body = SettleResponse),
+        (status = 200, description = "The reservation is extended", body = ExtendResponse),
         (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json")))]
 pub async fn extend(
     State(queues): State<Queues>,
     by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<ExtendRequest>,
-) -> ApiResult<Json<SettleResponse>> {
+) -> ApiResult<Json<ExtendResponse>> {
     settle_one(&queues, &by, id, request).await
 }
 
@@ -271,28 +160,29 @@ pub async fn extend(
 ///
 /// Moves a reserved job to another queue atomically: a stage of a pipeline.
 #[utoipa::path(post, path = "/v1/jobs/{id}/move", operation_id = "move_job", tag = "work",
-    params(("id" = String, Path, description = "The job")), request_body = MoveRequest,
+    params(("id" = JobId, Path, description = "The job")), request_body = MoveRequest,
     responses(
-        (status = 200, description = "The job is in the target queue", body = SettleResponse),
-        (status = 409, description = "`reservation-lost`", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The job is in the target queue", body = MoveResponse),
+        (status = 409, description = "`reservation-lost`; `key-conflict`: another job has the `key` in the target queue", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn move_job(
     State(queues): State<Queues>,
     by: Granted,
     SettledJob(id): SettledJob,
     Body(request): Body<MoveRequest>,
-) -> ApiResult<Json<SettleResponse>> {
+) -> ApiResult<Json<MoveResponse>> {
     settle_one(&queues, &by, id, request).await
 }
 
 macro_rules! items {
-    ($($(#[doc = $doc:literal])* $item:ident of $request:ident { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {
+    ($($(#[doc = $doc:literal])* $item:ident of $request:ident $(without $alone:ident)? { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {
         $(
             $(#[doc = $doc])*
             #[derive(Debug, Deserialize, utoipa::ToSchema)]
             #[serde(deny_unknown_fields)]
             pub struct $item {
                 /// The job.
+                #[schema(value_type = JobId)]
                 id: String,
                 $($(#[$attr])* $field: $type,)*
             }
@@ -301,7 +191,7 @@ macro_rules! items {
                 fn into_settle(self, queues: &Queues, by: &Granted) -> ApiResult<Settle> {
                     let unknown = |_| Problem::reservation_lost("there is no job with this id");
                     let id = self.id.parse().map_err(unknown)?;
-                    to_settle(queues, by, id, $request { $($field: self.$field,)* })
+                    to_settle(queues, by, id, $request { $($field: self.$field,)* $($alone: None,)? })
                 }
             }
         )*
@@ -310,34 +200,49 @@ macro_rules! items {
 
 items! {
     /// A commit of one of many jobs.
-    CommitItem of CommitRequest {
+    CommitItem of CommitRequest without next {
         /// The token that the reserve returned.
+        #[schema(value_type = Reservation)]
         reservation: String,
-        /// See the commit call.
+        /// The result: any JSON value. Kept with the job in history, or its payload in the next stage.
         #[serde(default, deserialize_with = "present")]
         #[schema(value_type = Option<serde_json::Value>)]
         result: Option<Box<RawValue>>,
-        /// See the commit call.
+        /// Jobs to push with the commit, up to 1000. Atomic: they are stored with it, or nothing happens to this job.
         #[serde(default)]
         #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
         push: Vec<Box<RawValue>>,
     }
     /// A rollback of one of many jobs.
-    RollbackItem of RollbackRequest {
+    RollbackItem of RollbackRequest without next {
         /// The token that the reserve returned.
+        #[schema(value_type = Reservation)]
         reservation: String,
-        /// See the rollback call.
+        /// The delay before the next delivery, in milliseconds; not together with `run_at`. Default: the job's backoff; none where
+        /// the attempt does not count.
+        #[schema(minimum = 0, maximum = 31536000000_u64)]
         delay_ms: Option<u64>,
-        /// See the rollback call.
+        /// The earliest time of the next delivery, instead of `delay_ms`; a time in the past is allowed, and sorts earlier.
+        run_at: Option<Timestamp>,
+        /// The error message; its first 4096 bytes are kept with the job.
+        #[schema(max_length = 1048576)]
         error: Option<String>,
+        /// `true`: the job is dead now, whatever attempts are left. Default: `false`.
+        dead: Option<bool>,
+        /// `false`: the job is only put off, and the attempt does not count. Default: `true`.
+        count_attempt: Option<bool>,
+        /// `true`: the job comes back at once to the place that it had in the order of delivery. Default: `false`.
+        keep_place: Option<bool>,
     }
     /// An extend of one of many jobs.
     ExtendItem of ExtendRequest {
         /// The token that the reserve returned.
+        #[schema(value_type = Reservation)]
         reservation: String,
-        /// See the extend call.
+        /// The new lease, in milliseconds from now. Default: the lease of the reserve.
+        #[schema(minimum = 100, maximum = 86400000)]
         lease_ms: Option<u64>,
-        /// See the extend call.
+        /// The progress: any JSON value, shown with the job and passed to the next attempt.
         #[serde(default, deserialize_with = "present")]
         #[schema(value_type = Option<serde_json::Value>)]
         progress: Option<Box<RawValue>>,
@@ -345,38 +250,60 @@ items! {
     /// A move of one of many jobs.
     MoveItem of MoveRequest {
         /// The token that the reserve returned.
+        #[schema(value_type = Reservation)]
         reservation: String,
-        /// See the move call.
-        #[schema(value_type = String)]
+        /// The target queue. The job's attempts start at 0 there.
         queue: QueueName,
-        /// See the move call.
+        /// The new payload: any JSON value. Default: unchanged.
         #[serde(default, deserialize_with = "present")]
         #[schema(value_type = Option<serde_json::Value>)]
         payload: Option<Box<RawValue>>,
-        /// See the move call.
+        /// A new binary payload instead, as base64.
+        payload_base64: Option<Base64>,
+        /// The media type of a new binary payload. Default: `application/octet-stream`.
+        payload_type: Option<MediaType>,
+        /// The delay before delivery from the target queue, in milliseconds; not together with `run_at`.
+        #[schema(minimum = 0, maximum = 31536000000_u64)]
         delay_ms: Option<u64>,
-        /// See the move call.
+        /// The earliest time of delivery from the target queue; not together with `delay_ms`.
+        run_at: Option<Timestamp>,
+        /// The new priority. Default: unchanged.
         priority: Option<i32>,
+        /// The new headers, in place of all that it has. Default: unchanged.
+        #[schema(value_type = Option<JobHeaders>)]
+        headers: Option<Headers>,
+        /// The deduplication key that the job has in the target queue. Default: none. Where another job has it, nothing is moved.
+        key: Option<JobKey>,
+        /// How long the key stays in use at least, in milliseconds. Default: as long as one of a push.
+        #[schema(minimum = 0, maximum = 31536000000_u64)]
+        key_ttl_ms: Option<u64>,
+        /// Until when the job has the key. Default: `finished`.
+        key_until: Option<KeyUntil>,
     }
 }
 
 /// Jobs to settle together, up to 1000 in all.
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct SettleRequest {
     /// Jobs to commit.
-    #[schema(value_type = Vec<CommitItem>)]
+    #[serde(default)]
+    #[schema(value_type = Vec<CommitItem>, max_items = 1000, default = json!([]))]
     commit: Vec<Box<RawValue>>,
     /// Jobs to roll back.
-    #[schema(value_type = Vec<RollbackItem>)]
+    #[serde(default)]
+    #[schema(value_type = Vec<RollbackItem>, max_items = 1000, default = json!([]))]
     rollback: Vec<Box<RawValue>>,
     /// Jobs whose reservations to extend.
-    #[schema(value_type = Vec<ExtendItem>)]
+    #[serde(default)]
+    #[schema(value_type = Vec<ExtendItem>, max_items = 1000, default = json!([]))]
     extend: Vec<Box<RawValue>>,
     /// Jobs to move to another queue.
-    #[serde(rename = "move")]
-    #[schema(value_type = Vec<MoveItem>)]
+    #[serde(default, rename = "move")]
+    #[schema(value_type = Vec<MoveItem>, max_items = 1000, default = json!([]))]
     moves: Vec<Box<RawValue>>,
+    /// The next jobs, taken with the same call; it must commit, roll back or move something.
+    next: Option<NextRequest>,
 }
 
 /// The result for one of many jobs.
@@ -385,7 +312,7 @@ pub struct SettleResult {
     /// The status that a settle of only this job would return.
     status: u16,
     #[serde(flatten)]
-    settled: SettleResponse,
+    settled: SettledView,
     /// Why the settle was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
@@ -399,20 +326,25 @@ pub struct SettleManyResponse {
     extend: Vec<SettleResult>,
     #[serde(rename = "move")]
     moves: Vec<SettleResult>,
+    /// The next jobs, where the request asked for some: taken if the call has ended a delivery.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<NextResponse>,
 }
 
 /// Settle many jobs
 ///
 /// Not atomic: each element succeeds or fails independently. Pointers in problems name the element as well:
-/// `/rollback/3/delay_ms`.
+/// `/rollback/3/delay_ms`. With `next` the response has the next jobs, too, as that of a commit.
 #[utoipa::path(post, path = "/v1/settle", operation_id = "settle_jobs", tag = "work", request_body = SettleRequest,
     responses((status = 200, description = "One result for each element", body = SettleManyResponse)))]
 pub async fn settle(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    waiting: Waiting,
     by: Granted,
     Body(request): Body<SettleRequest>,
-) -> ApiResult<Json<SettleManyResponse>> {
-    let SettleRequest { commit, rollback, extend, moves } = request;
+) -> ApiResult<Response> {
+    let SettleRequest { commit, rollback, extend, moves, next } = request;
     let total = commit.len() + rollback.len() + extend.len() + moves.len();
     if total > SETTLE_MAX {
         return Err(Problem::field("", format!("has {total} jobs; at most 1000 can be settled together")));
@@ -435,7 +367,19 @@ pub async fn settle(
         settles.extend(valid);
         (name, elements, raw)
     });
-    let mut settled = queues.settle(settles).await.into_iter();
+    let (settled, next) = match next {
+        None => (queues.settle(settles).await, None),
+        Some(next) => {
+            let ids: Vec<JobId> = settles.iter().map(|settle| settle.id.clone()).collect();
+            let asking = Asking { queues: &queues, budget: &budget, waiting, by: &by };
+            let (next, place) = asking.ask(next, &ids).await?;
+            let (settled, next) =
+                queues.settle_and_take(settles, next).await.map_err(|error| by.problem(error))?;
+            drop(place);
+            (settled, Some(next))
+        }
+    };
+    let mut settled = settled.into_iter();
     let [commit, rollback, extend, moves] = lists.map(|(name, elements, raw)| {
         let aligned = align(elements, settled.by_ref()).into_iter().zip(raw).enumerate();
         aligned
@@ -445,14 +389,18 @@ pub async fn settle(
             })
             .collect()
     });
-    Ok(Json(SettleManyResponse { commit, rollback, extend, moves }))
+    let told = SettleManyResponse { commit, rollback, extend, moves, next: None };
+    match next {
+        None => Ok(Json(told).into_response()),
+        Some(next) => respond(&queues, &budget, &by, &told, next),
+    }
 }
 
 fn result(outcome: ApiResult<Settled>, raw: &RawValue) -> SettleResult {
     match outcome {
         Ok(settled) => SettleResult { status: 200, settled: settled.into(), problem: None },
         Err(problem) => {
-            let settled = SettleResponse { id: id_in(raw), ..SettleResponse::default() };
+            let settled = SettledView::unsettled(id_in(raw));
             SettleResult { status: problem.status(), settled, problem: Some(problem) }
         }
     }
@@ -465,22 +413,4 @@ fn id_in(raw: &RawValue) -> Option<JobId> {
         id: JobId,
     }
     serde_json::from_str::<Named>(raw.get()).ok().map(|named| named.id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_are_distinguished_by_the_stores_clock() {
-        let state = |run_at, blocked| {
-            let run_at = Timestamp::from_millis(run_at);
-            let outcome = Outcome::Returned { queue: "q".parse().unwrap(), run_at, blocked };
-            let (id, now) = ("a".parse().unwrap(), Timestamp::from_millis(1000));
-            let settled = Settled { id, outcome, pushed: Vec::new(), now };
-            serde_json::to_value(SettleResponse::from(settled)).unwrap()["state"].clone()
-        };
-        assert_eq!((state(1000, false), state(1001, false)), ("ready".into(), "scheduled".into()));
-        assert_eq!(state(1001, true), "blocked");
-    }
 }

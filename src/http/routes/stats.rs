@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use serde::Serialize;
+use utoipa::openapi::{ObjectBuilder, Type};
 
 use crate::background::TaskStatus;
 use crate::http::AppState;
-use crate::http::params::InQueue;
+use crate::http::params::{InQueue, Query};
 use crate::http::problem::ApiResult;
-use crate::job::QueueName;
+use crate::job::{QueueName, Timestamp};
 use crate::queue::meter::{Event, Percentiles};
 use crate::queue::{Figures, Queues};
 use crate::store::Counts;
 
-/// How many jobs are in each state, at most a second ago.
+/// How many jobs are in each state, at most a second ago; with `exact=true` now.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = JobCounts)]
 pub struct CountsView {
     /// Ready for delivery.
     ready: u64,
@@ -41,6 +43,7 @@ impl From<Counts> for CountsView {
 
 /// Percentiles of a duration over about the last minute, in milliseconds.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Percentiles)]
 pub struct PercentilesView {
     p50: u64,
     p95: u64,
@@ -53,8 +56,25 @@ impl From<Percentiles> for PercentilesView {
     }
 }
 
+/// The schema of the rates: one for each event.
+struct EventRates;
+
+impl utoipa::PartialSchema for EventRates {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let rate = || ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
+        let rates = ObjectBuilder::new().schema_type(Type::Object).description(Some("Events per second."));
+        let add = |rates: ObjectBuilder, event: &Event| {
+            rates.property(event.as_str(), rate()).required(event.as_str())
+        };
+        Event::ALL.iter().fold(rates, add).into()
+    }
+}
+
+impl utoipa::ToSchema for EventRates {}
+
 /// Figures of one queue, or of all of them together.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Figures)]
 pub struct FiguresView {
     /// How many jobs are in each state.
     counts: CountsView,
@@ -69,6 +89,7 @@ pub struct FiguresView {
     oldest_ready_age_ms: Option<u64>,
     /// Events on this server per second, over about the last minute: `pushed`, `reserved`,
     /// `committed`, `rolled_back`, `moved`, `lapsed`, `expired`, `dead`.
+    #[schema(value_type = EventRates)]
     rates_per_s: BTreeMap<&'static str, f64>,
     /// The time from due to delivery, on this server.
     queue_time_ms: PercentilesView,
@@ -96,10 +117,12 @@ impl From<Figures> for FiguresView {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct QueueStats {
     /// The queue.
-    #[schema(value_type = String)]
     queue: QueueName,
     /// Whether delivery is stopped.
     paused: bool,
+    /// When the next scheduled job comes due; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_due_at: Option<Timestamp>,
     #[serde(flatten)]
     figures: FiguresView,
 }
@@ -115,6 +138,10 @@ pub struct ServerStats {
     uptime_ms: u64,
     /// How many queues have jobs.
     queues: u64,
+    /// By how many milliseconds the store's clock is ahead of the machine's, which was set back; only where it is, on SQLite. It loses one in
+    /// eight until they agree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_ahead_ms: Option<u64>,
     #[serde(flatten)]
     figures: FiguresView,
     /// The status of this server's background tasks.
@@ -122,7 +149,7 @@ pub struct ServerStats {
 }
 
 /// Get the figures of all queues
-#[utoipa::path(get, path = "/stats", operation_id = "server_stats", tag = "operations",
+#[utoipa::path(get, path = "/stats", operation_id = "get_server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
 pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats>> {
     let (figures, queues) = state.queues.total_figures().await?;
@@ -131,17 +158,30 @@ pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats
         store: state.server.store,
         uptime_ms: u64::try_from(state.server.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         queues,
+        clock_ahead_ms: state.queues.clock_ahead_ms(),
         figures: figures.into(),
         tasks: state.server.tasks.list(),
     }))
 }
 
 /// Get the figures of a queue
-#[utoipa::path(get, path = "/v1/queues/{queue}/stats", operation_id = "queue_stats", tag = "operations",
-    params(("queue" = String, Path, description = "The queue")),
+///
+/// The counts are kept with every change of a job, and cost nothing to read; on MongoDB, what other programs and servers that were
+/// killed have changed is in them some time later. With `exact=true` the jobs are counted in the store now, which takes as long as the
+/// queue is long.
+#[utoipa::path(get, path = "/v1/queues/{queue}/stats", operation_id = "get_queue_stats", tag = "operations",
+    params(("queue" = QueueName, Path, description = "The queue"),
+        ("exact" = Option<bool>, Query, description = "Count the jobs now. Default: false.")),
     responses((status = 200, description = "The figures", body = QueueStats)))]
-pub async fn queue(State(queues): State<Queues>, InQueue(queue): InQueue) -> ApiResult<Json<QueueStats>> {
-    let figures = queues.figures(&queue).await?.into();
-    let paused = queues.rules().paused(&queue);
-    Ok(Json(QueueStats { queue, paused, figures }))
+pub async fn queue(
+    State(queues): State<Queues>,
+    InQueue(queue): InQueue,
+    query: Query,
+) -> ApiResult<Json<QueueStats>> {
+    let figures = match query.only(&["exact"])?.get("exact", "true or false")?.unwrap_or(false) {
+        true => queues.exact_figures(&queue).await?,
+        false => queues.figures(&queue).await?,
+    };
+    let (paused, next_due_at) = (queues.rules().paused(&queue), figures.next_due_at);
+    Ok(Json(QueueStats { queue, paused, next_due_at, figures: figures.into() }))
 }

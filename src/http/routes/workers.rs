@@ -1,6 +1,6 @@
 //! Workers and their heartbeats.
 
-use axum::Json;
+use crate::http::json::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,6 @@ pub struct HeartbeatRequest {
     #[schema(minimum = 0, maximum = 1000000)]
     slots: Option<u32>,
     /// The version of its program, for people.
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 128)]
     version: Option<WorkerVersion>,
     /// The timeout, in milliseconds: without a heartbeat for this long, its jobs are released. Default:
     /// `defaults.worker_timeout_ms` of the configuration.
@@ -37,7 +36,6 @@ pub struct HeartbeatResponse {
     held: u64,
     /// When the first of their reservations expires unless another heartbeat arrives.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     reserved_until: Option<Timestamp>,
     /// Those of its jobs whose cancellation was requested.
     cancel_requested: Vec<UnwantedJob>,
@@ -47,10 +45,8 @@ pub struct HeartbeatResponse {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct UnwantedJob {
     /// The job.
-    #[schema(value_type = String)]
     id: JobId,
     /// The queue that it is in.
-    #[schema(value_type = String)]
     queue: QueueName,
 }
 
@@ -59,17 +55,14 @@ pub struct UnwantedJob {
 #[schema(as = Worker)]
 pub struct WorkerView {
     /// Its name.
-    #[schema(value_type = String)]
     name: WorkerName,
     /// The version of its program, if it gave one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     version: Option<WorkerVersion>,
     /// How many jobs it can run at once, if it gave a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<u32>,
     /// When its last heartbeat arrived.
-    #[schema(value_type = String, format = DateTime)]
     seen_at: Timestamp,
     /// The timeout, in milliseconds: without a heartbeat for this long, its jobs are released.
     timeout_ms: u64,
@@ -124,7 +117,7 @@ pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> Ap
 
 /// Get a worker
 #[utoipa::path(get, path = "/v1/workers/{name}", operation_id = "get_worker", tag = "workers",
-    params(("name" = String, Path, description = "The worker")),
+    params(("name" = WorkerName, Path, description = "The worker")),
     responses(
         (status = 200, description = "The worker", body = WorkerView),
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]
@@ -144,7 +137,7 @@ pub async fn get(
 /// requested. From its first heartbeat on, a worker without a heartbeat for `timeout_ms` has timed out: its jobs are
 /// released at once, before their leases expire. A reserve counts as a heartbeat.
 #[utoipa::path(post, path = "/v1/workers/{name}/heartbeat", operation_id = "send_heartbeat", tag = "workers",
-    params(("name" = String, Path, description = "The name with which the worker reserves")),
+    params(("name" = WorkerName, Path, description = "The name with which the worker reserves")),
     request_body = HeartbeatRequest,
     responses((status = 200, description = "The jobs that the worker holds", body = HeartbeatResponse)))]
 pub async fn heartbeat(
@@ -180,8 +173,8 @@ pub struct RemovedWorkerResponse {
 /// Releases its jobs at once, whether or not it sent heartbeats, and deletes it. Its later settles are rejected. Where it
 /// holds so many jobs that releasing them takes longer than about 10 seconds, the response has `more`, and the call is to
 /// be repeated.
-#[utoipa::path(delete, path = "/v1/workers/{name}", operation_id = "remove_worker", tag = "workers",
-    params(("name" = String, Path, description = "The worker")),
+#[utoipa::path(delete, path = "/v1/workers/{name}", operation_id = "delete_worker", tag = "workers",
+    params(("name" = WorkerName, Path, description = "The worker")),
     responses(
         (status = 200, description = "How many jobs were released", body = RemovedWorkerResponse),
         (status = 404, description = "`unknown-worker`", body = Problem, content_type = "application/problem+json")))]

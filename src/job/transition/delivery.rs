@@ -29,6 +29,8 @@ pub struct Delivery<'a> {
     pub claim: &'a Claim,
     /// How long the reservation lasts, in milliseconds.
     pub lease_ms: u64,
+    /// Whether a job that has a lease of its own gets that one.
+    pub yields: bool,
     /// The worker that holds the job, where the request gave a name.
     pub worker: Option<&'a WorkerName>,
     /// The time of the delivery.
@@ -38,13 +40,14 @@ pub struct Delivery<'a> {
 /// Reserves the job. Its `rev` is the store's business.
 pub fn reserve(
     meta: &mut Meta,
-    Delivery { claim, lease_ms, worker, at }: Delivery<'_>,
+    Delivery { claim, lease_ms, yields, worker, at }: Delivery<'_>,
 ) -> Result<(), Refusal> {
     change_state(meta, RESERVE, at)?;
     meta.attempts = meta.attempts.saturating_add(ATTEMPTS_PER_DELIVERY);
     meta.started_at = Some(at);
+    let lease_ms = meta.default_lease_ms.filter(|_| yields).unwrap_or(lease_ms);
     let lease_ms = if faults::bug("short_lease") { lease_ms / 20 } else { lease_ms };
-    meta.reserved_until = Some(at.plus_ms(lease_ms));
+    meta.reserved_until = Some(meta.within_run(at.plus_ms(lease_ms)));
     meta.lease_ms = Some(lease_ms);
     meta.worker = worker.cloned();
     meta.claim = Some(claim.clone());
@@ -53,11 +56,16 @@ pub fn reserve(
 }
 
 /// Gives a reserved job to a repeat of the request that won it. The lease is never shortened.
-pub fn take_over(meta: &Meta, to: &Claim, lease_ms: u64, now: Timestamp) -> Step {
-    let until = now.plus_ms(lease_ms);
+pub fn take_over(meta: &Meta, to: &Claim, lease_ms: u64, now: Timestamp) -> Result<Step, Refusal> {
+    if meta.run_ends_at().is_some_and(|end| end <= now) {
+        return Err(Refusal::Lost { gone: false }); // its delivery is over, and the next one is due
+    }
+    let until = meta.within_run(now.plus_ms(lease_ms));
     let until = meta.reserved_until.map_or(until, |earlier| earlier.max(until));
     let (claim, lease_ms) = (Some(to.clone()), Some(lease_ms));
-    Step::held(Meta { claim, lease_ms, reserved_until: Some(until), ..meta.clone() }, until)
+    // The server that claimed it must see that it was handed out.
+    let taken = Meta { claim, lease_ms, extended_at: Some(now), reserved_until: Some(until), ..meta.clone() };
+    Ok(Step::held(taken, until))
 }
 
 /// Blocks the job by a semaphore. Its time of waiting goes on where it has waited before.

@@ -4,7 +4,7 @@ use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
 use super::*;
 use crate::job::settings::QueueSettings;
 use crate::job::state::{TRANSITIONS, Target, Transition, Verb};
-use crate::job::{Claim, JobSpec, NewJob};
+use crate::job::{Claim, JobSpec, NewJob, When};
 
 const NOW: i64 = 1_000_000;
 
@@ -43,24 +43,36 @@ fn jobs(claim: &Claim) -> Vec<Meta> {
 }
 
 fn operations(claim: &Claim) -> Vec<Operation> {
-    let (result, error, lease_ms, progress, payload) = (None, None, None, None, None);
-    let (priority, run_at, delay_ms) = (None, None, None);
+    let (result, error, lease_ms, progress) = (None, || None, None, None);
     let (claim, all) = (|| claim.clone(), Reach::default);
     let mut operations = vec![
         Operation::Commit { claim: claim(), result, push: Vec::new() },
         Operation::Pop { claim: claim() },
-        Operation::Rollback { claim: claim(), delay_ms, error },
+        Operation::Rollback { claim: claim(), fate: Fate::retry(None), error: error() },
+        Operation::Rollback { claim: claim(), fate: Fate::Snooze(Back::InPlace), error: error() },
+        Operation::Rollback { claim: claim(), fate: Fate::Dead, error: error() },
         Operation::Extend { claim: claim(), lease_ms, progress },
-        Operation::Move { claim: claim(), queue: queue("other"), payload: None, delay_ms, priority },
+        Operation::Move {
+            claim: claim(),
+            queue: queue("other"),
+            payload: None,
+            when: When::Now,
+            priority: None,
+            headers: None,
+            key: None,
+        },
         Operation::TakeOver { claim: claim(), to: Claim::random(), lease_ms: 1000 },
-        Operation::Release { claim: claim() },
+        Operation::Release { claim: claim(), unless_seen: false },
         Operation::Lapse { claim: claim(), reserved_until: at(NOW + 10) },
         Operation::Abandon { claim: claim(), loss: Loss::Removed },
         Operation::Expire { expires_at: at(NOW - 1) },
-        Operation::Edit { within: all(), priority, run_at, payload },
+        Operation::Edit { within: all(), edit: Box::default() },
+        Operation::Edit { within: all(), edit: Box::new(Edit { group: Some(None), ..Edit::default() }) },
         Operation::Cancel { within: all(), force: false },
         Operation::Cancel { within: all(), force: true },
+        Operation::CancelUnheld { within: all() },
         Operation::Redrive { within: all(), home: all() },
+        Operation::Retry { within: all() },
     ];
     let visible = [Visible::Ready, Visible::Blocked, Visible::Reserved, Visible::Done, Visible::Dead];
     operations.extend(visible.map(|state| Operation::Purge { within: all(), state }));
@@ -96,7 +108,7 @@ fn every_transition() -> HashSet<(State, Verb, Target)> {
         }
     }
     let semaphore = "s".parse().unwrap();
-    let delivery = Delivery { claim: &claim, lease_ms: 1000, worker: None, at: at(NOW) };
+    let delivery = Delivery { claim: &claim, lease_ms: 1000, yields: false, worker: None, at: at(NOW) };
     for before in jobs(&claim) {
         let mut changed = |verb, change: &dyn Fn(&mut Meta) -> Result<(), Refusal>| {
             let mut meta = before.clone();
@@ -153,7 +165,8 @@ fn a_delivery_is_an_attempt_and_ends_the_wait() {
     assert_eq!((meta.state, meta.waiting_since), (BLOCK.to, Some(at(NOW))));
     delivery::unblock(&mut meta, at(NOW + 3)).unwrap();
     let worker = "w".parse().unwrap();
-    let given = Delivery { claim: &claim, lease_ms: 500, worker: Some(&worker), at: at(NOW + 4) };
+    let given =
+        Delivery { claim: &claim, lease_ms: 500, yields: true, worker: Some(&worker), at: at(NOW + 4) };
     delivery::reserve(&mut meta, given).unwrap();
     assert_eq!((meta.state, meta.attempts, meta.waiting_since), (RESERVE.to, 2, None));
     assert_eq!((meta.started_at, meta.reserved_until), (Some(at(NOW + 4)), Some(at(NOW + 504))));
@@ -171,6 +184,27 @@ fn nothing_of_an_earlier_place_stays_with_a_job_that_joins_its_line_again() {
         (Some(1), State::Ready),
         "the retried transaction found the line empty"
     );
+}
+
+#[test]
+fn a_delivery_is_never_longer_than_its_job_says() {
+    let (claim, rules) = (Claim::random(), Rules::default());
+    let cut = Meta { default_lease_ms: Some(900), max_run_ms: Some(700), ..job(State::Ready, &claim) };
+    for (yields, lease_ms, until) in [(true, 100, 700), (false, 100, 100), (false, 5000, 700)] {
+        let mut meta = cut.clone();
+        let given = Delivery { claim: &claim, lease_ms, yields, worker: None, at: at(NOW) };
+        delivery::reserve(&mut meta, given).unwrap();
+        assert_eq!(meta.reserved_until, Some(at(NOW + until)));
+        for (later, extended) in [(600, Some(700)), (699, Some(700)), (700, None), (9000, None)] {
+            let around = Surroundings { now: at(NOW + later), rules: &rules, chance: 0.5 };
+            let extend = Operation::Extend { claim: claim.clone(), lease_ms: Some(400), progress: None };
+            let outcome = step(&meta, &extend, around).map(|step| step.outcome);
+            let held = |ms| Outcome::Held { reserved_until: at(NOW + ms), cancel_requested: false };
+            assert_eq!(outcome, extended.map(held).ok_or(Refusal::Lost { gone: false }));
+            let commit = Operation::Commit { claim: claim.clone(), result: None, push: Vec::new() };
+            assert!(step(&meta, &commit, around).is_ok(), "the token decides");
+        }
+    }
 }
 
 #[test]
@@ -195,9 +229,8 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
     let (rules, claim) = (Rules::default(), Claim::random());
     let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
     let elsewhere = || Reach::one(&queue("other"));
-    let (priority, run_at, payload) = (None, None, None);
     let operations = [
-        Operation::Edit { within: elsewhere(), priority, run_at, payload },
+        Operation::Edit { within: elsewhere(), edit: Box::default() },
         Operation::Cancel { within: elsewhere(), force: false },
         Operation::Cancel { within: elsewhere(), force: true },
         Operation::Purge { within: elsewhere(), state: Visible::Ready },

@@ -7,6 +7,7 @@
 //! | file | what its method does |
 //! |---|---|
 //! | `due` | wakes waiters when scheduled jobs come due |
+//! | `endings` | wakes those that wait for jobs to finish |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `schedules` | runs schedules whose time has come |
 //! | `semaphores` | unblocks jobs whose semaphores have room |
@@ -15,6 +16,7 @@
 //! | `workers` | takes back what workers hold that have timed out |
 
 mod due;
+mod endings;
 mod reaper;
 mod schedules;
 mod semaphores;
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use self::due::Coming;
+use self::endings::EndingsState;
 use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
@@ -56,6 +59,7 @@ pub struct Maintenance {
     coming: Mutex<Coming>,
     listening: Mutex<Option<Listening>>,
     poll: Mutex<PollState>,
+    endings: Mutex<EndingsState>,
     /// When all semaphores were checked last.
     semaphores_checked: Mutex<Option<Instant>>,
     /// The last semaphore that was checked, where more of them come behind it.
@@ -80,6 +84,7 @@ impl Maintenance {
             readiness,
             coming: Mutex::default(),
             listening: Mutex::default(),
+            endings: Mutex::default(),
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
             signals,
@@ -165,6 +170,11 @@ impl Maintenance {
     /// Notified when [`Maintenance::poll_for_waiters`] is wanted before its time.
     pub fn waiter_poll_alarm(&self) -> Arc<Notify> {
         self.queues.0.poll.notify()
+    }
+
+    /// Notified when somebody waits for a job to finish.
+    pub fn endings_alarm(&self) -> Arc<Notify> {
+        self.queues.0.endings.alarm()
     }
 
     /// Notified when there is something to publish.

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::{Maintenance, Run};
 use crate::queue::Result;
 use crate::queue::peers::{ANNOUNCEMENT_HOLDS_MS, Announcement};
+use crate::queue::turns::BUSY_HOLDS_MS;
 use crate::store::{Arrivals, Signal, SignalEvent};
 
 /// When the other servers have surely read what this server announced.
@@ -23,9 +24,13 @@ impl Maintenance {
     /// Publishes what waiters here wait for, and the jobs that came and that no waiter here was woken for.
     /// Counts the signals. Dormant while there is nothing to publish.
     pub async fn publish_signals(self: Arc<Self>) -> Result<Run> {
-        let (waiting, arrivals, settings) =
-            tokio::join!(self.publish_waiting(), self.publish_arrivals(), self.publish_settings());
-        Ok(Run { done: waiting? + arrivals? + settings?, again_in: None })
+        let (waiting, arrivals, settings, busy) = tokio::join!(
+            self.publish_waiting(),
+            self.publish_arrivals(),
+            self.publish_settings(),
+            self.publish_busy()
+        );
+        Ok(Run { done: waiting? + arrivals? + settings? + busy?, again_in: None })
     }
 
     async fn publish_waiting(&self) -> Result<u64> {
@@ -49,7 +54,9 @@ impl Maintenance {
     async fn publish_arrivals(&self) -> Result<u64> {
         let mut published = 0;
         while let Some(arrivals) = self.queues.0.waiters.peers.take_arrivals() {
-            self.queues.0.store.signal(&Signal::Arrived(arrivals)).await?;
+            let told = self.queues.0.store.signal(&Signal::Arrived(arrivals)).await;
+            // What could not be told is told in short the next time: there may be jobs in any queue.
+            told.inspect_err(|_| self.queues.0.waiters.peers.note_any_arrivals())?;
             published += 1;
         }
         Ok(published)
@@ -62,6 +69,15 @@ impl Maintenance {
             published += 1;
         }
         Ok(published)
+    }
+
+    async fn publish_busy(&self) -> Result<u64> {
+        if !self.queues.0.turns.take_busy() {
+            return Ok(0);
+        }
+        let until = self.queues.now()?.plus_ms(BUSY_HOLDS_MS);
+        self.queues.0.store.signal(&Signal::Busy { until }).await?;
+        Ok(1)
     }
 
     /// Receives signals for the length of the interval, so that the task is seen to be alive, and wakes
@@ -87,6 +103,8 @@ impl Maintenance {
             SignalEvent::Subscribed => {
                 peers.forget_all();
                 queues.0.poll.poll_by(Instant::now());
+                // What was told while nobody listened is read instead of heard.
+                self.read_settings_again();
             }
             SignalEvent::Received { server, signal: Signal::Waiting { patterns, until } } => {
                 let holds_ms = queues.now().map_or(0, |now| until.ms_since(now)).min(ANNOUNCEMENT_HOLDS_MS);
@@ -107,14 +125,20 @@ impl Maintenance {
                     queues.0.due.note(due.millis());
                 }
             }
-            SignalEvent::Received { signal: Signal::Settings, .. } => {
-                let queues = queues.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = queues.refresh_settings().await {
-                        tracing::debug!(%error, "the settings are read again soon");
-                    }
-                });
+            SignalEvent::Received { server, signal: Signal::Busy { until } } => {
+                let holds_ms = queues.now().map_or(0, |now| until.ms_since(now)).min(BUSY_HOLDS_MS);
+                queues.0.turns.set_busy(server, Duration::from_millis(holds_ms));
             }
+            SignalEvent::Received { signal: Signal::Settings, .. } => self.read_settings_again(),
         }
+    }
+
+    fn read_settings_again(&self) {
+        let queues = self.queues.clone();
+        tokio::spawn(async move {
+            if let Err(error) = queues.refresh_settings().await {
+                tracing::debug!(%error, "the settings are read again soon");
+            }
+        });
     }
 }

@@ -4,10 +4,12 @@
 //! every worker seems to have timed out, although there was no server to take its heartbeats; so the server
 //! first listens for as long as the worker's timeout. A server that was there all the time need not wait.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Maintenance, Run, lock};
+use crate::job::WorkerName;
 use crate::queue::Result;
 use crate::queue::workers::STEP;
 use crate::store::TimedOut;
@@ -17,6 +19,8 @@ use crate::store::TimedOut;
 const GAP: Duration = Duration::from_secs(3);
 /// The shortest sleep: what could not be taken back now is tried again after it.
 const SLEEP_MIN_MS: u64 = 50;
+/// How many workers one line of the log names.
+const NAMES_MAX: usize = 20;
 
 /// Since when this server would have seen heartbeats.
 pub(super) struct Listening {
@@ -45,11 +49,12 @@ impl Maintenance {
     /// known in time.
     pub async fn take_from_timed_out_workers(self: Arc<Self>) -> Result<Run> {
         let mut done = 0;
+        let mut named = HashSet::new();
         loop {
             let now = Instant::now();
             let heard = lock(&self.listening).get_or_insert_with(|| Listening::begin(now)).check(now);
             let heard_ms = u64::try_from(heard.as_millis()).unwrap_or(u64::MAX);
-            let taken = self.take_step(heard_ms).await;
+            let taken = self.take_step(heard_ms, &mut named).await;
             // While the store is away it takes no heartbeats either.
             let restart = |_: &_| *lock(&self.listening) = Some(Listening::begin(Instant::now()));
             let (taken, next_in_ms) = taken.inspect_err(restart)?;
@@ -63,16 +68,27 @@ impl Maintenance {
     }
 
     /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next
-    /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat.
-    async fn take_step(&self, heard_ms: u64) -> Result<(usize, Option<u64>)> {
+    /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat. `named`: the workers that the log has named.
+    async fn take_step(
+        &self,
+        heard_ms: u64,
+        named: &mut HashSet<WorkerName>,
+    ) -> Result<(usize, Option<u64>)> {
         let timed_out = self.queues.0.store.timed_out_workers(heard_ms, STEP).await?;
-        let TimedOut { changes, next_in_ms } = timed_out;
-        let found = changes.len();
-        if found == 0 {
-            return Ok((0, next_in_ms));
+        let TimedOut { changes, workers, next_in_ms } = timed_out;
+        let jobs = changes.len();
+        let mut taken = 0;
+        if jobs > 0 {
+            taken = self.queues.apply_overdue(changes).await?;
         }
-        let taken = self.queues.apply_overdue(changes).await?;
-        tracing::info!(found, taken, "workers timed out; their jobs are taken back");
+        let workers: Vec<WorkerName> =
+            workers.into_iter().filter(|name| named.insert(name.clone())).collect();
+        if !workers.is_empty() {
+            let lost = workers.len();
+            let names: Vec<&str> = workers.iter().take(NAMES_MAX).map(WorkerName::as_str).collect();
+            let workers = names.join(", ");
+            tracing::info!(workers, lost, jobs, taken, "workers timed out; what they held is taken back");
+        }
         Ok((taken, next_in_ms))
     }
 }

@@ -1,6 +1,7 @@
 //! What calls with an `Idempotency-Key` were answered: documents of the collection `requests`, beside those of reserves.
 
 use futures::TryStreamExt;
+use mongodb::Collection;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use mongodb::options::ReadConcern;
 
@@ -10,7 +11,7 @@ use crate::store::mongo::client::{fault, parts};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
-use crate::store::{KeyedCall, Recalled, Result, Store as _};
+use crate::store::{KeyedCall, Memo, PageBuilder, Recalled, Result, Store as _};
 
 /// The most bytes of an answer in one document, which must be less than 16 MiB long. What popped jobs say may be longer.
 const PIECE: usize = 4 << 20;
@@ -20,14 +21,19 @@ pub async fn recall(mongo: &Mongo, call: &KeyedCall) -> Result<Option<Recalled>>
     let requests = mongo.collection(REQUESTS).await?;
     let find = requests.find_one(doc! { "_id": &call.id }).read_concern(ReadConcern::majority());
     let Some(first) = find.await.map_err(fault)? else { return Ok(None) };
-    let further = further(call, &first);
-    let mut pieces = Vec::new();
-    if !further.is_empty() {
-        let find = requests.find(doc! { "_id": { "$in": further } }).sort(doc! { "part": 1 });
-        let cursor = find.read_concern(ReadConcern::majority()).await.map_err(fault)?;
-        pieces = cursor.try_collect().await.map_err(fault)?;
-    }
+    let pieces = pieces_of(&requests, &call.id, &first).await?;
     recalled(mongo, call, &first, &pieces)
+}
+
+/// The further documents of an answer, in their order.
+async fn pieces_of(requests: &Collection<Stored>, id: &str, first: &Document) -> Result<Vec<Stored>> {
+    let further = further(id, first);
+    if further.is_empty() {
+        return Ok(Vec::new());
+    }
+    let find = requests.find(doc! { "_id": { "$in": further } }).sort(doc! { "part": 1 });
+    let cursor = find.read_concern(ReadConcern::majority()).await.map_err(fault)?;
+    cursor.try_collect().await.map_err(fault)
 }
 
 /// The same within a transaction, whose commit makes sure that it is durable.
@@ -36,7 +42,7 @@ pub async fn find(call: &KeyedCall, tx: &mut Tx<'_>) -> Result<Option<Recalled>,
     let Some(first) = requests.find_one(doc! { "_id": &call.id }).session(tx.session()).await? else {
         return Ok(None);
     };
-    let further = further(call, &first);
+    let further = further(&call.id, &first);
     let mut pieces = Vec::new();
     if !further.is_empty() {
         let find = requests.find(doc! { "_id": { "$in": further } }).sort(doc! { "part": 1 });
@@ -46,13 +52,13 @@ pub async fn find(call: &KeyedCall, tx: &mut Tx<'_>) -> Result<Option<Recalled>,
 }
 
 /// The ids of the further documents of an answer.
-fn further(call: &KeyedCall, first: &Document) -> Vec<String> {
+fn further(id: &str, first: &Document) -> Vec<String> {
     let count = first.get_i32("parts").unwrap_or(1);
-    (1..count).map(|part| part_id(call, part)).collect()
+    (1..count).map(|part| part_id(id, part)).collect()
 }
 
-fn part_id(call: &KeyedCall, part: i32) -> String {
-    format!("{}/{part}", call.id)
+fn part_id(id: &str, part: i32) -> String {
+    format!("{id}/{part}")
 }
 
 fn recalled(
@@ -61,9 +67,16 @@ fn recalled(
     first: &Document,
     pieces: &[Stored],
 ) -> Result<Option<Recalled>> {
+    let Some((known, answer)) = read(first, pieces)? else { return Ok(None) };
+    Ok(Recalled::decide(call, known.digest, known.until, mongo.now()?, answer))
+}
+
+/// Reads a call and its answer. Nothing where pieces are missing: its time is over, and MongoDB is removing it.
+fn read(first: &Document, pieces: &[Stored]) -> Result<Option<(KeyedCall, String)>> {
     let row = Row(first);
-    if pieces.len() != further(call, first).len() {
-        return Ok(None); // its time is over: MongoDB is removing it
+    let id: String = row.text("_id")?;
+    if pieces.len() != further(&id, first).len() {
+        return Ok(None);
     }
     let digest = first.get_binary_generic("digest").ok();
     let digest =
@@ -73,31 +86,54 @@ fn recalled(
     for piece in pieces {
         answer.push_str(&Row(piece).text::<String>("answer")?);
     }
-    Ok(Recalled::decide(call, digest, until, mongo.now()?, answer))
+    Ok(Some((KeyedCall { id, digest, until }, answer)))
 }
 
 /// Remembers the answer of a call of which nothing was found within this transaction, or only what is past its time. Another
 /// call with the same id is a conflict: the next attempt finds its answer.
 pub async fn keep(call: &KeyedCall, answer: &str, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    let upsert =
+        |(id, document): (String, Document)| doc! { "q": { "_id": id }, "upsert": true, "u": document };
+    let updates: Vec<Document> = documents(call, answer).into_iter().map(upsert).collect();
+    for part in parts(updates)? {
+        tx.write(doc! { "update": REQUESTS, "updates": part }).await?;
+    }
+    Ok(())
+}
+
+/// Returns the documents of an answer with their ids, which they lack.
+pub fn documents(call: &KeyedCall, answer: &str) -> Vec<(String, Document)> {
     let pieces = split(answer);
     let until = date(call.until);
     let digest = Binary { subtype: BinarySubtype::Generic, bytes: call.digest.to_vec() };
     let count = i32::try_from(pieces.len()).unwrap_or(i32::MAX);
     let document = |(part, piece): (i32, &str)| match part {
-        0 => doc! {
-            "q": { "_id": &call.id }, "upsert": true,
-            "u": { "digest": digest.clone(), "until": until, "answer": piece, "parts": count },
-        },
-        part => doc! {
-            "q": { "_id": part_id(call, part) }, "upsert": true,
-            "u": { "until": until, "answer": piece, "part": part },
-        },
+        0 => {
+            let first = doc! { "digest": digest.clone(), "until": until, "answer": piece, "parts": count };
+            (call.id.clone(), first)
+        }
+        part => (part_id(&call.id, part), doc! { "until": until, "answer": piece, "part": part }),
     };
-    let updates: Vec<Document> = (0..).zip(pieces).map(document).collect();
-    for part in parts(updates)? {
-        tx.write(doc! { "update": REQUESTS, "updates": part }).await?;
+    (0..).zip(pieces).map(document).collect()
+}
+
+/// Returns the calls whose answers are remembered, by their ids, those after `after`.
+pub async fn export(mongo: &Mongo, after: &str, limit: usize) -> Result<Vec<Memo>> {
+    let requests = mongo.collection(REQUESTS).await?;
+    // The first documents of answers: further ones have no digest, and the records of reserves no answer.
+    let exists = doc! { "$exists": true };
+    let filter = doc! { "_id": { "$gt": after }, "digest": exists.clone(), "answer": exists };
+    let mut firsts = requests.find(filter).sort(doc! { "_id": 1 }).await.map_err(fault)?;
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
+        && let Some(first) = firsts.try_next().await.map_err(fault)?
+    {
+        let pieces = pieces_of(&requests, first.get_str("_id").unwrap_or_default(), &first).await?;
+        if let Some((call, answer)) = read(&first, &pieces)? {
+            page.push(Memo::Answer { call, answer });
+        }
     }
-    Ok(())
+    Ok(page.into_items())
 }
 
 /// Splits a text between characters.

@@ -93,6 +93,26 @@ impl Batches for Mongo {
         Ok(readable(&found, |document| Row(document).text("_id")))
     }
 
+    async fn batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
+        let behind = doc! { "_id": { "$gt": after.map_or("", BatchId::as_str) } };
+        let at_once = u32::try_from(limit).unwrap_or(u32::MAX);
+        let find = async {
+            let all = self.collection(BATCHES).await?;
+            let find = all.find(behind).sort(doc! { "_id": 1 }).batch_size(at_once);
+            let mut cursor = find.await.map_err(fault)?;
+            let mut page = PageBuilder::new(limit);
+            while !page.is_full()
+                && let Some(found) = cursor.try_next().await.map_err(fault)?
+            {
+                readable(std::slice::from_ref(&found), to_batch)
+                    .into_iter()
+                    .for_each(|batch| page.push(batch));
+            }
+            Ok(page.into_items())
+        };
+        self.connection.within(find).await
+    }
+
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
         let behind = doc! { "_id": { "$gt": after.map_or("", BatchId::as_str) } };
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -330,7 +350,7 @@ async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, B
         }
         What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
-    let known = fields(COUNTED.iter().chain(&["owner", "on_finished"]));
+    let known = fields(COUNTED.iter().chain(&["owner", "on_finished", "on_finished_headers"]));
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
     let update = update.projection(known);
     match update.session(tx.session()).await? {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
-use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, ServerAddress, WriteConcern};
+use mongodb::options::{Acknowledgment, ClientOptions, ReadConcern, WriteConcern};
 use mongodb::{Client, Collection, Database};
 use serde::Serialize;
 use tokio::sync::OnceCell;
@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::faults;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
+use crate::store::mongo::deployment::unsuitable;
 use crate::store::{Cause, Result, StoreError};
 
 /// How to reach the database.
@@ -31,6 +32,9 @@ pub struct MongoOptions {
     /// Whether the validator of `jobs` judges the server's own documents as well, which always pass: the proof of that in tests.
     pub validates_own: bool,
 }
+
+/// The `maxWireVersion` of MongoDB 7.0.
+const WIRE_VERSION_OF_7_0: i32 = 21;
 
 /// Writes return once a majority of the members has them in their journals.
 pub fn durable() -> WriteConcern {
@@ -54,12 +58,16 @@ pub struct Connection {
     database: OnceCell<Database>,
     /// Whether the server's own writes to `jobs` pass by the validator.
     bypasses_validator: AtomicBool,
+    /// Of the server that replied last; 0 before one has.
+    wire_version: AtomicI32,
 }
 
 impl Connection {
     /// Nothing is sent yet.
     pub fn new(options: MongoOptions) -> Self {
-        Self { options, database: OnceCell::new(), bypasses_validator: AtomicBool::new(false) }
+        let bypasses_validator = AtomicBool::new(false);
+        let wire_version = AtomicI32::new(0);
+        Self { options, database: OnceCell::new(), bypasses_validator, wire_version }
     }
 
     /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then retried next time.
@@ -112,8 +120,18 @@ impl Connection {
         self.bypasses_validator.load(Ordering::Relaxed)
     }
 
+    /// Notes which version has replied to a `hello`.
+    pub fn note_version(&self, hello: &Document) {
+        self.wire_version.store(hello.get_i32("maxWireVersion").unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether updates within transactions are slow, as they are up to MongoDB 6.0.
+    pub fn updates_are_slow(&self) -> bool {
+        self.wire_version.load(Ordering::Relaxed) < WIRE_VERSION_OF_7_0
+    }
+
     /// Notes the outcome of a write that passed by the validator. Where the privilege was taken away, the next write goes without.
-    fn note_bypass(&self, error: &Error) {
+    pub fn note_bypass(&self, error: &Error) {
         if code(error) == Some(UNAUTHORIZED) && self.bypasses_validator.swap(false, Ordering::Relaxed) {
             tracing::warn!("a write was not allowed: from now on without bypassDocumentValidation");
         }
@@ -172,35 +190,6 @@ async fn connect(options: &MongoOptions) -> Result<Database> {
     let name = client.default_database.clone();
     let name = name.ok_or_else(|| StoreError::internal("the store's URL names no database"))?;
     Ok(Client::with_options(client).map_err(fault)?.database(&name))
-}
-
-/// What is wrong with a server that replied so to a hello, if anything is, and the command that corrects it.
-fn unsuitable(hello: &Document, host: &ServerAddress, wanted: Option<&str>) -> Option<StoreError> {
-    let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
-    let set = hello.get_str("setName").ok();
-    if is_router || set.is_some_and(|set| wanted.is_none_or(|wanted| wanted == set)) {
-        return None;
-    }
-    if let Some(set) = set {
-        return Some(StoreError::Unsuitable(format!(
-            "{host} is a member of the replica set {set:?}; the store's URL asks for another"
-        )));
-    }
-    let name = wanted.unwrap_or("rs0");
-    let initiate = format!(
-        "mongosh --host {host} --eval 'rs.initiate({{_id: \"{name}\", members: [{{_id: 0, host: \"{host}\"}}]}})'"
-    );
-    Some(if hello.get_bool("isreplicaset").unwrap_or(false) {
-        // A member that is just starting says the same, and is worth waiting for.
-        StoreError::unavailable(format_args!(
-            "{host} waits for its replica set to be initiated; run: {initiate}"
-        ))
-    } else {
-        StoreError::Unsuitable(format!(
-            "{host} is a standalone MongoDB, which has no transactions and no majority writes; restart it with \
-             --replSet {name} and run once: {initiate}"
-        ))
-    })
 }
 
 /// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting
@@ -429,8 +418,12 @@ pub fn parts(statements: Vec<Document>) -> Result<Vec<Vec<Document>>> {
 /// Returns when everything that could be read before is durable: a write that changes nothing waits for a
 /// majority like any other. What a read proves must not be reported before, or a failover could take it back.
 pub async fn barrier(database: &Database) -> Result<()> {
+    write(database, barrier_command()).await.map(drop)
+}
+
+fn barrier_command() -> Document {
     let nothing = doc! { "q": { "_id": "barrier" }, "u": { "$unset": { "none": "" } } };
-    write(database, doc! { "update": META, "updates": [nothing] }).await.map(drop)
+    doc! { "update": META, "updates": [nothing] }
 }
 
 /// What an error within the reply to a write command means.
@@ -447,6 +440,10 @@ pub fn write_error(error: Option<&Document>) -> StoreError {
 
 /// A count in a reply, whichever numeric type it has.
 pub fn count(answer: &Document, field: &str) -> u64 {
-    let count = answer.get_i32(field).map(i64::from).or_else(|_| answer.get_i64(field)).unwrap_or(0);
-    u64::try_from(count).unwrap_or(0)
+    match answer.get(field) {
+        Some(Bson::Int32(count)) => u64::try_from(*count).unwrap_or(0),
+        Some(Bson::Int64(count)) => u64::try_from(*count).unwrap_or(0),
+        Some(Bson::Double(count)) => *count as u64,
+        _ => 0,
+    }
 }

@@ -29,6 +29,19 @@ impl Answers for Mongo {
         push_once::push(self, &jobs, rules, &keyed).await
     }
 
+    async fn push_all(
+        &self,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+        keyed: Option<Keyed<Vec<Pushed>>>,
+    ) -> Result<Once<Vec<Pushed>>, Denied> {
+        let pushed = push_once::push_all(self, &jobs, rules, keyed.as_ref()).await?;
+        if matches!(pushed, Ok(Once::Now(..))) {
+            self.last_write.note();
+        }
+        pushed.map_err(Denied::PushRefused)
+    }
+
     async fn change_batch_once(
         &self,
         change: BatchChange,

@@ -12,7 +12,7 @@
 //! | `figures` | how many jobs there are |
 //! | `keyed_mutex` | one mutex for each of many keys |
 //! | `transaction` | runs transactions: begin, retry, commit, abort |
-//! | `signals` | signals between servers |
+//! | `signals` | signals between servers: by a capped collection (`news`), and those of older servers |
 //! | `batches`, `schedules`, `semaphores`, `workers` | the other things that people name |
 //! | `access` | API keys |
 //! | `revision` | whether what servers remember has changed |
@@ -26,6 +26,7 @@ mod batches;
 mod cache;
 mod client;
 mod clock;
+mod deployment;
 mod figures;
 mod indexes;
 mod jobs;
@@ -57,7 +58,7 @@ use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
 
-use self::cache::{DeadlineCache, HeadCache, Position};
+use self::cache::{DeadlineCache, HeadCache, Position, SemaphoreCache};
 use self::figures::reconcile::Reconciler;
 use self::indexes::Indexes;
 use self::jobs::document::date;
@@ -100,6 +101,7 @@ pub struct Mongo {
     revision_mutex: tokio::sync::Mutex<()>,
     delivered: DeliveredCache,
     heads: HeadCache,
+    semaphores: SemaphoreCache,
     deadlines: DeadlineCache,
     counters: Counters,
     many_queues: ManyQueues,
@@ -126,6 +128,7 @@ impl Mongo {
             revision_mutex: tokio::sync::Mutex::default(),
             delivered: DeliveredCache::default(),
             heads: HeadCache::default(),
+            semaphores: SemaphoreCache::default(),
             deadlines: DeadlineCache::default(),
             figures: Figures::default(),
             reconciler: Reconciler::default(),
@@ -144,6 +147,8 @@ impl Mongo {
 
     /// Jobs have become ready in these positions: they are stored, and no waiter has been woken yet.
     fn note_ready<'a>(&self, positions: impl IntoIterator<Item = (&'a QueueName, Position)>) {
+        let positions: Vec<(&QueueName, Position)> = positions.into_iter().collect();
+        self.semaphores.came(positions.iter().map(|(queue, _)| *queue));
         self.heads.note_ready(self.clock.moment(), positions);
     }
 
@@ -167,6 +172,7 @@ impl Mongo {
         let sent = Instant::now();
         let hello = database.run_command(doc! { "hello": 1 }).await.map_err(fault)?;
         let arrival = Instant::now();
+        self.connection.note_version(&hello);
         let local_time = hello.get_datetime("localTime").map_err(StoreError::internal)?;
         self.clock.read(Timestamp::from_millis(local_time.timestamp_millis()), sent, arrival);
         Ok(())

@@ -19,15 +19,18 @@ use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
-use crate::store::mongo::cache::Position;
+use crate::store::mongo::cache::{Known, Position};
 use crate::store::mongo::client::{count, fault, write};
+use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
-use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::{Holder, Removal, Result, SemaphoreView, Semaphores, Store as _, StoreError, Unblocked};
+use crate::store::{
+    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, Result, SemaphoreView, Semaphores,
+    Store as _, StoreError, Unblocked,
+};
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
@@ -82,7 +85,9 @@ impl Semaphores for Mongo {
             all.update_one(doc! { "_id": name.as_str() }, update).upsert(true).await.map_err(fault)?;
             Ok(())
         };
-        self.connection.within(save).await
+        let saved = self.connection.within(save).await;
+        self.semaphores.released([name]);
+        saved
     }
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
@@ -186,6 +191,28 @@ impl Reader<'_, '_> {
         Ok(found.first().map_or(0, |found| count(found, "n")))
     }
 
+    /// Returns the semaphore as it is now. Its line is read only where it decides: not where there is no room, nor where that is ample.
+    async fn gauge(&mut self, name: &SemaphoreName, capacity: u64, ample: u64) -> Result<Gauge, TxError> {
+        let held = self.count(name, State::Reserved, None).await?;
+        let mut gauge = Gauge { capacity, held, line: Vec::new() };
+        if (1..ample).contains(&gauge.room()) {
+            gauge.line = self.line(name).await?;
+        }
+        Ok(gauge)
+    }
+
+    async fn admission<'r>(
+        &mut self,
+        gauges: HashMap<SemaphoreName, Gauge>,
+        rules: &'r Rules,
+        now: Timestamp,
+    ) -> Result<Admission<'r>, TxError> {
+        let others: Vec<&SemaphoreName> = others(&gauges).into_iter().collect();
+        let there = self.capacities(&others).await?;
+        let missing = others.into_iter().filter(|name| !there.contains_key(name)).cloned().collect();
+        Ok(Admission::new(gauges, missing, now, rules))
+    }
+
     /// Returns the first of the jobs that wait for the semaphore.
     async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, TxError> {
         let waiting = doc! { "semaphores": name.as_str(), "waiting_since": { "$exists": true } };
@@ -218,22 +245,86 @@ fn waiter(document: &Document) -> Result<Waiter> {
     })
 }
 
-/// Writes the documents of these semaphores, so that transactions that do so conflict. It must come first in its
-/// transaction: what that reads afterwards is as it was then.
-pub async fn lock(names: &[&SemaphoreName], tx: &mut Tx<'_>) -> Result<(), TxError> {
+/// The semaphores that a claim has written.
+#[derive(Default)]
+pub struct Locked(Vec<(SemaphoreName, Known)>);
+
+impl Locked {
+    /// Returns what is known of them once these jobs have been admitted and that is stored.
+    pub fn admitting<'j>(mut self, jobs: impl Iterator<Item = &'j Meta>) -> Vec<(SemaphoreName, Known)> {
+        for name in jobs.flat_map(|job| &job.semaphores) {
+            if let Some((_, known)) = self.0.iter_mut().find(|(locked, _)| locked == name) {
+                known.held_at_most += 1;
+            }
+        }
+        self.0
+    }
+}
+
+/// Writes the documents of these semaphores, so that transactions that do so conflict, and returns them as they are for a
+/// claim of so many jobs. It must come first in its transaction: what that reads afterwards is as it was then.
+///
+/// Where this server's last claim was the last one of anybody, it is known how many jobs hold them at most. Where that
+/// leaves room for all of the jobs and for all that may have it kept for them, nothing is read.
+pub async fn lock<'r>(
+    names: &[&SemaphoreName],
+    jobs: usize,
+    rules: &'r Rules,
+    now: Timestamp,
+    tx: &mut Tx<'_>,
+) -> Result<(Admission<'r>, Locked), TxError> {
     if names.is_empty() {
-        return Ok(());
+        return Ok((Admission::new(HashMap::new(), Vec::new(), now, rules), Locked::default()));
+    }
+    let rev = rand::random();
+    let known = write_all(names, rev, tx).await?;
+    let mut reader = Reader::Within(tx);
+    let capacities = match &known {
+        Some(known) => {
+            names.iter().zip(known).map(|(name, known)| ((*name).clone(), known.capacity)).collect()
+        }
+        None => reader.capacities(names).await?,
+    };
+    let ample = (jobs + LINE) as u64;
+    let (mut gauges, mut locked) = (HashMap::with_capacity(names.len()), Vec::new());
+    for (n, name) in names.iter().enumerate() {
+        let capacity = capacities.get(*name).copied();
+        let held = known.as_ref().and_then(|known| known.get(n)).map(|known| known.held_at_most);
+        let bound = held.map(|held| Gauge { capacity: capacity.unwrap_or(0), held, line: Vec::new() });
+        let gauge = match bound.filter(|bound| bound.room() >= ample) {
+            Some(bound) => bound,
+            None => reader.gauge(name, capacity.unwrap_or(0), ample).await?,
+        };
+        let learned = capacity.map(|capacity| Known { rev, capacity, held_at_most: gauge.held });
+        locked.extend(learned.map(|known| ((*name).clone(), known)));
+        gauges.insert((*name).clone(), gauge);
+    }
+    Ok((reader.admission(gauges, rules, now).await?, Locked(locked)))
+}
+
+/// Writes this `rev` into the documents. Returns what is known of them where that was true until now.
+async fn write_all(
+    names: &[&SemaphoreName],
+    rev: i64,
+    tx: &mut Tx<'_>,
+) -> Result<Option<Vec<Known>>, TxError> {
+    let touch = doc! { "$set": { "rev": rev } };
+    if let Some(known) = tx.mongo.semaphores.known(names) {
+        let statement = |(name, known): (&&SemaphoreName, &Known)| doc! { "q": { "_id": name.as_str(), "rev": known.rev, "capacity": known.capacity.cast_signed() }, "u": &touch };
+        let statements: Vec<Document> = names.iter().zip(&known).map(statement).collect();
+        if tx.write(doc! { "update": SEMAPHORES, "updates": statements }).await? == names.len() as u64 {
+            return Ok(Some(known));
+        }
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let all = tx.collection(SEMAPHORES);
-    let touch = doc! { "$set": { "rev": rand::random::<i64>() } };
     let update = all.update_many(doc! { "_id": { "$in": names } }, touch);
     update.session(tx.session()).await?;
-    Ok(())
+    Ok(None)
 }
 
 /// These semaphores as they are now; one that there is not has no room.
-pub async fn admission<'r>(
+async fn admission<'r>(
     reader: &mut Reader<'_, '_>,
     names: &[&SemaphoreName],
     rules: &'r Rules,
@@ -242,17 +333,10 @@ pub async fn admission<'r>(
     let known = reader.capacities(names).await?;
     let mut gauges = HashMap::with_capacity(names.len());
     for name in names {
-        let gauge = Gauge {
-            capacity: known.get(name).copied().unwrap_or(0),
-            held: reader.count(name, State::Reserved, None).await?,
-            line: reader.line(name).await?,
-        };
-        gauges.insert((*name).clone(), gauge);
+        let capacity = known.get(name).copied().unwrap_or(0);
+        gauges.insert((*name).clone(), reader.gauge(name, capacity, u64::MAX).await?);
     }
-    let others: Vec<&SemaphoreName> = others(&gauges).into_iter().collect();
-    let there = reader.capacities(&others).await?;
-    let missing = others.into_iter().filter(|name| !there.contains_key(name)).cloned().collect();
-    Ok(Admission::new(gauges, missing, now, rules))
+    reader.admission(gauges, rules, now).await
 }
 
 async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
@@ -284,11 +368,20 @@ impl Transaction for Remove<'_> {
         if removed.deleted_count == 0 {
             return Ok(Verdict::Abort(Removal::Unknown));
         }
-        let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
-        let needed = doc! { "semaphores": name, "state": { "$in": unfinished.collect::<Vec<_>>() } };
-        let needed = jobs.find_one(needed).projection(doc! { "_id": 1 }).hint(Hint::Name("needs".to_owned()));
-        let is_needed = needed.session(tx.session()).await?.is_some();
-        Ok(if is_needed { Verdict::Abort(Removal::InUse) } else { Verdict::Commit(Removal::Done) })
+        let needed = doc! { "semaphores": name, "state": { "$in": NEEDING.map(State::as_str).to_vec() } };
+        let needed = jobs.find(needed).projection(doc! { "queue": 1, "state": 1 });
+        let needed = needed.hint(Hint::Name("needs".to_owned())).limit(NEEDED_MAX as i64);
+        let mut needed = needed.session(tx.session()).await?;
+        let needed: Vec<Stored> = needed.stream(tx.session()).try_collect().await?;
+        if needed.is_empty() {
+            return Ok(Verdict::Commit(Removal::Done));
+        }
+        let who = |document: &Document| {
+            let row = Row(document);
+            Ok((row.text("_id")?, row.text("queue")?, row.state()?))
+        };
+        let some = readable(&needed, who).into_iter().take(NEEDED_NAMED).collect();
+        Ok(Verdict::Abort(Removal::InUse(Needed { jobs: needed.len() as u64, some })))
     }
 }
 
@@ -337,7 +430,7 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
         let metas = readable(&first, to_meta);
         if metas.len() < first.len() {
             let spoiled: Vec<&Stored> = first.iter().filter(|found| to_meta(found).is_err()).collect();
-            unreadable::bury(mongo, &spoiled).await?; // they would be the first in their queue for ever
+            bury::bury(mongo, &spoiled, rules).await?; // they would be the first in their queue for ever
         }
         let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));
         chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
@@ -356,7 +449,9 @@ async fn unblock(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
     let database = mongo.connection.database().await?;
     let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
-    mongo.note_ready(chosen.iter().map(|meta| (&meta.queue, Position::of(meta)))); // also where the outcome is unknown
+    // Also where the outcome is unknown. They were refused before: what is remembered of that stays true.
+    let positions = chosen.iter().map(|meta| (&meta.queue, Position::of(meta)));
+    mongo.heads.note_ready(mongo.clock.moment(), positions);
     let found = found?;
     if found == chosen.len() as u64 {
         chosen.iter().for_each(|meta| mongo.counters.moved(&meta.queue, UNBLOCK.from, UNBLOCK.to, 1));

@@ -1,51 +1,48 @@
-//! Signals between servers: two small documents a server in the collection `signals`, one for each kind,
-//! replaced in place, and a change stream on them.
+//! Signals between servers: documents that are appended to a small capped collection, whose tail the others read (`news`).
+//! They have a client of their own, so that they neither keep connections from the jobs nor wait for one.
 //!
-//! A replaced document travels whole within its event, so that hearing costs no read. Signals are written like
-//! everything else, for a majority and its journals: only then does a stream show them, and asking for less
-//! makes it wait (80 ms instead of 1.3 were measured). Stream and signals have a client of their own, so that
-//! neither keeps connections from the jobs nor waits for one. What servers leave behind that died is removed
-//! by a TTL index.
+//! A document in the collection `signals` says that a server is there, and how it listens; each server polls for others, and one that is
+//! alone does not listen. Another one says what a server's waiters wait for, for those that begin to listen. What servers leave behind
+//! that died is removed by a TTL index.
 //!
-//! A change stream makes the database read every write there is, a twelfth of its work under load. A server that is
-//! alone has none: a third document says that a server is there, and each server polls for others.
+//! Servers of older versions tell everything by documents in `signals`, one for each kind, replaced in place, and listen by a change
+//! stream, which makes the database read every write there is, a twelfth of its work under load for each stream. Where one of them is
+//! there, the others do both. A stream shows what a majority has, and asking for less makes it wait (80 ms instead of 1.3 were
+//! measured); a replaced document travels whole within its event.
+//!
+//! Programs that insert jobs past the servers may say so in the collection `wakeups`, a document for each insert. It is there only where
+//! somebody uses it: where it is, every server has a stream, of both collections, also one that is alone.
 
-use std::collections::{HashMap, VecDeque};
+mod changes;
+mod document;
+mod listener;
+mod news;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use futures::stream::BoxStream;
-use mongodb::bson::{Bson, Document, doc};
-use mongodb::change_stream::ChangeStream;
-use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
-use mongodb::options::ReadConcern;
+use mongodb::bson::doc;
 
-use crate::job::{QueuePattern, Timestamp};
+use self::document::{SIGNALS, to_document};
+use self::listener::Listener;
+use crate::job::Timestamp;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
-use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::stored::Stored;
-use crate::store::{self, Arrivals, Result, Signal, SignalEvent, Store as _, StoreError};
+use crate::store::{self, Result, Signal, SignalEvent, Store as _};
 
-const SIGNALS: &str = "signals";
 /// One connection that the stream holds, and some for signals.
 const POOL_SIZE: u32 = 4;
 /// How long the database may keep a question for news open while there is none.
-const QUIET: Duration = Duration::from_secs(5);
-/// How long to wait before listening is retried.
-const RETRY: Duration = Duration::from_millis(500);
+pub const QUIET: Duration = Duration::from_secs(5);
 
-/// How often a server polls for others.
-const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often it does so while it is alone: so soon it listens to one that starts.
-const LOOK_AROUND_ALONE: Duration = Duration::from_millis(500);
 /// How long a server that starts waits for the others to listen to it, and how often it looks whether they do.
 const JOIN_WITHIN: Duration = Duration::from_secs(1);
 const JOIN_LOOK: Duration = Duration::from_millis(25);
-/// How often a server says that it is there.
-const SAY_HERE: Duration = Duration::from_secs(4);
 /// How long a poll that found no other server counts.
 const ALONE_FOR: Duration = Duration::from_secs(3);
 /// A server that has not said so for as long is gone, in milliseconds.
@@ -73,6 +70,21 @@ pub struct Signals {
     server: String,
     /// When the last poll began, if it found no other server.
     found_alone: Mutex<Option<Instant>>,
+    /// Whether every other server was found to read the news.
+    all_read_news: AtomicBool,
+    /// Whether the collection of the news was there.
+    has_news: AtomicBool,
+}
+
+/// How a server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listening {
+    /// It does not yet.
+    Not,
+    /// By a change stream.
+    Stream,
+    /// It reads the news.
+    News,
 }
 
 impl Signals {
@@ -80,7 +92,8 @@ impl Signals {
     pub fn new(options: MongoOptions) -> Arc<Self> {
         let server = format!("{:032x}", rand::random::<u128>());
         let connection = Connection::new(MongoOptions { pool_size: POOL_SIZE, ..options });
-        Arc::new(Self { connection, server, found_alone: Mutex::default() })
+        let (found_alone, all_read_news, has_news) = Default::default();
+        Arc::new(Self { connection, server, found_alone, all_read_news, has_news })
     }
 
     /// Whether there was no other server over this database lately. One that has just begun is not known for a second.
@@ -97,58 +110,110 @@ impl Signals {
         Ok(self.connection.database().await?.collection(SIGNALS))
     }
 
-    /// Says that this server is there, and whether it listens to others; nothing of that while it starts, since it listens as soon as it serves.
-    async fn say_here(&self, listens: Option<bool>) -> Result<()> {
+    /// Says that this server is there, and whether and how it listens to others; nothing of that while it starts, since it listens as soon
+    /// as it serves.
+    async fn say_here(&self, listening: Option<Listening>) -> Result<()> {
+        let listens = listening.map(|listening| listening != Listening::Not);
+        // Of a server of an older version there is no such field.
+        let news = listening.map(|listening| listening == Listening::News);
         let here = doc! {
-            "$set": { "server": &self.server, "here": true, "listens": listens },
+            "$set": { "server": &self.server, "here": true, "listens": listens, "news": news },
             "$currentDate": { "at": true },
         };
         let own = doc! { "_id": format!("{}/here", self.server) };
         self.collection().await?.update_one(own, here).upsert(true).await.map(drop).map_err(fault)
     }
 
-    /// Returns one of the other servers, only of those that do not listen yet if that is asked.
-    async fn other(&self, only_deaf: bool) -> Result<Option<Stored>> {
+    /// Returns what the other servers say of themselves.
+    async fn others(&self) -> Result<Vec<Stored>> {
         let lately = doc! { "$gt": ["$at", { "$subtract": ["$$NOW", GONE_AFTER_MS] }] };
-        let mut other = doc! { "server": { "$ne": &self.server }, "here": true, "$expr": lately };
-        if only_deaf {
-            other.insert("listens", false);
-        }
-        self.collection().await?.find_one(other).await.map_err(fault)
+        let others = doc! { "server": { "$ne": &self.server }, "here": true, "$expr": lately };
+        let found = self.collection().await?.find(others).await.map_err(fault)?;
+        let others: Vec<Stored> = found.try_collect().await.map_err(fault)?;
+        let all_read_news = others.iter().all(|other| other.get_bool("news").unwrap_or(false));
+        self.all_read_news.store(all_read_news && !others.is_empty(), Ordering::Release);
+        Ok(others)
     }
 
     /// Announces this server, and waits until all others listen, for a while.
     async fn join(&self) -> Result<()> {
         self.connection.within(self.say_here(None)).await?;
         let until = Instant::now() + JOIN_WITHIN;
-        while self.connection.within(self.other(true)).await?.is_some() && Instant::now() < until {
+        let is_deaf = |other: &Stored| other.get_bool("listens").is_ok_and(|listens| !listens);
+        while self.connection.within(self.others()).await?.iter().any(is_deaf) && Instant::now() < until {
             tokio::time::sleep(JOIN_LOOK).await;
         }
         Ok(())
     }
 
-    /// Replaces this server's signal of this kind.
+    /// Makes the collection of the news if that was not done yet. Who may not gets one of the usual kind, which nobody can tail.
+    async fn make_news(&self) -> Result<()> {
+        if !self.has_news.load(Ordering::Acquire) {
+            news::make(self.connection.database().await?).await?;
+            self.has_news.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Appends a signal to the news. For those that do not read them, and where it says what holds for a while, it also replaces this
+    /// server's signal of its kind.
     pub async fn tell(&self, signal: &Signal, now: Timestamp) -> Result<()> {
+        if matches!(signal, Signal::Busy { .. }) && self.is_alone() {
+            return Ok(()); // it is told again soon
+        }
         let id = format!("{}/{}", self.server, signal.kind());
         let document = to_document(signal, &self.server, now);
         let told = async {
-            let signals = self.collection().await?;
-            signals.replace_one(doc! { "_id": id }, Stored::from(document)).upsert(true).await.map_err(fault)
+            let database = self.connection.database().await?;
+            let all_read_news = self.all_read_news.load(Ordering::Acquire);
+            // Replaced before it is appended: who opens a tail behind the news finds it there.
+            if !all_read_news || matches!(signal, Signal::Waiting { .. }) {
+                let signals = database.collection(SIGNALS);
+                let stored = Stored::from(document.clone());
+                let replaced = signals.replace_one(doc! { "_id": id }, stored).upsert(true);
+                replaced.await.map_err(fault)?;
+            }
+            if self.is_alone() {
+                return Ok(());
+            }
+            let appended = async {
+                self.make_news().await?;
+                news::tell(database, document).await
+            };
+            match appended.await {
+                // Where nobody can have the news, nobody reads them, and it was told as above.
+                Err(error) if !error.is_away() && !all_read_news => {
+                    tracing::debug!(
+                        error = crate::store::chain(&error),
+                        "the collection news cannot be written"
+                    );
+                    Ok(())
+                }
+                told => told,
+            }
         };
-        self.connection.within(told).await.map(drop)
+        self.connection.within(told).await
+    }
+
+    /// Says to those that read the news that this server does not: else they learn it when they look around, seconds later. It
+    /// saves time only.
+    async fn say_stream(&self) {
+        let says = doc! { "server": &self.server, "stream": true };
+        let said = async {
+            self.make_news().await?; // an insert would make one that nobody can tail
+            news::tell(self.connection.database().await?, says).await
+        };
+        if let Err(error) = self.connection.within(said).await {
+            tracing::debug!(
+                error = crate::store::chain(&error),
+                "the others find out that this server has a stream"
+            );
+        }
     }
 
     /// The signals of the other servers.
     pub fn listen(self: &Arc<Self>) -> BoxStream<'static, SignalEvent> {
-        let listener = Listener {
-            signals: self.clone(),
-            stream: None,
-            heard: VecDeque::new(),
-            failing: false,
-            alone: true,
-            looked: None,
-            said: (None, false),
-        };
+        let listener = Listener::new(self.clone());
         Box::pin(futures::stream::unfold(listener, async |mut listener| {
             let heard = listener.next().await;
             Some((heard, listener))
@@ -162,7 +227,13 @@ impl Signals {
         }
         let gone = async {
             let own = doc! { "server": &self.server };
-            self.collection().await?.delete_many(own).await.map_err(fault)
+            self.collection().await?.delete_many(own).await.map_err(fault)?;
+            if self.is_alone() || !self.has_news.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            let none = Signal::Waiting { patterns: Vec::new(), until: Timestamp::default() };
+            let gone = to_document(&none, &self.server, Timestamp::default());
+            news::tell(self.connection.database().await?, gone).await
         };
         if let Err(error) = self.connection.within(gone).await {
             tracing::debug!(
@@ -171,206 +242,5 @@ impl Signals {
             );
         }
         self.connection.close().await;
-    }
-}
-
-type Stream = ChangeStream<ChangeStreamEvent<Stored>>;
-
-/// Listens to the other servers; where the stream breaks, to a new one.
-struct Listener {
-    signals: Arc<Signals>,
-    stream: Option<Stream>,
-    /// What was received and not yet returned.
-    heard: VecDeque<SignalEvent>,
-    /// Whether listening did not work the last time.
-    failing: bool,
-    /// Whether there was no other server at the last poll.
-    alone: bool,
-    /// When it last polled for others.
-    looked: Option<Instant>,
-    /// When it last said that this server is there, and whether that it listens.
-    said: (Option<Instant>, bool),
-}
-
-fn is_over(since: Option<Instant>, time: Duration) -> bool {
-    since.is_none_or(|since| since.elapsed() >= time)
-}
-
-impl Listener {
-    async fn next(&mut self) -> SignalEvent {
-        loop {
-            if let Some(heard) = self.heard.pop_front() {
-                return heard;
-            }
-            let every = if self.alone { LOOK_AROUND_ALONE } else { LOOK_AROUND };
-            let outcome = if is_over(self.looked, every) {
-                self.look_around().await
-            } else if self.alone {
-                self.stream = None;
-                tokio::time::sleep(LOOK_AROUND_ALONE).await;
-                Ok(())
-            } else {
-                // Taken out while it is in use: one that fails or does not reply is gone.
-                match self.stream.take() {
-                    Some(stream) => self.hear(stream).await,
-                    None => self.begin().await,
-                }
-            };
-            match outcome {
-                Ok(()) if std::mem::take(&mut self.failing) => {
-                    tracing::info!("listening to other servers again")
-                }
-                Ok(()) => {}
-                Err(error) => {
-                    if !std::mem::replace(&mut self.failing, true) {
-                        let error = crate::store::chain(&error);
-                        tracing::warn!(
-                            error,
-                            "cannot listen to other servers; waiters look by themselves meanwhile"
-                        );
-                    }
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        }
-    }
-
-    /// Says that this server is there, and polls for others.
-    async fn look_around(&mut self) -> Result<()> {
-        let listens = self.stream.is_some();
-        let saying = is_over(self.said.0, SAY_HERE) || self.said.1 != listens;
-        let begin = Instant::now();
-        let looked = async {
-            if saying {
-                self.signals.say_here(Some(listens)).await?;
-            }
-            self.signals.other(false).await
-        };
-        self.alone = self.signals.connection.within(looked).await?.is_none();
-        self.signals.set_alone(self.alone.then_some(begin));
-        self.looked = Some(Instant::now());
-        if saying {
-            self.said = (self.looked, listens);
-        }
-        Ok(())
-    }
-
-    /// Opens a stream of the signals from now on, and only then reads the earlier ones.
-    async fn begin(&mut self) -> Result<()> {
-        let me = &self.signals.server;
-        let said =
-            doc! { "operationType": { "$in": ["insert", "replace"] }, "fullDocument.server": { "$ne": me } };
-        let others = doc! { "$match": { "$or": [said, { "operationType": "delete" }] } };
-        let opened = async {
-            let signals = self.signals.collection().await?;
-            let stream = signals
-                .watch()
-                .pipeline([others])
-                .read_concern(ReadConcern::majority())
-                .max_await_time(QUIET);
-            let stream = stream.await.map_err(fault)?;
-            let waiting = doc! { "server": { "$ne": me }, "patterns": { "$exists": true } };
-            let waiting: Vec<Stored> =
-                signals.find(waiting).await.map_err(fault)?.try_collect().await.map_err(fault)?;
-            Ok((stream, waiting))
-        };
-        let (stream, waiting) = self.signals.connection.within(opened).await?;
-        self.stream = Some(stream);
-        self.looked = None; // those who wait to be listened to learn of it
-        self.heard.push_back(SignalEvent::Subscribed);
-        self.heard.extend(waiting.iter().filter_map(|waiting| from_document(waiting)));
-        Ok(())
-    }
-
-    /// Waits for news on the stream, for a while.
-    async fn hear(&mut self, mut stream: Stream) -> Result<()> {
-        // The driver has no deadline for a reply, and a connection may be dead without a sign.
-        let patience = QUIET + self.signals.connection.deadline();
-        let late = |_| StoreError::unavailable("the stream of signals does not answer");
-        let news = tokio::time::timeout(patience, stream.next_if_any()).await.map_err(late)?;
-        // The driver has tried to go on where it was. A new stream and reading everything again always help, also
-        // where that place in the oplog is gone.
-        let event = news.map_err(StoreError::unavailable)?;
-        if event.is_some() || stream.is_alive() {
-            self.stream = Some(stream);
-        }
-        self.heard.extend(event.and_then(|event| self.read(event)));
-        Ok(())
-    }
-
-    fn read(&self, event: ChangeStreamEvent<Stored>) -> Option<SignalEvent> {
-        if event.operation_type != OperationType::Delete {
-            let document = event.full_document?;
-            return from_document(&document);
-        }
-        let key = event.document_key?;
-        let (server, kind) = key.get_str("_id").ok()?.split_once('/')?;
-        if kind != "waiting" || server == self.signals.server {
-            return None;
-        }
-        let signal = Signal::Waiting { patterns: Vec::new(), until: Timestamp::default() };
-        Some(SignalEvent::Received { server: server.into(), signal })
-    }
-}
-
-fn to_document(signal: &Signal, server: &str, now: Timestamp) -> Document {
-    let mut document = doc! { "server": server, "at": date(now) };
-    match signal {
-        Signal::Arrived(Arrivals { ready, unnamed, due }) => {
-            let ready = ready.iter().map(|(queue, jobs)| {
-                let jobs = i64::try_from(*jobs).unwrap_or(i64::MAX);
-                Bson::Document(doc! { "queue": queue.as_str(), "jobs": jobs })
-            });
-            document.extend(doc! { "ready": ready.collect::<Vec<Bson>>(), "unnamed": *unnamed });
-            document.extend(due.map(|due| ("due".to_owned(), date(due).into())));
-        }
-        Signal::Waiting { patterns, until } => {
-            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-            document.extend(doc! { "patterns": patterns, "until": date(*until) });
-        }
-        Signal::Settings => drop(document.insert("settings", true)),
-    }
-    document
-}
-
-/// What a document says. One that cannot be read was written by a server of another version: it says nothing.
-fn from_document(document: &Document) -> Option<SignalEvent> {
-    let row = Row(document);
-    let signal = if let Ok(patterns) = document.get_array("patterns") {
-        let patterns = patterns.iter().filter_map(|pattern| pattern.as_str()?.parse::<QueuePattern>().ok());
-        Signal::Waiting { patterns: patterns.collect(), until: row.time("until").ok()?? }
-    } else if document.contains_key("settings") {
-        Signal::Settings
-    } else {
-        let ready = document.get_array("ready").ok()?.iter().filter_map(|entry| {
-            let entry = Row(entry.as_document()?);
-            Some((entry.text("queue").ok()?, entry.number("jobs").ok()?))
-        });
-        let ready: HashMap<_, usize> = ready.collect();
-        let unnamed = document.get_bool("unnamed").unwrap_or(false);
-        Signal::Arrived(Arrivals { ready, unnamed, due: row.time("due").ok()? })
-    };
-    Some(SignalEvent::Received { server: document.get_str("server").ok()?.into(), signal })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_told_is_what_is_heard() {
-        let at = Timestamp::from_millis(1_000_000);
-        let mut arrivals = Arrivals::default();
-        arrivals.add(&"mail.out".parse().unwrap(), 3);
-        let few = Signal::Arrived(arrivals.clone());
-        arrivals.add_due(at);
-        let many = Signal::Arrived(Arrivals { unnamed: true, ..arrivals });
-        let patterns = vec!["mail.*".parse().unwrap(), "a".parse().unwrap(), "*".parse().unwrap()];
-        for signal in [few, many, Signal::Waiting { patterns, until: at }, Signal::Settings] {
-            let document = to_document(&signal, "s1", at);
-            let heard = SignalEvent::Received { server: "s1".into(), signal };
-            assert_eq!(from_document(&document), Some(heard));
-        }
-        assert_eq!(from_document(&doc! { "server": "s1", "something": "new" }), None);
     }
 }

@@ -32,6 +32,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::faults;
 use crate::job::{QueueName, State};
+use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
@@ -150,6 +151,29 @@ impl<'m> Tx<'m> {
         self.write_raw(RawDocumentBuf::try_from(command).map_err(StoreError::internal)?).await
     }
 
+    /// Runs a raw write command on jobs, past their validator where that is allowed.
+    pub async fn write_jobs(&mut self, mut command: Document) -> Result<u64, TxError> {
+        if self.mongo.connection.bypasses_validator() {
+            command.insert("bypassDocumentValidation", true);
+        }
+        self.write(command).await
+    }
+
+    /// Inserts jobs, likewise.
+    pub async fn insert_jobs(&mut self, documents: Vec<RawDocumentBuf>) -> Result<(), TxError> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let jobs = self.database.collection::<RawDocumentBuf>(JOBS);
+        let insert = jobs.insert_many(documents);
+        let insert = match self.mongo.connection.bypasses_validator() {
+            true => insert.bypass_document_validation(true),
+            false => insert,
+        };
+        insert.session(&mut self.session).await?;
+        Ok(())
+    }
+
     /// The same with a command that may have bytes of another program in it.
     pub async fn write_raw(&mut self, command: RawDocumentBuf) -> Result<u64, TxError> {
         let reply = self.database.run_raw_command(command).session(&mut self.session).await?;
@@ -165,6 +189,12 @@ impl<'m> Tx<'m> {
 
     /// Returns every document that a query finds.
     pub async fn read(&mut self, find: Find<'_, Stored>) -> Result<Vec<Stored>, TxError> {
+        let mut cursor = find.session(&mut self.session).await?;
+        Ok(cursor.stream(&mut self.session).try_collect().await?)
+    }
+
+    /// Returns the bytes of every document that a query finds.
+    pub async fn read_raw(&mut self, find: Find<'_, RawDocumentBuf>) -> Result<Vec<RawDocumentBuf>, TxError> {
         let mut cursor = find.session(&mut self.session).await?;
         Ok(cursor.stream(&mut self.session).try_collect().await?)
     }
@@ -311,6 +341,9 @@ impl<'m> Attempts<'m> {
 
     /// Whether an attempt that failed before its commit is worth another one.
     fn after(&self, error: TxError) -> Next {
+        if let TxError::Driver(error) = &error {
+            self.mongo.connection.note_bypass(error);
+        }
         match error {
             TxError::Conflict => Next::Retry(None),
             TxError::Store(error) => Next::Stop(Failed::NotStored(error)),

@@ -9,6 +9,7 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use serde::Serialize;
 
 use crate::job::group::Line;
+use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, Meta, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
@@ -16,6 +17,7 @@ use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::REQUESTS;
+use crate::store::mongo::answers;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, serialized, to_job};
@@ -186,6 +188,7 @@ fn held(record: &Document) -> Result<HeldKey> {
         digest: digest.as_slice().try_into().map_err(|_| row.fault("digest"))?,
         until: row.time("until")?.ok_or_else(|| row.fault("until"))?,
         run_at: row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?,
+        lasts: KeyUntil::from_word(record.get_str("lasts").ok()),
     })
 }
 
@@ -203,10 +206,13 @@ pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result
     let record = |(key, id): (&HeldKey, &String)| {
         let digest = Binary { subtype: BinarySubtype::Generic, bytes: key.digest.to_vec() };
         let until = date(key.until);
-        let record = doc! {
+        let mut record = doc! {
             "_id": id, "job": key.job.as_str(), "digest": digest, "until": until,
             "run_at": date(key.run_at), "check_at": until,
         };
+        if !key.lasts.is_usual() {
+            record.insert("lasts", key.lasts.as_str());
+        }
         Stored::from(record)
     };
     let records = keys.iter().zip(&ids).map(record).collect();
@@ -219,16 +225,8 @@ pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result
 fn collection_of(kind: MemoKind) -> &'static str {
     match kind {
         MemoKind::Receipts => RECEIPTS,
-        MemoKind::Requests => REQUESTS,
+        MemoKind::Requests | MemoKind::Answers => REQUESTS,
         MemoKind::Deliveries => LIMITS,
-    }
-}
-
-fn kind_of(memo: &Memo) -> MemoKind {
-    match memo {
-        Memo::Receipt { .. } => MemoKind::Receipts,
-        Memo::Request { .. } => MemoKind::Requests,
-        Memo::Deliveries { .. } => MemoKind::Deliveries,
     }
 }
 
@@ -240,11 +238,13 @@ async fn export_memos(
     after: Option<&Memo>,
     limit: usize,
 ) -> Result<Vec<Memo>> {
-    let mut filter = doc! { "_id": { "$gt": after.map(Memo::id).unwrap_or_default() } };
+    let after = after.map(Memo::id).unwrap_or_default();
+    let mut filter = doc! { "_id": { "$gt": &after } };
     match kind {
         MemoKind::Receipts => {}
         // Those of reserves: others have an answer, and no claim.
         MemoKind::Requests => drop(filter.insert("claim", doc! { "$exists": true })),
+        MemoKind::Answers => return answers::export(mongo, &after, limit).await,
         MemoKind::Deliveries => drop(filter.insert("recent", doc! { "$exists": true })),
     }
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -277,6 +277,7 @@ fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
                 until: until()?,
             })
         }
+        MemoKind::Answers => Err(row.fault("answer")), // see `answers::export`
         MemoKind::Deliveries => {
             let recent = row.part("recent")?.ok_or_else(|| row.fault("recent"))?;
             Ok(Memo::Deliveries { queue: row.text("_id")?, recent })
@@ -284,9 +285,17 @@ fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
     }
 }
 
-fn memo_document(memo: &Memo) -> Result<Stored> {
-    Ok(match memo {
+/// The documents of what is remembered, the one that names it last.
+fn memo_documents(memo: &Memo) -> Result<Vec<Stored>> {
+    let document = match memo {
         Memo::Receipt { receipt, until } => receipts::document(receipt, *until)?,
+        Memo::Answer { call, answer } => {
+            let named = |(id, mut document): (String, Document)| {
+                document.insert("_id", id);
+                document.into()
+            };
+            return Ok(answers::documents(call, answer).into_iter().map(named).rev().collect());
+        }
         Memo::Request { id, digest, claim, won, until } => {
             let digest = Binary { subtype: BinarySubtype::Generic, bytes: digest.to_vec() };
             let until = date(*until);
@@ -305,23 +314,34 @@ fn memo_document(memo: &Memo) -> Result<Stored> {
         Memo::Deliveries { queue, recent } => {
             doc! { "_id": queue.as_str(), "recent": serialized(recent)? }.into()
         }
-    })
+    };
+    Ok(vec![document])
 }
 
 /// Remembers these, each kind for itself, unless they are there.
 async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Imported>>> {
     let mut imported = vec![Ok(Imported::New); memos.len()];
     for kind in MemoKind::ALL {
-        let (places, of_kind): (Vec<usize>, Vec<&Memo>) =
-            memos.iter().enumerate().filter(|(_, memo)| kind_of(memo) == kind).unzip();
-        let documents = of_kind.iter().map(|memo| memo_document(memo)).collect::<Result<_>>()?;
-        let ids: Vec<String> = of_kind.iter().map(|memo| memo.id()).collect();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let (mut places, mut documents) = (Vec::new(), Vec::new());
+        for (place, memo) in memos.iter().enumerate().filter(|(_, memo)| memo.kind() == kind) {
+            let of_memo = memo_documents(memo)?;
+            places.extend(of_memo.iter().map(|_| place));
+            documents.extend(of_memo);
+        }
+        let own: Vec<Document> = documents.iter().map(|document| (**document).clone()).collect();
+        let ids: Vec<&str> = own.iter().map(|document| document.get_str("_id").unwrap_or_default()).collect();
         let collection = mongo.collection(collection_of(kind)).await?;
-        let answers =
-            insert_or_compare(&collection, documents, &ids, |n, there| Ok(memo(kind, there)? == *of_kind[n]))
-                .await?;
-        places.into_iter().zip(answers).for_each(|(place, answer)| imported[place] = answer);
+        let is_same = |n: usize, there: &Document| match kind {
+            MemoKind::Answers => Ok(own[n].iter().all(|(field, value)| there.get(field) == Some(value))),
+            _ => Ok(memo(kind, there)? == memos[places[n]]),
+        };
+        let told = insert_or_compare(&collection, documents, &ids, is_same).await?;
+        // The last document says whether it was there, and each that it was another.
+        for (place, told) in places.iter().zip(told) {
+            if !matches!(imported[*place], Ok(Imported::Different) | Err(_)) {
+                imported[*place] = told;
+            }
+        }
     }
     Ok(imported)
 }

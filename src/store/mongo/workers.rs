@@ -17,6 +17,7 @@ use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
+use crate::job::backoff::YEAR_MS;
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::mongo::JOBS;
@@ -81,7 +82,16 @@ async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Resul
     let most = LEASE_MAX_MS.cast_signed();
     let is_lease = doc! { "$and": [{ "$gte": ["$lease_ms", 0] }, { "$lte": ["$lease_ms", most] }] };
     let lease = doc! { "$cond": [is_lease, "$lease_ms", 0] };
-    let until = doc! { "$max": ["$reserved_until", { "$add": ["$$NOW", lease] }] };
+    // No longer than the delivery may last; `$min` passes over what is absent.
+    let most = YEAR_MS.cast_signed();
+    let ends = doc! { "$and": [
+        { "$gte": ["$max_run_ms", 0] },
+        { "$lte": ["$max_run_ms", most] },
+        { "$eq": [{ "$type": "$started_at" }, "date"] },
+    ] };
+    let end = doc! { "$cond": [ends, { "$add": ["$started_at", "$max_run_ms"] }, Bson::Null] };
+    let until = doc! { "$min": [{ "$add": ["$$NOW", lease] }, end] };
+    let until = doc! { "$max": ["$reserved_until", until] };
     let set = doc! { "reserved_until": until, "rev": rand::random::<i64>() };
     let update = vec![doc! { "$set": set }];
     let statement = doc! { "q": filter.clone(), "u": update, "multi": true, "hint": INDEX };
@@ -190,12 +200,12 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
 async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<TimedOut> {
     let Suspects { suspects, beats, ahead_ms } = suspects(mongo, heard_ms).await?;
     if suspects.is_empty() {
-        return Ok(TimedOut { changes: Vec::new(), next_in_ms: ahead_ms });
+        return Ok(TimedOut { next_in_ms: ahead_ms, ..TimedOut::default() });
     }
     let found = suspects.len();
     let names: Vec<&str> = suspects.iter().map(|worker| worker.name.as_str()).collect();
     let of_them = doc! { "worker": { "$in": &names }, "state": "reserved" };
-    let fields = doc! { "worker": 1, "claim": 1, "rev": 1, "started_at": 1 };
+    let fields = doc! { "worker": 1, "claim": 1, "rev": 1, "started_at": 1, "extended_at": 1 };
     let documents = held(mongo, of_them, fields, limit).await?;
     let complete = documents.len() < limit;
     let holdings = readable(&documents, |document| {
@@ -206,6 +216,7 @@ async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result
             claim: claim(document)?,
             rev: row.number("rev")?,
             started_at: row.time("started_at")?.unwrap_or_default(),
+            extended_at: row.time("extended_at")?,
         })
     });
     // The second check: a worker whose heartbeat came before its jobs were read has not timed out.
@@ -215,13 +226,29 @@ async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result
     let cursor = workers.find(still).projection(doc! { "_id": 1 }).await.map_err(fault)?;
     let still: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let still: HashSet<&str> = still.iter().filter_map(|document| document.get_str("_id").ok()).collect();
-    let suspects: Vec<Suspect> =
+    let mut suspects: Vec<Suspect> =
         suspects.into_iter().filter(|worker| still.contains(worker.name.as_str())).collect();
+    let last = holdings.last().filter(|_| !complete).map(|holding| &holding.worker);
+    if let Some(cut) = last.and_then(|last| suspects.iter_mut().find(|worker| worker.name == *last)) {
+        cut.extended_at = extended_at(mongo, &cut.name).await?;
+    }
     let now = mongo.now()?;
     let decision = TimeoutDecision::of(&suspects, holdings, complete, now);
     note(mongo, &decision, &beats, now).await?;
     let next_in_ms = decision.next_in_ms(now, found, ahead_ms);
-    Ok(TimedOut { changes: decision.changes, next_in_ms })
+    Ok(TimedOut { changes: decision.changes, workers: decision.workers, next_in_ms })
+}
+
+/// When this worker last extended something that it holds, if it has.
+async fn extended_at(mongo: &Mongo, worker: &WorkerName) -> Result<Option<Timestamp>> {
+    let extended =
+        doc! { "worker": worker.as_str(), "state": "reserved", "extended_at": { "$type": "date" } };
+    let latest = doc! { "_id": Bson::Null, "at": { "$max": "$extended_at" } };
+    let jobs = mongo.collection(JOBS).await?;
+    let pipeline = vec![doc! { "$match": extended }, doc! { "$group": latest }];
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name(INDEX.to_owned()));
+    let found: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    found.first().map_or(Ok(None), |row| Row(row).time("at"))
 }
 
 /// The workers that have timed out by the store's clock.
@@ -250,7 +277,8 @@ async fn suspects(mongo: &Mongo, heard_ms: u64) -> Result<Suspects> {
     let mut suspects = Suspects { suspects: Vec::new(), beats: HashMap::new(), ahead_ms: None };
     let read = |document: &Document| {
         let row = Row(document);
-        let suspect = Suspect { name: row.text("_id")?, timeout_ms: row.number("timeout_ms")? };
+        let suspect =
+            Suspect { name: row.text("_id")?, timeout_ms: row.number("timeout_ms")?, extended_at: None };
         Ok((row.number::<i64>("in_ms")?, row.number("beat")?, suspect))
     };
     for (in_ms, beat, suspect) in readable(&documents, read) {

@@ -9,6 +9,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::apply;
+use crate::store::sqlite::jobs::children;
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::schedules;
 use crate::store::sqlite::tx::Tx;
@@ -40,6 +41,33 @@ impl Answers for SqliteStore {
             })
         };
         self.writer.run(push).await
+    }
+
+    async fn push_all(
+        &self,
+        jobs: Vec<NewJob>,
+        rules: &Rules,
+        keyed: Option<Keyed<Vec<Pushed>>>,
+    ) -> Result<Once<Vec<Pushed>>, Denied> {
+        let rules = rules.clone();
+        let push = move |tx: &Tx<'_>, now| {
+            if let Some(keyed) = &keyed
+                && let Some(before) = find(tx, &keyed.call, now)?
+            {
+                return Ok(Ok(Once::Before(before)));
+            }
+            if let Err(refused) = children::check(tx, &jobs, None, &rules, now)? {
+                return Ok(Err(Denied::PushRefused(refused)));
+            }
+            let new: Vec<New> = jobs.iter().cloned().map(New::from).collect();
+            let pushed: Result<Vec<Pushed>> = push::push(tx, &new, &rules, now)?.into_iter().collect();
+            let pushed = pushed.map_err(|error| Fault::stored("job that was pushed", error))?;
+            Ok(Ok(match &keyed {
+                Some(keyed) => answered(tx, keyed, pushed)?,
+                None => Once::Now(pushed, None),
+            }))
+        };
+        self.writer.run(push).await?
     }
 
     async fn change_batch_once(
@@ -100,13 +128,19 @@ fn once<T>(
 fn answered<T>(db: &Connection, keyed: &Keyed<T>, done: T) -> Result<Once<T>, Fault> {
     let answer = keyed.answered(&done);
     if let Some(answer) = &answer {
-        db.prepare_cached(
-            "INSERT OR REPLACE INTO requests (id, digest, claim, pending_until, won, until) \
-             VALUES (?1, ?2, '', 0, ?3, ?4)",
-        )?
-        .execute(params![keyed.call.id, keyed.call.digest, answer, keyed.call.until.millis()])?;
+        keep(db, &keyed.call, answer)?;
     }
     Ok(Once::Now(done, answer))
+}
+
+/// Remembers the answer of a call.
+pub fn keep(db: &Connection, call: &KeyedCall, answer: &str) -> Result<(), Fault> {
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO requests (id, digest, claim, pending_until, won, until) \
+         VALUES (?1, ?2, '', 0, ?3, ?4)",
+    )?
+    .execute(params![call.id, call.digest, answer, call.until.millis()])?;
+    Ok(())
 }
 
 fn find(db: &Connection, call: &KeyedCall, now: Timestamp) -> Result<Option<Recalled>, Fault> {

@@ -71,6 +71,11 @@ impl Batches for SqliteStore {
         self.read(move |db, _| unfinished(db, &id, after.as_ref(), limit)).await
     }
 
+    async fn batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
+        let after = after.cloned();
+        self.read(move |db, _| list(db, after.as_ref(), limit)).await
+    }
+
     async fn export_batches(&self, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>> {
         let after = after.cloned();
         self.read(move |db, _| export(db, after.as_ref(), limit)).await
@@ -152,7 +157,7 @@ fn change(
         Ok(fates) => fates,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
-    if is_new && let Some(first) = children::only_duplicates(&fates) {
+    if is_new && let Some(first) = children::only_duplicates(jobs, &fates) {
         return Ok(Err(BatchDenied::OnlyDuplicates(first)));
     }
     let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;
@@ -230,6 +235,19 @@ fn get(db: &Connection, id: &BatchId) -> Result<Option<Batch>, Fault> {
     let mut by_id = db.prepare_cached(concat!("SELECT ", columns!(), " FROM batches WHERE id = ?1"))?;
     let mut rows = by_id.query([id.as_str()])?;
     rows.next()?.map(read).transpose()
+}
+
+fn list(db: &Connection, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>, Fault> {
+    let mut all =
+        db.prepare_cached(concat!("SELECT ", columns!(), " FROM batches WHERE id > ?1 ORDER BY id"))?;
+    let mut rows = all.query([after.map_or("", BatchId::as_str)])?;
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
+        && let Some(found) = rows.next()?
+    {
+        readable(read(found))?.into_iter().for_each(|batch| page.push(batch));
+    }
+    Ok(page.into_items())
 }
 
 fn export(db: &Connection, after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>, Fault> {

@@ -1,24 +1,64 @@
-//! The clock of an embedded store: the machine's.
+//! The clock of an embedded store: the machine's, kept from running backwards.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
+use rusqlite::Connection;
+
 use crate::job::Timestamp;
+use crate::store::sqlite::fault::Fault;
 
 /// A step back of the machine's clock that is worth a warning, in milliseconds. Time services slew smaller ones.
 const STEP_MS: i64 = 500;
+/// Where the store's clock is ahead of the machine's, it loses a millisecond in so many.
+const FALLS_BACK_IN: i64 = 8;
+/// How old the time may be at most that is kept in the file, in milliseconds, while something is written.
+const KEPT_EVERY_MS: i64 = 1000;
 
-/// Returns the time, and warns in the log when the machine's clock is set back.
+/// The store's clock: the machine's, but it never runs backwards, also not from one process to the next.
 ///
-/// A clock that is set back loses and duplicates nothing: jobs wait for their `run_at` and reservations for
-/// their deadline as much longer as the clock jumped, and who holds a job is decided by its claim, not by time.
+/// Where the machine's clock is set back, this one goes on from where it was, at seven eighths of its speed until the two agree: what is
+/// due is delivered, leases and delays run. Time that it has lived through is kept in the table `clock`.
 pub struct Clock {
     started: Instant,
-    /// The machine's clock less the time since `started`, at the last reading: constant unless the clock is set.
-    ahead_ms: Mutex<i64>,
+    state: Mutex<State>,
+    /// The last time that is known to be kept in the file; `None` until the file has been read.
+    kept_ms: Mutex<Option<i64>>,
     /// What a test adds to the machine's clock.
     #[cfg(test)]
     pub shift_ms: std::sync::atomic::AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The machine's clock less the time since the start, at the last reading: constant unless the clock is set.
+    wall_at_start_ms: i64,
+    /// When that was, since the start.
+    read_ms: i64,
+    /// By how much the store's clock is ahead of the machine's, in parts of a millisecond.
+    lead: i64,
+    /// The latest time that was returned.
+    latest_ms: i64,
+}
+
+impl State {
+    /// Returns the time, and by how much the machine's clock was set back since the last reading; not more than 0 if it was not.
+    fn read(&mut self, wall_ms: i64, passed_ms: i64) -> (i64, i64) {
+        let wall_at_start_ms = wall_ms.saturating_sub(passed_ms);
+        let back_ms = self.wall_at_start_ms.saturating_sub(wall_at_start_ms);
+        let since = passed_ms.saturating_sub(self.read_ms);
+        let lead = self.lead.saturating_sub(since).max(0);
+        self.lead = lead.saturating_add(back_ms.saturating_mul(FALLS_BACK_IN)).max(0);
+        (self.wall_at_start_ms, self.read_ms) = (wall_at_start_ms, passed_ms);
+        self.latest_ms = wall_ms.saturating_add(self.lead / FALLS_BACK_IN).max(self.latest_ms);
+        (self.latest_ms, back_ms)
+    }
+
+    /// Goes on from this time, if it lies ahead.
+    fn go_on_from(&mut self, time_ms: i64, wall_ms: i64) {
+        let ahead_ms = time_ms.saturating_sub(wall_ms);
+        self.lead = self.lead.max(ahead_ms.saturating_mul(FALLS_BACK_IN));
+    }
 }
 
 impl Clock {
@@ -26,7 +66,8 @@ impl Clock {
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
-            ahead_ms: Mutex::new(wall_ms()),
+            state: Mutex::new(State { wall_at_start_ms: wall_ms(), ..State::default() }),
+            kept_ms: Mutex::default(),
             #[cfg(test)]
             shift_ms: Default::default(),
         }
@@ -42,28 +83,84 @@ impl Clock {
         wall_ms() + self.shift_ms.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Returns the time by the machine's clock.
+    /// Returns the time.
     pub fn now(&self) -> Timestamp {
-        let now_ms = self.wall_ms();
-        let passed_ms = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(0);
-        let back_ms = self.set_back_ms(now_ms, passed_ms);
+        Timestamp::from_millis(self.read())
+    }
+
+    /// Whoever notices first that the machine's clock was set back says so.
+    fn read(&self) -> i64 {
+        let (now_ms, back_ms) = {
+            let mut state = locked(&self.state);
+            // Read in turn: a later reading would else be met by an earlier one.
+            let (wall_ms, passed) = (self.wall_ms(), self.started.elapsed());
+            state.read(wall_ms, i64::try_from(passed.as_millis()).unwrap_or(0))
+        };
         if back_ms >= STEP_MS {
             tracing::warn!(
                 back_ms,
-                "the machine's clock was set back; due times and deadlines are that much later"
+                "the machine's clock was set back; the store's goes on from where it was, a little slower until they agree"
             );
         }
-        Timestamp::from_millis(now_ms)
+        now_ms
     }
 
-    /// Returns how far the clock was set back since the last reading; negative if it was set forward.
-    fn set_back_ms(&self, now_ms: i64, passed_ms: i64) -> i64 {
-        let mut ahead_ms = self.ahead_ms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let seen = now_ms.saturating_sub(passed_ms);
-        let back_ms = ahead_ms.saturating_sub(seen);
-        *ahead_ms = seen;
-        back_ms
+    /// Returns by how many milliseconds it is ahead of the machine's.
+    pub fn ahead_ms(&self) -> u64 {
+        self.read();
+        let state = locked(&self.state);
+        (state.lead / FALLS_BACK_IN).unsigned_abs()
     }
+
+    /// Goes on from what the file says, once it has the table.
+    pub fn load(&self, db: &Connection) -> Result<(), Fault> {
+        let latest: i64 = db.query_row("SELECT coalesce(max(latest), 0) FROM clock", [], |row| row.get(0))?;
+        let latest_ms = Timestamp::from_millis(latest).millis();
+        let now_ms = self.read();
+        if latest_ms.saturating_sub(now_ms) >= STEP_MS {
+            let ahead_ms = latest_ms.saturating_sub(now_ms);
+            tracing::warn!(
+                ahead_ms,
+                "the machine's clock is behind the time that the store has lived through; the store's goes on from there"
+            );
+        }
+        let wall_ms = self.wall_ms();
+        locked(&self.state).go_on_from(latest_ms, wall_ms);
+        *locked(&self.kept_ms) = Some(latest_ms);
+        Ok(())
+    }
+
+    /// Writes the time into the file, if what is there is older than `age_ms`. Returns what to note once that is committed.
+    fn write(&self, db: &Connection, age_ms: i64) -> rusqlite::Result<Option<i64>> {
+        let Some(kept_ms) = *locked(&self.kept_ms) else { return Ok(None) };
+        let now_ms = locked(&self.state).latest_ms;
+        if now_ms.saturating_sub(kept_ms) < age_ms {
+            return Ok(None);
+        }
+        db.prepare_cached("UPDATE clock SET latest = max(latest, ?1)")?.execute([now_ms])?;
+        Ok(Some(now_ms))
+    }
+
+    /// The same within a transaction that has written something else, now and then.
+    pub fn keep(&self, db: &Connection) -> rusqlite::Result<Option<i64>> {
+        self.write(db, KEPT_EVERY_MS)
+    }
+
+    /// The same in a transaction of its own, before the file is closed.
+    pub fn keep_last(&self, db: &Connection) -> rusqlite::Result<()> {
+        self.write(db, 1).map(drop)
+    }
+
+    /// This is kept now.
+    pub fn kept(&self, time_ms: Option<i64>) {
+        if let Some(time_ms) = time_ms {
+            *locked(&self.kept_ms) = Some(time_ms);
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[expect(clippy::disallowed_methods, reason = "here the machine's clock is the store's")]
@@ -77,13 +174,50 @@ fn wall_ms() -> i64 {
 mod tests {
     use super::*;
 
+    fn at(wall_ms: i64) -> State {
+        State { wall_at_start_ms: wall_ms, ..State::default() }
+    }
+
     #[test]
     fn a_step_back_is_reported_once_and_a_step_forward_never() {
-        let clock = Clock::new();
-        clock.set_back_ms(1_000_000, 0);
-        assert_eq!(clock.set_back_ms(1_005_000, 5000), 0);
-        assert_eq!(clock.set_back_ms(946_000, 6000), 60_000);
-        assert_eq!(clock.set_back_ms(947_000, 7000), 0);
-        assert!(clock.set_back_ms(2_000_000, 8000) < 0);
+        let mut state = at(1_000_000);
+        assert_eq!(state.read(1_005_000, 5000), (1_005_000, 0));
+        assert_eq!(state.read(946_000, 6000).1, 60_000);
+        assert_eq!(state.read(947_000, 7000).1, 0);
+        assert!(state.read(2_000_000, 8000).1 < 0);
+    }
+
+    #[test]
+    fn time_goes_on_and_falls_back_slowly() {
+        let mut state = at(1_000_000);
+        assert_eq!(state.read(920_000, 0), (1_000_000, 80_000), "where it was");
+        assert_eq!(state.read(928_000, 8000).0, 1_007_000, "seven eighths");
+        assert_eq!(state.read(928_000 + 632_000, 640_000).0, 1_560_000, "they agree");
+        assert_eq!(state.read(1_660_000, 740_000), (1_660_000, 0));
+        // Set ahead for a while, and right again.
+        assert_eq!(state.read(9_660_000, 740_000).0, 9_660_000);
+        assert_eq!(state.read(1_660_001, 740_001).0, 9_660_001);
+        assert_eq!(state.read(9_660_009, 740_009).0, 9_660_009, "ahead again");
+    }
+
+    #[test]
+    fn no_reading_is_earlier_than_one_before() {
+        let (mut state, mut last) = (at(1_000_000), 0);
+        for n in 0..5000_i64 {
+            let wall_ms = 1_000_000 + n + if n % 700 > 350 { -90_000 } else { n % 3 };
+            let (now_ms, _) = state.read(wall_ms, n);
+            assert!(now_ms >= last, "{n}");
+            last = now_ms;
+        }
+    }
+
+    #[test]
+    fn a_process_goes_on_where_the_one_before_was() {
+        let mut state = at(1_000_000);
+        state.go_on_from(5_000_000, 1_000_000);
+        assert_eq!(state.read(1_000_000, 0).0, 5_000_000);
+        assert_eq!(state.read(1_008_000, 8000).0, 5_007_000);
+        state.go_on_from(7, 1_008_000);
+        assert_eq!(state.read(1_008_000, 8000).0, 5_007_000, "never back");
     }
 }

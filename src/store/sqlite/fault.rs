@@ -74,7 +74,7 @@ pub struct Health(AtomicBool);
 impl Health {
     /// Notes an error if it is the disk's.
     pub fn note(&self, error: &StoreError) {
-        if matches!(error, StoreError::Full(_) | StoreError::Unavailable(_)) {
+        if error.is_away() || matches!(error, StoreError::Full(_)) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
@@ -96,9 +96,9 @@ pub fn from_sql(error: &rusqlite::Error) -> StoreError {
         }
         Some(code) => match code.code {
             // A disk that cannot be read is reported as a damaged file.
-            ErrorCode::DatabaseCorrupt => {
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
                 tracing::error!(%error, "the database cannot be read: its disk fails, or it is damaged");
-                StoreError::unavailable(error)
+                StoreError::Damaged(Cause(error.to_string().into()))
             }
             // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too.
             ErrorCode::DatabaseBusy

@@ -29,6 +29,16 @@ impl Figures for SqliteStore {
         self.read(move |db, now| counts(db, &queue, now)).await
     }
 
+    async fn count_now(&self, queue: &QueueName) -> Result<Counts> {
+        let queue = queue.clone();
+        self.read(move |db, now| count_now(db, &queue, now)).await
+    }
+
+    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        let queue = queue.clone();
+        self.read(move |db, now| next_due(db, &queue, now)).await
+    }
+
     async fn how_many(&self, of: Named, _: u64) -> Result<u64> {
         self.read(move |db, _| how_many(db, of)).await
     }
@@ -86,6 +96,42 @@ fn counts(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<QueueCou
     let counts = split(row, |_| scheduled);
     let oldest_ready = oldest_if_any(db, queue, &counts, now)?;
     Ok(QueueCounts { counts, oldest_ready, split_is_approximate: false })
+}
+
+pub const COUNT_NOW: &str = "SELECT state, 0, count(*) FROM jobs INDEXED BY jobs_browse WHERE queue = ?1 GROUP BY state \
+         UNION ALL SELECT 'ready', 1, count(*) FROM jobs INDEXED BY jobs_head \
+         WHERE queue = ?1 AND state = 'ready' AND run_at > ?2";
+
+/// Counts the jobs of a queue, in two indexes alone.
+fn count_now(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Counts, Fault> {
+    let mut by_state = db.prepare_cached(COUNT_NOW)?;
+    let mut rows = by_state.query(params![queue.as_str(), now.millis()])?;
+    let mut counts = Counts::default();
+    while let Some(found) = rows.next()? {
+        let Some(state) = readable(row::state(found, 0))? else { continue };
+        let (is_scheduled, count) = (found.get(1)?, found.get::<_, i64>(2)?.unsigned_abs());
+        *counts.of(state, is_scheduled) += count;
+    }
+    counts.ready = counts.ready.saturating_sub(counts.scheduled);
+    Ok(counts)
+}
+
+pub const NEXT_DUE: &str = "SELECT run_at FROM jobs INDEXED BY jobs_head \
+         WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at > ?3 ORDER BY run_at LIMIT 1";
+
+/// Returns when the next job of a queue comes due: the first of each priority that lies ahead.
+fn next_due(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
+    let (mut ahead, mut first) = (db.prepare_cached(NEXT_DUE)?, db.prepare_cached(OLDEST_READY)?);
+    let (mut above, mut next) = (i64::MAX, None);
+    for _ in 0..PRIORITIES_LOOKED_AT {
+        let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
+        let Some(priority) = found else { break };
+        above = priority;
+        let due = params![queue.as_str(), priority, now.millis()];
+        let due = ahead.query_row(due, |row| row.get::<_, i64>(0)).optional()?;
+        next = [next, due].into_iter().flatten().min();
+    }
+    Ok(next.map(Timestamp::from_millis))
 }
 
 fn how_many(db: &Connection, of: Named) -> Result<u64, Fault> {

@@ -117,8 +117,10 @@ impl SqliteStore {
 impl Store for SqliteStore {
     async fn migrate(&self) -> Result<Vec<String>> {
         let is_buried = self.is_buried.load(Ordering::Relaxed);
+        let clock = Arc::clone(&self.clock);
         let migrate = move |db: &Tx<'_>, _| {
             let made = open::migrate(db)?;
+            clock.load(db)?;
             if !is_buried {
                 requests::bury(db)?; // the file is this process's alone, which runs nothing yet
             }
@@ -151,6 +153,10 @@ impl Store for SqliteStore {
 
     fn now(&self) -> Result<Timestamp> {
         Ok(self.clock.now())
+    }
+
+    fn ahead_ms(&self) -> u64 {
+        self.clock.ahead_ms()
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

@@ -76,6 +76,9 @@ pub fn file(path: &Path) -> Result<Opened, OpenError> {
     let path = resolved(path);
     let unusable =
         |cause: &dyn std::fmt::Display| OpenError::Unusable { path: path.clone(), cause: cause.to_string() };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        return Err(unusable(&format!("there is no folder {}: create it first", folder.display())));
+    }
     let lock = lock(&path)?;
     create(&path).map_err(|error| unusable(&error))?;
     let flags =

@@ -13,8 +13,11 @@ use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Holder, Removal, Result, SemaphoreView, Semaphores, Unblocked};
+use crate::store::{
+    Holder, NEEDED_MAX, NEEDED_NAMED, Needed, Removal, Result, SemaphoreView, Semaphores, Unblocked,
+};
 
 /// The most queues whose jobs are unblocked for a semaphore at once.
 const QUEUES_MAX: usize = 64;
@@ -52,7 +55,7 @@ impl Semaphores for SqliteStore {
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
         let name = name.clone();
-        self.writer.run(move |db, _| remove(db, &name)).await
+        self.writer.run(move |tx, _| remove(tx, &name)).await
     }
 
     async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
@@ -168,13 +171,43 @@ fn save(db: &Connection, name: &SemaphoreName, capacity: u64) -> Result<(), Faul
     Ok(())
 }
 
-fn remove(db: &Connection, name: &SemaphoreName) -> Result<Removal, Fault> {
-    let mut needed = db.prepare_cached("SELECT 1 FROM needs WHERE semaphore = ?1 LIMIT 1")?;
-    if needed.exists([name.as_str()])? {
-        return Ok(if capacity(db, name)?.is_some() { Removal::InUse } else { Removal::Unknown });
+fn remove(tx: &Tx<'_>, name: &SemaphoreName) -> Result<Removal, Fault> {
+    if capacity(tx, name)?.is_none() {
+        return Ok(Removal::Unknown);
     }
-    let removed = db.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
-    Ok(if removed == 1 { Removal::Done } else { Removal::Unknown })
+    tx.flush()?; // which queues have dead jobs is read from the counters
+    let needed = needed(tx, name)?;
+    if needed.jobs > 0 {
+        return Ok(Removal::InUse(needed));
+    }
+    tx.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
+    Ok(Removal::Done)
+}
+
+pub const NEEDED: &str = "SELECT job, queue, state FROM needs WHERE semaphore = ?1 LIMIT ?2";
+
+/// The dead are in no line of a semaphore. Names need no escapes in JSON.
+pub const NEEDED_BY_DEAD: &str = "SELECT j.id, j.queue, j.state FROM counters c CROSS JOIN jobs j INDEXED BY jobs_browse \
+     WHERE c.dead > 0 AND j.queue = c.queue AND j.state = 'dead' AND instr(j.semaphores, ?1) > 0 LIMIT ?2";
+
+/// Returns the jobs that need the semaphore.
+fn needed(db: &Connection, name: &SemaphoreName) -> Result<Needed, Fault> {
+    let mut needed = Needed::default();
+    let mut left = NEEDED_MAX;
+    for (sql, what) in [(NEEDED, name.to_string()), (NEEDED_BY_DEAD, format!("\"{name}\""))] {
+        let mut statement = db.prepare_cached(sql)?;
+        let mut rows = statement.query(params![what, row::signed(left)])?;
+        while let Some(found) = rows.next()? {
+            (needed.jobs, left) = (needed.jobs + 1, left.saturating_sub(1));
+            if needed.some.len() < NEEDED_NAMED {
+                let who = || {
+                    Ok((row::parsed(found, 0, "id")?, row::parsed(found, 1, "queue")?, row::state(found, 2)?))
+                };
+                needed.some.extend(readable(who())?);
+            }
+        }
+    }
+    Ok(needed)
 }
 
 pub const WAITED_FOR: &str =
@@ -216,7 +249,7 @@ fn unblock_waiters(
         for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
             let calls = admission.calls(name, queue);
             for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
-                unblocked.extend(unblock(tx, &id, name, &admission, now)?);
+                unblocked.extend(unblock(tx, &id, name, &admission, (rules, now))?);
             }
         }
     }
@@ -243,10 +276,10 @@ fn unblock(
     id: &JobId,
     name: &SemaphoreName,
     admission: &Admission<'_>,
-    now: Timestamp,
+    (rules, now): (&Rules, Timestamp),
 ) -> Result<Option<Unblocked>, Fault> {
     let Some(found) = readable(row::meta_of(tx, id))? else {
-        row::bury_by_id(tx, id)?; // it would be the first in its queue for ever
+        unreadable::bury_by_id(tx, id, false, rules, now)?; // it would be the first in its queue for ever
         return Ok(None);
     };
     let Some(found) = found else { return Ok(None) };
@@ -256,7 +289,7 @@ fn unblock(
     }
     let mut ready = meta.clone();
     delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
-    row::update(tx, &found, &ready, None, None, now)?;
+    row::update(tx, &found, &ready, row::Contents::default(), now)?;
     needs::note_unblocked(tx, &ready, now)?;
     Ok(Some(Unblocked { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))
 }

@@ -4,14 +4,17 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use crate::job::receipt::{self, Receipt, WentTo};
+use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, Timestamp};
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::answers;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::apply;
+use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::transfer::same;
-use crate::store::{HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Transfer};
+use crate::store::{HeldKey, Imported, KeyedCall, Memo, MemoKind, PageBuilder, Result, Transfer};
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -86,12 +89,7 @@ pub fn import(tx: &Tx<'_>, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>
             Some(there) if same(&there, job) => Imported::Same,
             Some(_) => Imported::Different,
             None => {
-                // The first statement writes what never changes, the second one the rest: so there is one
-                // list of what a push writes, and one of what a change does.
-                row::insert(tx, job, now)?;
-                if let Some(found) = row::meta_of(tx, &job.meta.id)? {
-                    row::update(tx, &found, &job.meta, None, job.result.as_ref(), now)?;
-                }
+                row::insert_whole(tx, job, now)?;
                 Imported::New
             }
         });
@@ -103,7 +101,7 @@ pub fn import(tx: &Tx<'_>, jobs: &[Job], now: Timestamp) -> Result<Vec<Imported>
 pub fn export_keys(db: &Connection, after: Option<&HeldKey>, limit: usize) -> Result<Vec<HeldKey>, Fault> {
     let (queue, key) = after.map_or(("", ""), |after| (after.queue.as_str(), after.key.as_str()));
     let mut all = db.prepare_cached(
-        "SELECT queue, key, job, digest, until, run_at FROM keys WHERE (queue, key) > (?1, ?2) \
+        "SELECT queue, key, job, digest, until, run_at, lasts FROM keys WHERE (queue, key) > (?1, ?2) \
          ORDER BY queue, key LIMIT ?3",
     )?;
     let mut rows = all.query(params![queue, key, row::signed(limit)])?;
@@ -122,13 +120,14 @@ fn held(found: &rusqlite::Row<'_>) -> Result<HeldKey, Fault> {
         digest: found.get(3)?,
         until: Timestamp::from_millis(found.get(4)?),
         run_at: Timestamp::from_millis(found.get(5)?),
+        lasts: KeyUntil::from_word(row::text(found, 6)?),
     })
 }
 
 /// Returns what is remembered of the keys of these queues and names.
 pub fn keys_like(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey>>, Fault> {
     let mut by_key = db.prepare_cached(
-        "SELECT queue, key, job, digest, until, run_at FROM keys WHERE queue = ?1 AND key = ?2",
+        "SELECT queue, key, job, digest, until, run_at, lasts FROM keys WHERE queue = ?1 AND key = ?2",
     )?;
     let mut there = Vec::with_capacity(keys.len());
     for key in keys {
@@ -141,8 +140,8 @@ pub fn keys_like(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Option<HeldKey
 /// Remembers the keys, unless they are there.
 pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, Fault> {
     let mut insert = db.prepare_cached(
-        "INSERT INTO keys (queue, key, job, digest, until, run_at, look_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)",
+        "INSERT INTO keys (queue, key, job, digest, until, run_at, look_at, lasts) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5, ?7)",
     )?;
     let mut imported = Vec::with_capacity(keys.len());
     for (key, there) in keys.iter().zip(keys_like(db, keys)?) {
@@ -157,6 +156,7 @@ pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, F
                     key.digest,
                     key.until.millis(),
                     key.run_at.millis(),
+                    push::lasts(key.lasts),
                 ])?;
                 Imported::New
             }
@@ -171,7 +171,7 @@ fn columns(kind: MemoKind) -> &'static str {
         MemoKind::Receipts => {
             "SELECT job, claim, verb, queue, started_at, returned_to, run_at, until, pushed, blocked FROM receipts"
         }
-        MemoKind::Requests => "SELECT id, digest, claim, won, until FROM requests",
+        MemoKind::Requests | MemoKind::Answers => "SELECT id, digest, claim, won, until FROM requests",
         MemoKind::Deliveries => "SELECT queue, recent FROM deliveries",
     }
 }
@@ -191,15 +191,18 @@ fn export_memos(
     let behind = match kind {
         MemoKind::Receipts => "WHERE (job, claim) > (?1, ?2) ORDER BY job, claim",
         MemoKind::Requests => "WHERE id > ?1 AND ?2 = '' AND claim <> '' ORDER BY id",
+        MemoKind::Answers => "WHERE id > ?1 AND ?2 = '' AND claim = '' ORDER BY id",
         MemoKind::Deliveries => "WHERE queue > ?1 AND ?2 = '' ORDER BY queue",
     };
     let mut all = db.prepare_cached(&format!("{} {behind} LIMIT ?3", columns(kind)))?;
     let mut rows = all.query(params![first, second, row::signed(limit)])?;
-    let mut memos = Vec::new();
-    while let Some(found) = rows.next()? {
-        memos.push(memo(kind, found)?);
+    let mut page = PageBuilder::new(limit);
+    while !page.is_full()
+        && let Some(found) = rows.next()?
+    {
+        page.push(memo(kind, found)?);
     }
-    Ok(memos)
+    Ok(page.into_items())
 }
 
 fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
@@ -224,6 +227,7 @@ fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
                 outcome: Receipt::outcome_of(verb, went_to),
                 started_at: row::time(found, 4)?,
                 pushed: row::json(found, 8, "jobs of a receipt")?.unwrap_or_default(),
+                at: Receipt::made_at(Timestamp::from_millis(found.get(7)?)),
             };
             Memo::Receipt { receipt, until: Timestamp::from_millis(found.get(7)?) }
         }
@@ -234,6 +238,11 @@ fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
             won: row::json(found, 3, "jobs of a request")?,
             until: Timestamp::from_millis(found.get(4)?),
         },
+        MemoKind::Answers => {
+            let (id, digest, until) = (found.get(0)?, found.get(1)?, Timestamp::from_millis(found.get(4)?));
+            let answer = row::text(found, 3)?.unwrap_or_default().to_owned();
+            Memo::Answer { call: KeyedCall { id, digest, until }, answer }
+        }
         MemoKind::Deliveries => Memo::Deliveries {
             queue: row::parsed(found, 0, "queue with a rate")?,
             recent: row::json(found, 1, "deliveries")?.unwrap_or_default(),
@@ -255,6 +264,7 @@ fn memo_like(db: &Connection, of: &Memo) -> Result<Option<Memo>, Fault> {
             &[&receipt.id.as_str(), &receipt.claim.as_str()],
         ),
         Memo::Request { id, .. } => found(MemoKind::Requests, "id = ?1", &[id]),
+        Memo::Answer { call, .. } => found(MemoKind::Answers, "id = ?1 AND claim = ''", &[&call.id]),
         Memo::Deliveries { queue, .. } => found(MemoKind::Deliveries, "queue = ?1", &[&queue.as_str()]),
     }
 }
@@ -286,6 +296,7 @@ fn write_memo(db: &Connection, memo: &Memo) -> Result<(), Fault> {
             )?
             .execute(params![id, digest, claim.as_str(), won, until.millis()])?;
         }
+        Memo::Answer { call, answer } => answers::keep(db, call, answer)?,
         Memo::Deliveries { queue, recent } => {
             db.prepare_cached("INSERT INTO deliveries (queue, recent) VALUES (?1, ?2)")?
                 .execute(params![queue.as_str(), row::to_json(Some(recent))?])?;

@@ -33,7 +33,7 @@ impl Workers for SqliteStore {
         // Almost always no worker has timed out: a reader finds that, beside the thread that writes.
         match self.read(next_timeout).await? {
             Some(0) => self.writer.run(move |tx, now| timed_out_workers(tx, heard_ms, limit, now)).await,
-            next_in_ms => Ok(TimedOut { changes: Vec::new(), next_in_ms }),
+            next_in_ms => Ok(TimedOut { next_in_ms, ..TimedOut::default() }),
         }
     }
 
@@ -54,10 +54,11 @@ impl Workers for SqliteStore {
     }
 }
 
-/// Gives everything that a worker holds more time, up to the longest lease. No job changes its state, so that nothing is
+/// Gives everything that a worker holds more time, up to the longest lease and to the end of its delivery. No job changes its state, so that nothing is
 /// to be counted.
 pub const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
-     SET reserved_until = max(coalesce(reserved_until, 0), ?2 + min(max(coalesce(lease_ms, 0), 0), 86400000)), rev = random() \
+     SET reserved_until = max(coalesce(reserved_until, 0), min(?2 + min(max(coalesce(lease_ms, 0), 0), 86400000), \
+     coalesce(started_at + max_run_ms, 9223372036854775807))), rev = random() \
      WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
 
 fn heartbeat(
@@ -151,14 +152,21 @@ fn timed_out_workers(
     limit: usize,
     now: Timestamp,
 ) -> Result<TimedOut, Fault> {
-    let suspects = suspects(db, heard_ms, now)?;
+    let mut suspects = suspects(db, heard_ms, now)?;
     let mut holdings = Vec::new();
-    for worker in &suspects {
+    for worker in &mut suspects {
         let left = limit.saturating_sub(holdings.len());
         if left == 0 {
             break;
         }
-        holdings.extend(held(db, &worker.name, left)?);
+        let held = held(db, &worker.name, left)?;
+        if held.len() >= left {
+            // There may be more, which it may have extended.
+            let at: Option<i64> =
+                db.prepare_cached(EXTENDED)?.query_row([worker.name.as_str()], |row| row.get(0))?;
+            worker.extended_at = at.map(Timestamp::from_millis);
+        }
+        holdings.extend(held);
     }
     let complete = holdings.len() < limit;
     let decision = TimeoutDecision::of(&suspects, holdings, complete, now);
@@ -177,7 +185,7 @@ fn timed_out_workers(
         .query_row([now.millis()], |row| row.get(0))?;
     let ahead_ms = ahead.map(|at| Timestamp::from_millis(at).ms_since(now));
     let next_in_ms = decision.next_in_ms(now, suspects.len(), ahead_ms);
-    Ok(TimedOut { changes: decision.changes, next_in_ms })
+    Ok(TimedOut { changes: decision.changes, workers: decision.workers, next_in_ms })
 }
 
 fn suspects(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Suspect>, Fault> {
@@ -190,14 +198,20 @@ fn suspects(db: &Connection, heard_ms: u64, now: Timestamp) -> Result<Vec<Suspec
     let mut suspects = Vec::new();
     while let Some(found) = rows.next()? {
         let timeout_ms = found.get::<_, i64>(1)?.unsigned_abs();
-        let name = readable(row::parsed(found, 0, "name of a worker"))?;
-        suspects.extend(name.map(|name| Suspect { name, timeout_ms }));
+        let name: Option<WorkerName> = readable(row::parsed(found, 0, "name of a worker"))?;
+        if let Some(name) = name {
+            suspects.push(Suspect { name, timeout_ms, extended_at: None });
+        }
     }
     Ok(suspects)
 }
 
+/// When a worker last extended what it holds.
+const EXTENDED: &str =
+    "SELECT max(extended_at) FROM jobs INDEXED BY jobs_worker WHERE worker = ?1 AND state = 'reserved'";
+
 /// Returns what a worker holds, the latest delivery first.
-pub const HELD: &str = "SELECT id, claim, rev, started_at FROM jobs INDEXED BY jobs_worker \
+pub const HELD: &str = "SELECT id, claim, rev, started_at, extended_at FROM jobs INDEXED BY jobs_worker \
      WHERE worker = ?1 AND state = 'reserved' ORDER BY started_at DESC LIMIT ?2";
 
 fn held(db: &Connection, worker: &WorkerName, limit: usize) -> Result<Vec<Holding>, Fault> {
@@ -217,5 +231,6 @@ fn holding(worker: &WorkerName, found: &Row<'_>) -> Result<Holding, Fault> {
         claim: Claim::from_stored(&found.get::<_, String>(1)?),
         rev: found.get(2)?,
         started_at: row::time(found, 3)?.unwrap_or_default(),
+        extended_at: row::time(found, 4)?,
     })
 }

@@ -85,6 +85,9 @@ impl Writer {
         let (line, waiting) = mpsc::channel(WAITING_MAX);
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || {
             serve(&db, waiting, &clock);
+            if let Err(error) = clock.keep_last(&db) {
+                tracing::debug!(%error, "the time of the end is not kept");
+            }
             drop(db); // the last connection: SQLite moves the log into the file
             drop(lock);
         })?;
@@ -175,12 +178,17 @@ fn commit(
     let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
     let tx = Tx::new(db, delivered);
+    let before = db.total_changes();
     let run = || -> Result<(), RoundError> {
         for unit in units {
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }
         tx.flush().map_err(|fault| RoundError::Whole(fault.into()))?;
-        execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" }).map_err(whole)
+        // What only reads leaves the disk alone.
+        let kept = if db.total_changes() > before { clock.keep(db).map_err(whole)? } else { None };
+        execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" }).map_err(whole)?;
+        clock.kept(kept);
+        Ok(())
     };
     run().map_err(|trouble| match trouble {
         RoundError::One(error) if db.is_autocommit() => RoundError::Whole(error),

@@ -79,7 +79,7 @@ fn gone_by<'a>(life: &Life<'a>, tokens: &[Token<'a>]) -> Option<(u64, String)> {
     });
     let popped = life.deliveries.iter().filter(|delivery| delivery.token.is_none());
     let popped = popped.map(|delivery| (delivery.to, format!("pop in call {}", delivery.call)));
-    let deleted = |call: &&&Call| matches!(call.outcome, Outcome::Ok { status: 204, .. });
+    let deleted = |call: &&&Call| matches!(call.outcome, Outcome::Ok { status: 200 | 204, .. });
     let cancelled = life.touches.iter().filter(|call| call.verb != Verb::Edit).filter(deleted);
     let cancelled = cancelled.map(|call| (call.completed_us, "cancel".to_owned()));
     settled.chain(popped).chain(cancelled).min()

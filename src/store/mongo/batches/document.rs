@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, doc};
 
 use crate::job::batch::Endings;
-use crate::job::{Batch, BatchId, BatchResult, Ending, JobId};
+use crate::job::{Batch, BatchId, BatchResult, Ending, JobId, OnFinished};
 use crate::store::mongo::jobs::document::{Row, date, put_json};
 use crate::store::{Result, StoreError};
 
@@ -24,11 +24,34 @@ pub fn from_batch(batch: &Batch) -> Result<Document> {
         document.extend(at.map(|at| (name.to_owned(), date(at).into())));
     }
     document.extend(batch.owner.as_ref().map(|owner| ("owner".to_owned(), owner.as_str().into())));
-    // As text: the payload in it must come back as it is.
-    let text =
-        batch.on_finished.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::internal)?;
-    document.extend(text.map(|text| ("on_finished".to_owned(), text.into())));
+    if let Some(on_finished) = &batch.on_finished {
+        put_callback(&mut document, on_finished)?;
+    }
     Ok(document)
+}
+
+/// Writes the callback as text: the payload in it must come back as it is. Headers that are no strings stand apart: an older server
+/// could not read a callback that has them, and would end the batch without it.
+fn put_callback(document: &mut Document, on_finished: &OnFinished) -> Result<()> {
+    let mut known = on_finished.clone();
+    known.headers.retain(|_, value| value.as_str().starts_with('"'));
+    let text = |value: serde_json::Result<String>| value.map_err(StoreError::internal);
+    if known.headers.len() < on_finished.headers.len() {
+        document.insert("on_finished_headers", text(serde_json::to_string(&on_finished.headers))?);
+    }
+    document.insert("on_finished", text(serde_json::to_string(&known))?);
+    Ok(())
+}
+
+fn callback(row: &Row<'_>, field: &str) -> Result<OnFinished> {
+    let text = |field: &str| row.0.get_str(field).ok();
+    let parsed = text(field).and_then(|text| serde_json::from_str(text).ok());
+    let mut on_finished: OnFinished = parsed.ok_or_else(|| row.fault(field))?;
+    if let Some(headers) = text("on_finished_headers") {
+        let headers = serde_json::from_str(headers).map_err(|_| row.fault("on_finished_headers"))?;
+        on_finished.headers = headers;
+    }
+    Ok(on_finished)
 }
 
 /// Reads a batch.
@@ -44,10 +67,7 @@ pub fn to_batch(document: &Document) -> Result<Batch> {
         finished_at: row.time("finished_at")?,
         purge_at: row.time("purge_at")?,
         callback: row.text("callback")?,
-        on_finished: row.some("on_finished", |row, field| {
-            let text = document.get_str(field).ok();
-            text.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| row.fault(field))
-        })?,
+        on_finished: row.some("on_finished", callback)?,
         owner: row.some("owner", Row::text)?,
     })
 }

@@ -6,10 +6,12 @@
 //! | `head` | a lower bound of the head of each queue, and when something comes due before it |
 //! | `ahead` | jobs at the head of a queue that were read ahead |
 //! | `position` | places in the order of delivery |
+//! | `full` | semaphores: who admits, and which are full |
 //! | `deadline` | a lower bound of the deadlines that have not passed |
 
 mod ahead;
 mod deadline;
+mod full;
 mod head;
 mod position;
 #[cfg(test)]
@@ -17,5 +19,6 @@ mod tests;
 
 pub use self::ahead::AHEAD_BYTES;
 pub use self::deadline::DeadlineCache;
+pub use self::full::{FULL_FOR, Known, Refused, SemaphoreCache};
 pub use self::head::{Begun, HeadCache, Reading, Rest, Window};
 pub use self::position::Position;

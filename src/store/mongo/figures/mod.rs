@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `counters` | counts what this server writes |
 //! | `counts` | reads the counters, the scheduled jobs and the oldest ones |
+//! | `now` | reads figures of one queue from its jobs |
 //! | `summary` | puts the figures of all queues, or of one, together |
 //! | `reconcile` | compares them with the index and corrects them |
 
 pub mod counters;
 pub mod counts;
+mod now;
 pub mod reconcile;
 pub mod summary;
 
@@ -16,9 +18,9 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 
-use crate::job::QueueName;
+use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::{Figures, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
+use crate::store::{Counts, Figures, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
@@ -33,6 +35,15 @@ impl Figures for Mongo {
 
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts> {
         self.connection.within(summary::of_queue(self, queue)).await
+    }
+
+    async fn count_now(&self, queue: &QueueName) -> Result<Counts> {
+        let late = |_| StoreError::unavailable("the jobs were not counted in time");
+        tokio::time::timeout(now::COUNTED_WITHIN, now::count(self, queue)).await.map_err(late)?
+    }
+
+    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        self.connection.within(now::next_due(self, queue)).await
     }
 
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64> {

@@ -18,10 +18,12 @@ use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surrounding
 use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{barrier, fault, parts, strict, write, write_strict};
+use crate::store::mongo::client::{barrier, fault, parts, strict, write_strict};
 use crate::store::mongo::jobs::apply_atomic::Writer;
-use crate::store::mongo::jobs::document::{Row, to_meta, without_contents};
-use crate::store::mongo::jobs::plan::{Plan, deletion};
+use crate::store::mongo::jobs::bury;
+use crate::store::mongo::jobs::deletion::delete;
+use crate::store::mongo::jobs::document::{Row, to_job, to_meta, without_contents};
+use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
@@ -338,11 +340,14 @@ impl Round<'_> {
         }
         let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
         let jobs = self.mongo.collection(JOBS).await?;
-        let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
+        let is_whole = self.pending.iter().any(|(_, change)| change.operation.looks_at_contents());
+        let find = jobs.find(doc! { "_id": { "$in": ids } });
+        let cursor = if is_whole { find.await } else { find.projection(without_contents()).await };
         let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
         let (mut metas, mut spoiled) = (HashMap::with_capacity(documents.len()), Vec::new());
         for document in documents {
-            match to_meta(&document) {
+            let read = if is_whole { to_job(&document).map(|job| job.meta) } else { to_meta(&document) };
+            match read {
                 Ok(meta) => drop(metas.insert(meta.id.clone(), meta)),
                 Err(error) => spoiled.push(Spoiled { document, why: chain(&error) }),
             }
@@ -364,9 +369,20 @@ impl Round<'_> {
                     unreadable::salvage(self.mongo, document).await?
                 }
                 OfUnreadable::Bury => {
-                    unreadable::bury(self.mongo, &[document]).await?;
-                    self.answers[*n] = Some(Err(Denied::Refused(Refusal::Unknown)));
+                    let buried = bury::bury(self.mongo, &[document], self.rules).await;
+                    self.answers[*n] =
+                        Some(Err(buried.err().map_or(Denied::Refused(Refusal::Unknown), Denied::Store)));
                     continue;
+                }
+                OfUnreadable::Mend(mending) => {
+                    let within = change.operation.within().cloned();
+                    if let Some(answer) =
+                        bury::mend(self.mongo, document, *mending, within, self.rules).await?
+                    {
+                        self.answers[*n] = Some(answer);
+                        continue;
+                    }
+                    None
                 }
                 OfUnreadable::Refuse => None,
             };
@@ -412,13 +428,11 @@ impl Round<'_> {
             return Ok(());
         }
         let now = self.mongo.now()?;
-        let database = self.mongo.connection.database().await?;
         let update = |(_, plan): &(usize, Plan)| {
             plan.update(now).map(|update| Some(strict(plan.guard(), update?))).transpose()
         };
         let updates = plans.iter().filter_map(update).collect::<Result<Vec<Document>>>()?;
-        let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
-        let delete_count = leaving.len() as u64;
+        let delete_count = plans.iter().filter(|(_, plan)| plan.deletes()).count() as u64;
         let update = async {
             let (mut in_vain, mut sent) = (HashSet::new(), 0);
             for part in parts(updates)? {
@@ -430,12 +444,8 @@ impl Round<'_> {
             }
             Ok(in_vain)
         };
-        let delete = async {
-            if leaving.is_empty() {
-                return Ok(0);
-            }
-            write(database, doc! { "delete": JOBS, "deletes": [deletion(&leaving)] }).await
-        };
+        // Only where nothing else is to be done.
+        let delete = delete(self.mongo, &plans);
         let sent = self.mongo.counters.sending(plans.iter().flat_map(|(_, plan)| plan.queues()));
         let (updated, deleted) = tokio::join!(update, delete);
         faults::point("apply.written").await;

@@ -3,24 +3,22 @@
 
 use std::collections::HashMap;
 
-use mongodb::bson::doc;
 use tokio::time::Instant;
 
 use crate::job::push::Room;
 use crate::job::receipt::Receipt;
 use crate::job::transition::Refusal;
-use crate::job::{BatchId, Child, JobId, NewJob, QueueName, Rules, State};
-use crate::store::mongo::JOBS;
+use crate::job::{BatchId, Child, JobId, Meta, NewJob, QueueName, Rules, State};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
-use crate::store::mongo::client::parts;
 use crate::store::mongo::jobs::groups::{self, Lines};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::receipts;
+use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
-use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _, StoreError};
+use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
 
 /// How many plans share a transaction at most: what is large ends in parts, each within the deadline, and what is done by then is done.
 const TOGETHER: usize = 100;
@@ -33,6 +31,8 @@ pub enum Written {
     Stale,
     /// A job that was to be pushed is refused; nothing was stored.
     Refused(PushRefused),
+    /// This job has the key that the one of the plan was to get; nothing was stored.
+    KeyTaken(JobId),
 }
 
 /// What was stored together with the plans.
@@ -89,8 +89,9 @@ impl Writer<'_> {
         let rules = self.rules;
         let may_be_refused = |job: &NewJob| job.key.is_some() || rules.max_jobs(&job.queue).is_some();
         let (purges, plans): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.purges());
-        let (alone, together): (Vec<_>, Vec<_>) =
-            plans.into_iter().partition(|(_, plan)| plan.pushes.iter().any(may_be_refused));
+        let (alone, together): (Vec<_>, Vec<_>) = plans
+            .into_iter()
+            .partition(|(_, plan)| plan.pushes.iter().any(may_be_refused) || plan.taken().is_some());
         // One of them that others have changed stops all of its transaction: from then on fewer share one.
         let fewer = |most: usize| (most >> (3 * self.attempt).min(9)).max(1);
         let (at_once, most) = (fewer(TOGETHER), fewer(PURGED_TOGETHER));
@@ -161,6 +162,11 @@ impl Writer<'_> {
                     self.answers[n] = Some(Err(Denied::PushRefused(refused.clone())));
                 }
             }
+            Ok(Written::KeyTaken(holder)) => {
+                for (n, _) in plans {
+                    self.answers[n] = Some(Err(Denied::KeyTaken(holder.clone())));
+                }
+            }
             Err(failed) => {
                 if let Failed::Unknown(_) = &failed {
                     let lost = |(_, plan): (usize, Plan)| (plan.meta.id.clone(), plan.lost());
@@ -193,13 +199,18 @@ impl Transaction for CarryOut<'_> {
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Written>, TxError> {
         let Self { plans, rules, .. } = self;
         let (mut room, mut lines) = (self.room.clone(), Lines::default());
-        let next = line_up(plans, &mut lines, tx).await?;
+        let mut next = line_up(plans, &mut lines, tx).await?;
         let counted = batches::count(plans.iter().filter_map(|(_, plan)| plan.finish()), tx).await?;
-        if !write_jobs(plans, &next, tx).await? {
+        if !write_jobs(plans, &mut next, tx).await? {
             return Ok(Verdict::Abort(Written::Stale));
         }
         let freed: Vec<_> = plans.iter().filter_map(|(_, plan)| Some((&plan.meta, plan.freed()?))).collect();
         push::free(&freed, tx).await?;
+        for (hold, moved, payload) in plans.iter().filter_map(|(_, plan)| plan.taken()) {
+            if let Some(holder) = push::move_key(hold, moved, payload, tx).await? {
+                return Ok(Verdict::Abort(Written::KeyTaken(holder)));
+            }
+        }
         let jobs: Vec<&NewJob> = plans.iter().flat_map(|(_, plan)| &plan.pushes).collect();
         let mut resolved = push::resolve(&jobs, &mut room, &mut lines, tx).await?;
         let pushed = match children(plans, &jobs, std::mem::take(&mut resolved.pushed)) {
@@ -241,23 +252,25 @@ fn note(plans: &[(usize, Plan)], next: &[groups::Next], tx: &mut Tx<'_>) {
 /// it was read.
 async fn write_jobs(
     plans: &[(usize, Plan)],
-    next: &[groups::Next],
+    next: &mut [groups::Next],
     tx: &mut Tx<'_>,
 ) -> Result<bool, TxError> {
     let now = tx.mongo.now()?;
-    let update = |(_, plan): &(usize, Plan)| {
-        plan.update(now).map(|update| Some(doc! { "q": plan.guard(), "u": update? })).transpose()
-    };
-    let mut updates = plans.iter().filter_map(update).collect::<Result<Vec<_>, StoreError>>()?;
-    updates.extend(groups::statements(next));
+    let mut changes = Vec::with_capacity(plans.len() + next.len());
+    for (_, plan) in plans {
+        let Meta { id, rev, state, .. } = &plan.meta;
+        changes.extend(plan.update(now)?.map(|update| Rewrite {
+            id: id.as_str().to_owned(),
+            rev: *rev,
+            from: *state,
+            update,
+            document: None,
+        }));
+    }
+    changes.extend(groups::unblocking(next));
     let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
     let deletes = if leaving.is_empty() { Vec::new() } else { vec![deletion(&leaving)] };
-    let mut found = 0;
-    for (verb, field, statements) in [("update", "updates", updates), ("delete", "deletes", deletes)] {
-        for part in parts(statements)? {
-            found += tx.write(doc! { verb: JOBS, field: part }).await?;
-        }
-    }
+    let found = rewrite::write(changes, deletes, tx).await?;
     Ok(found == (plans.len() + next.len()) as u64)
 }
 

@@ -10,12 +10,13 @@ use std::collections::HashSet;
 
 use futures::TryStreamExt;
 use mongodb::Database;
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
+use mongodb::options::Hint;
 use tokio::time::Instant;
 
 use crate::faults;
 use crate::job::transition::delivery::RESERVE;
-use crate::job::{Claim, Job, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, Mark, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -39,7 +40,10 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
     }
     let rounds = queues.iter().map(|(first, members)| async move {
         let asks: Vec<&ClaimAsk> = members.iter().filter_map(|n| asks.get(*n)).collect();
-        let given = claim(mongo, first, &asks, rules, now).await;
+        let given = match claim_limited::refused_unread(mongo, &asks).await {
+            Some(refused) => Ok(refused),
+            None => claim(mongo, first, &asks, rules, now).await,
+        };
         if let Ok(given) = &given {
             mongo.delivered.remember(given.won.iter().flatten().map(|job| (&job.meta, ())));
         }
@@ -48,10 +52,11 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
     let mut claims = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
     for (queue, members, given) in futures::future::join_all(rounds).await {
         match given {
-            Ok(Given { won, resume_at, offers }) => {
+            Ok(Given { won, resume_at, offers, refused }) => {
                 members.iter().zip(won).for_each(|(n, jobs)| claims.won[*n] = Ok(jobs));
                 claims.resume.extend(resume_at.map(|at| (queue.clone(), at)));
                 claims.offers.extend(offers);
+                claims.refused.extend(refused.map(|semaphore| (semaphore, queue.clone())));
             }
             Err(error) => members.iter().for_each(|n| claims.won[*n] = Err(error.clone())),
         }
@@ -70,7 +75,8 @@ async fn claim(
     let mut won: Vec<Vec<Job>> = asks.iter().map(|_| Vec::new()).collect();
     // There may be one conflict after the other: long before the callers' deadlines, they get what there is.
     let (begin, deadline) = (Instant::now(), mongo.connection.deadline());
-    let (retry_until, end) = (begin + deadline / 2, begin + deadline);
+    // The end of a part comes before that of the verb, which returns nothing of what was won.
+    let (retry_until, end) = (begin + deadline / 2, begin + deadline - deadline / 20);
     let may_read_ahead = !admission::is_limited(queue, std::iter::empty(), rules);
     let mut is_mixed = false;
     loop {
@@ -79,7 +85,7 @@ async fn claim(
             break;
         }
         let began = Instant::now();
-        let found = match head::read(mongo, queue, wanted, *pop, may_read_ahead).await {
+        let found = match head::read(mongo, queue, wanted, *pop, may_read_ahead, rules).await {
             Err(_) if won.iter().any(|jobs| !jobs.is_empty()) => break,
             found => found?,
         };
@@ -146,7 +152,7 @@ async fn take(
     let indexes: Vec<usize> = wants.iter().map(|want| want.index).collect();
     let taken = heads.into_iter().zip(wants).map(|(job, want)| reserved(job, want.ask, rev, now));
     let taken: Vec<Job> = taken.collect::<Result<_>>()?;
-    let statement = transitions::reserve(&taken, &revs, false);
+    let statement = transitions::reserve(&taken, &revs);
     let sent = counters.sending([&queue]);
     let written = update_jobs(&mongo.connection, vec![statement]).await;
     faults::point("claim.written").await;
@@ -154,6 +160,10 @@ async fn take(
         counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
         sent.answered();
         return Ok(indexes.into_iter().zip(taken).collect());
+    }
+    if written.as_ref().is_ok_and(|count| *count == 0) {
+        sent.answered();
+        return Ok(Vec::new()); // other claims have won all of them
     }
     // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
     let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
@@ -166,10 +176,13 @@ async fn take(
     if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
         sent.answered();
     }
-    if let (Err(error), true) = (written, found.is_empty()) {
-        return Err(error);
+    // What the reply counts is with a majority.
+    if let Err(error) = written {
+        if found.is_empty() {
+            return Err(error);
+        }
+        barrier(database).await?;
     }
-    barrier(database).await?;
     let is_won = |(_, job): &(usize, Job)| found.contains(job.meta.id.as_str());
     Ok(indexes.into_iter().zip(taken).filter(is_won).collect())
 }
@@ -180,6 +193,26 @@ pub async fn held(database: &Database, queues: &[QueueName], claim: &Claim) -> R
     let filter = doc! { "queue": { "$in": names }, "state": "reserved", "claim": claim.as_str() };
     let cursor = database.collection::<Stored>(JOBS).find(filter).await.map_err(fault)?;
     let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
+    let mut jobs = readable(&documents, to_job);
+    jobs.sort_by(in_order);
+    Ok(jobs)
+}
+
+/// Returns the reserved jobs whose claims bear one of these marks, in the order of delivery.
+pub async fn marked(database: &Database, marks: &[Mark]) -> Result<Vec<Job>> {
+    if marks.is_empty() {
+        return Ok(Vec::new()); // `$or` takes no empty list
+    }
+    // Every character of a claim is before a tilde.
+    let of_mark = |mark: &Mark| {
+        let from = mark.as_str();
+        doc! { "claim": { "$gte": from, "$lt": format!("{from}~") } }
+    };
+    let claims: Vec<Document> = marks.iter().map(of_mark).collect();
+    let filter = doc! { "state": "reserved", "$or": claims };
+    let jobs = database.collection::<Stored>(JOBS);
+    let find = jobs.find(filter).hint(Hint::Name("lease".to_owned()));
+    let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let mut jobs = readable(&documents, to_job);
     jobs.sort_by(in_order);
     Ok(jobs)

@@ -1,10 +1,15 @@
 //! Jobs as documents of the collection `jobs`. Their fields are public: see `docs/documents.md`.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use mongodb::bson::raw::{CStr, cstr};
-use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, doc};
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{self, Bson, Document, RawBson, RawDocumentBuf, doc};
 
 use crate::job::spec::Headers;
-use crate::job::{GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
+use crate::job::transition::Salvaged;
+use crate::job::{Binary, Content, GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
 use crate::store::mongo::jobs::field::Field;
 pub use crate::store::mongo::jobs::field::{Row, date, serialized};
 use crate::store::mongo::jobs::payload;
@@ -26,16 +31,20 @@ macro_rules! meta_table {
             run_at "run_at",
             attempts "attempts",
             max_attempts "max_attempts",
+            default_lease_ms "default_lease_ms",
+            max_run_ms "max_run_ms",
             backoff "backoff",
             key "key",
             created_at "created_at",
             started_at "started_at",
             finished_at "finished_at",
             purge_at "purge_at",
+            retain_result_ms "retain_result_ms",
             worker "worker",
             claim "claim",
             reserved_until "reserved_until",
             lease_ms "lease_ms",
+            extended_at "extended_at",
             cancel_requested "cancel_requested",
             errors "errors",
             trail "trail",
@@ -52,9 +61,37 @@ macro_rules! meta_table {
     };
 }
 
+/// Returns the update that makes of a document the job that it was mended to. Fields that are not ours stay.
+pub fn mending(job: &Job, now: Timestamp) -> Result<Document> {
+    let mut update = update(&job.meta, Some(&job.payload), job.result.as_ref(), Some(&job.headers), now)?;
+    let mut unset = if job.result.is_none() {
+        doc! { "result": "", "result_json": "" }
+    } else {
+        doc! {}
+    };
+    unset.extend(update.remove("$unset").and_then(|unset| unset.as_document().cloned()).unwrap_or_default());
+    if let Ok(set) = update.get_document_mut("$set") {
+        set.insert("v", VERSION);
+        set.insert("rev", rand::random::<i64>());
+    }
+    update.insert("$unset", unset);
+    Ok(update)
+}
+
 /// Returns the projection without payload, headers and result, which makes reading the metadata cheap.
 pub fn without_contents() -> Document {
-    doc! { "payload": 0, "payload_json": 0, "headers": 0, "result": 0, "result_json": 0 }
+    doc! { "payload": 0, "payload_json": 0, "payload_binary": 0, "headers": 0, "headers_json": 0, "result": 0, "result_json": 0 }
+}
+
+/// Returns the projection of nothing but the payload.
+pub fn only_payload() -> Document {
+    doc! { "payload": 1, "payload_json": 1, "payload_type": 1, "payload_binary": 1 }
+}
+
+/// Reads the payload of a document that has it.
+pub fn payload_of(document: &Document) -> Result<Content> {
+    let row = Row(document);
+    content(&row)?.ok_or_else(|| row.fault("payload"))
 }
 
 /// Returns a job as a document, in the form in which it is sent: a map of it in between would cost as much again.
@@ -63,34 +100,34 @@ pub fn from_job(job: &Job, now: Timestamp) -> Result<RawDocumentBuf> {
     document.append(cstr!("_id"), job.meta.id.as_str());
     document.append(cstr!("v"), VERSION);
     put_meta(&mut document, &job.meta, now)?;
-    put_exact(&mut document, (cstr!("payload"), cstr!("payload_json")), &job.payload)?;
-    if !job.headers.is_empty() {
-        let headers: Document = job.headers.iter().map(|(name, text)| (name.clone(), text.into())).collect();
-        document.put(cstr!("headers"), Some(headers.into()))?;
-    }
+    put_content(&mut document, &job.payload)?;
+    put_headers(&mut document, &job.headers)?;
     if let Some(result) = &job.result {
         put_exact(&mut document, (cstr!("result"), cstr!("result_json")), result)?;
     }
     Ok(document)
 }
 
-/// Returns the update that replaces a document's metadata and, where given, its payload and its result.
+/// Returns the update that replaces a document's metadata and, where given, its payload, its result and its headers.
 pub fn update(
     meta: &Meta,
-    new_payload: Option<&Payload>,
+    new_payload: Option<&Content>,
     result: Option<&Payload>,
+    headers: Option<&Headers>,
     now: Timestamp,
 ) -> Result<Document> {
     let mut changes = Changes::default();
     put_meta(&mut changes, meta, now)?;
+    if let Some(headers) = headers {
+        put_headers(&mut changes, headers)?;
+    }
+    if let Some(payload) = new_payload {
+        put_content(&mut changes, payload)?;
+    }
     let Changes { mut set, mut unset } = changes;
-    for (name, value) in [("payload", new_payload), ("result", result)] {
-        if let Some(value) = value {
-            put_json(&mut set, name, value);
-            let json_name = format!("{name}_json");
-            let stale = if set.contains_key(name) { json_name } else { name.to_owned() };
-            unset.insert(stale, "");
-        }
+    if let Some(result) = result {
+        put_json(&mut set, "result", result);
+        unset.insert(if set.contains_key("result") { "result_json" } else { "result" }, "");
     }
     let mut update = doc! { "$set": set };
     if !unset.is_empty() {
@@ -152,6 +189,55 @@ fn put_meta(fields: &mut impl Fields, meta: &Meta, now: Timestamp) -> Result<()>
     Ok(())
 }
 
+/// Puts the headers: those that are strings as a document, and all others as one JSON text, since older servers, which know
+/// only strings, could not read the job.
+fn put_headers(fields: &mut impl Fields, headers: &Headers) -> Result<()> {
+    let (mut texts, mut others) = (Document::new(), BTreeMap::new());
+    for (name, value) in headers {
+        match payload::to_bson(value) {
+            Some(Bson::String(text)) => drop(texts.insert(name, text)),
+            _ => drop(others.insert(name, value)),
+        }
+    }
+    fields.put(cstr!("headers"), (!texts.is_empty()).then(|| texts.into()))?;
+    let others = (!others.is_empty()).then(|| serde_json::to_string(&others)).transpose();
+    fields.put(cstr!("headers_json"), others.map_err(StoreError::internal)?.map(Bson::from))
+}
+
+/// Reads the headers. Another program may have written any value into the document of those that are strings.
+fn headers(row: &Row<'_>) -> Result<Headers> {
+    let mut headers = match row.0.get("headers_json") {
+        None | Some(Bson::Null) => Headers::new(),
+        Some(text) => {
+            let headers = text.as_str().and_then(|text| serde_json::from_str(text).ok());
+            headers.ok_or_else(|| row.fault("headers_json"))?
+        }
+    };
+    match row.0.get("headers") {
+        None | Some(Bson::Null) => {}
+        Some(Bson::Document(texts)) => {
+            for (name, value) in texts {
+                headers.insert(name.clone(), header(value).ok_or_else(|| row.fault("headers"))?);
+            }
+        }
+        Some(_) => return Err(row.fault("headers")),
+    }
+    Ok(headers)
+}
+
+fn header(value: &Bson) -> Option<Payload> {
+    Some(value).filter(|value| **value != Bson::Undefined).and_then(|value| payload::from_bson(value).ok())
+}
+
+/// Returns those headers that can be read.
+fn salvaged_headers(row: &Row<'_>) -> Headers {
+    let others = row.0.get_str("headers_json").ok().and_then(|text| serde_json::from_str(text).ok());
+    let mut headers: Headers = others.unwrap_or_default();
+    let texts = row.0.get_document("headers").into_iter().flatten();
+    headers.extend(texts.filter_map(|(name, value)| Some((name.clone(), header(value)?))));
+    headers
+}
+
 const EXPIRES_AT: &CStr = cstr!("expires_at");
 const DEAD_EXPIRES_AT: &CStr = cstr!("dead_expires_at");
 
@@ -159,6 +245,41 @@ const DEAD_EXPIRES_AT: &CStr = cstr!("dead_expires_at");
 /// the index of what expires, in the way of all reads from its beginning.
 fn expiry_of(state: State) -> &'static CStr {
     if state.is_unfinished() { EXPIRES_AT } else { DEAD_EXPIRES_AT }
+}
+
+/// Puts the payload, and that it is in none of the other fields.
+fn put_content(fields: &mut impl Fields, payload: &Content) -> Result<()> {
+    let (mut json, mut text, mut bytes, mut media_type) = (None, None, None, None);
+    match payload {
+        Content::Json(value) => {
+            json = payload::to_bson(value);
+            text = json.is_none().then(|| value.as_str().into());
+        }
+        Content::Binary(binary) => {
+            let subtype = BinarySubtype::Generic;
+            bytes = Some(bson::Binary { subtype, bytes: binary.bytes.to_vec() }.into());
+            media_type = Some(binary.media_type.as_str().into());
+        }
+    }
+    fields.put(cstr!("payload"), json)?;
+    fields.put(cstr!("payload_json"), text)?;
+    fields.put(cstr!("payload_type"), media_type)?;
+    fields.put(cstr!("payload_binary"), bytes)
+}
+
+/// Reads the payload. Bytes count only beside no other form: an older server does not know them, and leaves them behind where it gives the
+/// job another payload.
+fn content(row: &Row<'_>) -> Result<Option<Content>> {
+    if let Some(payload) = row.json("payload")? {
+        return Ok(Some(payload.into()));
+    }
+    let bytes = match row.0.get("payload_binary") {
+        None | Some(Bson::Null) => return Ok(None),
+        Some(Bson::Binary(binary)) => Bytes::copy_from_slice(&binary.bytes),
+        Some(_) => return Err(row.fault("payload_binary")),
+    };
+    let media_type = row.some("payload_type", Row::text)?.unwrap_or_default();
+    Ok(Some(Binary { bytes, media_type }.into()))
 }
 
 /// Puts a JSON value as BSON under the first name or, where that cannot hold it exactly, as its text under the second.
@@ -194,11 +315,10 @@ pub fn put_json(document: &mut Document, name: &str, value: &Payload) {
 /// Reads a job from a document.
 pub fn to_job(document: &Document) -> Result<Job> {
     let row = Row(document);
-    let headers: Option<Headers> = row.part("headers")?;
     Ok(Job {
         meta: to_meta(document)?,
-        payload: row.json("payload")?.ok_or_else(|| row.fault("payload"))?,
-        headers: headers.unwrap_or_default(),
+        payload: payload_of(document)?,
+        headers: headers(&row)?,
         result: row.json("result")?,
     })
 }
@@ -218,12 +338,29 @@ pub fn readable<'d, T>(documents: &'d [Stored], read: impl Fn(&'d Document) -> R
 
 /// Reads a job's metadata from a document.
 pub fn to_meta(document: &Document) -> Result<Meta> {
-    meta(document, false)
+    let meta = meta(document, false)?;
+    match meta.lacking() {
+        Some(field) => Err(Row(document).fault(field)),
+        None => Ok(meta),
+    }
 }
 
-/// Returns what can be read of the metadata of a job which is to be removed.
+/// Returns a field that a job lacks which could be read else.
+pub fn lacking(document: &Document) -> Result<Option<&'static str>> {
+    Ok(meta(document, false)?.lacking())
+}
+
+/// Returns what can be read of the metadata of a job that cannot be read.
 pub fn salvaged(document: &Document) -> Result<Meta> {
     meta(document, true)
+}
+
+/// Returns what can be read of the contents of such a job.
+pub fn salvaged_contents(document: &Document) -> Salvaged {
+    let row = Row(document);
+    let json = |field| row.json(field).ok().flatten();
+    let payload = content(&row).ok().flatten();
+    Salvaged { payload, headers: salvaged_headers(&row), result: json("result") }
 }
 
 /// `salvages`: what cannot be read is left out, where a job can do without it.

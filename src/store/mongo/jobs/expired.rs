@@ -5,19 +5,20 @@ use mongodb::bson::doc;
 use crate::job::transition::Operation;
 use crate::job::{State, Timestamp};
 use crate::store::mongo::Mongo;
+use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
-use crate::store::mongo::jobs::unreadable;
-use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
+use crate::store::mongo::stored::Stored;
+use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _, chain};
 
 /// What the reaper has to do.
 pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     let (floor, now) = (mongo.deadlines.lower_bound(), mongo.now()?);
-    let lapsed = doc! {
-        "state": "reserved",
-        "reserved_until": { "$gte": date(floor) },
-        "$expr": { "$lte": ["$reserved_until", "$$NOW"] },
-    };
+    let mut lapsed = doc! { "state": "reserved", "$expr": { "$lte": ["$reserved_until", "$$NOW"] } };
+    // From the beginning also those without a deadline: what is missing sorts before every date.
+    if floor > Timestamp::default() {
+        lapsed.insert("reserved_until", doc! { "$gte": date(floor) });
+    }
     let lapsed = query::all(mongo, lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
     let expired = doc! {
         "expires_at": { "$exists": true, "$gte": date(floor) },
@@ -33,10 +34,19 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
             Err(_) => spoiled.push(document),
         }
     }
-    if !spoiled.is_empty() {
-        unreadable::bury(mongo, &spoiled).await?; // they would be the first ones for ever
+    // They would be the first ones for ever.
+    let (counted, others): (Vec<&Stored>, Vec<&Stored>) =
+        spoiled.into_iter().partition(|document| bury::finish(document, now).is_some());
+    if !others.is_empty()
+        && let Err(error) = bury::bury_uncounted(mongo, &others).await
+    {
+        tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
     }
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
+    for document in counted {
+        let id = Row(document).text("_id")?;
+        changes.push((Timestamp::default(), Change { id, operation: Operation::Bury }));
+    }
     for meta in metas {
         let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
             (State::Reserved, Some(claim), Some(reserved_until), _) => {

@@ -198,6 +198,11 @@ impl Row<'_> {
         self.0.get_str(field).ok().and_then(|text| text.parse().ok()).ok_or_else(|| self.fault(field))
     }
 
+    /// Reads the state.
+    pub fn state(&self) -> Result<State> {
+        State::read(self, "state")
+    }
+
     /// Reads an integer of either width that must fit.
     pub fn number<T: TryFrom<i64>>(&self, field: &str) -> Result<T> {
         let value = match self.0.get(field) {

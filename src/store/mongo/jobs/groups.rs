@@ -9,9 +9,10 @@
 
 use std::collections::HashMap;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 
 use crate::job::group::{Line, Vacated};
+use crate::job::transition::delivery::UNBLOCK;
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::GROUPS;
 use crate::store::mongo::JOBS;
@@ -19,6 +20,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{parts, write};
 use crate::store::mongo::jobs::document::{Row, place_in_line};
+use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
@@ -63,6 +65,8 @@ pub struct Next {
     id: String,
     rev: i64,
     due: Option<Timestamp>,
+    /// See [`rewrite::small`].
+    document: Option<RawDocumentBuf>,
 }
 
 impl Next {
@@ -72,19 +76,17 @@ impl Next {
     }
 }
 
-/// Returns what unblocks these jobs: one statement for all but those that are due later.
-pub fn statements(next: &[Next]) -> Vec<Document> {
-    let (later, due): (Vec<&Next>, Vec<&Next>) = next.iter().partition(|next| next.due.is_some());
-    let statement = |jobs: &[&Next], due: Option<Timestamp>| {
-        let ids: Vec<&str> = jobs.iter().map(|next| next.id.as_str()).collect();
-        let revs: Vec<i64> = jobs.iter().map(|next| next.rev).collect();
-        transitions::unblock_first(&ids, &revs, due)
+/// Returns what unblocks these jobs.
+pub fn unblocking(next: &mut [Next]) -> Vec<Rewrite> {
+    let rev = rand::random();
+    let change = |next: &mut Next| Rewrite {
+        id: next.id.clone(),
+        rev: next.rev,
+        from: UNBLOCK.from,
+        update: transitions::unblock_first(next.due, rev),
+        document: next.document.take(),
     };
-    let mut statements: Vec<Document> = later.iter().map(|next| statement(&[next], next.due)).collect();
-    if !due.is_empty() {
-        statements.push(statement(&due, None));
-    }
-    statements
+    next.iter_mut().map(change).collect()
 }
 
 impl Lines {
@@ -131,7 +133,7 @@ impl Lines {
         let found = read(doc! { "turn": { "$in": places } }, ahead.len(), tx).await?;
         let mut next = Vec::with_capacity(ahead.len());
         for document in &found {
-            let line = document.get_str("turn").ok().and_then(|turn| ahead.remove(turn));
+            let line = document.0.get_str("turn").ok().and_then(|turn| ahead.remove(turn));
             next.extend(line.map(|line| Self::next(line, document, now)).transpose()?);
         }
         self.load(ahead.values().cloned(), tx).await?;
@@ -154,7 +156,7 @@ impl Lines {
         }
         let vacated: Vec<String> = vacant.turns.iter().map(|turn| place(*turn)).collect();
         let stays =
-            |job: &&Stored| job.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
+            |job: &&Read| job.0.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
         let Some(document) = found.iter().find(stays) else {
             (known.is_empty, known.is_changed) = (true, true);
             return Ok(None);
@@ -162,7 +164,7 @@ impl Lines {
         Ok(Some(Self::next(line, document, now)?))
     }
 
-    fn next(line: Line, document: &Document, now: Timestamp) -> Result<Next> {
+    fn next(line: Line, Read(document, whole): &Read, now: Timestamp) -> Result<Next> {
         let row = Row(document);
         let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
         Ok(Next {
@@ -171,6 +173,7 @@ impl Lines {
             line,
             position: Position { priority: row.number("priority")?, run_at },
             due: Some(run_at).filter(|at| *at > now),
+            document: whole.clone(),
         })
     }
 
@@ -221,13 +224,21 @@ fn id(line: &Line) -> String {
 }
 
 /// Jobs by their places, in the order of these.
-async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Stored>, TxError> {
-    let jobs = tx.collection(JOBS);
+async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Read>, TxError> {
+    let jobs = tx.collection(JOBS).clone_with_type::<RawDocumentBuf>();
     let find = jobs.find(filter).sort(doc! { "turn": 1 });
     let find = find.hint(mongodb::options::Hint::Name("turn".into()));
-    let find = find.projection(doc! { "turn": 1, "rev": 1, "run_at": 1, "priority": 1 });
-    tx.read(find.limit(i64::try_from(limit).unwrap_or(i64::MAX))).await
+    let fields = doc! { "turn": 1, "rev": 1, "run_at": 1, "priority": 1, "whole": rewrite::small() };
+    let find = find.projection(fields).limit(i64::try_from(limit).unwrap_or(i64::MAX));
+    let found = tx.read_raw(find).await?.into_iter().map(|raw| {
+        let whole = raw.get_document("whole").ok().map(|whole| whole.to_owned());
+        Read(Stored::read(raw), whole)
+    });
+    Ok(found.collect())
 }
+
+/// A job in a line: what decides, and its document unless that is too large.
+struct Read(Stored, Option<RawDocumentBuf>);
 
 /// Jobs that are copied here stand where they stood: their lines go on behind them.
 pub async fn import(mongo: &Mongo, places: impl Iterator<Item = (Line, i64)>) -> Result<()> {

@@ -1,18 +1,20 @@
 //! The head of a queue: the first jobs that may be delivered.
 
+use std::time::Duration;
+
 use futures::TryStreamExt;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::Hint;
 
-use crate::job::{Job, QueueName, Timestamp};
+use crate::job::{Job, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::{AHEAD_BYTES, Begun, Position, Reading, Rest, Window};
 use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
-use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Result, chain};
+use crate::store::{PageBuilder, Result, chain};
 
 /// Returns the filter for jobs that are due, and not past their expiry, by the store's clock. A missing `expires_at` is
 /// given a value, since MongoDB sorts what is missing before every date.
@@ -36,6 +38,9 @@ fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
 const HEAD_BYTES: usize = 16 << 20;
 /// How many jobs that come due are read. Where there are more, one may come due at any moment.
 const UPCOMING_MAX: usize = 100;
+
+/// The longest that is looked for a job that does not need a semaphore.
+const ALIKE_MAX: Duration = Duration::from_millis(100);
 
 /// The head of a queue.
 pub struct Heads {
@@ -62,6 +67,7 @@ pub async fn read(
     wanted: usize,
     pop: bool,
     may_read_ahead: bool,
+    rules: &Rules,
 ) -> Result<Heads> {
     let may_read_ahead = may_read_ahead && mongo.signals.is_alone();
     let mut reading = match mongo.heads.begin(queue, wanted, may_read_ahead, mongo.moment()?) {
@@ -76,18 +82,44 @@ pub async fn read(
     }
     let mut floor = reading.lower_bound;
     loop {
-        let found = read_heads(mongo, deliverable(queue, floor), wanted, reading.limit).await?;
+        let found = read_heads(mongo, deliverable(queue, floor), wanted, reading.limit, rules).await?;
         if pop && found.jobs.iter().take(wanted).any(|job| !job.meta.semaphores.is_empty()) {
             // They stay where they are for other claims, and so no position is cached.
             let mut filter = deliverable(queue, None);
             filter.insert("semaphores", doc! { "$exists": false });
-            return Ok(read_heads(mongo, filter, wanted, wanted).await?.heads());
+            return Ok(read_heads(mongo, filter, wanted, wanted, rules).await?.heads());
         }
         if floor.is_none() || found.read >= wanted || found.large {
             return Ok(found.remembered(mongo, queue, wanted, &reading));
         }
         floor = None;
     }
+}
+
+/// Returns the first jobs of a queue that may be delivered, and leaves them as they are.
+pub async fn peek(mongo: &Mongo, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {
+    let mut page = PageBuilder::new(limit);
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.find(deliverable(queue, None)).sort(doc! { "priority": -1, "run_at": 1, "_id": 1 });
+    let find = find.limit(i64::try_from(limit).unwrap_or(i64::MAX));
+    let at_once = u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX);
+    let mut cursor = find.batch_size(at_once).await.map_err(fault)?;
+    while !page.is_full()
+        && let Some(document) = cursor.try_next().await.map_err(fault)?
+    {
+        readable(std::slice::from_ref(&document), to_job).into_iter().for_each(|job| page.push(job));
+    }
+    Ok(page.into_items())
+}
+
+/// Whether all jobs of the queue that may be delivered need this semaphore. It reads them in order up to the first that does
+/// not, for a while at most.
+pub async fn all_need(mongo: &Mongo, queue: &QueueName, semaphore: &SemaphoreName) -> Result<bool> {
+    let mut filter = deliverable(queue, None);
+    filter.insert("semaphores", doc! { "$ne": semaphore.as_str() });
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.find_one(filter).hint(Hint::Name("head".to_owned())).projection(doc! { "_id": 1 });
+    Ok(find.max_time(ALIKE_MAX).await.map_err(fault)?.is_none())
 }
 
 /// Returns when the first of these jobs comes due, or the time from which on one may.
@@ -135,8 +167,34 @@ impl Found {
     }
 }
 
-/// Reads as many jobs as are wanted, and more up to the limit while they are small.
-async fn read_heads(mongo: &Mongo, filter: Document, wanted: usize, limit: usize) -> Result<Found> {
+/// Reads as many jobs as are wanted, and more up to the limit while they are small. What cannot be read is dead then.
+async fn read_heads(
+    mongo: &Mongo,
+    filter: Document,
+    wanted: usize,
+    limit: usize,
+    rules: &Rules,
+) -> Result<Found> {
+    let (found, spoiled) = read_first(mongo, filter.clone(), wanted, limit).await?;
+    if spoiled.is_empty() {
+        return Ok(found);
+    }
+    let spoiled: Vec<&Stored> = spoiled.iter().collect();
+    let Err(error) = bury::bury(mongo, &spoiled, rules).await else { return Ok(found) };
+    // They stay at the head: others are read beside them.
+    tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
+    let stay = spoiled.len();
+    let (found, spoiled) = read_first(mongo, filter, wanted + stay, limit + stay).await?;
+    Ok(Found { read: found.read - spoiled.len(), ..found })
+}
+
+/// Reads as many jobs as are wanted, and more up to the limit while they are small. Returns those that cannot be read as well.
+async fn read_first(
+    mongo: &Mongo,
+    filter: Document,
+    wanted: usize,
+    limit: usize,
+) -> Result<(Found, Vec<Stored>)> {
     let database = mongo.connection.database().await?;
     let mut cursor = database
         .collection::<RawDocumentBuf>(JOBS)
@@ -154,8 +212,9 @@ async fn read_heads(mongo: &Mongo, filter: Document, wanted: usize, limit: usize
         documents.push(Stored::read(raw));
     }
     let (mut jobs, mut spoiled) = (Vec::with_capacity(documents.len()), Vec::new());
-    for document in &documents {
-        match to_job(document) {
+    let read = documents.len();
+    for document in documents {
+        match to_job(&document) {
             Ok(job) => jobs.push(job),
             Err(error) => {
                 tracing::error!(error = chain(&error), "a job cannot be read");
@@ -163,8 +222,5 @@ async fn read_heads(mongo: &Mongo, filter: Document, wanted: usize, limit: usize
             }
         }
     }
-    if !spoiled.is_empty() {
-        unreadable::bury(mongo, &spoiled).await?; // they must not stay at the head of the queue
-    }
-    Ok(Found { jobs, read: documents.len(), bytes, large: bytes >= HEAD_BYTES })
+    Ok((Found { jobs, read, bytes, large: bytes >= HEAD_BYTES }, spoiled))
 }

@@ -6,40 +6,47 @@
 //! | `push` | new jobs, with their keys and groups |
 //! | `head` | the first jobs of a queue that may be delivered |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
+//! | `deletion` | jobs that leave together |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
+//! | `rewrite` | how changes are written within a transaction |
 //! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |
-//! | `unreadable` | jobs that another program spoiled |
+//! | `unreadable`, `bury` | what can be read of jobs that another program spoiled; making them dead, mending them |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `push_once`, `apply_once` | pushes and changes of calls with an `Idempotency-Key`, with their answers |
+//! | `obstacles` | why a job is not delivered |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
 mod apply;
 mod apply_atomic;
 pub mod apply_once;
+pub mod bury;
 mod claim;
 mod claim_limited;
+mod deletion;
 pub mod document;
 mod expired;
 mod field;
 pub mod groups;
 mod head;
+mod obstacles;
 mod payload;
 mod plan;
 pub mod push;
 pub mod push_once;
 pub mod query;
 pub mod receipts;
+pub mod rewrite;
 mod stocked;
 pub mod transitions;
 pub mod unreadable;
 
 use async_trait::async_trait;
 
-use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Overdue, Pushed, Result,
+    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Obstacles, Overdue, Pushed, Result,
 };
 
 #[async_trait]
@@ -67,8 +74,13 @@ impl Jobs for Mongo {
             .await
     }
 
+    async fn marked(&self, marks: &[Mark]) -> Result<Vec<Job>> {
+        self.connection.within(async { claim::marked(self.connection.database().await?, marks).await }).await
+    }
+
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
         let applied = apply::apply(self, changes, rules).await;
+        self.semaphores.released(applied.iter().flatten().flat_map(|applied| &applied.released));
         if applied.iter().flatten().any(|applied| !applied.repeated) {
             self.last_write.note();
         }
@@ -87,8 +99,20 @@ impl Jobs for Mongo {
         self.connection.within(query::get(self, ids)).await
     }
 
+    async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.connection.within(query::unfinished(self, ids)).await
+    }
+
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
         self.connection.within(query::find(self, filter, after, limit)).await
+    }
+
+    async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {
+        self.connection.within(head::peek(self, queue, limit)).await
+    }
+
+    async fn obstacles(&self, job: &Meta) -> Result<Obstacles> {
+        self.connection.within(obstacles::obstacles(self, job)).await
     }
 
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {

@@ -4,12 +4,13 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Line, Vacated};
-use crate::job::push::{entered, freed};
+use crate::job::push::{entered, freed, taken};
 use crate::job::receipt::Receipt;
+use crate::job::record::KeyHold;
 use crate::job::semaphore;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, Operation, Outcome, Step};
-use crate::job::{Child, JobKey, Meta, NewJob, QueueName, State, Timestamp};
+use crate::job::{Child, Content, JobKey, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::jobs::document::update;
 use crate::store::{Applied, CalledBack, Result};
@@ -18,6 +19,8 @@ use crate::store::{Applied, CalledBack, Result};
 pub struct Plan {
     pub meta: Meta,
     pub step: Step,
+    /// When it was made.
+    pub at: Timestamp,
     /// The jobs that are to be stored with it.
     pub pushes: Vec<NewJob>,
     /// What a receipt must say, if there must be one.
@@ -30,6 +33,8 @@ pub struct Plan {
     joined: Option<Line>,
     /// The key that is free from then on. Private likewise.
     freed: Option<JobKey>,
+    /// The key that the job takes where it goes. Private likewise.
+    taken: Option<KeyHold>,
     /// Whether it purges the job. Private likewise.
     purges: bool,
     /// The `rev` that the document has once the plan is carried out.
@@ -52,11 +57,13 @@ impl Plan {
                 Next::Keep | Next::Delete => None,
             },
             freed: freed(&meta, operation.verb(), &step).cloned(),
+            taken: taken(operation, &step).cloned(),
             receipt: receipt_for(operation, &meta, &step.outcome),
             purges: operation.verb() == Verb::Purge,
             pushes: operation.pushes().to_vec(),
             meta,
             step,
+            at: now,
             rev: rand::random(),
             earlier: Vec::new(),
             is_lost: false,
@@ -70,12 +77,21 @@ impl Plan {
             || self.vacated.is_some()
             || self.joined.is_some()
             || self.freed.is_some()
+            || self.taken.is_some()
             || self.purges
     }
 
     /// The key that is free once the plan is carried out, in the queue of the job.
     pub fn freed(&self) -> Option<&JobKey> {
         self.freed.as_ref()
+    }
+
+    /// The key that the job takes, the job as it is then, and its payload if that is new.
+    pub fn taken(&self) -> Option<(&KeyHold, &Meta, Option<&Content>)> {
+        match (&self.taken, &self.step.next) {
+            (Some(hold), Next::Write { meta, payload, .. }) => Some((hold, meta, payload.as_ref())),
+            _ => None,
+        }
     }
 
     /// Whether it purges the job. Nothing protects that from others, so that a command which found a part of its jobs does not
@@ -110,6 +126,7 @@ impl Plan {
             unblocked: Vec::new(),
             released: semaphore::released(&self.meta, &self.step.next),
             repeated: false,
+            at: self.at,
         }
     }
 
@@ -130,11 +147,11 @@ impl Plan {
 
     /// What this plan changes in the document, if it is to be changed.
     pub fn update(&self, now: Timestamp) -> Result<Option<Document>> {
-        let Next::Write { meta, payload, result } = &self.step.next else {
+        let Next::Write { meta, payload, result, headers } = &self.step.next else {
             return Ok(None);
         };
         let next = Meta { rev: self.rev, ..(**meta).clone() };
-        update(&next, payload.as_ref(), result.as_ref(), now).map(Some)
+        update(&next, payload.as_ref(), result.as_ref(), headers.as_ref(), now).map(Some)
     }
 
     /// The job as it is once the plan is carried out, if it is still reserved then.
@@ -149,7 +166,7 @@ impl Plan {
 
     /// The receipt that must be written together with the plan, if one must.
     pub fn receipt(&self, pushed: &[Child]) -> Option<Receipt> {
-        Receipt::new(self.receipt?, &self.meta, &self.step.outcome, pushed)
+        Receipt::new(self.receipt?, &self.meta, &self.step.outcome, pushed, self.at)
     }
 
     /// Where the job stands in its queue once the plan is carried out, if it is ready then.

@@ -7,10 +7,10 @@ use mongodb::bson::{Binary, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 
 use crate::faults;
 use crate::job::group::Line;
-use crate::job::push::{self as rule, Decision, Holder, Pushed, Room};
-use crate::job::record::KeyHold;
+use crate::job::push::{self as rule, Decision, Holder, Pushed, Replacement, Room};
+use crate::job::record::{KeyHold, KeyUntil};
 use crate::job::transition::delivery;
-use crate::job::{Job, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Content, Job, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
@@ -18,7 +18,9 @@ use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, insert_jobs, parts};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::indexes::Rare;
-use crate::store::mongo::jobs::document::{Row, date, from_job};
+use crate::store::mongo::jobs::document::{
+    Row, date, from_job, only_payload, payload_of, to_meta, update, without_contents,
+};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::Stored;
@@ -185,6 +187,18 @@ pub struct Resolved {
     rare: HashSet<Rare>,
     /// The queues of the jobs that are to be stored, their states and their positions.
     arriving: Vec<(QueueName, State, Position)>,
+    /// Those of them that have a key, by their ids, with their places among the documents.
+    keyed: HashMap<JobId, (usize, Job)>,
+    /// Jobs that are there, and what they are to be: what they do is replaced.
+    replaced: HashMap<JobId, Replaced>,
+}
+
+/// A job that does something else now.
+struct Replaced {
+    /// The `rev` that it was read with.
+    rev: i64,
+    meta: Meta,
+    payload: Content,
 }
 
 impl Resolved {
@@ -202,9 +216,55 @@ impl Resolved {
         }
         let (queue, position) = position(job);
         self.rare.extend(Rare::of(&stored.meta));
+        let state = stored.meta.state;
+        self.arriving.push((queue, state, position));
         self.documents.push(from_job(&stored, now)?);
-        self.arriving.push((queue, stored.meta.state, position));
-        Ok(stored.meta.state)
+        if job.key.is_some() {
+            self.keyed.insert(job.id.clone(), (self.documents.len() - 1, stored));
+        }
+        Ok(state)
+    }
+
+    /// Replaces what the job does that has the key of this one. Returns its state then; `None` if it does not wait any more, or cannot
+    /// be read.
+    async fn replace(
+        &mut self,
+        holder: &Holder,
+        by: &NewJob,
+        now: Timestamp,
+        tx: &mut Tx<'_>,
+    ) -> Result<Option<Visible>, TxError> {
+        let by = Replacement::from(by);
+        if let Some((place, job)) = self.keyed.get_mut(&holder.id) {
+            let Some(meta) = by.of(&job.meta, now) else { return Ok(None) };
+            let visible = meta.visible(now);
+            (job.meta, job.payload) = (meta, by.payload.clone());
+            let position = Position::of(&job.meta);
+            if let (Some(document), Some(arriving)) =
+                (self.documents.get_mut(*place), self.arriving.get_mut(*place))
+            {
+                *document = from_job(job, now)?;
+                arriving.2 = position;
+            }
+            return Ok(Some(visible));
+        }
+        let known = self.replaced.remove(&holder.id).map(|known| (known.rev, known.meta));
+        let (rev, before) = match known {
+            Some(known) => known,
+            None => {
+                let jobs = tx.collection(JOBS);
+                let find = jobs.find(doc! { "_id": holder.id.as_str() }).projection(without_contents());
+                let found = tx.read(find).await?;
+                let Some(found) = found.first() else { return Ok(None) };
+                let Ok(meta) = to_meta(found) else { return Ok(None) }; // it stops no other push
+                (meta.rev, meta)
+            }
+        };
+        let Some(meta) = by.of(&before, now) else { return Ok(None) };
+        let meta = Meta { rev: rand::random(), ..meta };
+        let visible = meta.visible(now);
+        self.replaced.insert(holder.id.clone(), Replaced { rev, meta, payload: by.payload.clone() });
+        Ok(Some(visible))
     }
 }
 
@@ -217,7 +277,8 @@ pub async fn resolve(
     tx: &mut Tx<'_>,
 ) -> Result<Resolved, TxError> {
     let now = tx.mongo.now()?;
-    let (known, states) = read_holders(jobs, tx).await?;
+    let keys = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
+    let (known, states) = read_holders(keys.collect(), tx).await?;
     let mut holders = holders(&known, &states, now)?;
     lines.load(jobs.iter().filter_map(|job| line(job)), tx).await?;
     let mut resolved = Resolved::default();
@@ -225,14 +286,32 @@ pub async fn resolve(
         let id = job.key.as_ref().map(|hold| key_id(&job.queue, hold));
         let holder = id.as_ref().and_then(|id| holders.get(id));
         let has_room = || Ok::<_, TxError>(room.take(&job.queue));
-        if let Decision::Settled(pushed) = rule::decide(&job.id, &job.spec.payload, holder, now, has_room)? {
-            resolved.pushed.push(pushed);
-            continue;
+        let asked = (holder, job.key.as_ref().map(|hold| hold.conflict).unwrap_or_default());
+        match (rule::decide(&job.id, &job.spec.payload, asked, now, has_room)?, holder) {
+            (Decision::Settled(pushed), _) => {
+                resolved.pushed.push(pushed);
+                continue;
+            }
+            (Decision::Replace, Some(holder)) => {
+                let holder = holder.clone();
+                let state = resolved.replace(&holder, job, now, tx).await?;
+                let (Some(state), Some(id), Some(hold)) = (state, id, &job.key) else {
+                    resolved.pushed.push(holder.stays(&job.spec.payload));
+                    continue;
+                };
+                let after = holder.replaced((*job).into(), hold, state);
+                resolved.records.push(doc! { "q": { "_id": &id }, "u": record(&after), "upsert": true });
+                resolved.pushed.push(Pushed::Replaced { id: holder.id, state, run_at: job.run_at });
+                holders.insert(id, after);
+                continue;
+            }
+            _ => {}
         }
         let state = resolved.add(job, lines, now)?;
         if let (Some(id), Some(hold)) = (id, &job.key) {
-            resolved.records.push(doc! { "q": { "_id": &id }, "u": record(job, hold), "upsert": true });
-            holders.insert(id, Holder::new(job, hold, state.visible(job.run_at, now)));
+            let holder = Holder::new(job, hold, state.visible(job.run_at, now));
+            resolved.records.push(doc! { "q": { "_id": &id }, "u": record(&holder), "upsert": true });
+            holders.insert(id, holder);
         }
         resolved.pushed.push(Pushed::stored(state));
     }
@@ -247,15 +326,20 @@ pub fn line(job: &NewJob) -> Option<Line> {
 /// Writes new jobs and their keys. A key that was taken in the meantime is a conflict: the next attempt
 /// finds its holder.
 pub async fn write(resolved: Resolved, tx: &mut Tx<'_>) -> Result<(), TxError> {
-    let Resolved { documents, records, rare, arriving, .. } = resolved;
+    let Resolved { documents, records, rare, arriving, replaced, .. } = resolved;
+    for Replaced { rev, meta, payload } in replaced.into_values() {
+        let update = update(&meta, Some(&payload), None, None, tx.mongo.now()?)?;
+        let guard = doc! { "_id": meta.id.as_str(), "rev": rev };
+        if tx.write_jobs(doc! { "update": JOBS, "updates": [{ "q": guard, "u": update }] }).await? != 1 {
+            return Err(TxError::Conflict);
+        }
+        tx.becomes_ready(&meta.queue, Position::of(&meta));
+    }
     rare.into_iter().for_each(|rare| drop(tx.mongo.indexes.want(rare)));
     for part in parts(records)? {
         tx.write(doc! { "update": KEYS, "updates": part }).await?;
     }
-    if !documents.is_empty() {
-        let jobs = tx.collection(JOBS).clone_with_type::<RawDocumentBuf>();
-        jobs.insert_many(documents).session(tx.session()).await?;
-    }
+    tx.insert_jobs(documents).await?;
     arriving.iter().for_each(|(queue, state, position)| tx.arrives(queue, *state, *position));
     Ok(())
 }
@@ -275,10 +359,38 @@ pub async fn free(keys: &[(&Meta, &JobKey)], tx: &mut Tx<'_>) -> Result<(), TxEr
     Ok(())
 }
 
-/// The records of the jobs' keys, and what there is of the jobs that have them.
-async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Stored>, Vec<Stored>), TxError> {
-    let ids = jobs.iter().filter_map(|job| Some(key_id(&job.queue, job.key.as_ref()?)));
-    let ids: Vec<String> = ids.collect();
+/// Takes a key for a job that is moved and written already. Returns the job that has it, and takes nothing, if that is another one.
+pub async fn move_key(
+    hold: &KeyHold,
+    moved: &Meta,
+    payload: Option<&Content>,
+    tx: &mut Tx<'_>,
+) -> Result<Option<JobId>, TxError> {
+    let now = tx.mongo.now()?;
+    let id = key_id(&moved.queue, hold);
+    let (records, states) = read_holders(vec![id.clone()], tx).await?;
+    let holders = holders(&records, &states, now)?;
+    if let Some(other) = rule::kept_from(holders.get(&id), &moved.id, now) {
+        return Ok(Some(other.clone()));
+    }
+    let digest = match payload {
+        Some(payload) => payload.digest(),
+        None => {
+            let jobs = tx.collection(JOBS);
+            let find = jobs.find(doc! { "_id": moved.id.as_str() }).projection(only_payload());
+            let found = tx.read(find).await?;
+            let Some(found) = found.first() else { return Err(TxError::Conflict) };
+            payload_of(found).map_err(StoreError::unreadable)?.digest()
+        }
+    };
+    let record = record(&Holder::moved(moved, digest, hold, now));
+    tx.write(doc! { "update": KEYS, "updates": [{ "q": { "_id": id }, "u": record, "upsert": true }] })
+        .await?;
+    Ok(None)
+}
+
+/// The records of these keys, and what there is of the jobs that have them.
+async fn read_holders(ids: Vec<String>, tx: &mut Tx<'_>) -> Result<(Vec<Stored>, Vec<Stored>), TxError> {
     if ids.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -288,19 +400,20 @@ async fn read_holders(jobs: &[&NewJob], tx: &mut Tx<'_>) -> Result<(Vec<Stored>,
         return Ok((records, Vec::new()));
     }
     let jobs = tx.collection(JOBS);
-    let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(doc! { "state": 1, "run_at": 1 });
+    let projection = doc! { "state": 1, "run_at": 1, "queue": 1, "key": 1 };
+    let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(projection);
     let states = tx.read(find).await?;
     Ok((records, states))
 }
 
 fn holders(records: &[Stored], states: &[Stored], now: Timestamp) -> Result<HashMap<String, Holder>> {
-    let states: HashMap<&str, (State, Timestamp)> =
-        states.iter().filter_map(|state| state_of(state)).collect();
+    let states: HashMap<&str, Facts> = states.iter().filter_map(|state| state_of(state)).collect();
     let mut holders = HashMap::with_capacity(records.len());
     for record in records {
         let (id, mut holder) = holder(record)?;
-        if let Some((state, run_at)) = states.get(holder.id.as_str()) {
+        if let Some((state, run_at, home)) = states.get(holder.id.as_str()) {
             holder.run_at = *run_at;
+            holder.is_home = home.as_ref() == Some(&id);
             holder.state = Some(state.visible(*run_at, now));
         }
         holders.insert(id, holder);
@@ -308,9 +421,13 @@ fn holders(records: &[Stored], states: &[Stored], now: Timestamp) -> Result<Hash
     Ok(holders)
 }
 
-fn state_of(document: &Document) -> Option<(&str, (State, Timestamp))> {
-    let state = State::from_word(document.get_str("state").ok()?)?;
-    Some((document.get_str("_id").ok()?, (state, Row(document).time("run_at").ok()??)))
+/// The state of a job, when it is due, and the id of the key that it knows.
+type Facts = (State, Timestamp, Option<String>);
+
+fn state_of(document: &Document) -> Option<(&str, Facts)> {
+    let (row, state) = (Row(document), State::from_word(document.get_str("state").ok()?)?);
+    let home = row.text::<JobKey>("key").and_then(|key| Ok(id_of(&row.text("queue")?, &key))).ok();
+    Some((document.get_str("_id").ok()?, (state, row.time("run_at").ok()??, home)))
 }
 
 /// Queue names have no slash, so that no two pairs of queue and key share an id.
@@ -322,10 +439,16 @@ fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
     id_of(queue, &hold.key)
 }
 
-fn record(job: &NewJob, hold: &KeyHold) -> Document {
-    let digest = Binary { subtype: BinarySubtype::Generic, bytes: job.spec.payload.digest().to_vec() };
-    let until = date(hold.until);
-    doc! { "job": job.id.as_str(), "digest": digest, "until": until, "run_at": date(job.run_at), "check_at": until }
+fn record(holder: &Holder) -> Document {
+    let digest = Binary { subtype: BinarySubtype::Generic, bytes: holder.digest.to_vec() };
+    let (until, run_at) = (date(holder.until), date(holder.run_at));
+    let mut record = doc! {
+        "job": holder.id.as_str(), "digest": digest, "until": until, "run_at": run_at, "check_at": until,
+    };
+    if !holder.lasts.is_usual() {
+        record.insert("lasts", holder.lasts.as_str()); // older servers do not know it, and keep the key for longer
+    }
+    record
 }
 
 fn holder(record: &Document) -> Result<(String, Holder)> {
@@ -335,6 +458,8 @@ fn holder(record: &Document) -> Result<(String, Holder)> {
     let digest = digest.ok_or_else(|| row.fault("digest"))?;
     let until = row.time("until")?.ok_or_else(|| row.fault("until"))?;
     let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
-    let holder = Holder { id: row.text("job")?, digest, until, run_at, state: None };
+    let lasts = KeyUntil::from_word(record.get_str("lasts").ok());
+    let (id, is_home, is_readable) = (row.text("job")?, false, true);
+    let holder = Holder { id, digest, until, lasts, is_home, is_readable, run_at, state: None };
     Ok((row.text("_id")?, holder))
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::Hint;
 
 use crate::job::push::Room;
 use crate::job::{JobId, QueueName, Rules, State, Timestamp, Visible};
@@ -73,6 +74,19 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>
     let found = readable(&documents, listed).into_iter().map(|job| (listed_id(&job).clone(), job));
     let found: HashMap<JobId, ListedJob> = found.collect();
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+}
+
+/// Those of these jobs that have not finished.
+pub async fn unfinished(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<JobId>> {
+    let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+    let states = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
+    let filter = doc! {
+        "_id": { "$in": names }, "state": { "$in": states.collect::<Vec<_>>() }, "origin": { "$exists": false },
+    };
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.find(filter).projection(doc! { "_id": 1 }).hint(Hint::Name("_id_".to_owned()));
+    let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    Ok(readable(&documents, |document| Row(document).text("_id")))
 }
 
 /// The jobs that the filter means, by id.
@@ -256,7 +270,7 @@ async fn distinct(mongo: &Mongo, range: Document, limit: usize) -> Result<Vec<Qu
         doc! { "$sort": { "_id": 1 } },
         doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
     ];
-    let hint = mongodb::options::Hint::Name("head".to_owned());
+    let hint = Hint::Name("head".to_owned());
     let jobs = mongo.collection(JOBS).await?;
     let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(hint);
     let rows: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;

@@ -5,13 +5,13 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::{Claim, JobId, Timestamp};
+use crate::store::Result;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date, serialized};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
-use crate::store::{Result, Store as _};
 
 fn key(id: &JobId, claim: &Claim) -> String {
     format!("{id}/{}", claim.as_str())
@@ -22,9 +22,8 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
     if receipts.is_empty() {
         return Ok(());
     }
-    let until = tx.mongo.now()?.plus_ms(receipt::RETAIN_MS);
     let documents: Vec<Stored> =
-        receipts.iter().map(|receipt| document(receipt, until)).collect::<Result<_>>()?;
+        receipts.iter().map(|receipt| document(receipt, receipt.until())).collect::<Result<_>>()?;
     tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
     Ok(())
 }
@@ -73,5 +72,6 @@ pub fn read(document: &Document, id: JobId, claim: Claim) -> Result<Receipt> {
         outcome: Receipt::outcome_of(verb, went_to),
         started_at: row.time("started_at")?,
         pushed: row.part("pushed")?.unwrap_or_default(),
+        at: Receipt::made_at(row.time("until")?.unwrap_or_default()),
     })
 }

@@ -7,6 +7,7 @@
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 
+use crate::job::record::FAILURES_KEPT;
 use crate::job::state::Transition;
 use crate::job::transition::Refusal;
 use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, RESERVE, UNBLOCK};
@@ -70,8 +71,8 @@ pub fn not_as_read(refusal: Refusal) -> StoreError {
 }
 
 /// Returns the statement that reserves these jobs, for one request or several; the jobs are as they are then, all with
-/// one `rev`. `revs`: those that were read. `may_have_waited`: for a semaphore.
-pub fn reserve(jobs: &[Job], revs: &[i64], may_have_waited: bool) -> Document {
+/// one `rev`. `revs`: those that were read.
+pub fn reserve(jobs: &[Job], revs: &[i64]) -> Document {
     let ids = ids(jobs.iter().map(|job| &job.meta));
     let Some(Job { meta: first, .. }) = jobs.first() else { return statement(RESERVE, &ids, revs, doc! {}) };
     let is_same = |field: &Field| jobs.iter().all(|job| (field.is_same)(&job.meta, first));
@@ -85,9 +86,6 @@ pub fn reserve(jobs: &[Job], revs: &[i64], may_have_waited: bool) -> Document {
                 Bson::Null => drop(unset.insert(*name, "")),
                 value => drop(set.insert(*name, value)),
             }
-        }
-        if may_have_waited {
-            unset.extend(WAITING.map(|field| (field.to_owned(), "".into())));
         }
         let update = doc! { "$set": set, "$unset": unset, "$inc": { "attempts": attempts } };
         return statement(RESERVE, &ids, revs, update);
@@ -108,33 +106,42 @@ pub fn reserve(jobs: &[Job], revs: &[i64], may_have_waited: bool) -> Document {
     }
     set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", attempts] } });
     set.insert("due", "$$REMOVE");
-    let mut stages = vec![doc! { "$set": set }];
-    if may_have_waited {
-        stages.push(doc! { "$unset": WAITING.to_vec() });
-    }
-    statement(RESERVE, &ids, revs, stages)
+    statement(RESERVE, &ids, revs, vec![doc! { "$set": set }])
 }
 
-/// Returns the statement that blocks these jobs, which are as they are then: by one semaphore, since one
-/// moment, and with the `rev`s that were read.
-pub fn block(jobs: &[Meta]) -> Document {
-    let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
-    let mut set = doc! { "rev": rand::random::<i64>() };
-    if let Some(first) = jobs.first() {
-        let waits_for = Bson::from(first.waits_for.as_ref().map(|semaphore| semaphore.as_str()));
-        let since = Bson::from(first.waiting_since.map(date));
-        set.extend(doc! { "state": first.state.as_str(), "waits_for": waits_for, "waiting_since": since });
+/// Returns the update that reserves a job which is so then, and may have waited for a semaphore.
+pub fn reserve_one(meta: &Meta) -> Document {
+    let started_at = Bson::from(meta.started_at.map(date));
+    let mut set = doc! {
+        "state": meta.state.as_str(), "started_at": started_at, "rev": meta.rev, "attempts": i64::from(meta.attempts),
+    };
+    let mut unset = doc! { "due": "" };
+    for Field { name, value, .. } in &FIELDS {
+        match value(meta) {
+            Bson::Null => drop(unset.insert(*name, "")),
+            value => drop(set.insert(*name, value)),
+        }
     }
-    let update = doc! { "$set": set, "$unset": { "due": "", "called_at": "" } };
-    statement(BLOCK, &ids(jobs), &revs, update)
+    unset.extend(WAITING.map(|field| (field.to_owned(), "".into())));
+    doc! { "$set": set, "$unset": unset }
 }
 
-/// Returns the statement that unblocks jobs which are the first of their groups now. `due`: when they are due, if that
-/// is in the future.
-pub fn unblock_first(ids: &[&str], revs: &[i64], due: Option<Timestamp>) -> Document {
-    let mut set = doc! { "state": UNBLOCK.to.as_str(), "rev": rand::random::<i64>() };
+/// Returns the update that blocks a job by a semaphore, which is so then but for its `rev`.
+pub fn block_one(meta: &Meta, rev: i64) -> Document {
+    let waits_for = Bson::from(meta.waits_for.as_ref().map(|semaphore| semaphore.as_str()));
+    let since = Bson::from(meta.waiting_since.map(date));
+    let set = doc! {
+        "rev": rev, "state": meta.state.as_str(), "waits_for": waits_for, "waiting_since": since,
+    };
+    doc! { "$set": set, "$unset": { "due": "", "called_at": "" } }
+}
+
+/// Returns the update that unblocks a job which is the first of its group now. `due`: when it is due, if that is in the
+/// future.
+pub fn unblock_first(due: Option<Timestamp>, rev: i64) -> Document {
+    let mut set = doc! { "state": UNBLOCK.to.as_str(), "rev": rev };
     set.extend(due.map(|at| ("due".to_owned(), date(at).into())));
-    statement(UNBLOCK, ids, revs, doc! { "$set": set })
+    doc! { "$set": set }
 }
 
 /// Returns the statement that unblocks these jobs, which are as they are then but for their `rev`s, because a semaphore
@@ -150,10 +157,44 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
     statement(UNBLOCK, &ids(jobs), &revs, vec![doc! { "$set": set }])
 }
 
-/// Returns the statement that buries a document that cannot be read, and so has no `rev` to go by.
-pub fn bury(transition: Transition, job: &Stored) -> Result<RawDocumentBuf> {
-    let mut guard = job.by_id()?;
-    guard.append(cstr!("state"), transition.from.as_str());
-    let set = rawdoc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
-    Ok(rawdoc! { "q": guard, "u": { "$set": set, "$unset": { "due": "" } } })
+/// Returns the statements that bury a document that cannot be read, and so has no `rev` to go by: one of them does at most. `failure`
+/// is noted with it. A job that waits for those before it in its line leaves its place: dead, it would else be taken for the first.
+pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Result<Vec<RawDocumentBuf>> {
+    let mut set = doc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
+    let mut push = Document::new();
+    if let Some(failure) = failure {
+        let last = i32::try_from(FAILURES_KEPT).unwrap_or(i32::MAX);
+        match job.get("errors") {
+            None | Some(Bson::Array(_)) => {
+                push.insert("errors", doc! { "$each": [failure], "$slice": -last });
+            }
+            Some(_) => drop(set.insert("errors", vec![failure])),
+        }
+    }
+    let statement = |waits_for: Option<Document>, leaves: bool| -> Result<RawDocumentBuf> {
+        let mut guard = job.by_id()?;
+        guard.append(cstr!("state"), transition.from.as_str());
+        if let Some(waits_for) = waits_for {
+            guard.append(
+                cstr!("waits_for"),
+                RawDocumentBuf::try_from(&waits_for).map_err(StoreError::internal)?,
+            );
+        }
+        let unset = if leaves {
+            doc! { "due": "", "turn": "" }
+        } else {
+            doc! { "due": "" }
+        };
+        let mut update = doc! { "$set": &set, "$unset": unset };
+        if !push.is_empty() {
+            update.insert("$push", &push);
+        }
+        let update = RawDocumentBuf::try_from(&update).map_err(StoreError::internal)?;
+        Ok(rawdoc! { "q": guard, "u": update })
+    };
+    if transition.from != BLOCK.to {
+        return Ok(vec![statement(None, false)?]);
+    }
+    let none = Bson::Null;
+    Ok(vec![statement(Some(doc! { "$eq": &none }), true)?, statement(Some(doc! { "$ne": none }), false)?])
 }

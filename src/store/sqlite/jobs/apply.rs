@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use crate::job::push::{entered, freed};
+use crate::job::push::{entered, freed, taken};
 use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::state::Verb;
 use crate::job::transition::{
@@ -17,7 +17,8 @@ use crate::store::sqlite::jobs::groups;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::push;
-use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::jobs::row::{self, Contents};
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Applied, Change, Denied, StoreError};
 
@@ -58,10 +59,15 @@ fn apply_one(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<Applied, Denied>, Fault> {
+    if change.operation.looks_at_contents()
+        && let Err(fault @ Fault::Stored { .. }) = row::job_of(tx, &change.id)
+    {
+        return of_unreadable(tx, change, fault, rules, now);
+    }
     match row::meta_of(tx, &change.id) {
         Ok(Some(found)) => carry_out(tx, &found, change, rules, now),
         Ok(None) => refused(tx, change, missing(&change.operation)),
-        Err(fault @ Fault::Stored { .. }) => unreadable(tx, change, fault, rules, now),
+        Err(fault @ Fault::Stored { .. }) => of_unreadable(tx, change, fault, rules, now),
         Err(fault) => Err(fault),
     }
 }
@@ -105,6 +111,7 @@ fn end_delivered(
             unblocked: Vec::new(),
             released: Vec::new(),
             repeated: false,
+            at: now,
         })
     });
     Ok(ended.collect())
@@ -112,7 +119,7 @@ fn end_delivered(
 
 /// Returns what becomes of a job that cannot be read: it can be removed, and what the server wants of it by itself takes it
 /// out of the way.
-fn unreadable(
+fn of_unreadable(
     tx: &Tx<'_>,
     change: &Change,
     fault: Fault,
@@ -133,8 +140,15 @@ fn unreadable(
             Ok(removed)
         }
         OfUnreadable::Bury => {
-            row::bury_by_id(tx, id)?;
+            unreadable::bury_by_id(tx, id, false, rules, now)?;
             Ok(Err(Denied::Refused(Refusal::Unknown)))
+        }
+        OfUnreadable::Mend(mending) => {
+            match unreadable::mend(tx, id, *mending, operation.within(), rules, now)? {
+                Some(Ok(mended)) => Ok(Ok(mended)),
+                Some(Err(refusal)) => refused(tx, change, refusal),
+                None => Ok(Err(Denied::Store(StoreError::from(fault).unreadable()))),
+            }
         }
         OfUnreadable::Refuse => Ok(Err(Denied::Store(StoreError::from(fault).unreadable()))),
     }
@@ -155,12 +169,17 @@ fn carry_out(
         Err(refusal) => return refused(tx, change, refusal),
     };
     if done.next == Next::Keep {
-        return kept(tx, operation, meta, done.outcome).map(Ok);
+        return kept(tx, operation, meta, done.outcome, now).map(Ok);
     }
     if let Some(queue) = entered(operation.verb(), meta, &done.outcome)
         && push::room(tx, queue, 0, rules)? == Some(0)
     {
         return Ok(Err(Denied::Refused(Refusal::Full)));
+    }
+    if let Some(hold) = taken(operation, &done)
+        && let Some(holder) = push::move_key(tx, &done.next, hold, now)?
+    {
+        return Ok(Err(Denied::KeyTaken(holder)));
     }
     let pushes = operation.pushes();
     let children =
@@ -168,7 +187,7 @@ fn carry_out(
             Ok(children) => children,
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
-    let unblocked = write(tx, found, operation.verb(), &mut done, now)?;
+    let unblocked = write(tx, found, operation.verb(), &mut done, (rules, now))?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -183,11 +202,12 @@ fn carry_out(
         unblocked,
         released: semaphore::released(meta, &done.next),
         repeated: false,
+        at: now,
     };
     if operation.leaves_receipt(meta, &applied.outcome)
-        && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed)
+        && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed, now)
     {
-        write_receipt(tx, &receipt, now.plus_ms(receipt::RETAIN_MS))?;
+        write_receipt(tx, &receipt, receipt.until())?;
     }
     Ok(Ok(applied))
 }
@@ -207,26 +227,34 @@ fn write(
     found: &row::Found<Meta>,
     verb: Verb,
     step: &mut Step,
-    now: Timestamp,
+    (rules, now): (&Rules, Timestamp),
 ) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
     let vacated = group::vacated(&found.job, &step.next);
     groups::join(tx, step, vacated.as_ref())?;
     match &step.next {
         Next::Keep => {}
-        Next::Write { meta, payload, result } => {
-            row::update(tx, found, meta, payload.as_ref(), result.as_ref(), now)?;
+        Next::Write { meta, payload, result, headers } => {
+            let contents =
+                Contents { payload: payload.as_ref(), result: result.as_ref(), headers: headers.as_ref() };
+            row::update(tx, found, meta, contents, now)?;
         }
         Next::Delete => row::delete(tx, found)?,
     }
     if let Some(key) = freed(&found.job, verb, step) {
         push::free(tx, &found.job, key)?;
     }
-    groups::advance(tx, vacated, now)
+    groups::advance(tx, vacated, rules, now)
 }
 
 /// Returns the result where there is nothing to write, since it had happened before. A receipt has more of that than
 /// history.
-fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Result<Applied, Fault> {
+fn kept(
+    tx: &Tx<'_>,
+    operation: &Operation,
+    meta: &Meta,
+    outcome: Outcome,
+    at: Timestamp,
+) -> Result<Applied, Fault> {
     let earlier = match operation.claim() {
         Some(claim) => read_receipt(tx, &meta.id, claim, operation.verb())?,
         None => None,
@@ -234,7 +262,8 @@ fn kept(tx: &Tx<'_>, operation: &Operation, meta: &Meta, outcome: Outcome) -> Re
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
     let (pushed, callback) = (Vec::new(), None);
     let (unblocked, released) = (Vec::new(), Vec::new());
-    let kept = Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true };
+    let kept =
+        Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true, at };
     Ok(earlier.unwrap_or(kept))
 }
 
@@ -267,7 +296,7 @@ fn read_receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Resul
         return Ok(None);
     };
     let mut by_claim = db.prepare_cached(
-        "SELECT queue, started_at, returned_to, run_at, pushed, blocked FROM receipts \
+        "SELECT queue, started_at, returned_to, run_at, pushed, blocked, until FROM receipts \
          WHERE job = ?1 AND claim = ?2 AND verb = ?3",
     )?;
     let mut rows = by_claim.query([id.as_str(), claim.as_str(), word])?;
@@ -289,6 +318,7 @@ fn read_receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Resul
         outcome: Receipt::outcome_of(verb, went_to),
         started_at: row::time(found, 1)?,
         pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
+        at: Receipt::made_at(Timestamp::from_millis(found.get(6)?)),
     };
     Ok(Some(receipt.into()))
 }

@@ -17,6 +17,8 @@ pub enum Fate {
     Store,
     /// Nothing is stored: its key is taken by this job, which has an equal payload.
     Exists(Child),
+    /// What this job does, which has the key, is replaced.
+    Replace(Holder),
 }
 
 /// A job that is about to be written.
@@ -48,17 +50,19 @@ pub fn check(
     now: Timestamp,
 ) -> Result<Result<Vec<Fate>, PushRefused>, Fault> {
     let mut fates = Vec::with_capacity(pushes.len());
-    let mut earlier: HashMap<(&QueueName, &JobKey), &NewJob> = HashMap::new();
+    let mut earlier: HashMap<(&QueueName, &JobKey), Holder> = HashMap::new();
     let mut room = Room::default();
     for (index, job) in pushes.iter().enumerate() {
         let holder = match &job.key {
             None => None,
             Some(hold) => match earlier.get(&(&job.queue, &hold.key)) {
-                Some(first) => Some(Holder::new(first, hold, State::Ready.visible(first.run_at, now))),
+                Some(first) => Some(first.clone()),
                 None => push::holder(tx, &job.queue, hold, committed, now)?,
             },
         };
-        let decision = rule::decide(&job.id, &job.spec.payload, holder.as_ref(), now, || {
+        let conflict = job.key.as_ref().map(|hold| hold.conflict).unwrap_or_default();
+        let asked = (holder.as_ref(), conflict);
+        let decision = rule::decide(&job.id, &job.spec.payload, asked, now, || {
             let leaves = committed.is_some_and(|committed| committed.before.queue == job.queue);
             if !room.knows(&job.queue)
                 && let Some(left) = push::room(tx, &job.queue, u64::from(leaves), rules)?
@@ -69,8 +73,18 @@ pub fn check(
         })?;
         fates.push(match decision {
             Decision::Store => {
-                earlier.extend(job.key.as_ref().map(|hold| ((&job.queue, &hold.key), job)));
+                let state = State::Ready.visible(job.run_at, now);
+                if let Some(hold) = &job.key {
+                    earlier.insert((&job.queue, &hold.key), Holder::new(job, hold, state));
+                }
                 Fate::Store
+            }
+            Decision::Replace => {
+                let (Some(holder), Some(hold)) = (holder, &job.key) else { continue };
+                let state = State::Ready.visible(job.run_at, now);
+                let after = holder.replaced(job.into(), hold, state);
+                earlier.insert((&job.queue, &hold.key), after);
+                Fate::Replace(holder)
             }
             Decision::Settled(pushed) => match pushed.into_child(index, job) {
                 Ok(child) => Fate::Exists(child),
@@ -81,10 +95,16 @@ pub fn check(
     Ok(Ok(fates))
 }
 
-/// Returns the first of the jobs that are there already, if all are.
-pub fn only_duplicates(fates: &[Fate]) -> Option<JobId> {
-    let there = fates.iter().map(|fate| match fate {
+/// What is said of a job that replaces what its key's holder does.
+fn replaced(holder: &Holder, by: &NewJob) -> Child {
+    Child { id: holder.id.clone(), queue: by.queue.clone(), run_at: by.run_at, deduplicated: true }
+}
+
+/// Returns the first of the jobs that are there already, if all are: those that would be replaced, too.
+pub fn only_duplicates(pushes: &[NewJob], fates: &[Fate]) -> Option<JobId> {
+    let there = pushes.iter().zip(fates).map(|(job, fate)| match fate {
         Fate::Exists(child) => Some(child.clone()),
+        Fate::Replace(holder) => Some(replaced(holder, job)),
         Fate::Store => None,
     });
     batch::only_duplicates(&there.collect::<Option<Vec<Child>>>()?).cloned()
@@ -96,6 +116,12 @@ pub fn store(tx: &Tx<'_>, pushes: &[NewJob], fates: Vec<Fate>, now: Timestamp) -
     for (job, fate) in pushes.iter().zip(fates) {
         children.push(match fate {
             Fate::Exists(child) => child,
+            Fate::Replace(holder) => {
+                if let Some(hold) = &job.key {
+                    push::replace(tx, &holder, hold, job.into(), now)?;
+                }
+                replaced(&holder, job)
+            }
             Fate::Store => {
                 push::store(tx, &New::from(job.clone()), now)?;
                 Child {

@@ -9,14 +9,15 @@
 use rusqlite::{Connection, params};
 
 use crate::job::transition::{Refusal, delivery};
-use crate::job::{Claim, Job, Meta, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, Mark, Meta, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim_limited;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{ClaimAsk, Claims};
+use crate::store::{ClaimAsk, Claims, PageBuilder};
 
 /// Reserves what each of the requests asks for, in the order of delivery. Those for one queue share its head.
 pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> Result<Claims, Fault> {
@@ -49,7 +50,7 @@ fn claim_from(
     let mut given = Given::default();
     while let Some(left) = asks.get(given.won.len()..).filter(|left| !left.is_empty()) {
         let wanted = left.iter().map(|ask| ask.count).sum();
-        let (heads, is_cut) = heads(tx, queue, wanted, *pop, now)?;
+        let (heads, is_cut) = heads(tx, queue, wanted, *pop, rules, now)?;
         if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {
             let limited = claim_limited::claim(tx, left, rules, now)?;
             given.won.extend(limited.won);
@@ -84,6 +85,7 @@ pub fn heads(
     queue: &QueueName,
     wanted: usize,
     pop: bool,
+    rules: &Rules,
     now: Timestamp,
 ) -> Result<(Vec<Found<Job>>, bool), Fault> {
     let (mut heads, mut bytes) = (Vec::new(), 0);
@@ -99,10 +101,28 @@ pub fn heads(
             (above, bytes) = (priority, read);
         }
         for rowid in spoiled {
-            row::bury(tx, rowid)?; // and then others are read in their places
+            unreadable::bury(tx, rowid, false, rules, now)?; // and then others are read in their places
         }
     }
     Ok((heads, bytes >= row::HEAD_BYTES))
+}
+
+/// Returns the first jobs of a queue that may be delivered, and leaves them as they are.
+pub fn peek(db: &Connection, queue: &QueueName, limit: usize, now: Timestamp) -> Result<Vec<Job>, Fault> {
+    let (mut page, mut above) = (PageBuilder::new(limit), i64::MAX);
+    let mut due = db.prepare_cached(DUE)?;
+    while !page.is_full()
+        && let Some(priority) = next_priority(db, queue, above)?
+    {
+        let mut rows = due.query(params![queue.as_str(), priority, now.millis(), i64::MAX])?;
+        while !page.is_full()
+            && let Some(found) = rows.next()?
+        {
+            readable(row::job(found))?.into_iter().for_each(|job| page.push(job));
+        }
+        above = priority;
+    }
+    Ok(page.into_items())
 }
 
 /// Whether nothing but the job itself changes when it ends.
@@ -173,4 +193,18 @@ pub fn held(db: &Connection, queues: &[QueueName], claim: &Claim) -> Result<Vec<
         jobs.extend(row::jobs(&mut held, [queue.as_str(), claim.as_str()])?);
     }
     Ok(jobs)
+}
+
+pub const MARKED: &str = concat!(
+    "SELECT ",
+    job_columns!(),
+    " FROM jobs INDEXED BY jobs_reserved_until WHERE state = 'reserved' \
+     AND substr(claim, 1, ?2) IN (SELECT value FROM json_each(?1)) ORDER BY priority DESC, run_at, id"
+);
+
+/// Returns the reserved jobs whose claims bear one of these marks, in the order of delivery.
+pub fn marked(db: &Connection, marks: &[Mark]) -> Result<Vec<Job>, Fault> {
+    let texts: Vec<&str> = marks.iter().map(Mark::as_str).collect();
+    let mut marked = db.prepare_cached(MARKED)?;
+    row::jobs(&mut marked, params![row::to_json(Some(&texts))?, row::signed(Mark::LEN)])
 }

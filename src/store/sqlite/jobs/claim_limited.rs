@@ -35,7 +35,8 @@ fn reserved(tx: &Tx<'_>, queue: &QueueName) -> Result<u64, Fault> {
     Ok(reserved.unwrap_or(0).unsigned_abs())
 }
 
-fn deliveries(db: &Connection, queue: &QueueName) -> Result<Deliveries, Fault> {
+/// Returns what the queue has delivered lately, where it has a rate.
+pub fn deliveries(db: &Connection, queue: &QueueName) -> Result<Deliveries, Fault> {
     let mut recent = db.prepare_cached("SELECT recent FROM deliveries WHERE queue = ?1")?;
     let mut rows = recent.query([queue.as_str()])?;
     let found = rows.next()?.map(|row| row::json(row, 0, "deliveries")).transpose()?;
@@ -51,7 +52,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
     let (mut granted, mut blocked) = (0, 0);
     while granted < most {
         let chunk = (most - granted).max(CHUNK);
-        let (found, is_cut) = heads(tx, &first.queue, chunk, first.pop, now)?;
+        let (found, is_cut) = heads(tx, &first.queue, chunk, first.pop, rules, now)?;
         let read = found.len();
         let names = found.iter().flat_map(|found| &found.job.meta.semaphores);
         let mut admission = semaphores::admission(tx, names, rules, now)?;
@@ -107,7 +108,7 @@ fn reserve(tx: &Tx<'_>, found: &mut Found<Job>, ask: &ClaimAsk, now: Timestamp) 
     }
     let before = Found { rowid: found.rowid, marked: found.marked, job: found.job.meta.clone() };
     claim::reserve(&mut found.job, ask, now)?;
-    found.job.meta.rev = row::update(tx, &before, &found.job.meta, None, None, now)?;
+    found.job.meta.rev = row::update(tx, &before, &found.job.meta, row::Contents::default(), now)?;
     Ok(())
 }
 
@@ -115,5 +116,5 @@ fn block(tx: &Tx<'_>, found: Found<Job>, semaphore: &SemaphoreName, now: Timesta
     let found: Found<Meta> = Found { rowid: found.rowid, marked: found.marked, job: found.job.meta };
     let mut blocked = found.job.clone();
     delivery::block(&mut blocked, semaphore, now).map_err(not_as_listed)?;
-    row::update(tx, &found, &blocked, None, None, now).map(drop)
+    row::update(tx, &found, &blocked, row::Contents::default(), now).map(drop)
 }

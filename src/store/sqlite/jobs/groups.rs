@@ -6,10 +6,11 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::job::group::{Line, Vacated};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::transition::{Next, Step};
-use crate::job::{Job, JobId, QueueName, Timestamp};
+use crate::job::{Job, JobId, QueueName, Rules, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
 
 /// The number of the last place that is taken. Places that no line has ever had come from another program.
@@ -49,6 +50,7 @@ pub fn join(db: &Connection, step: &mut Step, from: Option<&Vacated>) -> Result<
 pub fn advance(
     tx: &Tx<'_>,
     vacated: Option<Vacated>,
+    rules: &Rules,
     now: Timestamp,
 ) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
     let Some(Vacated { line: Line { queue, group }, was_first: true, .. }) = vacated else {
@@ -59,7 +61,7 @@ pub fn advance(
     let Some(first) = rows.next()? else { return Ok(Vec::new()) };
     let id: JobId = row::parsed(first, 0, "id")?;
     let Some(found) = readable(row::meta_of(tx, &id))? else {
-        row::bury_by_id(tx, &id)?; // a dead job holds its group until it is removed
+        unreadable::bury_by_id(tx, &id, true, rules, now)?; // a dead job holds its group until it is removed
         return Ok(Vec::new());
     };
     let Some(found) = found else { return Ok(Vec::new()) };
@@ -68,6 +70,6 @@ pub fn advance(
     }
     let mut ready = found.job.clone();
     delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
-    row::update(tx, &found, &ready, None, None, now)?;
+    row::update(tx, &found, &ready, row::Contents::default(), now)?;
     Ok(vec![(queue, ready.run_at)])
 }

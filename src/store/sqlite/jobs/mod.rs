@@ -6,8 +6,10 @@
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `apply` | operations on jobs |
+//! | `unreadable` | jobs that another program spoiled |
 //! | `many` | what claims and commits write of many jobs, by one statement |
 //! | `groups`, `needs` | the order within groups; which jobs need which semaphore |
+//! | `obstacles` | why a job is not delivered |
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
 pub mod apply;
@@ -19,21 +21,25 @@ pub mod expired;
 pub mod groups;
 pub mod many;
 pub mod needs;
+pub mod obstacles;
 pub mod push;
 pub mod query;
 pub mod row;
 pub mod stocked;
+pub mod unreadable;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::job::{Claim, Job, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules, Timestamp};
+use crate::store::next::{self, TakeAsk, Taken};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Overdue, Pushed, Result, StoreError,
+    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Obstacles, Overdue, Pushed, Result,
+    StoreError,
 };
 
 #[async_trait]
@@ -66,6 +72,11 @@ impl Jobs for SqliteStore {
         self.read(move |db, _| claim::held(db, &queues, &claim)).await
     }
 
+    async fn marked(&self, marks: &[Mark]) -> Result<Vec<Job>> {
+        let marks = marks.to_vec();
+        self.read(move |db, _| claim::marked(db, &marks)).await
+    }
+
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>> {
         let changes: Arc<[Change]> = changes.into();
         let apply = async |part: Range<usize>| {
@@ -88,6 +99,27 @@ impl Jobs for SqliteStore {
         }
     }
 
+    async fn apply_and_take(&self, changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken {
+        let (own, asks, under) = (changes.clone(), takes.to_vec(), rules.clone());
+        let both = move |tx: &Tx<'_>, now| {
+            let applied = apply::apply(tx, &own, &under, now)?;
+            let (places, asks) = next::claims(&asks, &applied, &under);
+            let claims = claim::claim(tx, &asks, &under, now)?;
+            Ok((applied, places, asks, claims))
+        };
+        match self.writer.run(both).await {
+            Ok((applied, places, asks, claims)) => {
+                Taken { applied, ..Taken::of(takes.len(), places, asks, claims) }
+            }
+            // What cannot be claimed must not keep anything from being settled. Where the store is away both fail.
+            Err(error) if !error.is_away() => Taken::nothing(self.apply(changes, rules).await, takes.len()),
+            Err(error) => {
+                let failed = changes.iter().map(|_| Err(Denied::Store(error.clone()))).collect();
+                Taken::nothing(failed, takes.len())
+            }
+        }
+    }
+
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
         self.read(move |db, now| expired::overdue(db, limit, now)).await
     }
@@ -101,9 +133,24 @@ impl Jobs for SqliteStore {
         self.read(move |db, _| query::get(db, &ids)).await
     }
 
+    async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let ids = ids.to_vec();
+        self.read(move |db, _| query::unfinished(db, &ids)).await
+    }
+
     async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
         let (filter, after) = (filter.clone(), after.cloned());
         self.read(move |db, now| query::find(db, &filter, after.as_ref(), limit, now)).await
+    }
+
+    async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {
+        let queue = queue.clone();
+        self.read(move |db, now| claim::peek(db, &queue, limit, now)).await
+    }
+
+    async fn obstacles(&self, job: &Meta) -> Result<Obstacles> {
+        let job = job.clone();
+        self.read(move |db, _| obstacles::obstacles(db, &job)).await
     }
 
     async fn queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>> {

@@ -6,11 +6,26 @@ use rusqlite::{Connection, params_from_iter};
 use crate::job::{JobId, QueueName, State, Timestamp, Visible};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::{Filter, ListedJob, PageBuilder};
 
 /// Returns the jobs with these ids, each at its place.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>, Fault> {
-    ids.iter().map(|id| row::listed(db, id)).collect()
+    ids.iter().map(|id| unreadable::listed(db, id)).collect()
+}
+
+/// Returns those of these jobs that have not finished.
+pub fn unfinished(db: &Connection, ids: &[JobId]) -> Result<Vec<JobId>, Fault> {
+    let mut by_id = db.prepare_cached(
+        "SELECT 1 FROM jobs WHERE id = ?1 AND state IN ('ready', 'reserved', 'blocked') AND origin IS NULL",
+    )?;
+    let mut unfinished = Vec::new();
+    for id in ids {
+        if by_id.exists([id.as_str()])? {
+            unfinished.push(id.clone());
+        }
+    }
+    Ok(unfinished)
 }
 
 /// Returns the jobs that the filter selects, by id.
@@ -46,7 +61,7 @@ pub fn find(
         if page.is_full() {
             break;
         }
-        row::listed(db, id)?.into_iter().for_each(|job| page.push(job));
+        unreadable::listed(db, id)?.into_iter().for_each(|job| page.push(job));
     }
     Ok(page.into_items())
 }

@@ -2,18 +2,19 @@
 
 use std::str::FromStr;
 
+use bytes::Bytes;
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
+use rusqlite::{Connection, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::job::transition::delivery::BURY;
-use crate::job::{Job, JobId, Meta, Payload, State, Timestamp};
+use crate::job::spec::Headers;
+use crate::job::{Binary, Content, Job, JobId, Meta, Payload, State, Timestamp};
+use crate::store::Weight as _;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{ListedJob, Weight as _};
 
 /// The most bytes that are read of a head, give or take one job: large payloads come in smaller batches.
 pub const HEAD_BYTES: usize = 16 << 20;
@@ -29,8 +30,10 @@ macro_rules! meta_table {
                 id "id",
                 created_at "created_at",
                 replay_of "replay_of",
-                group "group_name",
+                default_lease_ms "default_lease_ms",
+                max_run_ms "max_run_ms",
                 semaphores "semaphores",
+                retain_result_ms "retain_result_ms",
             }
             // With the push, and with every update.
             both {
@@ -46,6 +49,7 @@ macro_rules! meta_table {
                 cancel_requested "cancel_requested",
                 route "route",
                 batch "batch",
+                group "group_name",
                 turn "turn",
             }
             // With every update; NULL from the push until then.
@@ -57,6 +61,7 @@ macro_rules! meta_table {
                 claim "claim",
                 reserved_until "reserved_until",
                 lease_ms "lease_ms",
+                extended_at "extended_at",
                 progress "progress",
                 errors "errors",
                 trail "trail",
@@ -83,7 +88,10 @@ macro_rules! meta_columns {
 /// The columns of a whole job, in the order in which [`job`] reads them.
 macro_rules! job_columns {
     () => {
-        concat!($crate::store::sqlite::jobs::row::meta_columns!(), ", headers, result, payload")
+        concat!(
+            $crate::store::sqlite::jobs::row::meta_columns!(),
+            ", headers, result, payload, payload_type, payload_binary"
+        )
     };
 }
 pub(in crate::store::sqlite) use {job_columns, meta_columns, meta_table, names};
@@ -144,7 +152,11 @@ fn meta(cells: &mut Cells<'_>) -> Result<Meta, Fault> {
             Meta { $($($field: cells.read($column)?,)*)* rev: cells.read("rev")? }
         };
     }
-    Ok(meta_table!(read))
+    let meta = meta_table!(read);
+    match meta.lacking() {
+        Some(what) if !cells.salvages => Err(Fault::stored(what, "missing")),
+        _ => Ok(meta),
+    }
 }
 
 fn job_in(cells: &mut Cells<'_>) -> Result<Job, Fault> {
@@ -152,8 +164,40 @@ fn job_in(cells: &mut Cells<'_>) -> Result<Job, Fault> {
         meta: meta(cells)?,
         headers: cells.read("headers")?,
         result: cells.read("result")?,
-        payload: cells.read("payload")?,
+        payload: content(cells)?,
     })
+}
+
+fn content(cells: &mut Cells<'_>) -> Result<Content, Fault> {
+    let at = cells.next;
+    cells.next += CONTENT_COLUMNS;
+    let missing = || Fault::stored("payload", "missing");
+    content_at(cells.row, at)?.ok_or_else(missing)
+}
+
+/// How many columns a payload has.
+const CONTENT_COLUMNS: usize = 3;
+
+/// Reads a payload from the columns `payload`, `payload_type` and `payload_binary`, the first of which is at this place.
+pub fn content_at(row: &Row<'_>, at: usize) -> Result<Option<Content>, Fault> {
+    let bytes =
+        row.get_ref(at + 2)?.as_blob_or_null().map_err(|error| Fault::stored("payload_binary", error))?;
+    // Where there is JSON as well, it counts, as on MongoDB.
+    let is_json =
+        row.get_ref(at)?.as_bytes_or_null().is_ok_and(|text| text.is_some_and(|text| !text.is_empty()));
+    let Some(bytes) = bytes.filter(|_| !is_json) else {
+        return Ok(payload(row, at, "payload")?.map(Content::Json));
+    };
+    let media_type = parsed_if_any(row, at + 1, "payload_type")?.unwrap_or_default();
+    Ok(Some(Content::Binary(Binary { bytes: Bytes::copy_from_slice(bytes), media_type })))
+}
+
+/// Returns what these columns hold. The text is empty beside bytes, which no JSON is.
+fn content_columns(payload: &Content) -> (&str, Option<&str>, Option<&[u8]>) {
+    match payload {
+        Content::Json(payload) => (payload.as_str(), None, None),
+        Content::Binary(Binary { bytes, media_type }) => ("", Some(media_type.as_str()), Some(bytes)),
+    }
 }
 
 /// Reads the job from a row of the columns `job_columns!`.
@@ -170,7 +214,7 @@ pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault
 
 const META_OF: &str = concat!("SELECT ", meta_columns!(), found_columns!(), " FROM jobs WHERE id = ?1");
 
-/// Returns what can be read of the metadata of a job which is to be removed.
+/// Returns what can be read of the metadata of a job that cannot be read.
 pub fn salvaged(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
     let mut by_id = db.prepare_cached(META_OF)?;
     let mut rows = by_id.query([id.as_str()])?;
@@ -186,17 +230,6 @@ pub fn job_of(db: &Connection, id: &JobId) -> Result<Option<Job>, Fault> {
     let mut by_id = db.prepare_cached(concat!("SELECT ", job_columns!(), " FROM jobs WHERE id = ?1"))?;
     let mut rows = by_id.query([id.as_str()])?;
     rows.next()?.map(job).transpose()
-}
-
-/// Returns the job with this id as a list shows it.
-pub fn listed(db: &Connection, id: &JobId) -> Result<Option<ListedJob>, Fault> {
-    match job_of(db, id) {
-        Err(fault @ Fault::Stored { .. }) => {
-            tracing::error!(%id, %fault, "a job cannot be read");
-            Ok(Some(Err((id.clone(), fault.to_string()))))
-        }
-        read => Ok(read?.map(Ok)),
-    }
 }
 
 /// Reads every row of this query as a job; those that cannot be read are skipped.
@@ -232,35 +265,13 @@ pub fn found_jobs(
     Ok((jobs, spoiled))
 }
 
-/// Makes a job that cannot be read dead, so that it is not found where jobs are looked for. An operator finds it among the
-/// dead. It keeps its place in the line of its group.
-pub fn bury(tx: &Tx<'_>, rowid: i64) -> Result<(), Fault> {
-    let mut by_place =
-        tx.prepare_cached("SELECT id, queue, state, due IS NOT NULL FROM jobs WHERE rowid = ?1")?;
-    let mut rows = by_place.query([rowid])?;
-    let Some(row) = rows.next()? else { return Ok(()) };
-    let (id, from): (String, State) = (row.get(0)?, state(row, 2)?);
-    let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(()) };
-    let (queue, marked) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
-    drop(rows);
-    tracing::error!(id, "a job that cannot be read is dead now");
-    tx.prepare_cached("UPDATE jobs SET state = ?2, due = NULL, rev = random() WHERE rowid = ?1")?
-        .execute(params![rowid, bury.to.write()?])?;
-    needs::forget(tx, &id)?;
-    if let Some(queue) = queue {
-        tx.leaves(&queue, bury.from, marked);
-        tx.enters(&queue, bury.to, false);
-    }
+/// Writes that a job which cannot be read is dead; with `leaves` it loses its place in the line of its group.
+pub fn set_dead(tx: &Tx<'_>, rowid: i64, dead: State, leaves: bool) -> Result<(), Fault> {
+    tx.prepare_cached(
+        "UPDATE jobs SET state = ?2, due = NULL, turn = iif(?3, NULL, turn), rev = random() WHERE rowid = ?1",
+    )?
+    .execute(params![rowid, dead.write()?, leaves])?;
     Ok(())
-}
-
-/// The same for the job with this id.
-pub fn bury_by_id(tx: &Tx<'_>, id: &JobId) -> Result<(), Fault> {
-    let mut by_id = tx.prepare_cached("SELECT rowid FROM jobs WHERE id = ?1")?;
-    match by_id.query_row([id.as_str()], |row| row.get(0)).optional()? {
-        Some(rowid) => bury(tx, rowid),
-        None => Ok(()),
-    }
 }
 
 macro_rules! mark {
@@ -273,6 +284,7 @@ macro_rules! mark {
 /// changes nothing.
 pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     let (meta, due, rev) = (&job.meta, job.meta.due(now), rand::random::<i64>());
+    let (payload, payload_type, payload_binary) = content_columns(&job.payload);
     macro_rules! execute {
         (
             push { $($once:ident $once_column:literal,)* }
@@ -280,8 +292,9 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
             update { $($rest:tt)* }
         ) => {
             tx.prepare_cached(concat!(
-                "INSERT INTO jobs (", $($once_column, ", ",)* $($column, ", ",)* "due, rev, headers, payload) \
-                 VALUES (", $(mark!($once_column),)* $(mark!($column),)* "?, ?, ?, ?)",
+                "INSERT INTO jobs (", $($once_column, ", ",)* $($column, ", ",)* "due, rev, headers, payload, \
+                 payload_type, payload_binary) \
+                 VALUES (", $(mark!($once_column),)* $(mark!($column),)* "?, ?, ?, ?, ?, ?)",
             ))?
             .execute(params![
                 $(meta.$once.write()?,)*
@@ -289,7 +302,9 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
                 due.write()?,
                 rev,
                 job.headers.write()?,
-                job.payload.write()?,
+                payload,
+                payload_type,
+                payload_binary,
             ])?
         };
     }
@@ -298,13 +313,33 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     needs::write(tx, meta)
 }
 
-/// Writes a job's new metadata and, where given, a new payload and a result. Returns the `rev` that it has then.
+/// Stores a job that has lived already. The first statement writes what never changes, the second one the rest: so there is one list of
+/// what a push writes, and one of what a change does.
+pub fn insert_whole(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
+    insert(tx, job, now)?;
+    let marked = job.meta.due(now).is_some();
+    let inserted = Found { rowid: tx.last_insert_rowid(), marked, job: job.meta.clone() };
+    let contents = Contents { result: job.result.as_ref(), ..Contents::default() };
+    update(tx, &inserted, &job.meta, contents, now).map(drop)
+}
+
+/// What is new of a job beside its metadata.
+#[derive(Clone, Copy, Default)]
+pub struct Contents<'a> {
+    /// The payload.
+    pub payload: Option<&'a Content>,
+    /// The result.
+    pub result: Option<&'a Payload>,
+    /// The headers.
+    pub headers: Option<&'a Headers>,
+}
+
+/// Writes a job's new metadata and what is new beside it. Returns the `rev` that it has then.
 pub fn update(
     tx: &Tx<'_>,
     found: &Found<Meta>,
     meta: &Meta,
-    payload: Option<&Payload>,
-    result: Option<&Payload>,
+    Contents { payload, result, headers }: Contents<'_>,
     now: Timestamp,
 ) -> Result<i64, Fault> {
     let (due, rev) = (meta.due(now), rand::random::<i64>());
@@ -316,7 +351,7 @@ pub fn update(
         ) => {
             tx.prepare_cached(concat!(
                 "UPDATE jobs SET ", $($column, " = ?, ",)* $($later_column, " = ?, ",)* "due = ?, rev = ?, \
-                 result = coalesce(?, result), payload = coalesce(?, payload) WHERE rowid = ?",
+                 result = coalesce(?, result) WHERE rowid = ?",
             ))?
             .execute(params![
                 $(meta.$field.write()?,)*
@@ -324,13 +359,21 @@ pub fn update(
                 due.write()?,
                 rev,
                 result.map(Payload::as_str),
-                payload.map(Payload::as_str),
                 found.rowid,
             ])?
         };
     }
     meta_table!(execute);
     tx.leaves(&found.job.queue, found.job.state, found.marked);
+    if let Some(headers) = headers {
+        tx.prepare_cached("UPDATE jobs SET headers = ?2 WHERE rowid = ?1")?
+            .execute(params![found.rowid, headers.write()?])?;
+    }
+    if let Some(payload) = payload {
+        let (text, media_type, bytes) = content_columns(payload);
+        let set = "UPDATE jobs SET payload = ?2, payload_type = ?3, payload_binary = ?4 WHERE rowid = ?1";
+        tx.prepare_cached(set)?.execute(params![found.rowid, text, media_type, bytes])?;
+    }
     tx.enters(&meta.queue, meta.state, due.is_some());
     needs::write(tx, meta)?;
     Ok(rev)

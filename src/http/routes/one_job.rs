@@ -1,0 +1,135 @@
+//! What operators do to one job, and what is delivered next.
+
+use crate::http::json::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+
+use super::jobs::PushResponse;
+use super::queues::Nothing;
+use super::view::{JobIdentity, JobView, Shown};
+use crate::http::access::Granted;
+use crate::http::answer;
+use crate::http::body::Body;
+use crate::http::budget::Budget;
+use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
+use crate::http::params::{InQueue, OfJob, Query};
+use crate::http::problem::{ApiResult, Code, Problem};
+use crate::job::{Job, JobId, JobSpec, QueueName};
+use crate::queue::{Error, PushAnswer, Queues};
+use crate::store::Weight as _;
+
+fn shown(queues: &Queues, by: &Granted, job: Job) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
+    Ok(Json(Shown::to(by, JobView::new(job, &queues.rules(), queues.now()?))))
+}
+
+/// Retry a job
+///
+/// Makes a job ready at once in the queue where it is: a dead one, or one that waits for its `run_at`, after a failure or from the
+/// beginning. Its attempts start again.
+#[utoipa::path(post, path = "/v1/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job after the call; without the scope `read` its id, queue and state",
+            body = Shown<JobView, JobIdentity>),
+        (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`wrong-state`: it is reserved, blocked or done, or past its expiry", body = Problem, content_type = "application/problem+json")))]
+pub async fn retry(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    OfJob(id): OfJob,
+    _: Body<Nothing>,
+) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
+    budget.check()?; // the job is shown whole
+    shown(&queues, &by, queues.retry(&id, &by.caller.reach()).await?)
+}
+
+/// Redrive a job
+///
+/// Returns a dead-lettered job to the queue where it died, and makes a dead one ready where it is, as a redrive of its queue does.
+#[utoipa::path(post, path = "/v1/jobs/{id}/redrive", operation_id = "redrive_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job after the call; without the scope `read` its id, queue and state",
+            body = Shown<JobView, JobIdentity>),
+        (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`wrong-state`: it is neither dead nor dead-lettered, is reserved, or is past its expiry", body = Problem, content_type = "application/problem+json")))]
+pub async fn redrive(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    OfJob(id): OfJob,
+    _: Body<Nothing>,
+) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
+    budget.check()?; // the job is shown whole
+    shown(&queues, &by, queues.redrive_job(&id, &by.caller.reach()).await?)
+}
+
+/// Replay a job
+///
+/// Pushes a copy of a done or dead job to the queue where it is, with a new id, without key, expiry and route. The job itself is not
+/// changed.
+#[utoipa::path(post, path = "/v1/jobs/{id}/replay", operation_id = "replay_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
+    request_body = Nothing,
+    responses(
+        (status = 201, description = "The copy", body = PushResponse,
+            headers(("Location" = String, description = "The path of the copy"))),
+        (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`wrong-state`: it has not finished", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
+pub async fn replay(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfJob(id): OfJob,
+    Keyed { key, .. }: Keyed<Nothing>,
+) -> ApiResult<Response> {
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
+    let job = queues.job(&id, &by.caller.reach()).await?;
+    let job = job.map_err(|unreadable| by.unreadable(&id, &unreadable.why))?;
+    by.job(&job)?;
+    by.spec(&JobSpec::again(job.clone()))?;
+    let render = render(move |results: &Vec<Result<PushAnswer, Error>>| {
+        let missing = || Problem::new(Code::Internal, "the push has no result");
+        let result = results.first().cloned().ok_or_else(missing)?;
+        let pushed = PushResponse::from(result.map_err(|error| by.problem(error))?);
+        Ok(Answer::new(pushed.status(), &pushed)?.at(format!("/v1/jobs/{}", pushed.id)))
+    });
+    let keyed = key.as_ref().map(|key| (key, kept(&render)));
+    respond(queues.replay_job(job, keyed).await?, &render)
+}
+
+/// The jobs that are delivered next.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct PeekResponse {
+    /// The jobs in the order of delivery; empty if none is ready.
+    jobs: Vec<JobView>,
+}
+
+/// Peek into a queue
+///
+/// Returns the jobs that are ready, in the order in which they would be delivered, and leaves them as they are. What keeps jobs from
+/// being delivered now is not considered: a pause, `max_reserved`, `rate`, semaphores without room. Jobs that are blocked already
+/// are not among them.
+#[utoipa::path(get, path = "/v1/queues/{queue}/peek", operation_id = "peek_jobs", tag = "jobs",
+    params(("queue" = QueueName, Path, description = "The queue"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100")),
+    responses((status = 200, description = "Jobs, the next one first", body = PeekResponse)))]
+pub async fn peek(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    InQueue(queue): InQueue,
+    query: Query,
+) -> ApiResult<Response> {
+    let limit = query.only(&["limit"])?.limit()?;
+    let turn = budget.page().await?;
+    let jobs = queues.peek(&queue, limit).await?;
+    let held = budget.take(jobs.iter().map(|job| job.weight()).sum())?;
+    drop(turn);
+    let (rules, now) = (queues.rules(), queues.now()?);
+    Ok(answer::jobs(jobs.into_iter().map(|job| JobView::new(job, &rules, now)).collect(), held))
+}

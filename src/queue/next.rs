@@ -1,0 +1,311 @@
+//! Settles that take the next jobs with them: a worker's turn in one call.
+//!
+//! The settle comes first, and stands whatever becomes of the rest. The call whose settle took effect takes the jobs, as a reserve does,
+//! under a claim that bears the mark of what was settled. A repeat takes nothing: it finds by the mark what the first call has taken and
+//! what is still held, at any server, and hands it out again. That is a write of each job, so that a server which thinks that its client
+//! has left does not give back what a repeat has handed out.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::ask::Room;
+use super::delivery::Delivery;
+use super::once::TURN_WAIT;
+use super::reserve::{QUEUES_MAX, check_reserve};
+use super::settle::{Action, Settle, Settled};
+use super::{Error, Queues, ReserveAsk, Result};
+use crate::faults;
+use crate::job::state::Verb;
+use crate::job::transition::{Operation, Outcome};
+use crate::job::{Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
+use crate::store::{Applied, Change, Denied, StoreError, TakeAsk, Taken};
+
+/// A request for the next jobs, with a settle.
+#[derive(Debug, Clone)]
+pub struct NextAsk {
+    /// What to take.
+    pub ask: ReserveAsk,
+    /// Whether [`ReserveAsk::queues`] says where from; else from the queues of the jobs that are settled.
+    pub names_queues: bool,
+    /// What the caller reaches.
+    pub within: Reach,
+}
+
+/// What a settle has taken with it.
+#[derive(Debug, Default)]
+pub struct Next {
+    /// The jobs, in the order of delivery.
+    pub jobs: Vec<Job>,
+    /// Why there are none, if something failed. The settle stands.
+    pub problem: Option<Error>,
+}
+
+/// Returns the verb of a settle that ends a delivery.
+fn ending(settle: &Settle) -> Option<Verb> {
+    match settle.action {
+        Action::Commit { .. } => Some(Verb::Commit),
+        Action::Rollback { .. } => Some(Verb::Rollback),
+        Action::Move { .. } => Some(Verb::Move),
+        Action::Extend { .. } => None,
+    }
+}
+
+/// Whether an element of the call may have taken effect by an earlier call.
+fn may_be_repeated(settled: &Result<Settled>) -> bool {
+    matches!(settled, Ok(Settled { repeated: true, .. }) | Err(Error::ReservationLost { .. }))
+}
+
+/// What is settled together, and what may be taken with it.
+pub(super) struct Settling {
+    pub changes: Vec<Change>,
+    pub take: Option<Taking>,
+}
+
+/// How the changes of one item ended, and what was taken with them.
+pub(super) type SettledAndTaken = (Vec<Result<Settled>>, Option<Delivery>);
+
+/// What may be taken with a settle, in the round of that settle.
+pub(super) struct Taking {
+    ask: TakeAsk,
+    room: Arc<dyn Room>,
+}
+
+impl Taking {
+    /// Returns how many jobs may be taken.
+    pub fn count(&self) -> usize {
+        self.ask.count
+    }
+
+    /// The same for these changes of a round.
+    pub fn of(mut self, changes: Range<usize>) -> Self {
+        self.ask.changes = changes;
+        self
+    }
+}
+
+/// How many jobs a settle takes at most in its own round.
+const TAKEN_IN_ROUND: usize = 16;
+
+impl Queues {
+    /// Returns what may be taken in the round of the settle itself: what is asked of one queue, by number.
+    fn taking(&self, next: &NextAsk, marks: &[Option<Mark>]) -> Option<Taking> {
+        let ask = &next.ask;
+        let queue = match (next.names_queues, &*ask.queues) {
+            (false, _) => None,
+            (true, [QueuePattern::One(queue)]) => Some(queue.clone()),
+            _ => return None,
+        };
+        let is_short = !ask.room.is_left() || ask.room.bytes() < self.options().answer_bytes;
+        // Many would make the rounds of the settles long, which are everybody's.
+        let is_short = is_short || ask.count > TAKEN_IN_ROUND;
+        if is_short || ask.max_bytes.is_some() || self.is_draining() {
+            return None;
+        }
+        let ask = TakeAsk {
+            changes: 0..0,
+            marks: marks.to_vec(),
+            queue,
+            count: ask.count,
+            lease_ms: ask.lease_ms,
+            worker: ask.worker.clone(),
+        };
+        Some(Taking { ask, room: next.ask.room.clone() })
+    }
+
+    /// Applies the changes of a round, and takes what may be taken with them. Returns what was taken for each item.
+    pub(super) async fn apply_and_take(
+        &self,
+        changes: Vec<Change>,
+        takes: Vec<Option<Taking>>,
+    ) -> (Vec<Result<Applied, Denied>>, Vec<Option<Delivery>>) {
+        let rules = self.rules();
+        let asks: Vec<TakeAsk> = takes.iter().flatten().map(|take| take.ask.clone()).collect();
+        if asks.is_empty() {
+            let nothing = takes.iter().map(|_| None).collect();
+            return (self.0.store.apply(changes, &rules).await, nothing);
+        }
+        let Taken { applied, claims, unknown } = self.0.store.apply_and_take(changes, &asks, &rules).await;
+        unknown.into_iter().for_each(|(queue, claim)| self.recover(queue, claim, true));
+        self.offer(claims.offers);
+        claims.resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
+        let mut won = claims.won.into_iter();
+        let delivery = |take: Option<Taking>| {
+            let (take, won) = (take?, won.next()?.ok()?);
+            let (queues, room) = (self.clone(), take.room);
+            let mut delivery = Delivery { queues, room, max_bytes: None, is_marked: true, won, coming: None };
+            delivery.cut();
+            Some(delivery)
+        };
+        (applied, takes.into_iter().map(delivery).collect())
+    }
+
+    /// Returns the queues that these jobs are in, of those that are there.
+    pub async fn queues_of_jobs(&self, ids: &[JobId]) -> Result<Vec<QueueName>> {
+        let jobs = self.0.store.get(ids).await?;
+        Ok(jobs.into_iter().flatten().flatten().map(|job| job.meta.queue).collect())
+    }
+
+    /// Refuses a request for the next jobs that is not valid.
+    fn check_next(&self, next: &NextAsk, settles: &[Settle]) -> Result<()> {
+        if !settles.is_empty() && settles.iter().all(|settle| ending(settle).is_none()) {
+            let detail =
+                "goes with at least one commit, rollback or move: the jobs are taken where a delivery ends";
+            return Err(Error::invalid("/next", detail));
+        }
+        let mut ask = next.ask.clone();
+        if !next.names_queues {
+            ask.queues = vec![QueuePattern::Prefix("".into())];
+        }
+        check_reserve(&ask).map_err(|error| error.under("/next"))
+    }
+
+    /// Settles jobs like [`Queues::settle`], and takes the next ones.
+    pub async fn settle_and_take(
+        &self,
+        settles: Vec<Settle>,
+        next: NextAsk,
+    ) -> Result<(Vec<Result<Settled>>, Next)> {
+        self.check_next(&next, &settles)?;
+        let marks: Vec<Option<Mark>> = settles.iter().map(|settle| self.mark(settle)).collect();
+        let (mut settled, taken) = self.settle_with(settles, self.taking(&next, &marks)).await;
+        faults::point("next.settled").await;
+        // Where a settle failed after all, what was taken with it is given back.
+        let has_ended = |settled: &Result<Settled>| settled.as_ref().is_ok_and(|settled| !settled.repeated);
+        if let Some(taken) = taken.filter(|taken| !taken.won.is_empty() && settled.iter().all(has_ended)) {
+            let jobs = taken.hand_over();
+            self.count_deliveries(&jobs);
+            return Ok((settled, Next { jobs, problem: None }));
+        }
+        let doubtful: Vec<&Mark> = settled
+            .iter()
+            .zip(&marks)
+            .filter(|(settled, _)| may_be_repeated(settled))
+            .filter_map(|(_, mark)| mark.as_ref())
+            .collect();
+        if !doubtful.is_empty() {
+            match self.taken_before(&doubtful, &next).await {
+                Ok(jobs) if jobs.is_empty() => {}
+                Ok(jobs) => {
+                    self.prove(&mut settled, &marks, &jobs).await;
+                    return Ok((settled, Next { jobs, problem: None }));
+                }
+                Err(error) => {
+                    // What was not found by the store alone may have happened.
+                    let lost = settled.iter_mut().filter(|settled| settled.is_err());
+                    lost.filter(|settled| may_be_repeated(settled))
+                        .for_each(|settled| *settled = Err(error.clone()));
+                    return Ok((settled, Next { jobs: Vec::new(), problem: Some(error) }));
+                }
+            }
+        }
+        let next = self.take_next(&settled, &marks, next).await;
+        Ok((settled, next))
+    }
+
+    fn mark(&self, settle: &Settle) -> Option<Mark> {
+        Some(self.0.tokens.get()?.mark(settle.claim.as_ref()?, &settle.id, ending(settle)?))
+    }
+
+    /// Takes jobs where this call has ended a delivery.
+    async fn take_next(&self, settled: &[Result<Settled>], marks: &[Option<Mark>], next: NextAsk) -> Next {
+        let ended = |(settled, mark): (&Result<Settled>, &Option<Mark>)| {
+            let Settled { outcome, at, .. } = settled.as_ref().ok().filter(|settled| !settled.repeated)?;
+            Some(mark.as_ref()?.claim(Ended::of(outcome, *at)?))
+        };
+        let Some(claim) = settled.iter().zip(marks).find_map(ended) else { return Next::default() };
+        let mut ask = next.ask;
+        if !next.names_queues {
+            let mut seen = HashSet::new();
+            let from = settled.iter().flatten().filter_map(|settled| settled.from.clone());
+            let from = from.filter(|queue| next.within.has(queue) && seen.insert(queue.clone()));
+            ask.queues = from.take(QUEUES_MAX).map(QueuePattern::One).collect();
+        }
+        match self.reserve_next(&ask, claim).await {
+            Ok(jobs) => Next { jobs, problem: None },
+            Err(error) => Next { jobs: Vec::new(), problem: Some(error) },
+        }
+    }
+
+    /// Returns what earlier calls of these settles have taken and what is still held, and hands it out again.
+    async fn taken_before(&self, marks: &[&Mark], next: &NextAsk) -> Result<Vec<Job>> {
+        let turn = tokio::time::timeout(TURN_WAIT, self.0.repeats.acquire()).await;
+        let turn = turn.map_err(|_| Error::Overloaded)?;
+        if !next.ask.room.is_left() {
+            return Err(Error::NoRoom);
+        }
+        let marks: Vec<Mark> = marks.iter().map(|mark| (*mark).clone()).collect();
+        let mut jobs = self.0.store.marked(&marks).await?;
+        jobs.retain(|job| next.within.has(&job.meta.queue));
+        faults::point("next.found").await;
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
+        let rules = self.rules();
+        let change = |job: &Job| {
+            let claim = job.meta.claim.clone()?;
+            let asked = next.ask.lease_ms.or(job.meta.default_lease_ms);
+            let lease_ms = asked.unwrap_or_else(|| rules.lease_ms(&job.meta.queue));
+            let operation = Operation::TakeOver { claim: claim.clone(), to: claim, lease_ms };
+            Some(Change { id: job.meta.id.clone(), operation })
+        };
+        let changes: Vec<Change> = jobs.iter().filter_map(change).collect();
+        let mut held = Vec::with_capacity(jobs.len());
+        for (mut job, applied) in jobs.into_iter().zip(self.0.store.apply(changes, &rules).await) {
+            match applied.map(|applied| applied.outcome) {
+                Ok(Outcome::Held { reserved_until, cancel_requested }) => {
+                    self.note_deadline(reserved_until);
+                    job.meta.reserved_until = Some(reserved_until);
+                    job.meta.cancel_requested = cancel_requested;
+                    held.push(job);
+                }
+                // Settled, lapsed or given back meanwhile.
+                Ok(_) | Err(Denied::Refused(_) | Denied::PushRefused(_) | Denied::KeyTaken(_)) => {}
+                Err(Denied::Store(StoreError::Unreadable(_))) => {}
+                Err(Denied::Store(error)) => return Err(error.into()),
+            }
+        }
+        drop(turn);
+        Ok(held)
+    }
+
+    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended.
+    async fn prove(&self, settled: &mut [Result<Settled>], marks: &[Option<Mark>], jobs: &[Job]) {
+        for (settled, mark) in settled.iter_mut().zip(marks) {
+            let Err(Error::ReservationLost { id, gone }) = &*settled else { continue };
+            let ended_by = |mark: &Mark| {
+                let ended = |job: &Job| Some((mark.ended(job.meta.claim.as_ref()?)?, job.meta.queue.clone()));
+                jobs.iter().find_map(ended)
+            };
+            let ended = mark.as_ref().and_then(ended_by);
+            // A job that is there is not done: a primary that was lost may have taken its end with it.
+            if let Some((ended, queue)) = ended.filter(|(ended, _)| *gone || *ended != Ended::Done) {
+                *settled = self.ended_so(id.clone(), ended, queue).await;
+            }
+        }
+    }
+
+    /// Returns what a repeat is told of a settle that ended so. Where a job that came back is, and when it is due, is read of the job as it
+    /// is now; of one that has gone it is not told.
+    async fn ended_so(&self, id: JobId, ended: Ended, somewhere: QueueName) -> Result<Settled> {
+        let now = self.now()?;
+        let found = self.0.store.get(std::slice::from_ref(&id)).await?;
+        let meta = found.into_iter().flatten().flatten().next().map(|job| job.meta);
+        let has_gone = meta.is_none();
+        let (outcome, at) = match ended {
+            Ended::Done => (Outcome::Done, now),
+            Ended::Removed => (Outcome::Removed, now),
+            Ended::Dead { moved } => {
+                let moved_to = meta.filter(|_| moved).map(|meta| meta.queue);
+                (Outcome::Dead { moved_to }, now)
+            }
+            Ended::Returned(state) => {
+                let (queue, run_at) = meta.map_or((somewhere, now), |meta| (meta.queue, meta.run_at));
+                let before = Timestamp::from_millis(run_at.millis().saturating_sub(1));
+                let at = if state == Visible::Scheduled { before } else { run_at };
+                (Outcome::Returned { queue, run_at, blocked: state == Visible::Blocked }, at)
+            }
+        };
+        Ok(Settled { id, outcome, from: None, has_gone, pushed: Vec::new(), at, repeated: true })
+    }
+}

@@ -1,0 +1,119 @@
+//! Jobs that cannot be read, because another program wrote them. Each concerns itself only: it is shown, it is dead where it
+//! would be in the way, and it can be removed.
+
+use rusqlite::{Connection, OptionalExtension as _};
+
+use crate::job::transition::delivery::{BLOCK, BURY};
+use crate::job::transition::{Edit, Next, Refusal, Salvaged};
+use crate::job::{Content, Job, JobId, Meta, Reach, Rules, State, Timestamp, batch, group};
+use crate::store::sqlite::batches;
+use crate::store::sqlite::fault::{Fault, readable};
+use crate::store::sqlite::jobs::groups;
+use crate::store::sqlite::jobs::needs;
+use crate::store::sqlite::jobs::row::{self, Found, content_at, json, parsed, payload, state};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{Applied, ListedJob, UnreadableJob};
+
+/// Returns what can be read of the contents of such a job.
+fn salvaged_contents(db: &Connection, rowid: i64) -> Result<Salvaged, Fault> {
+    let mut contents = db.prepare_cached(
+        "SELECT headers, result, payload, payload_type, payload_binary FROM jobs WHERE rowid = ?1",
+    )?;
+    let mut rows = contents.query([rowid])?;
+    let Some(row) = rows.next()? else { return Ok(Salvaged::default()) };
+    Ok(Salvaged {
+        payload: readable(content_at(row, 2))?.flatten(),
+        headers: readable(json(row, 0, "headers"))?.flatten().unwrap_or_default(),
+        result: readable(payload(row, 1, "result"))?.flatten(),
+    })
+}
+
+/// Returns the job with this id as a list shows it.
+pub fn listed(db: &Connection, id: &JobId) -> Result<Option<ListedJob>, Fault> {
+    match row::job_of(db, id) {
+        Err(fault @ Fault::Stored { .. }) => {
+            tracing::error!(%id, %fault, "a job cannot be read");
+            let remains = match readable(row::salvaged(db, id))?.flatten() {
+                Some(Found { job: meta, rowid, .. }) => {
+                    let Salvaged { payload, headers, result } = salvaged_contents(db, rowid)?;
+                    let payload = payload.unwrap_or_else(Content::null);
+                    Some(Box::new(Job { meta, payload, headers, result }))
+                }
+                None => None,
+            };
+            Ok(Some(Err(UnreadableJob { id: id.clone(), why: fault.to_string(), remains })))
+        }
+        read => Ok(read?.map(Ok)),
+    }
+}
+
+/// Makes a job that cannot be read one that can be. Returns nothing where it has no payload then.
+pub fn mend(
+    tx: &Tx<'_>,
+    id: &JobId,
+    mending: Edit,
+    within: Option<&Reach>,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Option<Result<Applied, Refusal>>, Fault> {
+    let found =
+        row::salvaged(tx, id)?.filter(|found| within.is_none_or(|within| within.has(&found.job.queue)));
+    let Some(found) = found else { return Ok(Some(Err(Refusal::Unknown))) };
+    let contents = salvaged_contents(tx, found.rowid)?;
+    let Some(job) = mending.mended(&found.job, contents, now) else { return Ok(None) };
+    // Written anew, since some columns are written only then.
+    row::delete(tx, &found)?;
+    needs::forget(tx, id.as_str())?;
+    row::insert_whole(tx, &job, now)?;
+    let next = Next::Write { meta: Box::new(job.meta.clone()), payload: None, result: None, headers: None };
+    let unblocked = groups::advance(tx, group::vacated(&found.job, &next), rules, now)?;
+    let callback = match batch::buried(&found.job, now) {
+        Some(finish) => batches::count(tx, &finish, rules, now)?,
+        None => None,
+    };
+    Ok(Some(Ok(Applied { unblocked, callback, ..Applied::mended(&job.meta, now) })))
+}
+
+/// Makes a job that cannot be read dead, so that it is not found where jobs are looked for. An operator finds it among the
+/// dead, and its batch counts it as such. The first in the line of its group keeps its place; one that waits for those before it leaves
+/// it: dead, it would else be taken for the first. `is_next`: it waits for nobody any more.
+pub fn bury(tx: &Tx<'_>, rowid: i64, is_next: bool, rules: &Rules, now: Timestamp) -> Result<(), Fault> {
+    let mut by_place = tx.prepare_cached(
+        "SELECT id, queue, state, due IS NOT NULL, waits_for IS NULL FROM jobs WHERE rowid = ?1",
+    )?;
+    let mut rows = by_place.query([rowid])?;
+    let Some(row) = rows.next()? else { return Ok(()) };
+    let (id, from): (String, State) = (row.get(0)?, state(row, 2)?);
+    let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(()) };
+    let (queue, marked) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
+    let leaves = from == BLOCK.to && row.get(4)? && !is_next;
+    drop(rows);
+    tracing::error!(id, "a job that cannot be read is dead now");
+    let found = id.parse::<JobId>().ok().map(|id| readable(row::salvaged(tx, &id))).transpose()?;
+    let found: Option<Meta> = found.flatten().flatten().map(|found| found.job);
+    row::set_dead(tx, rowid, bury.to, leaves)?;
+    needs::forget(tx, &id)?;
+    if let Some(queue) = queue {
+        tx.leaves(&queue, bury.from, marked);
+        tx.enters(&queue, bury.to, false);
+    }
+    if let Some(finish) = found.and_then(|found| batch::buried(&found, now)) {
+        batches::count(tx, &finish, rules, now)?;
+    }
+    Ok(())
+}
+
+/// The same for the job with this id.
+pub fn bury_by_id(
+    tx: &Tx<'_>,
+    id: &JobId,
+    is_next: bool,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    let mut by_id = tx.prepare_cached("SELECT rowid FROM jobs WHERE id = ?1")?;
+    match by_id.query_row([id.as_str()], |row| row.get(0)).optional()? {
+        Some(rowid) => bury(tx, rowid, is_next, rules, now),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,202 @@
+//! The command line and the configuration, as a new operator meets them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Output, Stdio};
+
+fn tailback(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TAILBACK_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).envs(environment.iter().copied());
+    command
+}
+
+fn output(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    tailback(arguments, environment).current_dir(directory.path()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A server that is killed at the end, also of a test that fails.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server, and returns it with what its first line says that it listens on.
+fn serving(arguments: &[&str]) -> (Serving, String) {
+    // Whoever listens on all interfaces needs a key.
+    let key = "0123456789012345678901234567890123456789";
+    let mut command =
+        tailback(arguments, &[("TAILBACK_STORE", "sqlite::memory:"), ("TAILBACK_AUTH__ADMIN_KEY", key)]);
+    let mut child = Serving(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().trim_start_matches("listening on http://").to_owned())
+}
+
+fn stop(mut child: Serving) -> String {
+    child.0.kill().unwrap();
+    let mut log = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    log
+}
+
+#[test]
+fn the_effective_configuration_is_a_file_that_says_where_each_value_is_from() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("own.toml");
+    std::fs::write(&file, "shutdown_ms = 7\n[http]\nhosts = ['a.example', 'quo\"te']\n").unwrap();
+    let file = file.to_str().unwrap();
+    let environment = [("TAILBACK_DEFAULTS__BACKOFF__FACTOR", "3"), ("TAILBACK_CONFIG", file)];
+    let shown = output(&["check-config", "--store", "mongodb://ada:pass@host/jobs"], &environment);
+    assert_eq!((shown.status.code(), text(&shown.stderr).as_str()), (Some(0), ""));
+    let shown = text(&shown.stdout);
+    for line in [
+        &format!("shutdown_ms = 7  # in {file}"),
+        "store = \"mongodb://***@host/jobs\"  # --store, from the command line",
+        "factor = 3  # TAILBACK_DEFAULTS__BACKOFF__FACTOR, from the environment",
+        "max_attempts = 5",
+        "[defaults.backoff]",
+    ] {
+        assert!(shown.lines().any(|other| other == line), "{line} is missing in {shown}");
+    }
+    // Read again it is the same, but for where its values are from.
+    let again = directory.path().join("again.toml");
+    std::fs::write(&again, &shown).unwrap();
+    let read = output(&["check-config", "--config", again.to_str().unwrap()], &[]);
+    let values =
+        |text: &str| text.lines().map(|line| line.split("  # ").next().unwrap().to_owned()).collect();
+    let (once, twice): (Vec<String>, Vec<String>) = (values(&shown), values(&text(&read.stdout)));
+    assert_eq!(once, twice, "{}", text(&read.stderr));
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let key = "0123456789012345678901234567890123456789";
+    let shown = output(&["check-config"], &[("TAILBACK_AUTH__ADMIN_KEY", key)]);
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains("admin_key = \"***\"  # TAILBACK_AUTH__ADMIN_KEY") && !shown.contains(key),
+        "{shown}"
+    );
+}
+
+#[test]
+fn the_documented_file_is_printed() {
+    assert_eq!(text(&output(&["config"], &[]).stdout), std::fs::read_to_string("config.toml").unwrap());
+}
+
+#[test]
+fn variables_that_are_no_options_are_named() {
+    let environment = [
+        ("TAILBACK_SHUTDOWN_MS", "5"),
+        ("TAILBACK_REAPER_BATCH", "5"),
+        ("TAILBACK_NOTHING", "5"),
+        ("TAILBACK_CONFIG", ""),
+        ("TAILBACK_TEST_MONGODB_URI", "x"),
+        ("TAILBACK_SERVICE_HOST", "10.0.0.1"),
+        ("TAILBACK_PORT_8321_TCP", "x"),
+    ];
+    let environment: Vec<(&str, &str)> =
+        environment.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let warned = text(&output(&["check-config"], &environment).stderr);
+    let lines: Vec<&str> = warned.lines().collect();
+    assert_eq!(lines.len(), 3, "{warned}");
+    assert!(lines[0].starts_with("warning: TAILBACK_NOTHING is ignored"), "{warned}");
+    assert_eq!(lines[1], "warning: TAILBACK_REAPER_BATCH is ignored: the variable is TAILBACK_REAPER__BATCH");
+    assert_eq!(lines[2], "warning: TAILBACK_SHUTDOWN_MS is ignored: the variable is TAILBACK__SHUTDOWN_MS");
+}
+
+#[test]
+fn serve_need_not_be_said_and_addresses_are_short() {
+    for (address, listens) in [("localhost:0", "127.0.0.1:"), ("127.0.0.1:0", "127.0.0.1:")] {
+        let (child, line) = serving(&["--listen", address]);
+        stop(child);
+        assert!(line.starts_with(listens), "{address}: {line}");
+    }
+    // All interfaces: IPv4 is reached as well.
+    let (child, line) = serving(&["--listen", ":0"]);
+    let port = line.rsplit_once(':').unwrap().1.to_owned();
+    let reached = std::net::TcpStream::connect(format!("127.0.0.1:{port}"));
+    let log = stop(child);
+    reached.unwrap();
+    assert!(log.contains("\"address\":\"[::]:") || log.contains("\"address\":\"0.0.0.0:"), "{log}");
+}
+
+#[test]
+fn the_log_has_no_colours_where_it_is_no_terminal() {
+    let (child, _) = serving(&["--listen", "127.0.0.1:0", "--config", "/dev/null"]);
+    stop(child);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[log]\nformat = 'human'").unwrap();
+    let (child, _) = serving(&["--listen", "127.0.0.1:0", "--config", file.path().to_str().unwrap()]);
+    let log = stop(child);
+    assert!(log.contains("INFO listening") && !log.contains('\u{1b}'), "{log:?}");
+}
+
+#[test]
+fn a_server_outlives_the_reader_of_its_log() {
+    let (mut child, address) = serving(&["--listen", "127.0.0.1:0"]);
+    drop(child.0.stderr.take());
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    // Every such request is a line of the log.
+    for _ in 0..3 {
+        use std::io::Write as _;
+        let body = "{}";
+        let request = format!(
+            "POST /v1/queues/q/pause HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             authorization: Bearer 0123456789012345678901234567890123456789\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 4096];
+        let read = stream.read(&mut answer).unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{}", text(&answer[..read]));
+    }
+    assert!(child.0.try_wait().unwrap().is_none(), "it runs");
+}
+
+#[test]
+fn mistakes_are_named_with_their_remedy() {
+    let long = "x".repeat(300);
+    for (arguments, code, says) in [
+        (
+            ["--store", "sqlite://jobs.db"],
+            2,
+            "store must be sqlite:jobs.db (in the working directory) or sqlite:/jobs.db",
+        ),
+        (["--store", "sqlite:///var/jobs.db"], 2, "or sqlite:/var/jobs.db"),
+        (
+            ["--store", "sqlite:/nowhere/at/all/jobs.db"],
+            1,
+            "there is no folder /nowhere/at/all: create it first",
+        ),
+        (["--store", "mongodb://ada:pass@host/jobs?maxPollSize=1"], 2, "maxpollsize is an invalid option"),
+        (["--config", "nowhere.toml"], 2, "the configuration file nowhere.toml cannot be read"),
+        (
+            ["--listen", "8321"],
+            2,
+            "listen must be ADDRESS:PORT, such as 127.0.0.1:8321, localhost:8321, or :8321",
+        ),
+        (["--listen", &long], 2, "listen must be ADDRESS:PORT"),
+        (["--lissten", ":0"], 2, "--listen"),
+    ] {
+        let output = output(&arguments, &[]);
+        let said = text(&output.stderr);
+        assert!(said.contains(says), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
+    }
+    let said = text(&output(&[], &[("TAILBACK_LOG__FILTER", "warning")]).stderr);
+    assert!(said.contains("log.filter must be a level") && said.contains("\"warning\""), "{said}");
+}
