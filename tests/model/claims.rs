@@ -25,7 +25,14 @@ impl Model {
 
     /// What a claim of several requests won. In which order several queues are served, nobody promises: so who was passed
     /// over must be stopped by what is so once all are served.
-    pub fn claim(&mut self, asks: &[ClaimAsk], told: &[Vec<tailback::job::Job>], now: When) -> Checked {
+    /// Those in `left` are as they were.
+    pub fn claim(
+        &mut self,
+        asks: &[ClaimAsk],
+        told: &[Vec<tailback::job::Job>],
+        left: &BTreeSet<JobId>,
+        now: When,
+    ) -> Checked {
         let kept = self.kept_for();
         let mut passed = Vec::new();
         for (ask, told) in asks.iter().zip(told) {
@@ -48,6 +55,10 @@ impl Model {
             let stopped_by: Vec<SemaphoreName> = job.semaphores.iter().filter(stops).cloned().collect();
             if stopped_by.is_empty() {
                 return Err(format!("{id} was passed over, and there was room in {:?}", job.semaphores));
+            }
+            if left.contains(&id) {
+                self.jobs.insert(id, Job { state: State::Ready, ..job });
+                continue;
             }
             let waiting_since = job.waiting_since.or(Some(now));
             self.put(Job { waits_for: Waits::OneOf(stopped_by), waiting_since, ..job });

@@ -11,10 +11,10 @@ use tailback::job::{
     Rules, SemaphoreName, Stage, State, Timestamp, Visible, When, WorkerName,
 };
 use tailback::store::{
-    Applied, Change, ClaimAsk, Denied, Firing, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
+    Applied, Change, ClaimAsk, Claims, Denied, Firing, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
 };
 
-use super::job::Rev;
+use super::job::{Job, Rev};
 use super::state::{Checked, FAR_MS, Model};
 use super::steps::{
     Act, Ahead, Ask, Draft, GROUPS, KEYS, PAYLOADS, QUEUES, SEMAPHORES, StageDraft, Step, WORKERS, Wait,
@@ -326,13 +326,14 @@ impl<'a> World<'a> {
             self.say(format!("claim {count} of {queue} as {claim:?} for {lease_ms} ms, {worker:?}"));
         }
         let from = self.now()?;
-        let told = self.store.claim(asks, &self.rules).await.won;
-        let told = told.into_iter().collect::<Result<Vec<_>, _>>().map_err(fault)?;
+        let Claims { won, refused, .. } = self.store.claim(asks, &self.rules).await;
+        let told = won.into_iter().collect::<Result<Vec<_>, _>>().map_err(fault)?;
         for won in &told {
             self.say(format!("  -> {:?}", won.iter().map(|job| &job.meta.id).collect::<Vec<_>>()));
         }
         let now = self.since(from)?;
-        self.model.claim(asks, &told, now)?;
+        let left = self.left_ready(&refused).await?;
+        self.model.claim(asks, &told, &left, now)?;
         let won = asks
             .iter()
             .zip(&told)
@@ -340,6 +341,19 @@ impl<'a> World<'a> {
         let won: Vec<(JobId, Claim)> = won.collect();
         self.deliveries.extend(won.iter().cloned());
         Ok(won)
+    }
+
+    /// The jobs that a claim has left ready, since it says that it knows the semaphore that they need to be full.
+    async fn left_ready(&self, refused: &[(SemaphoreName, QueueName)]) -> Result<BTreeSet<JobId>, String> {
+        let is_meant = |job: &&Job| {
+            let needs = |(name, queue): &(SemaphoreName, QueueName)| {
+                job.queue == *queue && job.semaphores.contains(name)
+            };
+            job.state == State::Ready && refused.iter().any(needs)
+        };
+        let ids: Vec<JobId> = self.model.jobs.values().filter(is_meant).map(|job| job.id.clone()).collect();
+        let seen = self.store.get(&ids).await.map_err(fault)?.into_iter().flatten().flatten();
+        Ok(seen.filter(|job| job.meta.state == State::Ready).map(|job| job.meta.id).collect())
     }
 
     /// Reserve and commit in one call: at most once.
@@ -427,7 +441,9 @@ impl<'a> World<'a> {
         match &change.operation {
             Operation::Move { queue, key, .. } => key.is_some() || is_limited(queue),
             // Whether it is blocked depends on those before it.
-            Operation::Purge { .. } => self.model.jobs.get(&change.id).is_some_and(|job| job.group.is_some()),
+            Operation::Purge { .. } | Operation::Retry { .. } => {
+                self.model.jobs.get(&change.id).is_some_and(|job| job.group.is_some())
+            }
             Operation::Commit { push, .. } => {
                 push.iter().any(|job| job.key.is_some() || is_limited(&job.queue))
             }
