@@ -209,7 +209,7 @@ pub async fn a_lost_reservation_tells_no_content(place: &Place) {
         client_with(headers)
     };
     server.http = with(admin);
-    let asked = json!({"name": "worker", "scopes": ["consume"], "queues": ["mail"]});
+    let asked = json!({"name": "worker", "scopes": ["consume"], "queues": ["mail", "w1"]});
     let worker = server.post("/v1/keys", asked).await.1["key"].as_str().unwrap().to_owned();
     server.push("mail", json!({"payload": 1})).await;
     server.http = with(&worker);
