@@ -10,9 +10,10 @@ CREATE TABLE series (
     PRIMARY KEY (span, at, subject, server)
 ) STRICT, WITHOUT ROWID;
 
--- Since when and until when each server is known to have been there.
+-- Since when and until when each server is known to have been there, and since when it says how many jobs each queue has.
 CREATE TABLE series_runs (
     server TEXT PRIMARY KEY,
     since INTEGER NOT NULL,
-    seen INTEGER NOT NULL
+    seen INTEGER NOT NULL,
+    turn INTEGER
 ) STRICT, WITHOUT ROWID;

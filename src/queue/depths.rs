@@ -35,14 +35,16 @@ struct Last {
 }
 
 impl Last {
-    /// Forgets what was said before, unless it has been this server's turn all the time.
-    fn begin(&mut self, is_turn: bool) {
+    /// Forgets what was said before, unless it has been this server's turn all the time. Returns whether its turn begins.
+    fn begin(&mut self, is_turn: bool) -> bool {
         let lasted = self.asked.is_some_and(|asked| asked.elapsed() < Duration::from_millis(TURN_MS));
         let is_known = self.since.is_some_and(|since| since.elapsed() < AGAIN);
-        if !(is_turn && self.is_turn && lasted && is_known) {
+        let goes_on = is_turn && self.is_turn && lasted && is_known;
+        if !goes_on {
             *self = Self { since: Some(Instant::now()), ..Self::default() };
         }
         (self.asked, self.is_turn) = (Some(Instant::now()), is_turn);
+        is_turn && !goes_on
     }
 
     /// Returns what has changed, and notes that it is said. `all`: how many jobs every queue has, not only the listed ones.
@@ -60,7 +62,7 @@ impl Last {
         let knows_all = all.is_some() || stats.others.is_none();
         let mut changed: Vec<(QueueName, Depth)> = now
             .iter()
-            .filter(|(queue, depth)| self.queues.get(*queue) != Some(*depth))
+            .filter(|(queue, depth)| self.queues.get(*queue).copied().unwrap_or_default() != **depth)
             .map(|(queue, depth)| (queue.clone(), *depth))
             .collect();
         if knows_all {
@@ -111,11 +113,21 @@ impl Queues {
             return Ok(Vec::new());
         }
         let is_turn = self.0.store.take_depth_turn(&self.0.ledger.server, TURN_MS).await?;
-        said.last().begin(is_turn);
+        let begins = said.last().begin(is_turn);
         if !is_turn {
             return Ok(Vec::new());
         }
-        let stats = self.count_stats().await?;
+        let rows = self.said_now(now).await;
+        match &rows {
+            Ok(_) if begins => self.0.ledger.begin_turn(Span::Step.start(now)),
+            Ok(_) => {}
+            Err(_) => said.forget(), // its turn begins anew
+        }
+        rows
+    }
+
+    async fn said_now(&self, now: Timestamp) -> Result<Vec<SeriesRow>> {
+        let (said, stats) = (&self.0.said, self.count_stats().await?);
         let minute = Span::Minute.start(now);
         let is_new = std::mem::replace(&mut said.last().minute, minute) != minute;
         let all = match stats.others {

@@ -27,6 +27,8 @@ struct State {
     rest: HashMap<QueueName, Tally>,
     /// What the store does not have yet, for all that is known.
     waiting: VecDeque<Arc<SeriesWrite>>,
+    /// When this server began to say how many jobs each queue has.
+    turn: Option<Timestamp>,
 }
 
 /// What of a queue, or of all, is not in the store yet: how long it took, when that began, and what happened.
@@ -105,7 +107,7 @@ impl Ledger {
         for part in meter.take_unwritten(is_last) {
             steps.entry(part.at).or_insert_with(|| Step { at: part.at, ..Step::default() }).add(&part);
         }
-        let run = SeriesRun { server: self.server.clone(), since, seen: now };
+        let run = SeriesRun { server: self.server.clone(), since, seen: now, turn: state.turn };
         let mut first = depths;
         for step in steps.into_values() {
             let told = tells.then(|| told(&step));
@@ -120,6 +122,11 @@ impl Ledger {
         if !first.is_empty() {
             state.waiting.push_back(Arc::new(SeriesWrite { run, rows: first, told: None }));
         }
+    }
+
+    /// What is written from now on of how many jobs there are is of every queue that has some.
+    pub fn begin_turn(&self, at: Timestamp) {
+        self.state().turn = Some(at);
     }
 
     /// Returns what is to be written next, and how much was given up before it.

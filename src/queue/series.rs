@@ -166,7 +166,7 @@ impl Queues {
         let SeriesRead { tallies, depths, before, mut runs } =
             self.0.store.read_series(&ask.subject, from, ask.to).await?;
         let server = &self.0.ledger.server;
-        runs.push(SeriesRun { server: server.clone(), since, seen: now });
+        runs.push(SeriesRun { server: server.clone(), since, seen: now, turn: None });
         let mut all: HashMap<(Arc<str>, Span, Timestamp), Tally> =
             unwritten.into_iter().map(|(span, at, tally)| ((server.clone(), span, at), tally)).collect();
         all.extend(tallies.into_iter().map(|(server, span, at, tally)| ((server, span, at), tally)));
@@ -181,7 +181,9 @@ impl Queues {
                 sum.get_or_insert_default().add(ask.metric, tally);
             }
         }
-        let depths = depths_in(&steps, depths, before);
+        // What is not said of a queue when a server begins to say it of each is 0.
+        let turns = runs.iter().filter_map(|run| run.turn).filter(|_| ask.subject != Subject::All);
+        let depths = depths_in(&steps, before.into_iter().chain(depths), turns);
         let is_there = |n: usize| {
             let (begin, end) = (steps.at(n), steps.end(n));
             runs.iter().any(|run| run.since <= end && run.seen >= begin)
@@ -245,16 +247,22 @@ impl DepthOf {
     }
 }
 
-/// Returns how many jobs there were last in each step: as long as nothing else is said, as many as before.
+/// Returns how many jobs there were last in each step: as many as before, as long as nothing else is said. At `turns` all was said that
+/// was not 0.
 fn depths_in(
     steps: &Steps,
-    depths: Vec<(Timestamp, Depth)>,
-    before: Option<Depth>,
+    depths: impl Iterator<Item = (Timestamp, Depth)>,
+    turns: impl Iterator<Item = Timestamp>,
 ) -> Vec<Option<(Timestamp, Depth)>> {
-    let begin = Timestamp::from_millis(steps.begin);
-    let mut last = before.map(|before| (begin, before));
-    let mut by_step: BTreeMap<usize, (Timestamp, Depth)> = BTreeMap::new();
+    let mut said: BTreeMap<Timestamp, Depth> = turns.map(|at| (at, Depth::default())).collect();
+    let mut first = None;
     for (at, depth) in depths {
+        said.insert(at, depth);
+        first = Some(first.map_or(at, |first: Timestamp| first.min(at)));
+    }
+    let (begin, mut last) = (Timestamp::from_millis(steps.begin), None);
+    let mut by_step: BTreeMap<usize, (Timestamp, Depth)> = BTreeMap::new();
+    for (at, depth) in said.into_iter().filter(|(at, _)| first.is_some_and(|first| *at >= first)) {
         match steps.number(at) {
             Some(n) => drop(by_step.insert(n, (at, depth))),
             None if at < begin => last = Some((at, depth)),
@@ -320,14 +328,16 @@ mod tests {
             (at(14_000), depth(3)),
             (at(40_000), depth(0)),
         ];
-        let ready = |before| -> Vec<Option<u64>> {
-            depths_in(&steps, said.clone(), before)
-                .iter()
-                .map(|depth| depth.map(|(_, depth)| depth.counts.ready))
-                .collect()
+        let ready = |said: &[(Timestamp, Depth)], turns: &[Timestamp]| -> Vec<Option<u64>> {
+            let depths = depths_in(&steps, said.iter().copied(), turns.iter().copied());
+            depths.iter().map(|depth| depth.map(|(_, depth)| depth.counts.ready)).collect()
         };
-        assert_eq!(ready(Some(depth(9))), [1, 3, 3, 3, 0, 0].map(Some));
-        assert_eq!(depths_in(&steps, said[1..].to_vec(), None)[0], None);
+        assert_eq!(ready(&said, &[]), [1, 3, 3, 3, 0, 0].map(Some));
+        assert_eq!(ready(&said[1..3], &[]), [None, Some(3), Some(3), Some(3), Some(3), Some(3)]);
+        // Another server says all that is not 0, and nothing of this queue.
+        let turns = [at(0), at(14_000), at(30_000)];
+        assert_eq!(ready(&said[1..3], &turns), [None, Some(3), Some(3), Some(0), Some(0), Some(0)]);
+        assert_eq!(ready(&[], &turns), [None; 6]);
     }
 
     #[test]

@@ -151,6 +151,8 @@ pub struct SeriesRun {
     pub since: Timestamp,
     /// When it was seen last.
     pub seen: Timestamp,
+    /// When it last began to say how many jobs each queue has: those of which nothing has been said since then had none.
+    pub turn: Option<Timestamp>,
 }
 
 /// All that a server writes at the end of a step.
@@ -225,8 +227,8 @@ pub struct SeriesRead {
     pub tallies: Vec<(Arc<str>, Span, Timestamp, Tally)>,
     /// How many jobs there were, in order.
     pub depths: Vec<(Timestamp, Depth)>,
-    /// How many there were before that.
-    pub before: Option<Depth>,
+    /// How many there were last before that, and when.
+    pub before: Option<(Timestamp, Depth)>,
     /// The servers that were there.
     pub runs: Vec<SeriesRun>,
 }

@@ -33,7 +33,7 @@ fn depth_row(subject: Subject, at: Timestamp, ready: u64) -> SeriesRow {
 }
 
 fn write(server: &str, now: Timestamp, rows: Vec<SeriesRow>) -> SeriesWrite {
-    let run = SeriesRun { server: server.into(), since: now.minus_ms(60_000), seen: now };
+    let run = SeriesRun { server: server.into(), since: now.minus_ms(60_000), seen: now, turn: None };
     SeriesWrite { run, rows, told: None }
 }
 
@@ -80,7 +80,7 @@ pub async fn what_servers_write_adds_up(store: &dyn Store) {
     runs.sort_by_key(|run| run.server.clone());
     assert_eq!(runs, [one.run.clone(), other.run.clone()]);
     // A write that was under way for long does not turn back when its server was seen.
-    let again = SeriesRun { seen: later.plus_ms(10_000), ..one.run.clone() };
+    let again = SeriesRun { seen: later.plus_ms(10_000), turn: Some(at), ..one.run.clone() };
     store.write_series(&SeriesWrite { run: again.clone(), rows: Vec::new(), told: None }).await.unwrap();
     store.write_series(&one).await.unwrap();
     let runs = store.read_series(&of("b"), at, later).await.unwrap().runs;
@@ -102,10 +102,10 @@ pub async fn one_depth_counts_in_a_step(store: &dyn Store) {
     assert_eq!(read.depths, [(step(1), depth(1)), (step(2), depth(2))]);
     assert_eq!((read.before, read.tallies.len()), (None, 1));
     let read = store.read_series(&of("a"), step(2), step(9)).await.unwrap();
-    assert_eq!((read.depths, read.before), (vec![(step(2), depth(2))], Some(depth(1))));
+    assert_eq!((read.depths, read.before), (vec![(step(2), depth(2))], Some((step(1), depth(1)))));
     // Also where it was said hours ago.
     let read = store.read_series(&of("a"), step(2000), step(2001)).await.unwrap();
-    assert_eq!((read.depths, read.before), (Vec::new(), Some(depth(2))));
+    assert_eq!((read.depths, read.before), (Vec::new(), Some((step(2), depth(2)))));
     assert_eq!(store.read_series(&of("b"), step(2), step(9)).await.unwrap().before, None);
 }
 

@@ -14,7 +14,8 @@
 //! | `fold` | when `s` becomes a part of `m`, or `m` one of `t`; absent: nothing is left to be folded |
 //! | `until` | when MongoDB removes the document |
 //!
-//! Beside them there are documents that begin with `!`, which no queue does: `!run|` and a server, since and until when that is there;
+//! Beside them there are documents that begin with `!`, which no queue does: `!run|` and a server, since and until when that is there, and since when it says
+//! how many jobs each queue has;
 //! `!told|`, a step, a server and a number, what all other servers read of that step, for five minutes; and `!depth`, which server says
 //! how many jobs there are.
 
@@ -137,10 +138,9 @@ fn statements(SeriesWrite { run, rows, told }: &SeriesWrite) -> Vec<Document> {
         doc! { "q": { "_id": fields::id(subject, hour, server) }, "u": update, "upsert": true }
     };
     let mut statements: Vec<Document> = hours.into_iter().map(of_hour).collect();
-    let update = doc! {
-        "$set": { "since": date(run.since) },
-        "$max": { "seen": date(run.seen), "until": date(run.seen.plus_ms(KEPT_MS)) },
-    };
+    let mut latest = doc! { "seen": date(run.seen), "until": date(run.seen.plus_ms(KEPT_MS)) };
+    latest.extend(run.turn.map(|turn| ("turn".to_owned(), date(turn).into())));
+    let update = doc! { "$set": { "since": date(run.since) }, "$max": latest };
     statements.push(doc! { "q": { "_id": format!("!run|{server}") }, "u": update, "upsert": true });
     let pieces = told.iter().flat_map(|told| told.to_pieces(PIECE).into_iter().map(|piece| (told.at, piece)));
     for (n, (at, piece)) in pieces.enumerate() {
@@ -175,7 +175,7 @@ async fn read(mongo: &Mongo, subject: &Subject, from: Timestamp, to: Timestamp) 
     }
     let within = depths.split_off(&from);
     read.before = match depths.pop_last() {
-        Some((_, before)) => Some(before),
+        Some(before) => Some(before),
         None => before(mongo, between(bound(0), bound(hour(from)))).await?,
     };
     read.depths = within.into_iter().filter(|(at, _)| *at < to).collect();
@@ -184,13 +184,13 @@ async fn read(mongo: &Mongo, subject: &Subject, from: Timestamp, to: Timestamp) 
 }
 
 /// Returns how many jobs there were last in these documents.
-async fn before(mongo: &Mongo, mut within: Document) -> Result<Option<Depth>> {
+async fn before(mongo: &Mongo, mut within: Document) -> Result<Option<(Timestamp, Depth)>> {
     within.insert("d", doc! { "$exists": true });
     let series = mongo.collection(SERIES).await?;
     let find = series.find(within).sort(doc! { "_id": -1 }).limit(LOOKED_AT);
     let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let depths = documents.iter().filter_map(Hour::read).flat_map(|hour| hour.depths());
-    Ok(depths.max_by_key(|(at, _)| *at).map(|(_, depth)| depth))
+    Ok(depths.max_by_key(|(at, _)| *at))
 }
 
 async fn runs(mongo: &Mongo, from: Timestamp, to: Timestamp) -> Result<Vec<SeriesRun>> {
@@ -202,7 +202,7 @@ async fn runs(mongo: &Mongo, from: Timestamp, to: Timestamp) -> Result<Vec<Serie
     let run = |document: &Stored| {
         let server = document.get_str("_id").ok()?.strip_prefix("!run|")?.into();
         let time = |field| Row(document).time(field).ok().flatten();
-        Some(SeriesRun { server, since: time("since")?, seen: time("seen")? })
+        Some(SeriesRun { server, since: time("since")?, seen: time("seen")?, turn: time("turn") })
     };
     Ok(documents.iter().filter_map(run).collect())
 }

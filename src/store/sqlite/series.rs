@@ -70,10 +70,15 @@ fn keep(tx: &Tx<'_>, run: &SeriesRun, rows: &[SeriesRow]) -> Result<(), Fault> {
         insert.execute(params![span.ms(), at.millis(), subject.as_str(), &*run.server, tally, depth])?;
     }
     tx.prepare_cached(
-        "INSERT INTO series_runs (server, since, seen) VALUES (?1, ?2, ?3) \
-         ON CONFLICT (server) DO UPDATE SET seen = max(seen, excluded.seen)",
+        "INSERT INTO series_runs (server, since, seen, turn) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (server) \
+         DO UPDATE SET seen = max(seen, excluded.seen), turn = coalesce(max(coalesce(turn, 0), excluded.turn), turn)",
     )?
-    .execute(params![&*run.server, run.since.millis(), run.seen.millis()])?;
+    .execute(params![
+        &*run.server,
+        run.since.millis(),
+        run.seen.millis(),
+        run.turn.map(Timestamp::millis)
+    ])?;
     Ok(())
 }
 
@@ -124,17 +129,24 @@ fn read(db: &Connection, subject: &Subject, from: Timestamp, to: Timestamp) -> R
         while read.before.is_none()
             && let Some(at) = moment(db, LAST, span, last)?
         {
-            read.before = rows(db, span, at, subject.as_str())?.into_iter().find_map(|row| row.depth);
+            let depth = rows(db, span, at, subject.as_str())?.into_iter().find_map(|row| row.depth);
+            read.before = depth.map(|depth| (Timestamp::from_millis(at), depth));
             last = at;
         }
     }
     read.depths = depths.into_iter().collect();
-    let mut runs =
-        db.prepare_cached("SELECT server, since, seen FROM series_runs WHERE seen >= ?1 AND since < ?2")?;
+    let mut runs = db.prepare_cached(
+        "SELECT server, since, seen, turn FROM series_runs WHERE seen >= ?1 AND since < ?2",
+    )?;
     let runs = runs.query_map(params![from.millis(), to.millis()], |row| {
         let (server, since, seen): (String, _, _) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let (since, seen) = (Timestamp::from_millis(since), Timestamp::from_millis(seen));
-        Ok(SeriesRun { server: server.into(), since, seen })
+        let turn: Option<i64> = row.get(3)?;
+        Ok(SeriesRun {
+            server: server.into(),
+            since: Timestamp::from_millis(since),
+            seen: Timestamp::from_millis(seen),
+            turn: turn.map(Timestamp::from_millis),
+        })
     })?;
     read.runs = runs.collect::<rusqlite::Result<Vec<SeriesRun>>>()?;
     Ok(read)
