@@ -36,6 +36,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
 /// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
+/// How long the last figures may take to be written.
+const LAST_WRITE: Duration = Duration::from_secs(1);
 /// How many files are open beside connections: the store's, the log, the runtime's.
 const FILES: usize = 64;
 
@@ -114,11 +116,20 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         tracing::error!(%error, "server failed");
     }
     driver.stop().await;
+    write_last_series(&queues).await;
     store.close().await;
     if outcome.is_ok() {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// Writes what has happened since the last step, unless the store is away.
+async fn write_last_series(queues: &Queues) {
+    let written = tokio::time::timeout(LAST_WRITE, queues.write_series(false, true)).await;
+    if let Ok(Err(error)) = written {
+        tracing::debug!(error = chain(&error), "the figures of the last seconds are not written");
+    }
 }
 
 /// Raises the soft limit on open files where it is too low for the configured connections, and returns how many connections

@@ -32,6 +32,7 @@ mod conformance {
     pub mod reserving;
     pub mod schedules;
     pub mod semaphores;
+    pub mod series;
     pub mod settings;
     pub mod settling;
     pub mod stocked;
@@ -394,6 +395,15 @@ macro_rules! every_case {
                 pruning_forgets_keys_whose_time_is_over
                 pruning_forgets_history_whose_time_is_over
                 a_whole_life_leaves_nothing_behind
+            }
+            series {
+                what_servers_write_adds_up
+                one_depth_counts_in_a_step
+                steps_get_longer_with_age
+                servers_tell_each_other
+                one_server_says_how_many_jobs_there_are
+                every_queue_has_a_depth
+                a_load_tells_what_is_tried_again
             }
             workers {
                 a_heartbeat_extends_each_reservation_by_its_own_lease

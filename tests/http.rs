@@ -30,6 +30,7 @@ mod http {
     pub mod results;
     pub mod schedules;
     pub mod semaphores;
+    pub mod series;
     pub mod settle;
     pub mod signals;
     pub mod stale;
@@ -48,7 +49,7 @@ use http::{
     payloads::*,
 };
 use http::{
-    push::*, queues::*, reserve::*, results::*, schedules::*, semaphores::*, settle::*, stale::*,
+    push::*, queues::*, reserve::*, results::*, schedules::*, semaphores::*, series::*, settle::*, stale::*,
     together::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
@@ -302,6 +303,13 @@ on_every_store! {
     a_job_that_is_not_wanted_is_told_and_taken_by_force
     a_server_that_was_away_listens_first
 
+    what_happened_survives_the_server
+    a_series_says_how_many_jobs_there_were
+    a_series_has_equal_steps
+    every_busy_queue_has_rates
+    figures_without_data_are_absent
+    stats_and_the_list_count_the_same_queues
+
     stats_count_what_is_there
     metrics_list_so_many_queues
     stats_list_the_background_tasks
@@ -353,6 +361,7 @@ mod several_servers {
     };
     use super::http::results::a_result_is_waited_for_on_another_server;
     use super::http::schedules::an_occurrence_is_pushed_once_by_many_servers;
+    use super::http::series::two_servers_say_the_same;
     use super::http::signals::{
         a_batch_wakes_waiters_on_all_servers, a_change_of_settings_is_known_at_other_servers_by_a_signal,
         a_job_that_another_program_wrote_is_found, a_program_that_says_what_it_inserts_wakes_who_waits,
@@ -376,6 +385,7 @@ mod several_servers {
     crate::on_one_store! {
         mongo:
         one_commit_on_two_servers_pushes_once
+        two_servers_say_the_same
         who_waits_on_another_server_is_known
         two_servers_call_back_once
         a_result_is_waited_for_on_another_server

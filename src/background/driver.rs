@@ -54,6 +54,12 @@ pub struct TaskStatus {
     pub runs: u64,
     /// How many of these runs failed.
     pub failures: u64,
+    /// Why the last one did that failed; absent where none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// How many milliseconds ago that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error_ms_ago: Option<u64>,
     /// How many things it has done since the server started.
     pub done: u64,
     /// How many milliseconds ago the last run ended; absent before the first one.
@@ -66,6 +72,9 @@ pub struct TaskStatus {
     #[serde(skip)]
     #[schema(ignore)]
     ended: Option<Instant>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    failed: Option<Instant>,
 }
 
 /// How the tasks are doing; cheap to clone.
@@ -77,8 +86,9 @@ impl Statuses {
     pub fn list(&self) -> Vec<TaskStatus> {
         let mut list = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         for status in &mut list {
-            let ago = status.ended.map(|ended| ended.elapsed().as_millis());
-            status.last_run_ms_ago = ago.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
+            let ago = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+            (status.last_run_ms_ago, status.last_error_ms_ago) =
+                (status.ended.map(ago), status.failed.map(ago));
         }
         list
     }
@@ -89,7 +99,8 @@ impl Statuses {
         list.len() - 1
     }
 
-    fn note(&self, index: usize, took: Duration, done: Option<u64>) {
+    fn note(&self, index: usize, took: Duration, result: &Result<Run, Error>) {
+        let done = result.as_ref().ok().map(|run| run.done);
         let mut list = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let Some(status) = list.get_mut(index) else { return };
         status.runs += 1;
@@ -98,6 +109,10 @@ impl Statuses {
         status.last_run_took_ms = (took.as_secs_f64() * 1e6).round() / 1e3;
         status.last_run_done = done.unwrap_or(0);
         status.ended = Some(Instant::now());
+        if let Err(error) = result {
+            // What is behind it is in the log.
+            (status.last_error, status.failed) = (Some(error.to_string()), status.ended);
+        }
     }
 }
 
@@ -153,7 +168,7 @@ async fn drive(task: &Task, statuses: &Statuses, index: usize) {
         let start = Instant::now();
         let result = (task.run)().await;
         let done = result.as_ref().ok().map(|run| run.done);
-        statuses.note(index, start.elapsed(), done);
+        statuses.note(index, start.elapsed(), &result);
         telemetry::task_run(task.name, start.elapsed(), done);
         let sleep = match result {
             Ok(run) => {
@@ -192,6 +207,19 @@ async fn drive(task: &Task, statuses: &Statuses, index: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_error_is_told() {
+        let statuses = Statuses::default();
+        let task = statuses.add("fails");
+        assert_eq!(statuses.list()[0].last_error, None);
+        statuses.note(task, Duration::ZERO, &Err(Error::Overloaded));
+        statuses.note(task, Duration::ZERO, &Ok(Run::default()));
+        let status = statuses.list().remove(0);
+        assert_eq!((status.runs, status.failures), (2, 1));
+        assert_eq!(status.last_error, Some(Error::Overloaded.to_string()));
+        assert!(status.last_error_ms_ago.is_some());
+    }
 
     #[tokio::test]
     async fn a_task_that_dies_is_noticed() {

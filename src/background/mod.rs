@@ -54,11 +54,14 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
         "finished_jobs" every SECOND, or at endings_alarm => wake_for_finished_jobs();
         "key_uses" every 60 * SECOND => save_api_key_uses();
         "pruner" every 5 * SECOND => prune();
+        "series" every 10 * SECOND => write_series();
+        "series_folder" every 60 * SECOND => fold_series();
         "reconciler" every HOUR => reconcile();
     }
     if maintenance.has_peers() {
         start_all! { driver, maintenance:
             "signal_publisher" every SECOND, or at publisher_alarm => publish_signals();
+            "series_reader" every 12 * SECOND => read_series_of_others();
             "signal_listener" every SECOND => listen_for_signals(SECOND);
         }
     }

@@ -101,6 +101,7 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/openapi.json", Docs),
     ("GET", "/openapi-3.0.json", Docs),
     ("GET", "/stats", Whole(Read)),
+    ("GET", "/v1/series", Of(Read)),
     ("POST", "/v1/queues/{queue}/jobs", Of(Push)),
     ("POST", "/v1/queues/{queue}/jobs/batch", Of(Push)),
     ("POST", "/v1/jobs", Of(Push)),

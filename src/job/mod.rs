@@ -25,6 +25,7 @@ pub mod semaphore;
 pub mod settings;
 pub mod spec;
 pub mod state;
+pub mod tally;
 pub mod time;
 pub mod transition;
 
@@ -43,4 +44,5 @@ pub use schedule::{Schedule, ScheduleName, ScheduleRule, ScheduleRun};
 pub use settings::{QueueSettings, Rate, Rules};
 pub use spec::JobSpec;
 pub use state::{State, Visible};
+pub use tally::{Event, Tally, Times};
 pub use time::{Timestamp, When};

@@ -30,6 +30,11 @@ impl Timestamp {
         Self::from_millis(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
     }
 
+    /// Returns this moment less `ms` milliseconds; stops at the epoch.
+    pub fn minus_ms(self, ms: u64) -> Self {
+        Self::from_millis(self.0.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
     /// Returns the milliseconds from `earlier` to this moment; 0 if it is not earlier.
     pub fn ms_since(self, earlier: Self) -> u64 {
         u64::try_from(self.0 - earlier.0).unwrap_or(0)

@@ -1,217 +1,137 @@
-//! What happened lately on this server: counts and times over the last minute, of every queue that is in
-//! use and of all together; and the totals since the start, for Prometheus.
+//! What happens on this server: counts and times, of every queue and of all together, in steps of ten seconds. What has ended is
+//! never changed any more, and handed out as it is, so that nobody keeps the lock: the last minute is what the rates are of, and
+//! each step is written to the store once.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-
-use crate::job::QueueName;
+pub use crate::job::Event;
+use crate::job::{QueueName, Tally, Timestamp};
+use crate::store::Span;
 use crate::telemetry;
 
-/// The time that the figures are about.
-const WINDOW: Duration = Duration::from_secs(60);
-/// The most queues that figures are kept of: a bound on memory, about 8 MB.
-const QUEUES_MAX: usize = 200;
-/// Times are kept up to a day.
-const TIME_MAX_MS: u64 = 86_400_000;
+/// The most queues that are counted one by one within a second or a step, a bound on memory: about 200 bytes each, for a minute. What
+/// happens in further ones is in the total, and in `others`.
+pub const QUEUES_MAX: usize = 20_000;
+/// For how long steps are kept for the rates: the last minute, and what of one more is still in it.
+const KEPT_MS: i64 = 7 * Span::Step.ms();
+/// How often at most what happens is made a piece that can be handed out.
+const SEALED_EVERY: Duration = Duration::from_secs(1);
 
-/// Something that happened to a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// It was pushed.
-    Pushed,
-    /// It was delivered.
-    Reserved,
-    /// It was done.
-    Committed,
-    /// It failed.
-    RolledBack,
-    /// It was put into another queue.
-    Moved,
-    /// Its reservation ran out, or its worker was lost.
-    Lapsed,
-    /// It was removed at its `expires_at`.
-    Expired,
-    /// Its attempts were used up.
-    Dead,
+/// What happened in a step, or in a part of it.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// When the step began.
+    pub at: Timestamp,
+    /// In all queues together.
+    pub total: Tally,
+    /// In each queue where something did.
+    pub queues: HashMap<QueueName, Tally>,
+    /// In queues beyond [`QUEUES_MAX`], together.
+    pub others: Tally,
 }
 
-impl Event {
-    /// Every kind of event.
-    pub const ALL: [Self; 8] = [
-        Self::Pushed,
-        Self::Reserved,
-        Self::Committed,
-        Self::RolledBack,
-        Self::Moved,
-        Self::Lapsed,
-        Self::Expired,
-        Self::Dead,
-    ];
+impl Step {
+    fn each(&mut self, queue: &QueueName, change: impl Fn(&mut Tally)) {
+        change(&mut self.total);
+        if let Some(tally) = self.queues.get_mut(queue) {
+            change(tally);
+        } else if self.queues.len() < QUEUES_MAX {
+            change(self.queues.entry(queue.clone()).or_default());
+        } else {
+            change(&mut self.others);
+        }
+    }
 
-    /// Returns the word for it in `/stats` and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pushed => "pushed",
-            Self::Reserved => "reserved",
-            Self::Committed => "committed",
-            Self::RolledBack => "rolled_back",
-            Self::Moved => "moved",
-            Self::Lapsed => "lapsed",
-            Self::Expired => "expired",
-            Self::Dead => "dead",
+    /// Returns what happened in a queue, or in all.
+    pub fn of(&self, queue: Option<&QueueName>) -> Option<&Tally> {
+        queue.map_or(Some(&self.total), |queue| self.queues.get(queue))
+    }
+
+    /// Adds what happened in another part of it.
+    pub fn add(&mut self, other: &Self) {
+        self.total.add(&other.total);
+        self.others.add(&other.others);
+        for (queue, tally) in &other.queues {
+            match self.queues.get_mut(queue) {
+                Some(own) => own.add(tally),
+                None => drop(self.queues.insert(queue.clone(), tally.clone())),
+            }
         }
     }
 }
 
-/// Percentiles of a time, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Percentiles {
-    /// Half of the jobs took no longer.
-    pub p50: u64,
-    /// 95 of 100 took no longer.
-    pub p95: u64,
-    /// 99 of 100 took no longer.
-    pub p99: u64,
+#[derive(Default)]
+struct State {
+    /// When this server began to count, by the store's clock; known once that is.
+    began: Option<Timestamp>,
+    now: Step,
+    /// When the step under way is over, by this machine's clock: it ends in time also where nobody asks.
+    ends: Option<Instant>,
+    sealed: Option<Instant>,
+    /// The last steps, in parts.
+    ended: VecDeque<Arc<Step>>,
+    /// Those that are not handed over to be written yet.
+    unwritten: VecDeque<Arc<Step>>,
 }
 
-/// What happened to the jobs of a queue, or of all queues, during about the last minute.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Flow {
-    /// Per second, in the order of [`Event::ALL`].
-    pub rates: [f64; 8],
-    /// From being due to being delivered.
-    pub queue_time: Percentiles,
-    /// From being delivered to being done.
-    pub run_time: Percentiles,
-}
-
-struct Window {
-    counts: [u64; 8],
-    queue_time: Option<Histogram<u32>>,
-    run_time: Option<Histogram<u32>>,
-}
-
-impl Window {
-    const EMPTY: Self = Self { counts: [0; 8], queue_time: None, run_time: None };
-}
-
-/// This minute and the last one.
-struct Windows {
-    now: Window,
-    before: Window,
-    since: Instant,
-}
-
-impl Windows {
-    fn new(now: Instant) -> Self {
-        Self { now: Window::EMPTY, before: Window::EMPTY, since: now }
-    }
-
-    fn turn(&mut self, now: Instant) {
-        let age = now.saturating_duration_since(self.since);
-        if age >= WINDOW {
-            let ended = std::mem::replace(&mut self.now, Window::EMPTY);
-            self.before = if age < 2 * WINDOW { ended } else { Window::EMPTY };
-            self.since = now;
+impl State {
+    /// Begins another step if the time of this one is over.
+    fn turn(&mut self, now: Timestamp) {
+        let at = Span::Step.start(now);
+        if self.began.is_none() {
+            (self.began, self.now.at) = (Some(now), at);
         }
-    }
-
-    fn is_idle(&mut self, now: Instant) -> bool {
-        self.turn(now);
-        self.now.counts == [0; 8] && self.before.counts == [0; 8]
-    }
-
-    /// Returns the last minute: this window and the share of the one before that still lies within it.
-    fn flow(&mut self, now: Instant) -> Flow {
-        self.turn(now);
-        let age = now.saturating_duration_since(self.since).as_secs_f64() / WINDOW.as_secs_f64();
-        let share = (1.0 - age).clamp(0.0, 1.0);
-        let mut rates = [0.0; 8];
-        for (rate, (now, before)) in rates.iter_mut().zip(self.now.counts.iter().zip(&self.before.counts)) {
-            *rate = (*now as f64 + *before as f64 * share) / WINDOW.as_secs_f64();
+        let left = at.plus_ms(Span::Step.ms().unsigned_abs()).ms_since(now);
+        self.ends = Some(Instant::now() + Duration::from_millis(left));
+        if at <= self.now.at {
+            return;
         }
-        Flow {
-            rates,
-            queue_time: percentiles(&self.now.queue_time, &self.before.queue_time),
-            run_time: percentiles(&self.now.run_time, &self.before.run_time),
+        self.seal();
+        self.now.at = at;
+        self.ended.retain(|step| step.at.millis() > at.millis() - KEPT_MS);
+    }
+
+    fn seal(&mut self) {
+        let at = self.now.at;
+        if !self.now.total.is_none() {
+            let sealed = Arc::new(std::mem::replace(&mut self.now, Step { at, ..Step::default() }));
+            self.unwritten.push_back(sealed.clone());
+            self.ended.push_back(sealed);
         }
-    }
-}
-
-fn percentiles(now: &Option<Histogram<u32>>, before: &Option<Histogram<u32>>) -> Percentiles {
-    let Some(mut all) = now.clone().or_else(|| before.clone()) else {
-        return Percentiles::default();
-    };
-    if let (Some(_), Some(before)) = (now, before)
-        && all.add(before).is_err()
-    {
-        return Percentiles::default(); // both have the same bounds, so that this cannot happen
-    }
-    let at = |quantile| all.value_at_quantile(quantile);
-    Percentiles { p50: at(0.5), p95: at(0.95), p99: at(0.99) }
-}
-
-fn record(histogram: &mut Option<Histogram<u32>>, ms: u64) {
-    if histogram.is_none() {
-        *histogram = Histogram::new_with_bounds(1, TIME_MAX_MS, 2).ok();
-    }
-    if let Some(histogram) = histogram {
-        histogram.saturating_record(ms);
     }
 }
 
 /// See the module's documentation.
-pub struct Meter(Mutex<(Windows, HashMap<QueueName, Windows>)>);
-
-impl Default for Meter {
-    fn default() -> Self {
-        Self(Mutex::new((Windows::new(Instant::now()), HashMap::new())))
-    }
-}
+#[derive(Default)]
+pub struct Meter(Mutex<State>);
 
 /// What is being noted of many jobs at once: held briefly, never while waiting for anything.
 pub struct Notes<'a> {
-    now: Instant,
-    meter: MutexGuard<'a, (Windows, HashMap<QueueName, Windows>)>,
-    events: [u64; 8],
+    meter: MutexGuard<'a, State>,
+    events: [u64; Event::ALL.len()],
 }
 
 impl Notes<'_> {
-    fn each(&mut self, queue: &QueueName, change: impl Fn(&mut Window)) {
-        let now = self.now;
-        let (all, queues) = &mut *self.meter;
-        change(&mut all.now);
-        if let Some(windows) = queues.get_mut(queue) {
-            windows.turn(now);
-            return change(&mut windows.now);
-        }
-        if queues.len() >= QUEUES_MAX {
-            queues.retain(|_, windows| !windows.is_idle(now));
-        }
-        if queues.len() < QUEUES_MAX {
-            change(&mut queues.entry(queue.clone()).or_insert_with(|| Windows::new(now)).now);
-        }
-    }
-
     /// Something happened to a job of this queue.
     pub fn count(&mut self, queue: &QueueName, event: Event) {
-        self.events[event as usize] += 1;
-        self.each(queue, |window| window.counts[event as usize] += 1);
+        if let Some(count) = self.events.get_mut(event as usize) {
+            *count += 1;
+        }
+        self.meter.now.each(queue, |tally| tally.count(event));
     }
 
     /// A job of this queue was delivered so many milliseconds after it was due.
     pub fn queue_time(&mut self, queue: &QueueName, ms: u64) {
         telemetry::queue_time(ms);
-        self.each(queue, |window| record(&mut window.queue_time, ms));
+        self.meter.now.each(queue, |tally| tally.queue_time.record(ms));
     }
 
     /// A job of this queue was done so many milliseconds after it was delivered.
     pub fn run_time(&mut self, queue: &QueueName, ms: u64) {
         telemetry::run_time(ms);
-        self.each(queue, |window| record(&mut window.run_time, ms));
+        self.meter.now.each(queue, |tally| tally.run_time.record(ms));
     }
 }
 
@@ -224,23 +144,75 @@ impl Drop for Notes<'_> {
 }
 
 impl Meter {
-    /// Begins to note what happened.
-    pub fn notes(&self) -> Notes<'_> {
-        let now = Instant::now();
-        let mut meter = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        meter.0.turn(now);
-        Notes { now, meter, events: [0; 8] }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns what happened during about the last minute: to the jobs of one queue, or of all.
-    pub fn flow(&self, queue: Option<&QueueName>) -> Flow {
-        let now = Instant::now();
-        let mut guard = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (all, queues) = &mut *guard;
-        match queue {
-            None => all.flow(now),
-            Some(queue) => queues.get_mut(queue).map(|windows| windows.flow(now)).unwrap_or_default(),
+    /// Begins to note what happened.
+    pub fn notes(&self) -> Notes<'_> {
+        let mut meter = self.state();
+        if let Some(late) = meter.ends.and_then(|ends| Instant::now().checked_duration_since(ends)) {
+            let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
+            let now = meter.now.at.plus_ms(late_ms.saturating_add(Span::Step.ms().unsigned_abs()));
+            meter.turn(now);
         }
+        Notes { meter, events: [0; Event::ALL.len()] }
+    }
+
+    /// Begins another step if the time of this one is over. Returns when this server began to count.
+    pub fn turn(&self, now: Timestamp) -> Timestamp {
+        let mut state = self.state();
+        state.turn(now);
+        state.began.unwrap_or(now)
+    }
+
+    /// Returns the parts of the last minute's steps, which it makes anew once a second at most.
+    pub fn lately(&self, now: Timestamp) -> Vec<Arc<Step>> {
+        let mut state = self.state();
+        state.turn(now);
+        if state.sealed.is_none_or(|at| at.elapsed() >= SEALED_EVERY) {
+            state.seal();
+            state.sealed = Some(Instant::now());
+        }
+        state.ended.iter().cloned().collect()
+    }
+
+    /// Returns what happened lately in one queue, or in all, with when its step began.
+    pub fn lately_in(&self, queue: Option<&QueueName>, now: Timestamp) -> Vec<(Timestamp, Tally)> {
+        let mut state = self.state();
+        state.turn(now);
+        let parts = state.ended.iter().map(Arc::as_ref).chain([&state.now]);
+        parts.filter_map(|step| Some((step.at, step.of(queue)?.clone()))).collect()
+    }
+
+    /// Whether more queues moved lately than are counted one by one.
+    pub fn has_others(&self) -> bool {
+        let state = self.state();
+        !state.now.others.is_none() || state.ended.iter().any(|step| !step.others.is_none())
+    }
+
+    /// Whether anything happened that is not handed over yet.
+    pub fn has_unwritten(&self) -> bool {
+        let state = self.state();
+        !state.now.total.is_none() || !state.unwritten.is_empty()
+    }
+
+    /// Takes what is not handed over yet of steps that have ended; of the one under way as well where the server stops.
+    pub fn take_unwritten(&self, is_last: bool) -> Vec<Arc<Step>> {
+        let mut state = self.state();
+        if is_last {
+            state.seal();
+        }
+        let under_way = state.now.at;
+        let ended = state.unwritten.iter().take_while(|step| is_last || step.at < under_way).count();
+        state.unwritten.drain(..ended).collect()
+    }
+
+    /// Returns what is not handed over yet of a queue, or of all, with when its step began.
+    pub fn unwritten_in(&self, queue: Option<&QueueName>) -> Vec<(Timestamp, Tally)> {
+        let state = self.state();
+        let parts = state.unwritten.iter().map(Arc::as_ref).chain([&state.now]);
+        parts.filter_map(|step| Some((step.at, step.of(queue)?.clone()))).collect()
     }
 }
 
@@ -248,39 +220,55 @@ impl Meter {
 mod tests {
     use super::*;
 
-    #[test]
-    fn events_count_for_their_queue_and_for_all() {
-        let meter = Meter::default();
-        let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let mut notes = meter.notes();
-        for _ in 0..60 {
-            notes.count(&a, Event::Pushed);
-        }
-        notes.count(&b, Event::Dead);
-        for ms in 1..=100 {
-            notes.run_time(&a, ms);
-        }
-        drop(notes);
-        let rate = |queue, event: Event| meter.flow(queue).rates[event as usize];
-        assert_eq!(rate(Some(&a), Event::Pushed), 1.0);
-        assert_eq!(rate(Some(&a), Event::Dead), 0.0);
-        assert_eq!(rate(None, Event::Pushed), 1.0);
-        assert!(rate(None, Event::Dead) > 0.0);
-        let times = meter.flow(Some(&a)).run_time;
-        assert_eq!((times.p50, times.p99), (50, 99));
-        assert_eq!(meter.flow(Some(&b)).run_time, Percentiles::default());
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(1_000_000_000 + seconds * 1000)
+    }
+
+    fn queue(name: &str) -> QueueName {
+        name.parse().unwrap()
+    }
+
+    fn pushed(steps: &[(Timestamp, Tally)]) -> Vec<(i64, u32)> {
+        let seconds = |step: Timestamp| (step.millis() - at(0).millis()) / 1000;
+        steps.iter().map(|(step, tally)| (seconds(*step), tally.of(Event::Pushed))).collect()
     }
 
     #[test]
-    fn the_last_minute_fades() {
-        let start = Instant::now();
-        let mut windows = Windows::new(start);
-        windows.now.counts[0] = 60;
-        let rate =
-            |windows: &mut Windows, seconds| windows.flow(start + Duration::from_secs(seconds)).rates[0];
-        assert_eq!(rate(&mut windows, 59), 1.0);
-        assert_eq!(rate(&mut windows, 60), 1.0);
-        assert_eq!(rate(&mut windows, 90), 0.5);
-        assert_eq!(rate(&mut windows, 300), 0.0);
+    fn what_happens_is_in_the_step_of_its_time() {
+        let meter = Meter::default();
+        assert_eq!(meter.turn(at(0)), at(0));
+        let push = |name: &str, times: u32| {
+            (0..times).for_each(|_| meter.notes().count(&queue(name), Event::Pushed));
+        };
+        push("a", 2);
+        push("b", 1);
+        assert_eq!(meter.lately(at(0)).len(), 1);
+        push("a", 3);
+        assert_eq!(meter.lately(at(0)).len(), 1, "it was made anew just now");
+        let a = queue("a");
+        assert_eq!(pushed(&meter.lately_in(Some(&a), at(0))), [(0, 2), (0, 3)]);
+        assert!(meter.take_unwritten(false).is_empty(), "the step goes on");
+        assert_eq!(pushed(&meter.unwritten_in(Some(&a))), [(0, 2), (0, 3)]);
+        push("a", 1);
+        assert_eq!(pushed(&meter.lately_in(None, at(10))), [(0, 3), (0, 4), (10, 0)]);
+        let mut step = Step::default();
+        meter.take_unwritten(false).iter().for_each(|part| step.add(part));
+        assert_eq!(step.of(Some(&a)).unwrap().of(Event::Pushed), 6);
+        assert_eq!(step.of(None).unwrap().of(Event::Pushed), 7);
+        push("b", 1);
+        assert!(meter.take_unwritten(false).is_empty());
+        assert_eq!(meter.take_unwritten(true).len(), 1);
+        assert!(pushed(&meter.lately_in(Some(&a), at(80))).is_empty(), "it was more than a minute ago");
+    }
+
+    #[test]
+    fn no_more_queues_than_the_bound_are_counted_one_by_one() {
+        let mut step = Step::default();
+        for n in 0..QUEUES_MAX + 5 {
+            step.each(&queue(&format!("q{n}")), |tally| tally.count(Event::Pushed));
+        }
+        step.each(&queue("q0"), |tally| tally.count(Event::Pushed));
+        let of = |tally: &Tally| tally.of(Event::Pushed) as usize;
+        assert_eq!((step.queues.len(), of(&step.others), of(&step.total)), (QUEUES_MAX, 5, QUEUES_MAX + 6));
     }
 }

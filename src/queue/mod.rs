@@ -23,7 +23,9 @@
 //! | `bulk` | purge, redrive, replay |
 //! | `sweep` | deleting queues by prefix |
 //! | `workers` | heartbeats, and the jobs of removed workers |
-//! | `stats`, `meter` | the figures |
+//! | `stats` | how many jobs there are |
+//! | `meter`, `flows` | what happens on this server, and lately on all of them |
+//! | `ledger`, `depths`, `series` | what is written of that, how many jobs there were, and reading both |
 //! | `quotas` | how many queues, workers and so on there may be |
 //! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
@@ -40,11 +42,14 @@ mod bulk;
 mod configure;
 mod credential;
 mod delivery;
+mod depths;
 mod endings;
 mod error;
+pub mod flows;
 mod jobs;
 mod key_limits;
 mod keyed;
+mod ledger;
 mod lost;
 mod maintenance;
 pub mod meter;
@@ -62,6 +67,7 @@ mod reserve;
 mod rounds;
 mod schedules;
 mod semaphores;
+pub mod series;
 mod settings;
 pub mod settle;
 mod stats;
@@ -86,12 +92,15 @@ pub use self::batches::{BatchState, NewBatch};
 pub use self::bulk::FinishedRange;
 use self::configure::ConfigureRounds;
 pub use self::credential::{Credential, Shown};
+use self::depths::Said;
 use self::endings::Endings;
 pub use self::endings::FinishAsk;
 pub use self::error::{Error, Result};
+use self::flows::Others;
 pub use self::jobs::{Cancelled, OfHeld};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
+use self::ledger::Ledger;
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
 pub use self::next::{Next, NextAsk};
@@ -112,7 +121,7 @@ pub use self::settings::{Precondition, QueueView};
 use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
-pub use self::stats::{Figures, Stats};
+pub use self::stats::{Figures, QueueFigures, Stats};
 pub use self::sweep::Swept;
 use self::turns::Turns;
 use self::waiters::Waiters;
@@ -172,6 +181,11 @@ pub struct Shared {
     repeats: Semaphore,
     outcomes: Outcomes,
     meter: Meter,
+    others: Others,
+    ledger: Ledger,
+    said: Said,
+    /// Held while what happened is written.
+    series_writing: tokio::sync::Mutex<()>,
     stats: StatsCache,
     admission: Admission,
     settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
@@ -215,6 +229,10 @@ impl Queues {
             endings: Endings::default(),
             outcomes: Outcomes::default(),
             meter: Meter::default(),
+            others: Others::default(),
+            ledger: Ledger::default(),
+            said: Said::default(),
+            series_writing: tokio::sync::Mutex::default(),
             stats: StatsCache::default(),
             admission: Admission::default(),
             settings: RwLock::new((Arc::default(), rules)),

@@ -134,6 +134,12 @@ impl Peers {
         self.state().peers.values().any(|peer| peer.until > now && peer.waits_for(queue))
     }
 
+    /// Returns whether another server has any waiters, by what it announced last.
+    pub fn any_wait(&self) -> bool {
+        let now = Instant::now();
+        self.state().peers.values().any(|peer| peer.until > now)
+    }
+
     /// Jobs came into this queue, and no waiter of this server was woken for them.
     pub fn note_ready(&self, queue: &QueueName, jobs: usize) {
         if jobs > 0 {

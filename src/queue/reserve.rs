@@ -421,7 +421,12 @@ impl Queues {
                 match applied {
                     Ok(applied) => {
                         self.0.endings.note(&change.id, &applied.outcome);
-                        self.note_callback(applied.callback.as_ref(), &mut self.meter().notes());
+                        let mut notes = self.meter().notes();
+                        if applied.outcome == Outcome::Removed {
+                            notes.count(&applied.queue, Event::Cancelled);
+                        }
+                        self.note_callback(applied.callback.as_ref(), &mut notes);
+                        drop(notes);
                         self.note_room(&applied);
                         applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
                         if let Outcome::Returned { queue, run_at, .. } = applied.outcome {

@@ -373,6 +373,10 @@ impl Queues {
         if let Some(event) = event {
             notes.count(&applied.queue, event);
         }
+        // Also one that was to be cancelled, or had expired, when its worker gave it back.
+        if applied.outcome == Outcome::Removed && verb != Verb::Expire {
+            notes.count(&applied.queue, Event::Cancelled);
+        }
         if let (Some(started_at), true) = (applied.started_at, matches!(verb, Verb::Commit | Verb::Move)) {
             notes.run_time(&applied.queue, now.ms_since(started_at));
         }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::meter::Flow;
+use super::flows::Flow;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
-use crate::store::{Counts, QueueCounts, StoreError, Summary};
+use crate::store::{Counts, Load, Named, QueueCounts, StoreError, Summary};
 
 /// How old the counts may be.
 const AGE_MAX: Duration = Duration::from_millis(900);
@@ -42,6 +42,7 @@ struct Own {
     at: Timestamp,
     counts: QueueCounts,
     next_due: Option<Timestamp>,
+    load: Load,
 }
 
 #[derive(Default)]
@@ -98,6 +99,10 @@ pub struct Stats {
     pub at: Timestamp,
     /// How many queues have jobs.
     pub count: u64,
+    /// How many are listed: they have jobs, or settings.
+    pub listed: u64,
+    /// How many workers are known.
+    pub workers: u64,
     /// Those with the most unfinished jobs: all, unless there are more than `limits.metrics_queues`.
     pub queues: HashMap<QueueName, QueueCounts>,
     /// All others together, if there are any.
@@ -115,26 +120,48 @@ pub struct Figures {
     pub split_is_approximate: bool,
     /// For how long the job that has been ready for longest has been so, in milliseconds.
     pub oldest_ready_age_ms: Option<u64>,
-    /// When the next scheduled job comes due, of one queue.
-    pub next_due_at: Option<Timestamp>,
-    /// What happened lately on this server.
+    /// What happened lately, on all servers.
     pub flow: Flow,
+    /// How many calls wait for jobs on this server.
+    pub waiting_here: u64,
+    /// Whether calls wait for jobs on other servers.
+    pub waiting_elsewhere: bool,
+}
+
+/// What is known of one queue beyond its figures.
+#[derive(Debug, Clone, Default)]
+pub struct QueueFigures {
+    /// Its figures.
+    pub figures: Figures,
+    /// When the next scheduled job comes due.
+    pub next_due_at: Option<Timestamp>,
+    /// Who works on it, and what is tried again.
+    pub load: Load,
+    /// For how long the job that has been ready for longest has been so, of those that were never delivered; in milliseconds.
+    pub oldest_first_age_ms: Option<u64>,
+    /// The same of those that were.
+    pub oldest_retried_age_ms: Option<u64>,
 }
 
 impl Figures {
-    fn new(at: Timestamp, counts: &QueueCounts, flow: Flow) -> Self {
+    fn new(at: Timestamp, counts: &QueueCounts, queues: &Queues, queue: Option<&QueueName>) -> Self {
+        let waiters = &queues.0.waiters;
         Self {
             counts: counts.counts,
             split_is_approximate: counts.split_is_approximate,
             oldest_ready_age_ms: counts.oldest_ready.map(|oldest| at.ms_since(oldest)),
-            next_due_at: None,
-            flow,
+            flow: queues.flow(queue),
+            waiting_here: waiters.count(queue),
+            waiting_elsewhere: match queue {
+                Some(queue) => waiters.peers.wait_for(queue),
+                None => waiters.peers.any_wait(),
+            },
         }
     }
 }
 
 impl Stats {
-    fn new(at: Timestamp, Summary { total, count, queues }: Summary) -> Self {
+    fn new(at: Timestamp, Summary { total, count, queues }: Summary, listed: u64, workers: u64) -> Self {
         let are_all = count <= queues.len() as u64;
         let rest = |mut rest: Counts, QueueCounts { counts, .. }: &QueueCounts| {
             rest.ready = rest.ready.saturating_sub(counts.ready);
@@ -146,7 +173,17 @@ impl Stats {
             rest
         };
         let others = (!are_all).then(|| queues.values().fold(total.counts, rest));
-        Self { at, count, queues, others, total }
+        Self { at, count, listed, workers, queues, others, total }
+    }
+
+    /// Returns how many jobs there are in all queues together.
+    pub fn total_counts(&self) -> Counts {
+        self.total.counts
+    }
+
+    /// Returns since when the oldest ready job of the listed queues has been so.
+    pub fn oldest_ready(&self) -> Option<Timestamp> {
+        self.total.oldest_ready
     }
 
     /// Returns for how long the oldest ready job of a listed queue has been so, in milliseconds.
@@ -187,10 +224,29 @@ impl Queues {
         }
         // The age counts from before the query: the counts are about then.
         let began = Instant::now();
-        let summary = self.0.store.summary(self.options().metrics_queues).await?;
-        let stats = Arc::new(Stats::new(self.now()?, summary));
+        let stats = Arc::new(self.count_stats().await?);
         self.0.stats.seen().last = Some((began, began.elapsed(), stats.clone()));
         Ok(stats)
+    }
+
+    /// Reads the counts, whatever is known.
+    pub(super) async fn count_stats(&self) -> Result<Stats> {
+        let summary = self.0.store.summary(self.options().metrics_queues).await?;
+        let listed = summary.count + self.empty_queues(&summary).await?;
+        let workers = self.0.store.how_many(Named::Workers, u64::MAX).await?;
+        Ok(Stats::new(self.now()?, summary, listed, workers))
+    }
+
+    /// Returns how many queues have settings and no jobs.
+    async fn empty_queues(&self, summary: &Summary) -> Result<u64> {
+        let snapshot = self.snapshot();
+        let unlisted = snapshot.queues.keys().filter(|queue| !summary.queues.contains_key(*queue));
+        let unlisted: Vec<QueueName> = unlisted.cloned().collect();
+        if summary.count <= summary.queues.len() as u64 || unlisted.is_empty() {
+            return Ok(unlisted.len() as u64);
+        }
+        let with_jobs = self.0.store.with_jobs(&unlisted).await?;
+        Ok((unlisted.len() - with_jobs.len()) as u64)
     }
 
     /// Reads the counts again and again, before they are too old, for as long as requests keep coming.
@@ -207,23 +263,36 @@ impl Queues {
     }
 
     /// Returns the figures of a queue, with its jobs counted now: one call counts at a time, and others are not kept from the figures.
-    pub async fn exact_figures(&self, queue: &QueueName) -> Result<Figures> {
+    pub async fn exact_figures(&self, queue: &QueueName) -> Result<QueueFigures> {
         let _counting = self.in_time(self.0.stats.counting.lock()).await?;
-        let (store, began) = (&self.0.store, Instant::now());
-        let (mut counts, counted) = (store.counts(queue).await?, store.count_now(queue).await?);
-        (counts.counts, counts.split_is_approximate) = (counted, false);
-        let read = Own { began, at: self.now()?, counts, next_due: store.next_due(queue).await? };
-        Ok(self.figures_of(queue, read))
+        let counted = self.0.store.count_now(queue).await?;
+        let mut own = self.read_own(queue).await?;
+        (own.counts.counts, own.counts.split_is_approximate) = (counted, false);
+        Ok(self.figures_of(queue, own))
     }
 
-    fn figures_of(&self, queue: &QueueName, Own { at, counts, next_due, .. }: Own) -> Figures {
+    async fn read_own(&self, queue: &QueueName) -> Result<Own> {
+        let (began, store) = (Instant::now(), &self.0.store);
+        let counts = store.counts(queue).await?;
+        let next_due = store.next_due(queue).await?;
+        let load = store.load(queue).await?;
+        Ok(Own { began, at: self.now()?, counts, next_due, load })
+    }
+
+    fn figures_of(&self, queue: &QueueName, Own { at, counts, next_due, load, .. }: Own) -> QueueFigures {
         let now = self.now().unwrap_or(at);
-        let next_due_at = next_due.filter(|due| *due > now);
-        Figures { next_due_at, ..Figures::new(at, &counts, self.meter().flow(Some(queue))) }
+        let age = |oldest: Option<Timestamp>| oldest.map(|oldest| at.ms_since(oldest));
+        QueueFigures {
+            figures: Figures::new(at, &counts, self, Some(queue)),
+            next_due_at: next_due.filter(|due| *due > now),
+            load,
+            oldest_first_age_ms: age(load.oldest_first),
+            oldest_retried_age_ms: age(load.oldest_retried),
+        }
     }
 
     /// Returns the figures of a queue, at most a second old. Others cost it nothing.
-    pub async fn figures(&self, queue: &QueueName) -> Result<Figures> {
+    pub async fn figures(&self, queue: &QueueName) -> Result<QueueFigures> {
         let name = queue;
         let (this, own) = (self.clone(), self.0.stats.own(queue));
         let queue = queue.clone();
@@ -232,10 +301,7 @@ impl Queues {
             if let Some(own) = own.as_ref().filter(|own| own.began.elapsed() < AGE_MAX) {
                 return Ok(own.clone());
             }
-            let began = Instant::now();
-            let counts = this.0.store.counts(&queue).await?;
-            let next_due = this.0.store.next_due(&queue).await?;
-            let read = Own { began, at: this.now()?, counts, next_due };
+            let read = this.read_own(&queue).await?;
             *own = Some(read.clone());
             Ok(read)
         });
@@ -244,9 +310,9 @@ impl Queues {
         Ok(self.figures_of(name, read?))
     }
 
-    /// Returns the figures of all queues together, and how many queues have jobs.
-    pub async fn total_figures(&self) -> Result<(Figures, u64)> {
+    /// Returns the figures of all queues together, and the counts that they are of.
+    pub async fn total_figures(&self) -> Result<(Figures, Arc<Stats>)> {
         let stats = self.stats().await?;
-        Ok((Figures::new(stats.at, &stats.total, self.meter().flow(None)), stats.count))
+        Ok((Figures::new(stats.at, &stats.total, self, None), stats))
     }
 }

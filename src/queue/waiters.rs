@@ -130,6 +130,19 @@ impl Waiters {
         is_here || self.peers.wait_for(queue)
     }
 
+    /// Returns how many waiters of this server wait for a queue, or for any.
+    pub fn count(&self, queue: Option<&QueueName>) -> u64 {
+        let register = lock(&self.register);
+        let is_meant = |waiter: &Arc<Waiter>| {
+            let meant = |queue| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
+            waiter.sleeps() && queue.is_none_or(meant)
+        };
+        let named = register.by_name.iter().filter(|(name, _)| queue.is_none_or(|queue| queue == *name));
+        let named = named.flat_map(|(_, waiters)| waiters.iter());
+        let all = named.chain(&register.by_prefix).filter(|(_, waiter)| is_meant(waiter));
+        all.map(|(number, _)| *number).collect::<HashSet<u64>>().len() as u64
+    }
+
     /// Returns whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         let register = lock(&self.register);

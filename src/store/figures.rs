@@ -62,6 +62,29 @@ pub struct Summary {
     pub queues: HashMap<QueueName, QueueCounts>,
 }
 
+/// How many jobs of a queue are looked at for its [`Load`], of those that are due, that are scheduled, and that workers hold.
+pub const LOOKED_AT: u64 = 10_000;
+
+/// Who works on a queue, and what is tried again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Scheduled jobs that were delivered before.
+    pub backoff: u64,
+    /// The `run_at` of the due job that has been so for longest, of those that were never delivered.
+    pub oldest_first: Option<Timestamp>,
+    /// The same of those that were.
+    pub oldest_retried: Option<Timestamp>,
+    /// Jobs that workers have held for less than a minute, less than ten, less than an hour, and longer.
+    pub reserved: [u64; 4],
+    /// How many named workers hold some.
+    pub workers: u64,
+    /// Whether there are more jobs than were looked at.
+    pub is_partial: bool,
+}
+
+/// The ages that divide what workers hold, in milliseconds.
+pub const RESERVED_AGES_MS: [u64; 3] = [60_000, 600_000, 3_600_000];
+
 /// What there may be a limited number of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
@@ -114,6 +137,9 @@ pub trait Figures: Send + Sync {
 
     /// Returns when the next job of a queue comes due of those that wait for their `run_at`.
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>>;
+
+    /// Returns who works on a queue, and what is tried again: of [`LOOKED_AT`] jobs at most of each kind, those first that come first.
+    async fn load(&self, queue: &QueueName) -> Result<Load>;
 
     /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64>;

@@ -17,11 +17,11 @@ use futures::stream::BoxStream;
 use super::{
     Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
     Counts, Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed,
-    KeyedCall, ListedJob, ListedSchedule, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue, Pushed,
-    QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
-    SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals,
-    Store, StoreError, StoredKeys, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
-    Worker, Workers,
+    KeyedCall, ListedJob, ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue,
+    Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
+    SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange, SettingsSnapshot,
+    Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoredKeys, Subject, Summary, TakeAsk,
+    Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules,
@@ -241,9 +241,18 @@ metered! {
         counts(queue: &QueueName) -> Result<QueueCounts>;
         count_now(queue: &QueueName) -> Result<Counts>;
         next_due(queue: &QueueName) -> Result<Option<Timestamp>>;
+        load(queue: &QueueName) -> Result<Load>;
         how_many(of: Named, limit: u64) -> Result<u64>;
         with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
+    }
+    Series {
+        write_series(write: &SeriesWrite) -> Result<()>;
+        read_series(subject: &Subject, from: Timestamp, to: Timestamp) -> Result<SeriesRead>;
+        steps_of_others(server: &str, from: Timestamp) -> Result<Vec<StepOfOther>>;
+        take_depth_turn(server: &str, for_ms: u64) -> Result<bool>;
+        depths() -> Result<Vec<(QueueName, Counts)>>;
+        fold_series(limit: usize) -> Result<u64>;
     }
     Requests {
         open_request(request: &Request) -> Result<Opened>;

@@ -16,6 +16,7 @@
 //! | [`Answers`] | other calls with one, and what they were answered |
 //! | [`Access`] | API keys |
 //! | [`Figures`] | how many jobs there are |
+//! | [`Series`] | how many there were, and what happened |
 //! | [`Signals`] | signals between the servers over one database |
 //! | [`Transfer`] | copying everything from one store to another |
 //!
@@ -46,6 +47,7 @@ pub mod receipts;
 pub mod requests;
 pub mod schedules;
 pub mod semaphores;
+pub mod series;
 pub mod settings;
 pub mod signals;
 pub mod sqlite;
@@ -56,7 +58,9 @@ pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
-pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
+pub use figures::{
+    Counts, Figures, LOOKED_AT, Load, Named, QueueCounts, RESERVED_AGES_MS, Reconciled, Summary,
+};
 pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, LineHead, ListedJob,
     Obstacles, Overdue, UnreadableJob, listed_id,
@@ -67,6 +71,9 @@ pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use semaphores::{
     Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreView, Semaphores, Unblocked,
+};
+pub use series::{
+    Depth, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject, ToldStep,
 };
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, Signal, SignalEvent, Signals};
@@ -169,6 +176,7 @@ pub trait Store:
     + Answers
     + Access
     + Figures
+    + Series
     + Signals
     + Transfer
     + 'static

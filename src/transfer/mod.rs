@@ -8,7 +8,7 @@
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
 //! and their last runs; also what lives for a while: receipts, reserves with an `Idempotency-Key` and what other calls with one were
-//! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are workers: each is known again
+//! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are the figures of the past, and workers: each is known again
 //! after its next heartbeat, and until then keeps its jobs for their leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and

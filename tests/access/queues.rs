@@ -121,8 +121,10 @@ pub async fn patterns_and_lists_are_the_keys(place: &Place) {
     let (status, answer) = post(&server, &key, "/v1/reserve", json!({"queues": ["*"], "count": 9})).await;
     let queues: Vec<&Value> = answer["jobs"].as_array().unwrap().iter().map(|job| &job["queue"]).collect();
     assert_eq!((status, queues), (200, vec![&json!("a.one"), &json!("a.two")]), "{answer}");
-    for path in ["/v1/queues/b", "/v1/queues/b/jobs", "/v1/queues/b/stats", "/stats", "/metrics", "/v1/keys"]
-    {
+    let series = ["/v1/series?metric=pushed", "/v1/series?metric=pushed&queue=b"];
+    assert_eq!(get(&server, &key, "/v1/series?metric=pushed&queue=a.one").await.0, 200);
+    let whole = ["/v1/queues/b", "/v1/queues/b/jobs", "/v1/queues/b/stats", "/stats", "/metrics", "/v1/keys"];
+    for path in whole.into_iter().chain(series) {
         forbidden(&get(&server, &key, path).await);
     }
 }

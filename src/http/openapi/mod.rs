@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, jobs, keys, one_job, operations, push_many, queues, reserve, schedules, semaphores, session,
-    settle, stats, workers,
+    batches, jobs, keys, one_job, operations, push_many, queues, reserve, schedules, semaphores, series,
+    session, settle, stats, workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -95,6 +95,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
         .routes(routes!(session::log_in, session::log_out))
+        .routes(routes!(series::series))
         .routes(routes!(stats::queue))
         .routes(routes!(stats::server))
         .routes(routes!(operations::healthz))

@@ -13,6 +13,7 @@ pub mod queues;
 pub mod reserve;
 pub mod schedules;
 pub mod semaphores;
+pub mod series;
 pub mod session;
 pub mod settle;
 mod settle_request;

@@ -12,8 +12,9 @@ use crate::http::AppState;
 use crate::http::params::{InQueue, Query};
 use crate::http::problem::ApiResult;
 use crate::job::{QueueName, Timestamp};
-use crate::queue::meter::{Event, Percentiles};
-use crate::queue::{Figures, Queues};
+use crate::queue::flows::Percentiles;
+use crate::queue::meter::Event;
+use crate::queue::{Figures, QueueFigures, Queues};
 use crate::store::Counts;
 
 /// How many jobs are in each state, at most a second ago; with `exact=true` now.
@@ -41,7 +42,7 @@ impl From<Counts> for CountsView {
     }
 }
 
-/// Percentiles of a duration over about the last minute, in milliseconds.
+/// Percentiles of a duration over the last minute, in milliseconds, at most 6.25 % (a sixteenth) off.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Percentiles)]
 pub struct PercentilesView {
@@ -87,14 +88,35 @@ pub struct FiguresView {
     /// (`limits.metrics_queues`).
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
-    /// Events on this server per second, over about the last minute: `pushed`, `reserved`,
-    /// `committed`, `rolled_back`, `moved`, `lapsed`, `expired`, `dead`.
+    /// Events on all servers per second, over `rates_over_ms`: `pushed`, `reserved`, `committed`, `rolled_back`, `moved`, `lapsed`,
+    /// `expired`, `dead`, `cancelled`. What happened on another server is in them within twenty seconds.
     #[schema(value_type = EventRates)]
     rates_per_s: BTreeMap<&'static str, f64>,
-    /// The time from due to delivery, on this server.
-    queue_time_ms: PercentilesView,
-    /// The time from delivery to commit, on this server.
-    run_time_ms: PercentilesView,
+    /// How much of the last minute was seen, in milliseconds, by the server that saw most of it. What happened on each is divided by
+    /// how much of it that one saw, a second at least.
+    rates_over_ms: u64,
+    /// Whether more than 20,000 queues moved on one server within a second, so that some of what happened is in the total
+    /// only, and not in the figures of its queue.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    rates_are_partial: bool,
+    /// The time from due to delivery, on all servers; absent where nothing was delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_time_ms: Option<PercentilesView>,
+    /// The time from delivery to commit, on all servers; absent where nothing was committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_time_ms: Option<PercentilesView>,
+    /// The calls that wait for jobs.
+    waiting: WaitingView,
+}
+
+/// The calls that wait for jobs.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = WaitingCalls)]
+pub struct WaitingView {
+    /// How many wait on this server.
+    here: u64,
+    /// Whether any wait on other servers, which is known within some seconds.
+    elsewhere: bool,
 }
 
 impl From<Figures> for FiguresView {
@@ -107,8 +129,11 @@ impl From<Figures> for FiguresView {
             split_is_approximate: figures.split_is_approximate,
             oldest_ready_age_ms: figures.oldest_ready_age_ms,
             rates_per_s: rates.collect(),
-            queue_time_ms: figures.flow.queue_time.into(),
-            run_time_ms: figures.flow.run_time.into(),
+            rates_over_ms: figures.flow.over_ms,
+            rates_are_partial: figures.flow.is_partial,
+            queue_time_ms: figures.flow.queue_time.map(Into::into),
+            run_time_ms: figures.flow.run_time.map(Into::into),
+            waiting: WaitingView { here: figures.waiting_here, elsewhere: figures.waiting_elsewhere },
         }
     }
 }
@@ -125,6 +150,35 @@ pub struct QueueStats {
     next_due_at: Option<Timestamp>,
     #[serde(flatten)]
     figures: FiguresView,
+    /// How many of the scheduled jobs wait to be tried again: they were delivered before.
+    backoff: u64,
+    /// The age of the oldest ready job that was never delivered, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_first_attempt_age_ms: Option<u64>,
+    /// The age of the oldest ready job that was delivered before, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_retry_age_ms: Option<u64>,
+    /// How many named workers hold jobs of the queue.
+    workers: u64,
+    /// For how long workers have held the reserved jobs.
+    reserved_for: ReservedFor,
+    /// Whether the queue has so many jobs that these figures, from `backoff` on, are of a part of them: of the first 10,000 ready,
+    /// scheduled and reserved ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_partial: bool,
+}
+
+/// How many jobs workers hold, by how long they have.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct ReservedFor {
+    /// For less than a minute.
+    under_1_minute: u64,
+    /// For a minute or more, and less than ten.
+    under_10_minutes: u64,
+    /// For ten minutes or more, and less than an hour.
+    under_1_hour: u64,
+    /// For an hour or more.
+    longer: u64,
 }
 
 /// The figures of the server and of all queues together.
@@ -136,8 +190,10 @@ pub struct ServerStats {
     store: &'static str,
     /// The server's uptime, in milliseconds.
     uptime_ms: u64,
-    /// How many queues have jobs.
+    /// How many queues there are, as `GET /v1/queues` lists them: those that have jobs, and those that have settings.
     queues: u64,
+    /// How many workers there are, as `GET /v1/workers` lists them.
+    workers: u64,
     /// By how many milliseconds the store's clock is ahead of the machine's, which was set back; only where it is, on SQLite. It loses one in
     /// eight until they agree.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,12 +208,13 @@ pub struct ServerStats {
 #[utoipa::path(get, path = "/stats", operation_id = "get_server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
 pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats>> {
-    let (figures, queues) = state.queues.total_figures().await?;
+    let (figures, stats) = state.queues.total_figures().await?;
     Ok(Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
         store: state.server.store,
         uptime_ms: u64::try_from(state.server.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        queues,
+        queues: stats.listed,
+        workers: stats.workers,
         clock_ahead_ms: state.queues.clock_ahead_ms(),
         figures: figures.into(),
         tasks: state.server.tasks.list(),
@@ -178,10 +235,23 @@ pub async fn queue(
     InQueue(queue): InQueue,
     query: Query,
 ) -> ApiResult<Json<QueueStats>> {
-    let figures = match query.only(&["exact"])?.get("exact", "true or false")?.unwrap_or(false) {
+    let found = match query.only(&["exact"])?.get("exact", "true or false")?.unwrap_or(false) {
         true => queues.exact_figures(&queue).await?,
         false => queues.figures(&queue).await?,
     };
-    let (paused, next_due_at) = (queues.rules().paused(&queue), figures.next_due_at);
-    Ok(Json(QueueStats { queue, paused, next_due_at, figures: figures.into() }))
+    let paused = queues.rules().paused(&queue);
+    let QueueFigures { figures, next_due_at, load, oldest_first_age_ms, oldest_retried_age_ms } = found;
+    let [under_1_minute, under_10_minutes, under_1_hour, longer] = load.reserved;
+    Ok(Json(QueueStats {
+        queue,
+        paused,
+        next_due_at,
+        figures: figures.into(),
+        backoff: load.backoff,
+        oldest_first_attempt_age_ms: oldest_first_age_ms,
+        oldest_retry_age_ms: oldest_retried_age_ms,
+        workers: load.workers,
+        reserved_for: ReservedFor { under_1_minute, under_10_minutes, under_1_hour, longer },
+        is_partial: load.is_partial,
+    }))
 }

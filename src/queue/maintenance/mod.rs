@@ -11,6 +11,7 @@
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `schedules` | runs schedules whose time has come |
 //! | `semaphores` | unblocks jobs whose semaphores have room |
+//! | `series` | writes what happened, reads what happened on other servers, makes longer steps of the past |
 //! | `signals` | sends signals to other servers, and receives theirs |
 //! | `waiter_poll` | queries the store on behalf of all waiters |
 //! | `workers` | takes back what workers hold that have timed out |
@@ -20,10 +21,12 @@ mod endings;
 mod reaper;
 mod schedules;
 mod semaphores;
+mod series;
 mod signals;
 mod waiter_poll;
 mod workers;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -64,6 +67,8 @@ pub struct Maintenance {
     semaphores_checked: Mutex<Option<Instant>>,
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
+    /// Whether what other servers did was read before.
+    series_read: AtomicBool,
     signals: Option<SignalStream>,
 }
 
@@ -87,6 +92,7 @@ impl Maintenance {
             endings: Mutex::default(),
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
+            series_read: AtomicBool::new(false),
             signals,
         })
     }
@@ -97,7 +103,10 @@ impl Maintenance {
             // Signals only save time. A store that is away is told by what follows.
             tracing::debug!(error = crate::store::chain(&error), "cannot announce this server to others");
         }
-        self.queues.load_settings().await
+        self.queues.load_settings().await?;
+        // From now on it counts what happens: nothing has, since the store took no calls.
+        self.queues.meter().turn(self.queues.0.store.now()?);
+        Ok(())
     }
 
     /// Returns the queues that are maintained.

@@ -10,6 +10,7 @@
 //! | `jobs` | pushing, claiming, changing and finding jobs |
 //! | `cache` | caches that save reads |
 //! | `figures` | how many jobs there are |
+//! | `series` | how many there were, and what happened |
 //! | `keyed_mutex` | one mutex for each of many keys |
 //! | `transaction` | runs transactions: begin, retry, commit, abort |
 //! | `signals` | signals between servers: by a capped collection (`news`), and those of older servers |
@@ -38,6 +39,7 @@ mod requests;
 mod revision;
 mod schedules;
 mod semaphores;
+mod series;
 mod settings;
 mod signals;
 mod stored;

@@ -10,13 +10,14 @@ use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
-use crate::store::{Counts, Figures, Named, QueueCounts, Reconciled, Result, Summary};
+use crate::store::sqlite::load;
+use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, Summary};
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
 /// since are counted instead: few, but among those of all queues.
 const SCHEDULED_COUNTED: u64 = 50_000;
 /// How many priorities of a queue are looked at.
-const PRIORITIES_LOOKED_AT: usize = 32;
+pub const PRIORITIES_LOOKED_AT: usize = 32;
 
 #[async_trait]
 impl Figures for SqliteStore {
@@ -37,6 +38,11 @@ impl Figures for SqliteStore {
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
         let queue = queue.clone();
         self.read(move |db, now| next_due(db, &queue, now)).await
+    }
+
+    async fn load(&self, queue: &QueueName) -> Result<Load> {
+        let queue = queue.clone();
+        self.read(move |db, now| load::load(db, &queue, now)).await
     }
 
     async fn how_many(&self, of: Named, _: u64) -> Result<u64> {
@@ -82,6 +88,20 @@ fn summary(db: &Connection, most: usize, now: Timestamp) -> Result<Summary, Faul
         queues.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
     }
     Ok(Summary { total, count: count.unsigned_abs(), queues })
+}
+
+/// Returns how many jobs each queue has.
+pub fn depths(db: &Connection, now: Timestamp) -> Result<Vec<(QueueName, Counts)>, Fault> {
+    let came_due = came_due(db, now)?;
+    let mut all =
+        db.prepare_cached("SELECT ready, marked, reserved, blocked, done, dead, queue FROM counters")?;
+    let (mut rows, mut depths) = (all.query([])?, Vec::new());
+    while let Some(found) = rows.next()? {
+        let Some(queue) = readable(row::parsed::<QueueName>(found, 6, "queue"))? else { continue };
+        let due = came_due.get(&queue).copied().unwrap_or(0);
+        depths.push((queue, split(by_state(found)?, |marked| marked.saturating_sub(due))));
+    }
+    Ok(depths)
 }
 
 /// Returns the figures of one queue.

@@ -29,12 +29,14 @@ mod clock;
 mod fault;
 mod figures;
 mod jobs;
+mod load;
 mod open;
 mod prune;
 mod readers;
 mod requests;
 mod schedules;
 mod semaphores;
+mod series;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use crate::store::sqlite::jobs::expired;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::query;
 use crate::store::sqlite::jobs::stocked;
+use crate::store::sqlite::series;
 use crate::store::sqlite::workers;
 use crate::store::{Change, ClaimAsk, Figures as _, Jobs as _, Pushed, Store, StoreError};
 
@@ -320,6 +321,26 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
         plan.retain(|line| !line.contains("LIST SUBQUERY") && !line.starts_with("SCAN json_each"));
         assert_eq!(plan.len(), 1, "{plan:?}");
         assert!(plan[0].starts_with("SEARCH jobs USING") && plan[0].contains(index), "{plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_past_is_read_by_seeks() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let plans = store.writer.run(|db, _| {
+        let mut plans = Vec::new();
+        for sql in [series::NEXT, series::LAST, series::ROWS] {
+            let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
+            let given = vec![1; explain.parameter_count()];
+            let lines =
+                explain.query_map(rusqlite::params_from_iter(given), |row| row.get::<_, String>(3))?;
+            plans.push(lines.collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(plans)
+    });
+    for plan in plans.await.unwrap() {
+        assert!(plan.len() == 1 && plan[0].starts_with("SEARCH series USING PRIMARY KEY"), "{plan:?}");
     }
 }
 

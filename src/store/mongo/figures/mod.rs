@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `counters` | counts what this server writes |
 //! | `counts` | reads the counters, the scheduled jobs and the oldest ones |
+//! | `load` | who works on a queue, and what is tried again |
 //! | `now` | reads figures of one queue from its jobs |
 //! | `summary` | puts the figures of all queues, or of one, together |
 //! | `reconcile` | compares them with the index and corrects them |
 
 pub mod counters;
 pub mod counts;
+mod load;
 mod now;
 pub mod reconcile;
 pub mod summary;
@@ -20,7 +22,7 @@ use async_trait::async_trait;
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::{Counts, Figures, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
+use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
@@ -44,6 +46,10 @@ impl Figures for Mongo {
 
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
         self.connection.within(now::next_due(self, queue)).await
+    }
+
+    async fn load(&self, queue: &QueueName) -> Result<Load> {
+        self.connection.within(load::load(self, queue)).await
     }
 
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64> {
