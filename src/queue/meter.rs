@@ -1,5 +1,5 @@
 //! What happened lately on this server: counts and times over the last minute, of every queue that is in
-//! use and of all together; and the totals since the start, for Prometheus.
+//! use and of all together. The totals since the start are beside it, in `totals`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use super::totals::{Counting, Totals};
 use crate::job::QueueName;
-use crate::telemetry;
 
 /// The time that the figures are about.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -164,19 +164,13 @@ fn record(histogram: &mut Option<Histogram<u32>>, ms: u64) {
 }
 
 /// See the module's documentation.
-pub struct Meter(Mutex<(Windows, HashMap<QueueName, Windows>)>);
-
-impl Default for Meter {
-    fn default() -> Self {
-        Self(Mutex::new((Windows::new(Instant::now()), HashMap::new())))
-    }
-}
+pub struct Meter(Mutex<(Windows, HashMap<QueueName, Windows>)>, Totals);
 
 /// What is being noted of many jobs at once: held briefly, never while waiting for anything.
 pub struct Notes<'a> {
     now: Instant,
     meter: MutexGuard<'a, (Windows, HashMap<QueueName, Windows>)>,
-    events: [u64; 8],
+    totals: Counting<'a>,
 }
 
 impl Notes<'_> {
@@ -198,38 +192,40 @@ impl Notes<'_> {
 
     /// Something happened to a job of this queue.
     pub fn count(&mut self, queue: &QueueName, event: Event) {
-        self.events[event as usize] += 1;
+        self.totals.count(queue, event);
         self.each(queue, |window| window.counts[event as usize] += 1);
     }
 
     /// A job of this queue was delivered so many milliseconds after it was due.
     pub fn queue_time(&mut self, queue: &QueueName, ms: u64) {
-        telemetry::queue_time(ms);
+        self.totals.queue_time(queue, ms);
         self.each(queue, |window| record(&mut window.queue_time, ms));
     }
 
     /// A job of this queue was done so many milliseconds after it was delivered.
     pub fn run_time(&mut self, queue: &QueueName, ms: u64) {
-        telemetry::run_time(ms);
+        self.totals.run_time(queue, ms);
         self.each(queue, |window| record(&mut window.run_time, ms));
     }
 }
 
-impl Drop for Notes<'_> {
-    fn drop(&mut self) {
-        for (event, count) in Event::ALL.into_iter().zip(self.events).filter(|(_, count)| *count > 0) {
-            telemetry::count_events(event.as_str(), count);
-        }
-    }
-}
-
 impl Meter {
+    /// Nothing has happened; so many queues have totals of their own.
+    pub fn new(own_totals: usize) -> Self {
+        Self(Mutex::new((Windows::new(Instant::now()), HashMap::new())), Totals::new(own_totals))
+    }
+
+    /// Returns what happened since the start.
+    pub fn totals(&self) -> &Totals {
+        &self.1
+    }
+
     /// Begins to note what happened.
     pub fn notes(&self) -> Notes<'_> {
         let now = Instant::now();
         let mut meter = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         meter.0.turn(now);
-        Notes { now, meter, events: [0; 8] }
+        Notes { now, meter, totals: self.1.begin(now) }
     }
 
     /// Returns what happened during about the last minute: to the jobs of one queue, or of all.
@@ -250,7 +246,7 @@ mod tests {
 
     #[test]
     fn events_count_for_their_queue_and_for_all() {
-        let meter = Meter::default();
+        let meter = Meter::new(10);
         let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let mut notes = meter.notes();
         for _ in 0..60 {

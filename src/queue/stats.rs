@@ -21,6 +21,8 @@ const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 /// read again some time before.
 const RESTS: u32 = 10;
 const RESTS_BEFORE: u32 = 6;
+/// Of so many queues at least the oldest job is looked for.
+const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
 const OWN_MAX: usize = 1000;
 
@@ -103,7 +105,7 @@ pub struct Stats {
     /// All others together, if there are any.
     pub others: Option<Counts>,
     /// All of them together.
-    total: QueueCounts,
+    pub(super) total: QueueCounts,
 }
 
 /// The figures of one queue, or of all.
@@ -134,7 +136,16 @@ impl Figures {
 }
 
 impl Stats {
-    fn new(at: Timestamp, Summary { total, count, queues }: Summary) -> Self {
+    fn new(at: Timestamp, Summary { total, count, mut queues }: Summary, listed: usize) -> Self {
+        if queues.len() > listed {
+            let unfinished = |QueueCounts { counts, .. }: &QueueCounts| {
+                counts.ready + counts.scheduled + counts.reserved + counts.blocked
+            };
+            let mut by_size: Vec<_> = queues.into_iter().collect();
+            by_size.sort_by_key(|(_, counts)| std::cmp::Reverse(unfinished(counts)));
+            by_size.truncate(listed);
+            queues = by_size.into_iter().collect();
+        }
         let are_all = count <= queues.len() as u64;
         let rest = |mut rest: Counts, QueueCounts { counts, .. }: &QueueCounts| {
             rest.ready = rest.ready.saturating_sub(counts.ready);
@@ -187,8 +198,9 @@ impl Queues {
         }
         // The age counts from before the query: the counts are about then.
         let began = Instant::now();
-        let summary = self.0.store.summary(self.options().metrics_queues).await?;
-        let stats = Arc::new(Stats::new(self.now()?, summary));
+        let listed = self.options().metrics_queues;
+        let summary = self.0.store.summary(listed.max(SUMMARY_QUEUES)).await?;
+        let stats = Arc::new(Stats::new(self.now()?, summary, listed));
         self.0.stats.seen().last = Some((began, began.elapsed(), stats.clone()));
         Ok(stats)
     }

@@ -56,7 +56,7 @@ pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
-pub use figures::{Counts, Figures, Named, QueueCounts, Reconciled, Summary};
+pub use figures::{Counts, Figures, Named, Pool, QueueCounts, Reconciled, StoreSize, Summary};
 pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, LineHead, ListedJob,
     Obstacles, Overdue, UnreadableJob, listed_id,
@@ -194,6 +194,11 @@ pub trait Store:
     /// clock is the machine's.
     fn ahead_ms(&self) -> u64 {
         0
+    }
+
+    /// Returns how the connections to the database are used; `None` if there are none.
+    fn pool(&self) -> Option<Pool> {
+        None
     }
 
     /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,
