@@ -1,4 +1,7 @@
-//! Telemetry: the name and help text of every metric, declared once, and the format of the log.
+//! Telemetry: what is measured where it happens, and the format of the log. Every metric is declared in [`catalog`].
+
+pub mod catalog;
+pub mod process;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,119 +9,97 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use metrics::{
-    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        $($(#[$doc])* pub const $name: &str = $text;)*
-    };
-}
+use self::catalog::{
+    ALL, COUNTS_CORRECTED, GATHERED_SECONDS, HTTP_CONNECTIONS, HTTP_MEMORY, HTTP_REQUESTS, HTTP_SECONDS,
+    Kind, LISTENING_BEGINS, ROUND_SECONDS, ROUND_SIZE, SIGNALS_HEARD, SIGNALS_TOLD, STORE_BATCH,
+    STORE_ERRORS, STORE_SECONDS, TASK_DONE, TASK_LAST_RUN, TASK_LAST_SUCCESS, TASK_RUNS, TASK_SECONDS,
+};
 
-names! {
-    /// HTTP requests, by `method`, `route` and `status`.
-    HTTP_REQUESTS = "tailback_http_requests_total";
-    /// Seconds from a request's arrival to its response, by `method` and `route`.
-    HTTP_SECONDS = "tailback_http_request_seconds";
-    /// Open connections.
-    HTTP_CONNECTIONS = "tailback_http_connections";
-    /// Bytes that requests and responses take.
-    HTTP_MEMORY = "tailback_http_memory_bytes";
-    /// Events of jobs, by `event`.
-    JOB_EVENTS = "tailback_job_events_total";
-    /// Seconds from when a job was due to its delivery.
-    QUEUE_SECONDS = "tailback_job_queue_seconds";
-    /// Seconds from a job's delivery to its commit or move.
-    RUN_SECONDS = "tailback_job_run_seconds";
-    /// Number of queues that have jobs.
-    QUEUES = "tailback_queues";
-    /// Number of jobs, by `queue` and `state`.
-    JOBS = "tailback_jobs";
-    /// Age of the oldest ready job, by `queue`.
-    OLDEST_READY_SECONDS = "tailback_oldest_ready_seconds";
-    /// Duration of store calls in seconds, by `call`.
-    STORE_SECONDS = "tailback_store_call_seconds";
-    /// Failed store calls, by `call` and `kind`.
-    STORE_ERRORS = "tailback_store_errors_total";
-    /// Batch size: elements per store call, by `call`.
-    STORE_BATCH = "tailback_store_batch_size";
-    /// Seconds for which a round waited for others to gather, because other servers were busy, by `lane`.
-    GATHERED_SECONDS = "tailback_rounds_gathered_seconds";
-    /// Signals sent to other servers, by `kind`.
-    SIGNALS_TOLD = "tailback_signals_told_total";
-    /// Signals received from other servers, by `kind`.
-    SIGNALS_HEARD = "tailback_signals_heard_total";
-    /// How often it was begun to listen to other servers: more than once means that it was interrupted.
-    LISTENING_BEGINS = "tailback_listening_begins_total";
-    /// Runs of background tasks, by `task` and `outcome`.
-    TASK_RUNS = "tailback_task_runs_total";
-    /// Duration of the last run of a background task in seconds, by `task`.
-    TASK_SECONDS = "tailback_task_last_run_seconds";
-    /// Unix time in seconds when the last run of a background task ended, by `task`.
-    TASK_LAST_RUN = "tailback_task_last_run_timestamp_seconds";
-    /// Items that background tasks processed, by `task`: leases expired, keys pruned …
-    TASK_DONE = "tailback_task_done_total";
-    /// Corrections of the counters, in jobs.
-    COUNTS_CORRECTED = "tailback_counts_corrected_total";
+/// When this process started measuring, as Unix time in seconds.
+static STARTED: LazyLock<f64> = LazyLock::new(unix_seconds);
+
+/// Returns when this process started, as Unix time in seconds.
+pub fn started() -> f64 {
+    *STARTED
 }
 
 /// Installs the metrics recorder of this process. Returns the handle that renders the metrics.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     let seconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-    let long = [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0];
     let sizes = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1000.0];
-    let recorder = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Full(HTTP_SECONDS.into()), &seconds)?
-        .set_buckets_for_metric(Matcher::Full(STORE_SECONDS.into()), &seconds)?
-        .set_buckets_for_metric(Matcher::Full(GATHERED_SECONDS.into()), &seconds)?
-        .set_buckets_for_metric(Matcher::Full(QUEUE_SECONDS.into()), &long)?
-        .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.into()), &long)?
-        .set_buckets_for_metric(Matcher::Full(STORE_BATCH.into()), &sizes)?
-        .build_recorder();
+    let mut builder = PrometheusBuilder::new();
+    for metric in [HTTP_SECONDS, STORE_SECONDS, ROUND_SECONDS, GATHERED_SECONDS] {
+        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.into()), &seconds)?;
+    }
+    for metric in [STORE_BATCH, ROUND_SIZE] {
+        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.into()), &sizes)?;
+    }
+    let recorder = builder.build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder)?;
-    describe_counter!(HTTP_REQUESTS, "HTTP requests, by method, route and status");
-    describe_histogram!(HTTP_SECONDS, Unit::Seconds, "Time from a request's arrival to its response");
-    describe_gauge!(HTTP_CONNECTIONS, "Open connections");
-    describe_gauge!(HTTP_MEMORY, Unit::Bytes, "Memory that requests and responses take");
-    describe_counter!(JOB_EVENTS, "Events of jobs on this server, by event");
-    describe_histogram!(QUEUE_SECONDS, Unit::Seconds, "Time from when a job was due to its delivery");
-    describe_histogram!(RUN_SECONDS, Unit::Seconds, "Time from a job's delivery to its commit or move");
-    describe_histogram!(STORE_SECONDS, Unit::Seconds, "Duration of store calls, by call");
-    describe_counter!(STORE_ERRORS, "Failed store calls, by call and kind");
-    describe_histogram!(STORE_BATCH, "Batch size: elements per store call");
-    let gathered = "Time that rounds waited for others to gather, because other servers were busy, by lane";
-    describe_histogram!(GATHERED_SECONDS, Unit::Seconds, gathered);
-    describe_counter!(SIGNALS_TOLD, "Signals sent to other servers, by kind");
-    describe_counter!(SIGNALS_HEARD, "Signals received from other servers, by kind");
-    describe_counter!(LISTENING_BEGINS, "How often this server began to listen to others, or began anew");
-    describe_counter!(TASK_RUNS, "Runs of background tasks, by task and outcome");
-    describe_gauge!(TASK_SECONDS, Unit::Seconds, "Duration of the last run of a background task");
-    describe_gauge!(TASK_LAST_RUN, Unit::Seconds, "Unix time when the last run of a background task ended");
-    describe_counter!(TASK_DONE, "Items that background tasks processed, by task");
-    describe_counter!(COUNTS_CORRECTED, "Corrections of the counters, in jobs");
+    for metric in ALL {
+        match metric.kind {
+            Kind::Counter => describe_counter!(metric.name, metric.help),
+            Kind::Gauge => describe_gauge!(metric.name, metric.help),
+            Kind::Histogram => describe_histogram!(metric.name, metric.help),
+        }
+    }
+    begin_at_zero();
+    LazyLock::force(&STARTED);
     Ok(handle)
 }
 
-/// Counts an event of `jobs` jobs.
-pub fn count_events(event: &'static str, jobs: u64) {
-    counter!(JOB_EVENTS, "event" => event).increment(jobs);
+/// Makes the series of counters that are known beforehand, so that their first increment is one: a series that begins with 1
+/// has not grown.
+fn begin_at_zero() {
+    for metric in [LISTENING_BEGINS, COUNTS_CORRECTED] {
+        counter!(metric.name).increment(0);
+    }
+    for kind in StoreFailure::ALL {
+        counter!(STORE_ERRORS.name, "kind" => kind.as_str()).increment(0);
+    }
+    gauge!(HTTP_CONNECTIONS.name).set(0.0);
 }
 
-/// Records the time from when a job was due to its delivery.
-pub fn queue_time(ms: u64) {
-    static HANDLE: LazyLock<Histogram> = LazyLock::new(|| histogram!(QUEUE_SECONDS));
-    HANDLE.record(Duration::from_millis(ms));
+/// The same for the signals between servers, where there can be others.
+pub fn signals_known(kinds: &[&'static str]) {
+    for kind in kinds {
+        counter!(SIGNALS_TOLD.name, "kind" => *kind).increment(0);
+        counter!(SIGNALS_HEARD.name, "kind" => *kind).increment(0);
+    }
 }
 
-/// Records the time from a job's delivery to its commit or move.
-pub fn run_time(ms: u64) {
-    static HANDLE: LazyLock<Histogram> = LazyLock::new(|| histogram!(RUN_SECONDS));
-    HANDLE.record(Duration::from_millis(ms));
+/// The same for the rounds of a lane.
+pub fn lane_known(lane: &'static str) {
+    for metric in [ROUND_SIZE, ROUND_SECONDS, GATHERED_SECONDS] {
+        drop(histogram!(metric.name, "lane" => lane));
+    }
+}
+
+/// The same for the failures of a route.
+pub fn route_known(method: &'static str, route: &str) {
+    for status in ["500", "503"] {
+        let route = route.to_owned();
+        counter!(HTTP_REQUESTS.name, "method" => method, "route" => route, "status" => status).increment(0);
+    }
+}
+
+/// The same for a background task that is started.
+pub fn task_known(task: &'static str) {
+    for outcome in ["ok", "error"] {
+        counter!(TASK_RUNS.name, "task" => task, "outcome" => outcome).increment(0);
+    }
+    counter!(TASK_DONE.name, "task" => task).increment(0);
+    for metric in [TASK_LAST_RUN, TASK_LAST_SUCCESS] {
+        gauge!(metric.name, "task" => task).set(unix_seconds());
+    }
 }
 
 /// The metrics of the requests of one kind.
@@ -150,8 +131,8 @@ pub fn http_request(method: &'static str, route: &str, status: u16, took: Durati
         let new = Requests {
             method,
             status,
-            count: counter!(HTTP_REQUESTS, "method" => method, "route" => labels.0.clone(), "status" => labels.1),
-            seconds: histogram!(HTTP_SECONDS, "method" => method, "route" => labels.0),
+            count: counter!(HTTP_REQUESTS.name, "method" => method, "route" => labels.0.clone(), "status" => labels.1),
+            seconds: histogram!(HTTP_SECONDS.name, "method" => method, "route" => labels.0),
         };
         record(&new);
         all.entry(route.into()).or_default().push(new);
@@ -160,43 +141,84 @@ pub fn http_request(method: &'static str, route: &str, status: u16, took: Durati
 
 /// Adds `change` to the number of open connections.
 pub fn connections(change: f64) {
-    gauge!(HTTP_CONNECTIONS).increment(change);
+    gauge!(HTTP_CONNECTIONS.name).increment(change);
 }
 
 /// Sets how many bytes requests and responses take.
 pub fn memory(bytes: usize) {
-    gauge!(HTTP_MEMORY).set(bytes as f64);
+    gauge!(HTTP_MEMORY.name).set(bytes as f64);
 }
 
 /// Records the duration and the batch size of a store call.
 pub fn store_call(call: &'static str, took: Duration, elements: usize) {
-    histogram!(STORE_SECONDS, "call" => call).record(took);
-    histogram!(STORE_BATCH, "call" => call).record(elements as f64);
+    histogram!(STORE_SECONDS.name, "call" => call).record(took);
+    histogram!(STORE_BATCH.name, "call" => call).record(elements as f64);
 }
 
-/// Counts a failed store call.
-pub fn store_error(call: &'static str, kind: &'static str) {
-    counter!(STORE_ERRORS, "call" => call, "kind" => kind).increment(1);
+/// Counts a failed store call. Which one it was is in the log.
+pub fn store_error(kind: StoreFailure) {
+    counter!(STORE_ERRORS.name, "kind" => kind.as_str()).increment(1);
+}
+
+/// How a call of the store failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreFailure {
+    /// The store was away, or did not answer in time.
+    Unavailable,
+    /// The file is damaged, or its disk cannot be read.
+    Damaged,
+    /// The disk is full.
+    Full,
+    /// It is no database that this server can run on.
+    Unsuitable,
+    /// What is stored cannot be read.
+    Unreadable,
+    /// Something that never should be.
+    Internal,
+}
+
+impl StoreFailure {
+    /// Every kind.
+    pub const ALL: [Self; 6] =
+        [Self::Unavailable, Self::Damaged, Self::Full, Self::Unsuitable, Self::Unreadable, Self::Internal];
+
+    /// Returns the word for it in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Damaged => "damaged",
+            Self::Full => "full",
+            Self::Unsuitable => "unsuitable",
+            Self::Unreadable => "unreadable",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// Records a round of a lane: how many requests it carried, and how long it took.
+pub fn round(lane: &'static str, carried: usize, took: Duration) {
+    histogram!(ROUND_SIZE.name, "lane" => lane).record(carried as f64);
+    histogram!(ROUND_SECONDS.name, "lane" => lane).record(took);
 }
 
 /// Measures how long a round waited for others to gather.
 pub fn gathered(lane: &'static str, took: Duration) {
-    histogram!(GATHERED_SECONDS, "lane" => lane).record(took);
+    histogram!(GATHERED_SECONDS.name, "lane" => lane).record(took);
 }
 
 /// Counts a signal sent to other servers.
 pub fn signal_told(kind: &'static str) {
-    counter!(SIGNALS_TOLD, "kind" => kind).increment(1);
+    counter!(SIGNALS_TOLD.name, "kind" => kind).increment(1);
 }
 
 /// Counts a signal received from another server.
 pub fn signal_heard(kind: &'static str) {
-    counter!(SIGNALS_HEARD, "kind" => kind).increment(1);
+    counter!(SIGNALS_HEARD.name, "kind" => kind).increment(1);
 }
 
 /// Counts that it is begun to listen to other servers.
 pub fn listening_begins() {
-    counter!(LISTENING_BEGINS).increment(1);
+    counter!(LISTENING_BEGINS.name).increment(1);
 }
 
 #[expect(clippy::disallowed_methods, reason = "for operators of this machine, not for deadlines")]
@@ -208,15 +230,19 @@ fn unix_seconds() -> f64 {
 /// Records a run of a background task; `done` is `None` if it failed.
 pub fn task_run(task: &'static str, took: Duration, done: Option<u64>) {
     let outcome = if done.is_some() { "ok" } else { "error" };
-    counter!(TASK_RUNS, "task" => task, "outcome" => outcome).increment(1);
-    gauge!(TASK_SECONDS, "task" => task).set(took.as_secs_f64());
-    gauge!(TASK_LAST_RUN, "task" => task).set(unix_seconds());
-    counter!(TASK_DONE, "task" => task).increment(done.unwrap_or(0));
+    counter!(TASK_RUNS.name, "task" => task, "outcome" => outcome).increment(1);
+    gauge!(TASK_SECONDS.name, "task" => task).set(took.as_secs_f64());
+    let now = unix_seconds();
+    gauge!(TASK_LAST_RUN.name, "task" => task).set(now);
+    if done.is_some() {
+        gauge!(TASK_LAST_SUCCESS.name, "task" => task).set(now);
+    }
+    counter!(TASK_DONE.name, "task" => task).increment(done.unwrap_or(0));
 }
 
 /// Counts a correction of the counters by `jobs` jobs.
 pub fn counts_corrected(jobs: u64) {
-    counter!(COUNTS_CORRECTED).increment(jobs);
+    counter!(COUNTS_CORRECTED.name).increment(jobs);
 }
 
 /// The format of the log.

@@ -300,6 +300,7 @@ macro_rules! every_case {
             looking {
                 a_peek_is_in_the_order_of_delivery
                 jobs_are_counted_now
+                the_store_says_what_it_takes
                 it_is_told_which_jobs_have_not_finished
                 get_answers_each_id_at_its_place
                 a_new_job_is_shown_as_it_was_pushed

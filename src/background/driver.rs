@@ -134,6 +134,7 @@ impl Driver {
     /// Starts a task.
     pub fn start(&mut self, task: Task) {
         let index = self.statuses.add(task.name);
+        telemetry::task_known(task.name);
         let (statuses, stop) = (self.statuses.clone(), self.stop.clone());
         let name = task.name;
         let handle = self.tasks.spawn(async move {

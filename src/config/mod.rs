@@ -170,6 +170,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     }
     check.range("limits.idempotency_ttl_ms", raw.limits.idempotency_ttl_ms, 1000, YEAR_MS)?;
     check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
+    check.range("limits.event_streams", raw.limits.event_streams, 0, 100_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
@@ -242,6 +243,7 @@ fn queue_options(raw: &Raw, store: &StoreUrl) -> queue::Options {
         idempotency_ttl_ms: raw.limits.idempotency_ttl_ms,
         waiting: size(raw.limits.waiting),
         metrics_queues: size(raw.limits.metrics_queues),
+        event_streams: size(raw.limits.event_streams),
         quotas: quotas(&raw.limits),
         poll: ms(raw.wait.poll_ms),
         patience: match store {

@@ -140,6 +140,7 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("POST", "/v1/queues/{queue}/purge", Of(Operate)),
     ("POST", "/v1/queues/{queue}/redrive", Both(Operate, Push)),
     ("POST", "/v1/queues/{queue}/replay", Both(Operate, Push)),
+    ("GET", "/v1/events", Of(Read)),
     ("GET", "/v1/semaphores", Of(Read)),
     ("GET", "/v1/semaphores/{name}", Of(Read)),
     ("PUT", "/v1/semaphores/{name}", Of(Operate)),

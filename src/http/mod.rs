@@ -6,6 +6,7 @@ pub mod authority;
 pub mod body;
 pub mod budget;
 pub mod connection;
+pub mod exposition;
 pub mod json;
 pub mod keyed;
 pub mod listen;
@@ -142,6 +143,7 @@ pub fn service(
     hosts: Hosts,
 ) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<> {
     let (router, api) = openapi::router().split_for_parts();
+    routes_of(&api).for_each(|(method, path)| telemetry::route_known(method, path));
     let api = openapi::finish(api);
     let router: Router = router
         .merge(routes::docs::docs(api))
@@ -170,6 +172,21 @@ pub fn service(
                 Either::Right(response) => response.await?.map(Either::Right),
             })
         }
+    })
+}
+
+/// Returns the routes of the document, by method and path.
+fn routes_of(api: &utoipa::openapi::OpenApi) -> impl Iterator<Item = (&'static str, &str)> {
+    api.paths.paths.iter().flat_map(|(path, item)| {
+        let methods = [
+            ("GET", item.get.is_some()),
+            ("PUT", item.put.is_some()),
+            ("POST", item.post.is_some()),
+            ("DELETE", item.delete.is_some()),
+            ("PATCH", item.patch.is_some()),
+        ];
+        let there = methods.into_iter().filter(|(_, is_there)| *is_there);
+        there.map(move |(method, _)| (method, path.as_str()))
     })
 }
 

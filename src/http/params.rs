@@ -128,6 +128,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 impl Query {
     /// Rejects parameters that are not in `known` or are given twice.
     pub fn only(self, known: &[&'static str]) -> Result<Self, Problem> {
+        self.judged(known, None)
+    }
+
+    /// The same, but that this further one may be given several times.
+    pub fn only_repeating(self, known: &[&'static str], repeated: &'static str) -> Result<Self, Problem> {
+        self.judged(&[known, &[repeated]].concat(), Some(repeated))
+    }
+
+    fn judged(self, known: &[&'static str], repeated: Option<&str>) -> Result<Self, Problem> {
         for (n, (name, _)) in self.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -135,7 +144,7 @@ impl Query {
                 let detail = format!("has an unknown parameter {name:?}; known parameters: {known}");
                 return Err(Problem::parameter("query", detail));
             }
-            if self.0[..n].iter().any(|(other, _)| other == name) {
+            if repeated != Some(name) && self.0[..n].iter().any(|(other, _)| other == name) {
                 return Err(Problem::parameter("query", format!("has the parameter {name} twice")));
             }
         }
@@ -150,6 +159,13 @@ impl Query {
     pub fn get<T: FromStr>(&self, name: &'static str, rule: &str) -> Result<Option<T>, Problem> {
         let invalid = |_| Problem::parameter(name, format!("must be {rule}"));
         self.text(name).map(|text| text.parse().map_err(invalid)).transpose()
+    }
+
+    /// Returns all values of a parameter that may be given several times; `rule` describes valid ones.
+    pub fn all<T: FromStr>(&self, name: &'static str, rule: &str) -> Result<Vec<T>, Problem> {
+        let invalid = |_| Problem::parameter(name, format!("must be {rule}"));
+        let given = self.0.iter().filter(|(other, _)| other == name);
+        given.map(|(_, value)| value.parse().map_err(invalid)).collect()
     }
 
     /// Returns a parameter that is one of the variants of a type.

@@ -321,7 +321,9 @@ impl From<Error> for Problem {
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Draining => Self::new(Code::Draining, text),
-            Error::Overloaded | Error::NoRoom | Error::TooManyWaiting => Self::new(Code::Overloaded, text),
+            Error::Overloaded | Error::NoRoom | Error::TooManyWaiting | Error::TooManyStreams => {
+                Self::new(Code::Overloaded, text)
+            }
             Error::Store(error) => error.into(),
         }
     }

@@ -61,7 +61,7 @@ impl Queues {
     }
 
     /// Returns as soon as this does not hold any more, and why.
-    pub(super) async fn ended(&self, credential: &Credential) -> Error {
+    pub async fn ended(&self, credential: &Credential) -> Error {
         if matches!(credential, Credential::Lasting) {
             return std::future::pending().await;
         }

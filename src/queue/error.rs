@@ -137,6 +137,9 @@ pub enum Error {
     /// Too much was waiting for the store already; nothing happened.
     #[error("too many requests are waiting for the store; nothing happened")]
     Overloaded,
+    /// As many streams of events are open as may be.
+    #[error("as many streams of events are open as may be (limits.event_streams)")]
+    TooManyStreams,
     /// The API key is at one of its limits.
     #[error("{what}; nothing happened")]
     KeyLimited {

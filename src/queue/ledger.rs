@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn everything_is_written_once() {
-        let (meter, ledger) = (Meter::default(), Ledger::default());
+        let (meter, ledger) = (Meter::new(10), Ledger::default());
         meter.turn(at(0));
         let queues: Vec<QueueName> = (0..BUSIEST + 100).map(|n| format!("q{n}").parse().unwrap()).collect();
         let push = |times: usize| {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_waits_too_long_is_given_up() {
-        let (meter, ledger) = (Meter::default(), Ledger::default());
+        let (meter, ledger) = (Meter::new(10), Ledger::default());
         meter.turn(at(0));
         meter.notes().count(&"a".parse().unwrap(), Event::Pushed);
         ledger.take_over(&meter, at(10), Vec::new(), false, false);

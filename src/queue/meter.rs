@@ -1,15 +1,15 @@
 //! What happens on this server: counts and times, of every queue and of all together, in steps of ten seconds. What has ended is
 //! never changed any more, and handed out as it is, so that nobody keeps the lock: the last minute is what the rates are of, and
-//! each step is written to the store once.
+//! each step is written to the store once. The totals since the start are beside it, in `totals`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::totals::{Counting, Totals};
 pub use crate::job::Event;
 use crate::job::{QueueName, Tally, Timestamp};
 use crate::store::Span;
-use crate::telemetry;
 
 /// The most queues that are counted one by one within a second or a step, a bound on memory: about 200 bytes each, for a minute. What
 /// happens in further ones is in the total, and in `others`.
@@ -104,46 +104,45 @@ impl State {
 }
 
 /// See the module's documentation.
-#[derive(Default)]
-pub struct Meter(Mutex<State>);
+pub struct Meter(Mutex<State>, Totals);
 
 /// What is being noted of many jobs at once: held briefly, never while waiting for anything.
 pub struct Notes<'a> {
     meter: MutexGuard<'a, State>,
-    events: [u64; Event::ALL.len()],
+    totals: Counting<'a>,
 }
 
 impl Notes<'_> {
     /// Something happened to a job of this queue.
     pub fn count(&mut self, queue: &QueueName, event: Event) {
-        if let Some(count) = self.events.get_mut(event as usize) {
-            *count += 1;
-        }
+        self.totals.count(queue, event);
         self.meter.now.each(queue, |tally| tally.count(event));
     }
 
     /// A job of this queue was delivered so many milliseconds after it was due.
     pub fn queue_time(&mut self, queue: &QueueName, ms: u64) {
-        telemetry::queue_time(ms);
+        self.totals.queue_time(queue, ms);
         self.meter.now.each(queue, |tally| tally.queue_time.record(ms));
     }
 
     /// A job of this queue was done so many milliseconds after it was delivered.
     pub fn run_time(&mut self, queue: &QueueName, ms: u64) {
-        telemetry::run_time(ms);
+        self.totals.run_time(queue, ms);
         self.meter.now.each(queue, |tally| tally.run_time.record(ms));
     }
 }
 
-impl Drop for Notes<'_> {
-    fn drop(&mut self) {
-        for (event, count) in Event::ALL.into_iter().zip(self.events).filter(|(_, count)| *count > 0) {
-            telemetry::count_events(event.as_str(), count);
-        }
-    }
-}
-
 impl Meter {
+    /// Nothing has happened; so many queues have totals of their own.
+    pub fn new(own_totals: usize) -> Self {
+        Self(Mutex::default(), Totals::new(own_totals))
+    }
+
+    /// Returns what happened since the start.
+    pub fn totals(&self) -> &Totals {
+        &self.1
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -156,7 +155,7 @@ impl Meter {
             let now = meter.now.at.plus_ms(late_ms.saturating_add(Span::Step.ms().unsigned_abs()));
             meter.turn(now);
         }
-        Notes { meter, events: [0; Event::ALL.len()] }
+        Notes { meter, totals: self.1.begin(Instant::now()) }
     }
 
     /// Begins another step if the time of this one is over. Returns when this server began to count.
@@ -235,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_happens_is_in_the_step_of_its_time() {
-        let meter = Meter::default();
+        let meter = Meter::new(10);
         assert_eq!(meter.turn(at(0)), at(0));
         let push = |name: &str, times: u32| {
             (0..times).for_each(|_| meter.notes().count(&queue(name), Event::Pushed));

@@ -25,7 +25,10 @@
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats` | how many jobs there are |
 //! | `meter`, `flows` | what happens on this server, and lately on all of them |
+//! | `totals` | what happened on this server since its start |
 //! | `ledger`, `depths`, `series` | what is written of that, how many jobs there were, and reading both |
+//! | `census`, `emptied` | what else `/metrics` tells |
+//! | `feed` | the figures as clients follow them |
 //! | `quotas` | how many queues, workers and so on there may be |
 //! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
@@ -39,12 +42,15 @@ mod alarm;
 mod ask;
 mod batches;
 mod bulk;
+mod census;
 mod configure;
 mod credential;
 mod delivery;
 mod depths;
+mod emptied;
 mod endings;
 mod error;
+mod feed;
 pub mod flows;
 mod jobs;
 mod key_limits;
@@ -72,6 +78,7 @@ mod settings;
 pub mod settle;
 mod stats;
 mod sweep;
+pub mod totals;
 mod turns;
 mod waiters;
 mod waiting_for;
@@ -90,12 +97,17 @@ use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
 pub use self::batches::{BatchState, NewBatch};
 pub use self::bulk::FinishedRange;
+pub use self::census::Census;
+use self::census::CensusCache;
 use self::configure::ConfigureRounds;
 pub use self::credential::{Credential, Shown};
 use self::depths::Said;
+use self::emptied::Emptied;
 use self::endings::Endings;
 pub use self::endings::FinishAsk;
 pub use self::error::{Error, Result};
+use self::feed::Feed;
+pub use self::feed::{Changes, Follower, Happening, Part, QueueState};
 use self::flows::Others;
 pub use self::jobs::{Cancelled, OfHeld};
 pub use self::key_limits::Permit;
@@ -143,8 +155,10 @@ pub struct Options {
     pub answer_bytes: usize,
     /// How many calls may wait for jobs at once.
     pub waiting: usize,
-    /// The most queues whose figures are listed one by one.
+    /// The most queues with series of their own in `/metrics`.
     pub metrics_queues: usize,
+    /// How many streams of events may be open at once.
+    pub event_streams: usize,
     /// How many queues, workers and so on there may be.
     pub quotas: Quotas,
     /// How often the server polls the store for jobs that its waiters wait for, beside all wake-ups.
@@ -187,6 +201,9 @@ pub struct Shared {
     /// Held while what happened is written.
     series_writing: tokio::sync::Mutex<()>,
     stats: StatsCache,
+    census: CensusCache,
+    emptied: Emptied,
+    feed: Feed,
     admission: Admission,
     settings: RwLock<(Arc<SettingsSnapshot>, Rules)>,
     configures: ConfigureRounds,
@@ -219,6 +236,8 @@ impl Queues {
             store,
             waiting: Semaphore::new(options.waiting),
             repeats: Semaphore::new(REPEATS),
+            meter: Meter::new(options.metrics_queues),
+            feed: Feed::new(options.event_streams),
             options,
             ids: IdSource::default(),
             pushes: push::rounds(shared, &turns),
@@ -228,12 +247,13 @@ impl Queues {
             waiters,
             endings: Endings::default(),
             outcomes: Outcomes::default(),
-            meter: Meter::default(),
             others: Others::default(),
             ledger: Ledger::default(),
             said: Said::default(),
             series_writing: tokio::sync::Mutex::default(),
             stats: StatsCache::default(),
+            census: CensusCache::default(),
+            emptied: Emptied::default(),
             admission: Admission::default(),
             settings: RwLock::new((Arc::default(), rules)),
             configures: configure::rounds(shared),
@@ -299,6 +319,11 @@ impl Queues {
     /// Returns whether the server is about to stop.
     pub fn is_draining(&self) -> bool {
         self.0.draining.is_cancelled()
+    }
+
+    /// Returns once the server is about to stop.
+    pub async fn drained(&self) {
+        self.0.draining.cancelled().await;
     }
 
     /// Wakes the reaper if it would sleep past this deadline.

@@ -115,6 +115,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
         (name, turns): (&'static str, &Arc<Turns>),
         run: impl Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
     ) -> Arc<Self> {
+        telemetry::lane_known(name);
         let turns = Some((name, turns.clone()));
         Arc::new(Self { limits, turns, run: Box::new(run), lanes: Mutex::default() })
     }
@@ -271,6 +272,9 @@ where
         let answers = AssertUnwindSafe(holding(held, async move { (own.run)(lane, items).await }));
         let answers = answers.catch_unwind().await;
         faults::point("round.end").await;
+        if let Some((name, _)) = &rounds.turns {
+            telemetry::round(name, carried, began.elapsed());
+        }
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
             let _ = waiting.send(answer); // the caller may have left
         }

@@ -472,6 +472,7 @@ mod tests {
             idempotency_ttl_ms: 1000,
             waiting: 1,
             metrics_queues: 1,
+            event_streams: 1,
             quotas,
             poll: Duration::from_secs(1),
             patience: Duration::from_secs(1),

@@ -21,6 +21,8 @@ const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 /// read again some time before.
 const RESTS: u32 = 10;
 const RESTS_BEFORE: u32 = 6;
+/// Of so many queues at least the oldest job is looked for.
+const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
 const OWN_MAX: usize = 1000;
 
@@ -108,7 +110,7 @@ pub struct Stats {
     /// All others together, if there are any.
     pub others: Option<Counts>,
     /// All of them together.
-    total: QueueCounts,
+    pub(super) total: QueueCounts,
 }
 
 /// The figures of one queue, or of all.
@@ -161,7 +163,23 @@ impl Figures {
 }
 
 impl Stats {
-    fn new(at: Timestamp, Summary { total, count, queues }: Summary, listed: u64, workers: u64) -> Self {
+    /// The figures of so many queues are kept (`shown`), the largest; `listed` queues are in the list.
+    fn new(
+        at: Timestamp,
+        Summary { total, count, mut queues }: Summary,
+        shown: usize,
+        listed: u64,
+        workers: u64,
+    ) -> Self {
+        if queues.len() > shown {
+            let unfinished = |QueueCounts { counts, .. }: &QueueCounts| {
+                counts.ready + counts.scheduled + counts.reserved + counts.blocked
+            };
+            let mut by_size: Vec<_> = queues.into_iter().collect();
+            by_size.sort_by_key(|(_, counts)| std::cmp::Reverse(unfinished(counts)));
+            by_size.truncate(shown);
+            queues = by_size.into_iter().collect();
+        }
         let are_all = count <= queues.len() as u64;
         let rest = |mut rest: Counts, QueueCounts { counts, .. }: &QueueCounts| {
             rest.ready = rest.ready.saturating_sub(counts.ready);
@@ -231,10 +249,11 @@ impl Queues {
 
     /// Reads the counts, whatever is known.
     pub(super) async fn count_stats(&self) -> Result<Stats> {
-        let summary = self.0.store.summary(self.options().metrics_queues).await?;
+        let shown = self.options().metrics_queues;
+        let summary = self.0.store.summary(shown.max(SUMMARY_QUEUES)).await?;
         let listed = summary.count + self.empty_queues(&summary).await?;
         let workers = self.0.store.how_many(Named::Workers, u64::MAX).await?;
-        Ok(Stats::new(self.now()?, summary, listed, workers))
+        Ok(Stats::new(self.now()?, summary, shown, listed, workers))
     }
 
     /// Returns how many queues have settings and no jobs.

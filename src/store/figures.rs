@@ -119,6 +119,34 @@ pub struct Reconciled {
     pub is_settled: bool,
 }
 
+/// What a database takes on its disk, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreSize {
+    /// The data; the indexes as well where they are not told apart.
+    pub data: u64,
+    /// The indexes.
+    pub indexes: Option<u64>,
+    /// What has been written and is not part of the data yet.
+    pub log: Option<u64>,
+}
+
+/// The connections of a server to its database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// The most that there may be, to each member.
+    pub most: u64,
+    /// How many are open and unused.
+    pub idle: u64,
+    /// How many are in use.
+    pub in_use: u64,
+    /// How many calls wait for one.
+    pub waiting: u64,
+    /// How many were opened since the start.
+    pub opened: u64,
+    /// How many calls got none since the start.
+    pub failed: u64,
+}
+
 /// How many jobs there are. Counts are kept with every write, never taken by walking over the jobs.
 #[async_trait]
 pub trait Figures: Send + Sync {
@@ -150,4 +178,7 @@ pub trait Figures: Send + Sync {
     /// Compares a part of the counters with the jobs, where they may differ, and corrects what is certainly
     /// wrong. Cheap if called no sooner than it asks for.
     async fn reconcile(&self) -> Result<Reconciled>;
+
+    /// Returns what the database takes on its disk. Cheap: it is not measured, but known to the database.
+    async fn size(&self) -> Result<StoreSize>;
 }

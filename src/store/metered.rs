@@ -18,16 +18,16 @@ use super::{
     Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
     Counts, Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed,
     KeyedCall, ListedJob, ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue,
-    Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
-    SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange, SettingsSnapshot,
-    Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoredKeys, Subject, Summary, TakeAsk,
-    Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
+    Pool, Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved,
+    Schedules, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange,
+    SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoreSize, StoredKeys,
+    Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
 };
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules,
     Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
 };
-use crate::telemetry::{self, Throttle};
+use crate::telemetry::{self, StoreFailure, Throttle};
 
 /// What is said of calls that fail while the store is away.
 static FAILURES: Throttle = Throttle::new();
@@ -86,15 +86,14 @@ async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<
 }
 
 fn note(call: &'static str, error: &StoreError) {
-    let kind = match error {
-        StoreError::Unavailable(_) | StoreError::Building => "unavailable",
-        StoreError::Damaged(_) => "damaged",
-        StoreError::Full(_) => "full",
-        StoreError::Unsuitable(_) => "unsuitable",
-        StoreError::Unreadable(_) => "unreadable",
-        StoreError::Internal(_) => "internal",
-    };
-    telemetry::store_error(call, kind);
+    telemetry::store_error(match error {
+        StoreError::Unavailable(_) | StoreError::Building => StoreFailure::Unavailable,
+        StoreError::Damaged(_) => StoreFailure::Damaged,
+        StoreError::Full(_) => StoreFailure::Full,
+        StoreError::Unsuitable(_) => StoreFailure::Unsuitable,
+        StoreError::Unreadable(_) => StoreFailure::Unreadable,
+        StoreError::Internal(_) => StoreFailure::Internal,
+    });
     let text = || super::chain(error);
     if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {
         tracing::error!(call, error = text(), "a call of the store failed");
@@ -245,6 +244,7 @@ metered! {
         how_many(of: Named, limit: u64) -> Result<u64>;
         with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
+        size() -> Result<StoreSize>;
     }
     Series {
         write_series(write: &SeriesWrite) -> Result<()>;
@@ -360,6 +360,10 @@ impl Store for Metered {
         self.inner.ahead_ms()
     }
 
+    fn pool(&self) -> Option<Pool> {
+        self.inner.pool()
+    }
+
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.call("prune", 1, 1, self.inner.prune(limit)).await
     }
@@ -391,6 +395,7 @@ impl Signals for Metered {
             SignalEvent::Subscribed => telemetry::listening_begins(),
         };
         let signals = self.inner.signals()?;
+        telemetry::signals_known(&Signal::KINDS);
         Some(Box::pin(signals.inspect(count)))
     }
 

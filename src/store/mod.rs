@@ -59,7 +59,8 @@ pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
-    Counts, Figures, LOOKED_AT, Load, Named, QueueCounts, RESERVED_AGES_MS, Reconciled, Summary,
+    Counts, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts, RESERVED_AGES_MS, Reconciled, StoreSize,
+    Summary,
 };
 pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, LineHead, ListedJob,
@@ -202,6 +203,11 @@ pub trait Store:
     /// clock is the machine's.
     fn ahead_ms(&self) -> u64 {
         0
+    }
+
+    /// Returns how the connections to the database are used; `None` if there are none.
+    fn pool(&self) -> Option<Pool> {
+        None
     }
 
     /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,

@@ -88,6 +88,9 @@ pub enum SignalEvent {
 }
 
 impl Signal {
+    /// What [`Signal::kind`] returns.
+    pub const KINDS: [&'static str; 4] = ["arrived", "waiting", "settings", "busy"];
+
     /// Returns the word for its kind in metrics.
     pub fn kind(&self) -> &'static str {
         match self {

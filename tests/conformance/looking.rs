@@ -352,3 +352,13 @@ pub async fn jobs_are_counted_now(store: &dyn Store) {
     let next = see(store, &late[1]).await.meta.run_at;
     assert_eq!(store.next_due(&queue("q")).await.unwrap(), Some(next));
 }
+
+pub async fn the_store_says_what_it_takes(store: &dyn Store) {
+    push_all(store, (0..100).map(|_| job("q")).collect()).await;
+    let size = store.size().await.unwrap();
+    assert!(size.data > 0, "{size:?}");
+    if let Some(pool) = store.pool() {
+        assert!(pool.opened > 0 && pool.opened >= pool.idle && pool.most > 0, "{pool:?}");
+        assert_eq!((pool.waiting, pool.failed), (0, 0), "{pool:?}");
+    }
+}

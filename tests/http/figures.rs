@@ -159,8 +159,9 @@ pub async fn metrics_can_be_read(place: &Place) {
     let reply = raw(&server, "GET", "/metrics", &[], "").await;
     assert!(reply.header("content-type").starts_with("text/plain; version=0.0.4"));
     for line in reply.text.lines().filter(|line| !line.is_empty()) {
-        let comment = line.starts_with("# HELP tailback_") || line.starts_with("# TYPE tailback_");
-        assert!(comment || (line.starts_with("tailback_") && is_sample(line)), "{line}");
+        let is_ours = |text: &str| text.starts_with("tailback_") || text.starts_with("process_");
+        let comment = ["# HELP ", "# TYPE "].iter().any(|head| line.strip_prefix(head).is_some_and(is_ours));
+        assert!(comment || (is_ours(line) && is_sample(line)), "{line}");
     }
     for name in [
         "tailback_http_requests_total",

@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, jobs, keys, one_job, operations, push_many, queues, reserve, schedules, semaphores, series,
-    session, settle, stats, workers,
+    batches, events, jobs, keys, metrics, one_job, operations, push_many, queues, reserve, schedules,
+    semaphores, series, session, settle, stats, workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -97,10 +97,11 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(session::log_in, session::log_out))
         .routes(routes!(series::series))
         .routes(routes!(stats::queue))
+        .routes(routes!(events::follow))
         .routes(routes!(stats::server))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
-        .routes(routes!(operations::metrics))
+        .routes(routes!(metrics::metrics))
 }
 
 /// Returns the document as it is served and committed.

@@ -2,8 +2,10 @@
 
 pub mod batches;
 pub mod docs;
+pub mod events;
 pub mod jobs;
 pub mod keys;
+pub mod metrics;
 mod next;
 pub mod one_job;
 pub mod operations;

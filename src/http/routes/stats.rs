@@ -85,7 +85,7 @@ pub struct FiguresView {
     split_is_approximate: bool,
     /// The age of the oldest ready job, in milliseconds. With many busy queues it may be that of a job that was
     /// reserved a few seconds ago; of all queues together, it is the oldest of those with the most unfinished jobs
-    /// (`limits.metrics_queues`).
+    /// (a thousand, or `limits.metrics_queues`).
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
     /// Events on all servers per second, over `rates_over_ms`: `pushed`, `reserved`, `committed`, `rolled_back`, `moved`, `lapsed`,

@@ -83,6 +83,7 @@ impl Maintenance {
         }
         let workers: Vec<WorkerName> =
             workers.into_iter().filter(|name| named.insert(name.clone())).collect();
+        workers.iter().for_each(|worker| self.queues.0.feed.note_lost(worker));
         if !workers.is_empty() {
             let lost = workers.len();
             let names: Vec<&str> = workers.iter().take(NAMES_MAX).map(WorkerName::as_str).collect();

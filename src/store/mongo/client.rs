@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::faults;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
 use crate::store::mongo::deployment::unsuitable;
-use crate::store::{Cause, Result, StoreError};
+use crate::store::mongo::pool::PoolEvents;
+use crate::store::{Cause, Pool, Result, StoreError};
 
 /// How to reach the database.
 #[derive(Debug, Clone)]
@@ -56,6 +58,7 @@ pub fn durable_document() -> Document {
 pub struct Connection {
     options: MongoOptions,
     database: OnceCell<Database>,
+    pool: Arc<PoolEvents>,
     /// Whether the server's own writes to `jobs` pass by the validator.
     bypasses_validator: AtomicBool,
     /// Of the server that replied last; 0 before one has.
@@ -67,12 +70,18 @@ impl Connection {
     pub fn new(options: MongoOptions) -> Self {
         let bypasses_validator = AtomicBool::new(false);
         let wire_version = AtomicI32::new(0);
-        Self { options, database: OnceCell::new(), bypasses_validator, wire_version }
+        let pool = Arc::default();
+        Self { options, database: OnceCell::new(), pool, bypasses_validator, wire_version }
     }
 
     /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then retried next time.
     pub async fn database(&self) -> Result<&Database> {
-        self.database.get_or_try_init(|| connect(&self.options)).await
+        self.database.get_or_try_init(|| connect(&self.options, &self.pool)).await
+    }
+
+    /// Returns how the connections are used.
+    pub fn pool(&self) -> Pool {
+        self.pool.figures(self.options.pool_size.into())
     }
 
     /// Runs a verb within its deadline. One that runs into it may still have happened.
@@ -174,7 +183,7 @@ impl Connection {
     }
 }
 
-async fn connect(options: &MongoOptions) -> Result<Database> {
+async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>) -> Result<Database> {
     let mut client = ClientOptions::parse(&options.url).await.map_err(fault)?;
     client.app_name.get_or_insert_with(|| "tailback".to_owned());
     client.read_concern = Some(ReadConcern::local());
@@ -187,6 +196,7 @@ async fn connect(options: &MongoOptions) -> Result<Database> {
     client.connect_timeout = Some(options.deadline.mul_f32(0.6));
     client.heartbeat_freq = Some(Duration::from_secs(1));
     client.max_pool_size = Some(options.pool_size);
+    client.cmap_event_handler = Some(pool.handler());
     let name = client.default_database.clone();
     let name = name.ok_or_else(|| StoreError::internal("the store's URL names no database"))?;
     Ok(Client::with_options(client).map_err(fault)?.database(&name))

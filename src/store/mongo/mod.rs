@@ -2,7 +2,7 @@
 //!
 //! | file or folder | what it does |
 //! |---|---|
-//! | `client` | the connection, deadlines, what errors mean |
+//! | `client`, `pool` | the connection, deadlines, what errors mean; how the connections are used |
 //! | `stored` | documents as they are stored, also those that another program spoiled |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
@@ -34,6 +34,7 @@ mod jobs;
 mod keyed;
 mod keyed_mutex;
 mod migrate;
+mod pool;
 mod prune;
 mod requests;
 mod revision;
@@ -69,7 +70,7 @@ use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use self::stored::Stored;
 use super::delivered::DeliveredCache;
-use super::{Result, Store, StoreError, StoredKeys, TokenSecret};
+use super::{Pool, Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
 use crate::job::{QueueName, Timestamp};
 
@@ -228,6 +229,10 @@ impl Store for Mongo {
 
     fn now(&self) -> Result<Timestamp> {
         self.moment().map(|moment| moment.at_least)
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.connection.pool())
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

@@ -11,7 +11,8 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::load;
-use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, Summary};
+use crate::store::sqlite::readers::Readers;
+use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreSize, Summary};
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
 /// since are counted instead: few, but among those of all queues.
@@ -54,10 +55,22 @@ impl Figures for SqliteStore {
         self.read(move |db, _| with_jobs(db, &queues)).await
     }
 
+    async fn size(&self) -> Result<StoreSize> {
+        let data = self.read(|db, _| size(db)).await?;
+        Ok(StoreSize { data, indexes: None, log: self.readers.as_ref().and_then(Readers::log_bytes) })
+    }
+
     /// The transaction of every change counts: there is nothing to compare.
     async fn reconcile(&self) -> Result<Reconciled> {
         Ok(Reconciled { corrected: 0, again_in: Duration::MAX, is_settled: true })
     }
+}
+
+/// Returns how many bytes the pages of the database take.
+fn size(db: &Connection) -> Result<u64, Fault> {
+    let read = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (pages, bytes) = (read("page_count")?, read("page_size")?);
+    Ok(pages.unsigned_abs().saturating_mul(bytes.unsigned_abs()))
 }
 
 const TOTAL: &str = "SELECT coalesce(sum(ready), 0), coalesce(sum(marked), 0), coalesce(sum(reserved), 0), \

@@ -19,7 +19,7 @@ pub use self::open::OpenError;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::{Result, Signals, Store, StoredKeys, TokenSecret};
+use super::{Pool, Result, Signals, Store, StoredKeys, TokenSecret};
 use crate::job::Timestamp;
 
 mod access;
@@ -159,6 +159,10 @@ impl Store for SqliteStore {
 
     fn ahead_ms(&self) -> u64 {
         self.clock.ahead_ms()
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        self.readers.as_ref().map(Readers::pool)
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

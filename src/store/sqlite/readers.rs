@@ -1,15 +1,16 @@
 //! Connections that only read, beside the thread that writes: in WAL mode neither waits for the other.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
-use crate::store::StoreError;
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::fault::{Fault, Health};
 use crate::store::sqlite::open;
+use crate::store::{Pool, StoreError};
 
 /// How many reads run at once.
 const READERS: u32 = 4;
@@ -20,12 +21,60 @@ pub struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
     turns: Arc<Semaphore>,
     health: Arc<Health>,
+    /// How many reads wait for their turn.
+    waiting: AtomicU64,
+    opened: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
+}
+
+/// Counts something for as long as it is there.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Readers {
     /// Readers of this file.
     pub fn new(path: PathBuf, health: Arc<Health>) -> Self {
-        Self { path, idle: Arc::default(), turns: Arc::new(Semaphore::new(READERS as usize)), health }
+        Self {
+            path,
+            idle: Arc::default(),
+            turns: Arc::new(Semaphore::new(READERS as usize)),
+            health,
+            waiting: AtomicU64::default(),
+            opened: Arc::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    /// Returns how the connections are used.
+    pub fn pool(&self) -> Pool {
+        let (most, idle) = (u64::from(READERS), self.idle.lock().unwrap_or_else(|p| p.into_inner()).len());
+        Pool {
+            most,
+            idle: idle as u64,
+            in_use: most.saturating_sub(self.turns.available_permits() as u64),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            opened: self.opened.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns how long the write-ahead log is; `None` where there is none.
+    pub fn log_bytes(&self) -> Option<u64> {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-wal");
+        std::fs::metadata(path).ok().map(|log| log.len())
     }
 
     /// Reads from the disk, by a connection that has nothing in memory yet.
@@ -46,15 +95,23 @@ impl Readers {
         R: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     {
         let result = tokio::time::timeout(DEADLINE, async {
+            let waiting = Counted::new(&self.waiting);
             let turn = Arc::clone(&self.turns)
                 .acquire_owned()
                 .await
                 .map_err(|_| StoreError::unavailable("the store is closed"))?;
+            drop(waiting);
+            let (opened, failed) = (Arc::clone(&self.opened), Arc::clone(&self.failed));
             let (idle, path) = (Arc::clone(&self.idle), self.path.clone());
             let reading = tokio::task::spawn_blocking(move || {
                 let _turn = turn; // released when the read has ended, also if its caller has gone away
                 let taken = idle.lock().unwrap_or_else(|p| p.into_inner()).pop();
-                let db = taken.map_or_else(|| reader(&path), Ok)?;
+                let open = || {
+                    let opening = reader(&path);
+                    if opening.is_ok() { &opened } else { &failed }.fetch_add(1, Ordering::Relaxed);
+                    opening
+                };
+                let db = taken.map_or_else(open, Ok)?;
                 let result = snapshot(&db, read);
                 idle.lock().unwrap_or_else(|p| p.into_inner()).push(db);
                 result

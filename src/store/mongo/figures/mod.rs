@@ -22,7 +22,9 @@ use async_trait::async_trait;
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, Summary};
+use crate::store::{
+    Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, StoreSize, Summary,
+};
 
 /// How many times its usual deadline reading the figures of many queues may take.
 const COUNT_DEADLINES: u32 = 5;
@@ -58,6 +60,10 @@ impl Figures for Mongo {
 
     async fn with_jobs(&self, queues: &[QueueName]) -> Result<HashSet<QueueName>> {
         self.connection.within(summary::with_jobs(self, queues)).await
+    }
+
+    async fn size(&self) -> Result<StoreSize> {
+        self.connection.within(summary::size(self)).await
     }
 
     async fn reconcile(&self) -> Result<Reconciled> {

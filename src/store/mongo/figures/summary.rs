@@ -21,7 +21,7 @@ use crate::store::mongo::figures::counters::ByState;
 use crate::store::mongo::figures::counts::{Row, SCHEDULED_COUNTED, Scheduled, look_up, read, rows, split};
 use crate::store::mongo::jobs::document::date;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Counts, Named, QueueCounts, Result, Store as _, Summary};
+use crate::store::{Counts, Named, QueueCounts, Result, Store as _, StoreSize, Summary};
 
 /// Returns the figures of all queues, and of each of the busiest.
 pub async fn of_all(mongo: &Mongo, most: usize) -> Result<Summary> {
@@ -137,6 +137,13 @@ pub async fn how_many(mongo: &Mongo, of: Named, limit: u64) -> Result<u64> {
         Named::Queues => Ok(added_up(mongo).await?.1),
         _ => documents.count_documents(Document::new()).await.map_err(fault),
     }
+}
+
+/// Returns what the database takes, as MongoDB keeps it.
+pub async fn size(mongo: &Mongo) -> Result<StoreSize> {
+    let database = mongo.connection.database().await?;
+    let reply = database.run_command(doc! { "dbStats": 1 }).await.map_err(fault)?;
+    Ok(StoreSize { data: count(&reply, "storageSize"), indexes: Some(count(&reply, "indexSize")), log: None })
 }
 
 /// Returns those of these queues that have jobs.

@@ -1,0 +1,384 @@
+//! The figures of queues, as they change: server-sent events.
+//!
+//! A client gets the whole picture first, in parts, and then what has changed, at most once a second. The id of a message says
+//! which picture of which server it completes, at which version and for which queues: with it a client goes on where it was, and
+//! with any other it begins anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use super::stats::CountsView;
+use crate::http::access::Granted;
+use crate::http::params::Query;
+use crate::http::problem::{ApiResult, Problem};
+use crate::http::waiting::{Place, Waiting};
+use crate::job::{QueueName, QueuePattern, Timestamp, WorkerName};
+use crate::queue::meter::Event;
+use crate::queue::{Changes, Error, Follower, Happening, Part, QueueState, Queues};
+
+/// How many queues a part of the picture has at most.
+const PART: usize = 500;
+/// The shortest time between two messages that tell changes.
+const PACE: Duration = Duration::from_secs(1);
+/// After how long without a message a comment says that the connection is alive.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a client is asked to wait before it connects again, in milliseconds.
+const RETRY_MS: u64 = 2000;
+/// The most queues that may be named.
+const QUEUES_NAMED_MAX: usize = 100;
+/// The longest stream that ends by itself.
+const FOR_MAX_MS: u64 = 86_400_000;
+
+/// A queue in a message of `/v1/events`.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = EventsQueue)]
+pub struct QueueMessage {
+    /// The queue.
+    queue: QueueName,
+    /// How many jobs are in each state, of all servers.
+    counts: CountsView,
+    /// Whether delivery is stopped.
+    paused: bool,
+    /// Since when the oldest ready job has been ready; absent if none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_ready_at: Option<Timestamp>,
+    /// Events on this server per second since the message before, of those that there were.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    rates_per_s: BTreeMap<&'static str, f64>,
+}
+
+impl From<(QueueName, QueueState)> for QueueMessage {
+    fn from((queue, state): (QueueName, QueueState)) -> Self {
+        let rates = Event::ALL.into_iter().zip(state.rates).filter(|(_, rate)| *rate > 0.0);
+        Self {
+            queue,
+            counts: state.counts.into(),
+            paused: state.paused,
+            oldest_ready_at: state.oldest_ready_at,
+            rates_per_s: rates.map(|(event, rate)| (event.as_str(), rate)).collect(),
+        }
+    }
+}
+
+/// What has happened, in a message of `/v1/events`.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Happened {
+    /// `paused`, `resumed` or `settings` (others were changed) of a queue, `dead` (some more of its jobs), `worker_lost` (noticed by this
+    /// server), `store_away` (the picture stays as it was), or `store_back`.
+    #[schema(value_type = String)]
+    kind: &'static str,
+    /// The queue that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<QueueName>,
+    /// The worker that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<WorkerName>,
+    /// How many jobs it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<u64>,
+}
+
+impl From<Happening> for Happened {
+    fn from(happening: Happening) -> Self {
+        let of = |kind, queue| Self { kind, queue, worker: None, jobs: None };
+        match happening {
+            Happening::Paused(queue) => of("paused", Some(queue)),
+            Happening::Resumed(queue) => of("resumed", Some(queue)),
+            Happening::Settings(queue) => of("settings", Some(queue)),
+            Happening::Dead(queue, jobs) => Self { jobs: Some(jobs), ..of("dead", Some(queue)) },
+            Happening::WorkerLost(worker) => Self { worker: Some(worker), ..of("worker_lost", None) },
+            Happening::StoreAway => of("store_away", None),
+            Happening::StoreBack => of("store_back", None),
+        }
+    }
+}
+
+/// The data of a message of `/v1/events`: a `snapshot`, whose first part replaces all that was known, or `changes`.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct EventsMessage {
+    /// When it was read, by the store's clock.
+    at: Timestamp,
+    /// Only in a `snapshot`: which part of it this is, from 1 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<u64>,
+    /// Whether further parts of a `snapshot` follow; only the last one has an id.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+    /// Only in a `snapshot`: how many queues are in no part, because there are more than 10,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
+    /// The queues that have jobs; in `changes` those that have changed, as they are now.
+    queues: Vec<QueueMessage>,
+    /// The queues that have no jobs any more, or are not among the 10,000 with the most unfinished ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<QueueName>,
+    /// What has happened since the message before, in its order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    happened: Vec<Happened>,
+}
+
+/// Follow the queues
+///
+/// Server-sent events: first messages `snapshot` with all queues that have jobs, 500 in each, then `changes`, at most one a second, with what
+/// has changed on whatever server. Each queue in them is as it is now, so that a client needs only the last it was told of each.
+/// With `Last-Event-ID` a client goes on where it was; if that cannot be told any more, or another server answers, it gets
+/// snapshots again. A comment every 15 s says that the connection is alive. The stream ends when the server stops, when the
+/// key does not hold any more, and when its client does not read.
+#[utoipa::path(get, path = "/v1/events", operation_id = "follow_queues", tag = "operations",
+    params(("queue" = Option<Vec<QueuePattern>>, Query, description = "Only these queues: names, or prefixes of names followed by `*`. \
+            May be repeated, up to 100 times.", style = Form, explode),
+        ("for_ms" = Option<u64>, Query, description = "End the stream after so long, in milliseconds, up to a day.", minimum = 1, maximum = 86400000),
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that was received.", max_length = 64)),
+    responses((status = 200, description = "Messages `snapshot` and `changes`, whose `data` is an `EventsMessage`", body = EventsMessage,
+        content_type = "text/event-stream")))]
+pub async fn follow(
+    State(queues): State<Queues>,
+    waiting: Waiting,
+    by: Granted,
+    query: Query,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let query = query.only_repeating(&["for_ms"], "queue")?;
+    let ends = match query.get::<u64>("for_ms", "1 to 86400000")? {
+        Some(ms) if !(1..=FOR_MAX_MS).contains(&ms) => {
+            return Err(Problem::parameter("for_ms", "must be 1 to 86400000"));
+        }
+        ms => ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
+    };
+    let named: Vec<QueuePattern> = query.all("queue", "a queue, or the beginning of names followed by *")?;
+    if named.len() > QUEUES_NAMED_MAX {
+        return Err(Problem::parameter("queue", "must be given at most 100 times"));
+    }
+    let patterns = if named.is_empty() { by.caller.patterns().to_vec() } else { by.patterns(named)? };
+    let place = waiting.place(true).ok_or(Error::TooManyStreams)?;
+    let follower = queues.follow().await?;
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let stream = Stream::new(queues, follower, by, patterns, place, ends, last);
+    let body = futures::stream::unfold(stream, |mut stream| async {
+        let message = stream.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(message), stream))
+    });
+    let kind = HeaderValue::from_static("text/event-stream");
+    // Some proxies would collect what is written until there is more of it.
+    let unbuffered = ("x-accel-buffering", HeaderValue::from_static("no"));
+    let response = ([(header::CONTENT_TYPE, kind)], [unbuffered], Body::from_stream(body));
+    Ok(response.into_response())
+}
+
+/// Where a stream stands.
+enum Position {
+    /// Parts of the picture behind this queue, of which it was told so many, are still to be told. What has changed since this
+    /// version comes afterwards.
+    Within { version: u64, after: Option<QueueName>, parts: u64 },
+    /// All until this version was told.
+    Told(u64),
+}
+
+impl Position {
+    const BEGIN: Self = Self::Within { version: u64::MAX, after: None, parts: 0 };
+}
+
+/// The messages to one client.
+struct Stream {
+    queues: Queues,
+    follower: Follower,
+    by: Granted,
+    patterns: Vec<QueuePattern>,
+    /// What the ids of its messages begin and end with.
+    scope: (String, String),
+    position: Position,
+    /// Until when no changes are told.
+    pause: Instant,
+    /// When it was heard of last.
+    spoke: Instant,
+    ends: Option<Instant>,
+    is_begun: bool,
+    _place: Place,
+}
+
+/// Returns what tells the messages about these queues from those about others.
+fn digest(patterns: &[QueuePattern]) -> String {
+    let mut names: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    let hash = Sha256::digest(names.join(" "));
+    hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_among(patterns: &[QueuePattern], queue: &QueueName) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(queue))
+}
+
+impl Stream {
+    fn new(
+        queues: Queues,
+        follower: Follower,
+        by: Granted,
+        patterns: Vec<QueuePattern>,
+        place: Place,
+        ends: Option<Instant>,
+        last: Option<&str>,
+    ) -> Self {
+        let scope = (follower.epoch().to_owned(), digest(&patterns));
+        let told = last.and_then(|id| {
+            let version =
+                id.strip_prefix(&*scope.0)?.strip_prefix('-')?.strip_suffix(&*scope.1)?.strip_suffix('-');
+            version?.parse().ok()
+        });
+        let position = told.map_or(Position::BEGIN, Position::Told);
+        let (pause, spoke) = (Instant::now(), Instant::now());
+        Self {
+            queues,
+            follower,
+            by,
+            patterns,
+            scope,
+            position,
+            pause,
+            spoke,
+            ends,
+            is_begun: false,
+            _place: place,
+        }
+    }
+
+    /// Returns the next piece of the response; `None` where it ends.
+    async fn next(&mut self) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            return Some(format!("retry: {RETRY_MS}\n\n").into());
+        }
+        loop {
+            if self.queues.is_draining() || self.is_over() {
+                return None;
+            }
+            // The store's clock may be unknown while the store is away; what is wrong with the key is found later then.
+            if let Err(Error::Unauthorized(_)) = self.queues.check_credential(&self.by.credential) {
+                return None;
+            }
+            if let Some(message) = self.message() {
+                self.spoke = Instant::now();
+                return Some(message);
+            }
+            if !self.wait().await {
+                return None;
+            }
+            if self.spoke.elapsed() >= HEARTBEAT {
+                self.spoke = Instant::now();
+                return Some(Bytes::from_static(b":\n\n"));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends.is_some_and(|ends| ends <= Instant::now())
+    }
+
+    /// Returns the next message, if there is one already.
+    fn message(&mut self) -> Option<Bytes> {
+        if let Position::Within { version, after, parts } = &self.position {
+            let (version, after, parts) = (*version, after.clone(), *parts + 1);
+            return Some(self.part(version, after, parts));
+        }
+        let Position::Told(told) = self.position else { return None };
+        if self.pause > Instant::now() {
+            return None;
+        }
+        let (patterns, caller) = (&self.patterns, &self.by.caller);
+        let is_wanted = |queue: &QueueName| is_among(patterns, queue);
+        let is_shown = |worker: &WorkerName| caller.reaches_name(worker.as_str());
+        let Some(changes) = self.follower.since(told, is_wanted, is_shown) else {
+            self.position = Position::BEGIN;
+            return self.message();
+        };
+        self.position = Position::Told(changes.version);
+        if changes.is_empty() {
+            return None;
+        }
+        self.pause = Instant::now() + PACE;
+        let Changes { version, at, queues, gone, happened } = changes;
+        let data = EventsMessage {
+            at,
+            part: None,
+            more: false,
+            left_out: None,
+            queues: queues.into_iter().map(QueueMessage::from).collect(),
+            gone,
+            happened: happened.into_iter().map(Happened::from).collect(),
+        };
+        Some(self.write("changes", Some(version), &data))
+    }
+
+    /// Returns the next part of the picture. What changes while parts are told is told again afterwards: from the version of the first
+    /// one on.
+    fn part(&mut self, version: u64, after: Option<QueueName>, parts: u64) -> Bytes {
+        let patterns = &self.patterns;
+        let read = self.follower.part(after.as_ref(), PART, |queue| is_among(patterns, queue));
+        let Part { version: now, at, queues, more, left_out } = read;
+        let version = version.min(now);
+        let after = queues.last().map(|(queue, _)| queue.clone());
+        self.position = match more {
+            true => Position::Within { version, after, parts },
+            false => Position::Told(version),
+        };
+        self.pause = Instant::now() + PACE;
+        let data = EventsMessage {
+            at,
+            part: Some(parts),
+            more,
+            left_out: Some(left_out).filter(|left_out| *left_out > 0 && !self.by.caller.is_limited()),
+            queues: queues.into_iter().map(QueueMessage::from).collect(),
+            gone: Vec::new(),
+            happened: Vec::new(),
+        };
+        self.write("snapshot", (!more).then_some(version), &data)
+    }
+
+    fn write(&self, event: &str, version: Option<u64>, data: &EventsMessage) -> Bytes {
+        // What is made of our own types can be written as JSON, which has no line breaks.
+        let data = serde_json::to_string(data).unwrap_or_default();
+        let (epoch, digest) = &self.scope;
+        let id = version.map(|version| format!("id: {epoch}-{version}-{digest}\n")).unwrap_or_default();
+        format!("event: {event}\n{id}data: {data}\n\n").into()
+    }
+
+    /// Waits until there may be something to tell. Returns whether the stream goes on.
+    async fn wait(&mut self) -> bool {
+        let told = match self.position {
+            Position::Told(told) => told,
+            Position::Within { .. } => return true,
+        };
+        let (pause, heartbeat) = (self.pause, self.spoke + HEARTBEAT);
+        let until = self.ends.map_or(heartbeat, |ends| ends.min(heartbeat));
+        let Self { queues, follower, by, .. } = self;
+        let newer = async {
+            follower.newer_than(told).await;
+            tokio::time::sleep_until(pause).await;
+        };
+        tokio::select! {
+            () = newer => true,
+            () = tokio::time::sleep_until(until) => true,
+            () = queues.drained() => false,
+            _ = queues.ended(&by.credential) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_the_queues_does_not_matter() {
+        let patterns = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        assert_eq!(digest(&patterns(&["a", "b.*"])), digest(&patterns(&["b.*", "a"])));
+        assert_ne!(digest(&patterns(&["a"])), digest(&patterns(&["a*"])));
+        assert_eq!(digest(&[]).len(), 12);
+    }
+}
