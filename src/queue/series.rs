@@ -104,7 +104,7 @@ pub struct SeriesAnswer {
     pub points: Vec<(Timestamp, u64)>,
 }
 
-/// Steps of equal length, one after the other. What is kept allows 1,441 of them at most.
+/// Steps of equal length, one after the other. What is kept allows 1,450 of them at most.
 struct Steps {
     begin: i64,
     end: i64,

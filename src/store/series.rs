@@ -54,11 +54,12 @@ impl Span {
         }
     }
 
-    /// For how long it is kept, in milliseconds, before it is folded or deleted.
+    /// For how long it is kept, in milliseconds, before it is folded or deleted: an hour, a day or a week, and somewhat longer where
+    /// else the first step of a whole hour or day would be folded already.
     pub const fn kept_ms(self) -> i64 {
         match self {
-            Self::Step => HOUR_MS,
-            Self::Minute => 24 * HOUR_MS,
+            Self::Step => HOUR_MS + SLACK_MS,
+            Self::Minute => 24 * HOUR_MS + SLACK_MS,
             Self::Coarse => 7 * 24 * HOUR_MS,
         }
     }
@@ -66,6 +67,8 @@ impl Span {
 
 /// An hour, in milliseconds.
 pub const HOUR_MS: i64 = 3_600_000;
+/// How much longer than an hour or a day, in milliseconds.
+const SLACK_MS: i64 = 300_000;
 /// How long what servers tell each other of a step is kept, in milliseconds.
 pub const TOLD_MS: u64 = 300_000;
 

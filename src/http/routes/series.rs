@@ -102,7 +102,7 @@ impl std::str::FromStr for Step {
 ///
 /// Of one queue, or of all queues together, on all servers, for up to a week. What happened is known within ten seconds on the server
 /// that did it, and within about that on others. The steps are as short as what is kept allows, and as long as is asked for: ten seconds for
-/// an hour of the busiest queues and of all together, a minute for a day, ten minutes for a week: 1,441 points at most.
+/// an hour of the busiest queues and of all together, a minute for a day, ten minutes for a week: 1,450 points at most.
 /// With `step` as long as the time itself, percentiles are of all of it.
 #[utoipa::path(get, path = "/v1/series", operation_id = "get_series", tag = "operations",
     params(("metric" = String, Query, max_length = 64, description = "The figure: `pushed`, `reserved`, `committed`, `rolled_back`, \
