@@ -18,6 +18,7 @@
 //! | `settings`, `configure` | the queues and their settings, and changes of them |
 //! | `access`, `key_limits` | API keys, and how much each may ask for |
 //! | `credential` | whether what a request has shown still holds when it acts |
+//! | `search`, `groups` | jobs by filter; groups |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
@@ -42,6 +43,7 @@ mod credential;
 mod delivery;
 mod endings;
 mod error;
+mod groups;
 mod jobs;
 mod key_limits;
 mod keyed;
@@ -61,6 +63,7 @@ mod readiness;
 mod reserve;
 mod rounds;
 mod schedules;
+mod search;
 mod semaphores;
 mod settings;
 pub mod settle;
@@ -89,6 +92,7 @@ pub use self::credential::{Credential, Shown};
 use self::endings::Endings;
 pub use self::endings::FinishAsk;
 pub use self::error::{Error, Result};
+pub use self::groups::GroupsFound;
 pub use self::jobs::{Cancelled, OfHeld};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
@@ -106,6 +110,7 @@ pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
 pub use self::reserve::WAIT_MAX_MS;
+pub use self::search::Sought;
 use self::semaphores::SemaphoreNotes;
 use self::settings::Refreshed;
 pub use self::settings::{Precondition, QueueView};

@@ -16,16 +16,18 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
-    Counts, Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed,
-    KeyedCall, ListedJob, ListedSchedule, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue, Pushed,
-    QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules,
-    SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals,
-    Store, StoreError, StoredKeys, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
-    Worker, Workers,
+    Counts, Denied, Figures, Fired, Firing, Found, GroupLine, HeldKey, Holder, Holdings, Imported, Jobs,
+    Keyed, KeyedCall, KnownServer, ListedJob, ListedSchedule, Memo, MemoKind, Named, Obstacles, Once, Opened,
+    Overdue, Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved,
+    Schedules, Search, SemaphoreView, Semaphores, Settings, SettingsChange, SettingsSnapshot, Signal,
+    SignalEvent, Signals, Store, StoreError, StoredKeys, Summary, TakeAsk, Taken, TimedOut, TokenSecret,
+    Transfer, Unblocked, Worker, Workers,
 };
+use crate::job::error_group::Tally;
+use crate::job::group::Line;
 use crate::job::{
-    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules,
-    Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
+    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach,
+    Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
 };
 use crate::telemetry::{self, Throttle};
 
@@ -230,7 +232,9 @@ metered! {
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
         unfinished(ids: &[JobId]) -> Result<Vec<JobId>>;
-        find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
+        search(ask: &Search) -> Result<Found>;
+        tally_dead(within: &Reach) -> Result<(Tally, bool)>;
+        groups(within: &Reach, after: Option<&Line>, limit: usize) -> Result<Vec<GroupLine>>;
         peek(queue: &QueueName, limit: usize) -> Result<Vec<Job>>;
         obstacles(job: &Meta) -> Result<Obstacles>;
         queues(prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
@@ -383,6 +387,10 @@ impl Signals for Metered {
         };
         let signals = self.inner.signals()?;
         Some(Box::pin(signals.inspect(count)))
+    }
+
+    async fn servers(&self) -> Result<Vec<KnownServer>> {
+        self.call("servers", 1, 1, self.inner.servers()).await
     }
 
     async fn join(&self) -> Result<()> {

@@ -1,7 +1,9 @@
 //! The routes: one file for each resource.
 
 pub mod batches;
+pub mod dead;
 pub mod docs;
+pub mod groups;
 pub mod jobs;
 pub mod keys;
 mod next;
@@ -12,7 +14,9 @@ pub mod push_many;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
+pub mod search;
 pub mod semaphores;
+pub mod servers;
 pub mod session;
 pub mod settle;
 mod settle_request;
