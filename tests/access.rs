@@ -45,6 +45,7 @@ on_every_store! {
 
     a_push_stays_in_the_queues_of_its_key
     settles_lead_to_the_queues_of_the_key_only
+    a_search_stays_in_the_queues_of_its_key
     the_next_jobs_are_of_the_queues_of_the_key
     patterns_and_lists_are_the_keys
     a_job_elsewhere_is_unknown

@@ -31,6 +31,7 @@ mod conformance {
     pub mod requests;
     pub mod reserving;
     pub mod schedules;
+    pub mod searching;
     pub mod semaphores;
     pub mod series;
     pub mod settings;
@@ -432,6 +433,14 @@ macro_rules! every_case {
                 an_api_key_that_is_gone_stays_gone
                 the_last_use_of_an_api_key_is_the_latest
                 the_secret_of_tokens_is_made_once
+            }
+            searching {
+                each_condition_finds_what_it_accepts
+                conditions_together_find_what_they_accept
+                a_step_of_a_search_ends_at_its_bound
+                what_comes_meanwhile_shifts_no_page
+                without_contents_long_payloads_are_not_read
+                the_dead_are_counted_by_their_errors
             }
             transfer {
                 every_job_comes_over_as_it_is

@@ -29,6 +29,7 @@ mod http {
     pub mod reserve;
     pub mod results;
     pub mod schedules;
+    pub mod search;
     pub mod semaphores;
     pub mod series;
     pub mod settle;
@@ -49,8 +50,8 @@ use http::{
     payloads::*,
 };
 use http::{
-    push::*, queues::*, reserve::*, results::*, schedules::*, semaphores::*, series::*, settle::*, stale::*,
-    together::*, waiting::*, waiting_for::*, wire::*, workers::*,
+    push::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*, series::*, settle::*,
+    stale::*, together::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
 on_every_store! {
@@ -254,6 +255,14 @@ on_every_store! {
     a_queue_is_browsed_page_by_page
     a_queue_is_browsed_by_state_and_key
     a_wrong_query_names_the_parameter
+    jobs_of_all_queues_are_found
+    the_dead_are_found_by_their_errors
+    a_wrong_search_names_the_parameter
+    as_much_is_shown_of_payloads_as_is_asked_for
+    a_payload_is_had_as_it_is
+    the_jobs_of_a_worker_are_those_that_it_holds
+    groups_are_listed_with_their_first_jobs
+    the_server_is_among_the_servers
 
     a_queue_without_settings_has_the_defaults
     settings_are_replaced_and_merged
@@ -367,8 +376,8 @@ mod several_servers {
         a_job_that_another_program_wrote_is_found, a_program_that_says_what_it_inserts_wakes_who_waits,
         a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
         a_server_that_stops_is_not_told_any_more, a_stream_that_ends_is_opened_again,
-        nothing_is_told_that_nobody_waits_for, servers_tell_an_older_one_and_hear_it,
-        the_collection_of_the_news_is_mended,
+        nothing_is_told_that_nobody_waits_for, servers_over_one_store_know_each_other,
+        servers_tell_an_older_one_and_hear_it, the_collection_of_the_news_is_mended,
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
         what_comes_back_wakes_who_waits_on_another_server,
     };
@@ -406,6 +415,7 @@ mod several_servers {
         nothing_is_told_that_nobody_waits_for
         a_stream_that_ends_is_opened_again
         a_server_that_stops_is_not_told_any_more
+        servers_over_one_store_know_each_other
         servers_tell_an_older_one_and_hear_it
         the_collection_of_the_news_is_mended
         who_comes_alone_does_not_wait_for_a_busy_server

@@ -6,22 +6,24 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use common::server::Place;
+use common::server::{PATIENCE, Place};
 use common::stores::open_mongo;
 use futures::TryStreamExt as _;
 use futures::future::BoxFuture;
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use mongodb::{Client, Database};
+use mongodb::{Client, Database, IndexModel};
 use tailback::job::settings::{Defaults, Rate};
 use tailback::job::transition::{Fate, Operation};
 use tailback::job::{
-    Claim, IdSource, Job, JobId, JobKey, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules,
-    SemaphoreName, Visible, When, WorkerName,
+    Claim, FieldIs, IdSource, Job, JobId, JobKey, JobSpec, NewJob, Payload, QueueName, QueueSettings, Reach,
+    Rules, SemaphoreName, Visible, When, WorkerName,
 };
 use tailback::store::mongo::Mongo;
 use tailback::store::{
-    Change, ClaimAsk, Figures as _, Filter, Jobs as _, Pushed, Report, Semaphores as _, Store, Workers as _,
+    Change, ClaimAsk, Figures as _, Filter, Found, Jobs as _, Pushed, Report, Search, Semaphores as _, Store,
+    Workers as _,
 };
 
 const JOBS: i64 = 100_000;
@@ -145,6 +147,8 @@ async fn every_hot_query_is_served_by_one_index(place: &Place) {
     }
     counting(&bench).await;
     looking(&bench).await;
+    searching(&bench).await;
+    searching_payloads(&bench).await;
     let jobs = claiming(&bench).await;
     settling(&bench, jobs).await;
     pushing(&bench).await;
@@ -327,6 +331,94 @@ async fn in_groups(bench: &Bench) {
     let applied =
         bench.judge("whose turn comes", 3 * taken.len(), bench.store.apply(changes, &rules(None))).await;
     assert!(applied.iter().all(|applied| applied.as_ref().unwrap().unblocked.len() == 1));
+}
+
+/// What the statements of a search have looked at: by which indexes, and the most keys and documents of one of them.
+async fn looked_at(bench: &Bench, ask: &Search) -> (Found, Vec<String>, i64, i64) {
+    let (found, mut entries) = bench.watch(bench.store.search(ask)).await;
+    entries.retain(|entry| entry.contains_key("planSummary")); // a list of indexes has no plan
+    let most = |field: &str| {
+        let number = |entry: &Document| match entry.get(field) {
+            Some(Bson::Int32(number)) => i64::from(*number),
+            Some(Bson::Int64(number)) => *number,
+            _ => 0,
+        };
+        entries.iter().map(number).max().unwrap_or(0)
+    };
+    let plans = entries.iter().map(|entry| entry.get_str("planSummary").unwrap_or_default().to_owned());
+    (found.unwrap(), plans.collect(), most("keysExamined"), most("docsExamined"))
+}
+
+/// A search looks at what its documentation says, and a step at a bounded number of documents.
+async fn searching(bench: &Bench) {
+    const BROWSE: &str = "IXSCAN { queue: 1, state: 1, _id: 1 }";
+    let one_in_20 = JOBS / 20;
+    let dead = Filter { states: vec![Visible::Dead], ..Filter::default() };
+    let (found, plans, keys, docs) = looked_at(bench, &Search::new(dead.clone(), 100)).await;
+    assert_eq!((found.jobs.len(), found.scanned), (100, 100));
+    assert!(
+        plans.iter().all(|plan| plan == BROWSE || plan == "IXSCAN { _id: 1 }" || plan.contains("COUNT")),
+        "{plans:?}"
+    );
+    assert!(docs <= 100 && keys <= one_in_20 + 10 * QUEUES, "{keys} keys, {docs} documents");
+    // Many jobs in all queues: by id, a few thousand at a time.
+    let payload = vec![FieldIs::new("nothing", "1").unwrap()];
+    let nothing = Search::new(Filter { payload: payload.clone(), ..Filter::default() }, 100);
+    let (found, plans, keys, docs) = looked_at(bench, &nothing).await;
+    assert!(found.jobs.is_empty() && found.scanned > 0 && found.stopped_at.is_some());
+    assert!(plans.iter().all(|plan| plan == "IXSCAN { _id: 1 }"), "{plans:?}");
+    assert!(docs <= 8192 && keys <= 8192 + SLACK, "{keys} keys, {docs} documents");
+    // Who reaches some queues is led past their jobs only.
+    let within = Reach::of(vec!["queue-0*".parse().unwrap()]);
+    let some = Search::new(Filter { payload, within, ..Filter::default() }, 100);
+    let (found, plans, keys, docs) = looked_at(bench, &some).await;
+    assert!(
+        plans.iter().all(|plan| plan == BROWSE || plan == "IXSCAN { _id: 1 }" || plan.contains("COUNT")),
+        "{plans:?}"
+    );
+    assert!(
+        found.scanned <= (JOBS / 5) as u64 && docs <= 8192 && keys <= JOBS / 5 + 10 * QUEUES,
+        "{keys} keys, {docs} documents"
+    );
+    let (tally, entries) = bench.watch(bench.store.tally_dead(&Reach::default())).await;
+    assert_eq!(tally.unwrap().0.counted(), one_in_20 as u64);
+    assert!(
+        entries.iter().all(|entry| entry.get_str("planSummary").unwrap_or_default() == BROWSE),
+        "{entries:?}"
+    );
+}
+
+/// An index that people make on a field of payloads serves the searches for it.
+async fn searching_payloads(bench: &Bench) {
+    let jobs = bench.database.collection::<Document>("jobs");
+    let text = "{\"n\":77,\"x\":1.50}";
+    let mut beyond = document(JOBS + 1, bench.store.now().unwrap().millis());
+    beyond.remove("payload");
+    beyond.insert("payload_json", text);
+    bench.insert(vec![beyond]).await;
+    jobs.create_index(IndexModel::builder().keys(doc! { "payload.n": 1 }).build()).await.unwrap();
+    let payload = vec![FieldIs::new("n", "77.0").unwrap()];
+    for within in [Reach::default(), Reach::one(&queue(77)), Reach::one(&queue(78))] {
+        let filter = Filter { payload: payload.clone(), within: within.clone(), ..Filter::default() };
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (found, plans, keys, docs) = looked_at(bench, &Search::new(filter.clone(), 100)).await;
+            if plans.iter().any(|plan| plan.contains("IXSCAN { payload.n: 1 }")) {
+                let expected = [77, JOBS + 1].into_iter().filter(|n| within.has(&queue(*n))).count();
+                assert_eq!((found.jobs.len(), found.stopped_at.is_none()), (expected, true));
+                assert!(keys <= SLACK && docs <= SLACK, "{keys} keys, {docs} documents: {plans:?}");
+                break;
+            }
+            assert!(Instant::now() < end, "the index is not used: {plans:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    // One that is dropped is done without.
+    jobs.drop_index("payload.n_1").await.unwrap();
+    let filter = Filter { payload, within: Reach::one(&queue(77)), ..Filter::default() };
+    assert_eq!(bench.store.search(&Search::new(filter, 100)).await.unwrap().jobs.len(), 1);
+    jobs.drop_index("payload_texts").await.unwrap();
+    jobs.delete_one(doc! { "_id": format!("JOB{:010}", JOBS + 1) }).await.unwrap();
 }
 
 async fn looking(bench: &Bench) {

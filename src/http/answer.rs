@@ -1,6 +1,8 @@
 //! Responses that list jobs. One that is large is written job by job while the client reads it, and is never in memory as a
 //! whole beside the jobs.
 
+use std::io::Write as _;
+
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
@@ -13,7 +15,7 @@ use super::problem::{ApiResult, Code, Problem};
 /// About how many bytes are written at once. A response that is no longer has its length in its head.
 const PIECE: usize = 256 << 10;
 
-/// The pieces of `{"jobs":[…],"unreadable":[…],"cursor":…}`, within something else.
+/// The pieces of `{"jobs":[…],"unreadable":[…],"scanned":…,"complete":…,"cursor":…}`, within something else.
 struct Pieces<T, U> {
     /// What the jobs take of the budget.
     _held: Option<Held>,
@@ -23,12 +25,20 @@ struct Pieces<T, U> {
     tail: &'static [u8],
     jobs: std::vec::IntoIter<T>,
     unreadable: Vec<U>,
+    /// How many jobs were looked at, where that is said.
+    scanned: Option<u64>,
     cursor: Option<String>,
     begun: bool,
     ended: bool,
 }
 
 impl<T: Serialize, U: Serialize> Pieces<T, U> {
+    fn new(jobs: Vec<T>, unreadable: Vec<U>, held: Held) -> Self {
+        let (head, tail, jobs): (_, &[u8], _) = (b"{".to_vec(), b"", jobs.into_iter());
+        let (scanned, cursor, begun, ended) = Default::default();
+        Self { _held: Some(held), head, tail, jobs, unreadable, scanned, cursor, begun, ended }
+    }
+
     fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
         let mut piece = Vec::with_capacity(1024);
         let mut separator: &[u8] = if self.begun { b"," } else { b"\"jobs\":[" };
@@ -42,6 +52,11 @@ impl<T: Serialize, U: Serialize> Pieces<T, U> {
                 if !self.unreadable.is_empty() {
                     piece.extend_from_slice(b",\"unreadable\":");
                     serde_json::to_writer(&mut piece, &self.unreadable)?;
+                }
+                if let Some(scanned) = self.scanned {
+                    let complete = self.cursor.is_none();
+                    write!(piece, ",\"scanned\":{scanned},\"complete\":{complete}")
+                        .map_err(serde_json::Error::io)?;
                 }
                 if let Some(cursor) = self.cursor.take() {
                     piece.extend_from_slice(b",\"cursor\":");
@@ -76,19 +91,22 @@ impl<T: Serialize, U: Serialize> Iterator for Pieces<T, U> {
 
 /// Returns the response that lists these jobs, which count until the client has read them.
 pub fn jobs<T: Serialize + Send + 'static>(jobs: Vec<T>, held: Held) -> Response {
-    page(jobs, Vec::<()>::new(), None, held)
+    in_pieces(Pieces::new(jobs, Vec::<()>::new(), held))
 }
 
-/// Returns the response that is a page of jobs; those that cannot be read come behind them.
-pub fn page<T, U>(jobs: Vec<T>, unreadable: Vec<U>, cursor: Option<String>, held: Held) -> Response
+/// Returns the response that is a page of a search, which has looked at so many jobs; those that cannot be read come behind the others.
+pub fn page<T, U>(
+    jobs: Vec<T>,
+    unreadable: Vec<U>,
+    scanned: u64,
+    cursor: Option<String>,
+    held: Held,
+) -> Response
 where
     T: Serialize + Send + 'static,
     U: Serialize + Send + 'static,
 {
-    let (head, tail, jobs): (_, &[u8], _) = (b"{".to_vec(), b"", jobs.into_iter());
-    let pieces =
-        Pieces { _held: Some(held), head, tail, jobs, unreadable, cursor, begun: false, ended: false };
-    in_pieces(pieces)
+    in_pieces(Pieces { scanned: Some(scanned), cursor, ..Pieces::new(jobs, unreadable, held) })
 }
 
 /// Returns the response that says this, and lists jobs as its field `next`; why there are none, if something failed.
@@ -110,10 +128,7 @@ pub fn with_next<T: Serialize + Send + 'static>(
         serde_json::to_writer(&mut head, problem).map_err(unwritable)?;
         head.push(b',');
     }
-    let (tail, jobs, unreadable): (&[u8], _, _) = (b"}", jobs.into_iter(), Vec::<()>::new());
-    let pieces =
-        Pieces { _held: Some(held), head, tail, jobs, unreadable, cursor: None, begun: false, ended: false };
-    Ok(in_pieces(pieces))
+    Ok(in_pieces(Pieces { head, tail: b"}", ..Pieces::new(jobs, Vec::<()>::new(), held) }))
 }
 
 fn in_pieces<T, U>(mut pieces: Pieces<T, U>) -> Response
@@ -151,6 +166,7 @@ mod tests {
                     tail: b"",
                     jobs: jobs.clone().into_iter(),
                     unreadable: unreadable.clone(),
+                    scanned: cursor.as_ref().map(|_| 7),
                     cursor: cursor.clone(),
                     begun: false,
                     ended: false,
@@ -161,6 +177,8 @@ mod tests {
                     (&value["jobs"], value["cursor"].as_str()),
                     (&serde_json::json!(jobs), cursor.as_deref())
                 );
+                let seen = cursor.as_ref().map(|_| (Some(7), Some(false))).unwrap_or_default();
+                assert_eq!((value["scanned"].as_u64(), value["complete"].as_bool()), seen);
                 let others = cursor.as_ref().map(|_| serde_json::json!(unreadable));
                 assert_eq!(value.get("unreadable"), others.as_ref());
             }

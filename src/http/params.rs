@@ -151,6 +151,14 @@ impl Query {
         Ok(self)
     }
 
+    /// Takes out the parameters that name a field of payloads or a header, and rejects others as [`only`](Self::only) does.
+    pub fn with_fields(self, known: &[&'static str]) -> Result<(Self, Vec<(String, String)>), Problem> {
+        let is_field =
+            |(name, _): &(String, String)| name.starts_with("payload.") || name.starts_with("headers.");
+        let (fields, others) = self.0.into_iter().partition(is_field);
+        Ok((Self(others).only(known)?, fields))
+    }
+
     fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
@@ -177,6 +185,18 @@ impl Query {
         let invalid = |_| Problem::parameter(name, format!("must be one of: {rule}"));
         let read = |text: &str| serde_json::from_value(serde_json::Value::from(text)).map_err(invalid);
         self.text(name).map(read).transpose()
+    }
+
+    /// Returns the words of a parameter that has one or several, with commas between them.
+    pub fn words<T: serde::de::DeserializeOwned>(
+        &self,
+        name: &'static str,
+        rule: &str,
+    ) -> Result<Vec<T>, Problem> {
+        let invalid =
+            |_| Problem::parameter(name, format!("must be one or several, with commas, of: {rule}"));
+        let read = |text: &str| serde_json::from_value(serde_json::Value::from(text)).map_err(invalid);
+        self.text(name).into_iter().flat_map(|text| text.split(',')).map(read).collect()
     }
 
     /// Returns the requested number of elements.

@@ -1,6 +1,8 @@
 //! Problems: errors as RFC 9457 `application/problem+json`. The only place that maps domain errors to HTTP
 //! statuses.
 
+use std::borrow::Cow;
+
 use crate::http::json::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -181,7 +183,7 @@ pub struct Problem {
     pointer: Option<String>,
     /// The parameter in the path, the query or the headers that is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameter: Option<&'static str>,
+    parameter: Option<Cow<'static, str>>,
     /// Whether the job no longer exists (`reservation-lost` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<bool>,
@@ -241,7 +243,8 @@ impl Problem {
     }
 
     /// Returns the problem of an invalid parameter.
-    pub fn parameter(name: &'static str, detail: impl AsRef<str>) -> Self {
+    pub fn parameter(name: impl Into<Cow<'static, str>>, detail: impl AsRef<str>) -> Self {
+        let name = name.into();
         let detail = format!("{name} {}", detail.as_ref());
         Self { parameter: Some(name), ..Self::new(Code::InvalidField, detail) }
     }

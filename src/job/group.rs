@@ -4,6 +4,10 @@
 //! the others are blocked. A job that comes back keeps its place. A store numbers the places in the order of the pushes
 //! and, when the first job leaves, unblocks the next in the same transaction.
 
+use std::fmt;
+use std::str::FromStr;
+
+use super::names::InvalidText;
 use super::transition::{Next, Outcome, Step, delivery};
 use super::{GroupName, Meta, QueueName, State};
 
@@ -14,6 +18,22 @@ pub struct Line {
     pub queue: QueueName,
     /// The group.
     pub group: GroupName,
+}
+
+impl fmt::Display for Line {
+    /// Names have no slash.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.queue, self.group)
+    }
+}
+
+impl FromStr for Line {
+    type Err = InvalidText;
+
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
+        let (queue, group) = text.split_once('/').ok_or(InvalidText("a queue and a group"))?;
+        Ok(Self { queue: queue.parse()?, group: group.parse()? })
+    }
 }
 
 /// A place in a line that a step frees.

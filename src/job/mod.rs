@@ -9,6 +9,8 @@ pub mod backoff;
 pub mod batch;
 pub mod content;
 pub mod cron;
+pub mod error_group;
+pub mod filter;
 pub mod group;
 pub mod ids;
 pub mod invalid;
@@ -33,6 +35,7 @@ pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Reach, Scope, SecretHash,
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchResult, Ending, OnFinished};
 pub use content::{Base64, Binary, Content, MediaType};
+pub use filter::{FieldIs, Filter, HeaderIs, Span};
 pub use ids::{BatchId, Claim, IdSource, JobId, Reservation, Tokens};
 pub use invalid::Invalid;
 pub use names::{GroupName, JobKey, QueueName, QueuePattern, SemaphoreName, WorkerName, WorkerVersion};

@@ -177,6 +177,12 @@ impl Meta {
         self.state.visible(self.run_at, now)
     }
 
+    /// Returns the message of its last failure; of a dead letter without one, why it died.
+    pub fn last_error(&self) -> Option<&str> {
+        let failure = self.errors.last().map(|failure| failure.message.as_str());
+        failure.or_else(|| self.origin.as_ref()?.error.as_deref())
+    }
+
     /// Returns when the delivery ends for good, however often it is extended, if it has such an end.
     pub fn run_ends_at(&self) -> Option<Timestamp> {
         Some(self.started_at?.plus_ms(self.max_run_ms?))

@@ -6,7 +6,7 @@ use super::keyed::{StepDone, Steps};
 use super::{CallKey, Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{
-    Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, State, Timestamp, Visible,
+    Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, Span, State, Timestamp, Visible,
 };
 use crate::store::{Change, Filter, ListedJob, StoreError, listed_id};
 
@@ -49,7 +49,7 @@ impl Queues {
                 "must not be reserved: settle or cancel jobs that workers hold",
             ));
         }
-        let filter = Filter { before, ..Filter::state(queue.clone(), state) };
+        let filter = Filter::state(queue.clone(), state).during(Span { from: None, before });
         let within = Reach::one(queue);
         // Of each group one job waits to be delivered. Another one was blocked by it until it was purged.
         let (waits, mut groups) = (state.stored() == State::Ready, HashSet::new());
@@ -86,8 +86,8 @@ impl Queues {
         let letters = [Visible::Blocked, Visible::Scheduled, Visible::Ready]
             .map(|state| Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) });
         // The dead last: a letter that dies here meanwhile is still found, and none of what was revived is found again.
-        let dead =
-            Filter { from: range.from, before: range.to, ..Filter::state(queue.clone(), Visible::Dead) };
+        let died = Span { from: range.from, before: range.to };
+        let dead = Filter::state(queue.clone(), Visible::Dead).during(died);
         let mut affected = 0;
         for filter in letters.into_iter().chain([dead]) {
             let left = range.limit.map(|limit| limit.saturating_sub(affected));
@@ -189,8 +189,8 @@ impl Queues {
         // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
         let began = steps.as_ref().map_or_else(|| self.now(), |steps| Ok(steps.began))?;
         let to = range.to.unwrap_or_else(|| began.plus_ms(CLOCKS_DIFFER_MS));
-        let filter =
-            Filter { from: range.from, before: Some(to), ..Filter::state(queue.clone(), Visible::Done) };
+        let done = Span { from: range.from, before: Some(to) };
+        let filter = Filter::state(queue.clone(), Visible::Done).during(done);
         // What this very call has pushed, and workers have finished since, is not repeated.
         let first = JobId::first_of(began);
         let is_own = |job: &Job| job.meta.replay_of.is_some() && job.meta.id >= first;

@@ -1,15 +1,13 @@
-//! Reading jobs, changing them, cancelling them, browsing a queue.
-
-use futures::FutureExt as _;
+//! Reading jobs, changing them, cancelling them.
 
 use super::pages::fitting;
 use super::push::{self, Prepared};
-use super::{CallKey, Error, Page, PushAnswer, Queues, Result, Told};
+use super::{CallKey, Error, PushAnswer, Queues, Result, Told};
 use crate::job::spec::{check_attempts, check_content, check_expiry, check_headers};
 use crate::job::state::Verb;
 use crate::job::transition::{Edit, Operation, Outcome};
 use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State};
-use crate::store::{Answering, Applied, Change, Filter, ListedJob, StoreError, listed_id};
+use crate::store::{Answering, Applied, Change, ListedJob, StoreError};
 
 /// What a cancel does to a job that a worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +41,7 @@ impl Queues {
     }
 
     /// Makes those of these jobs dead that are within these queues, cannot be read and are not finished: nobody else may have met them.
-    async fn bury(&self, jobs: &mut [ListedJob], within: &Reach) {
+    pub(super) async fn bury(&self, jobs: &mut [ListedJob], within: &Reach) {
         let mut changes = Vec::new();
         for job in jobs.iter_mut().filter_map(|job| job.as_mut().err()) {
             let is_met = |meta: &Meta| meta.state.is_unfinished() && within.has(&meta.queue);
@@ -157,22 +155,5 @@ impl Queues {
         let mut jobs = self.0.store.peek(queue, limit).await?;
         jobs.truncate(fitting(&jobs, self.options().answer_bytes));
         Ok(jobs)
-    }
-
-    /// Returns the jobs of a queue, oldest first, also those that cannot be read.
-    pub async fn browse(
-        &self,
-        filter: &Filter,
-        after: Option<&JobId>,
-        limit: usize,
-    ) -> Result<Page<ListedJob, JobId>> {
-        let store = &self.0.store;
-        let read = |after: Option<JobId>, limit| {
-            async move { store.find(filter, after.as_ref(), limit).await }.boxed()
-        };
-        let mut page =
-            self.page(after, limit, |job: &ListedJob| listed_id(job).clone(), |_| true, read).await?;
-        self.bury(&mut page.items, &Reach::one(&filter.queue)).await;
-        Ok(page)
     }
 }

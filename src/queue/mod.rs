@@ -18,6 +18,7 @@
 //! | `settings`, `configure` | the queues and their settings, and changes of them |
 //! | `access`, `key_limits` | API keys, and how much each may ask for |
 //! | `credential` | whether what a request has shown still holds when it acts |
+//! | `search`, `groups` | jobs by filter; groups |
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
@@ -52,6 +53,7 @@ mod endings;
 mod error;
 mod feed;
 pub mod flows;
+mod groups;
 mod jobs;
 mod key_limits;
 mod keyed;
@@ -72,6 +74,7 @@ mod readiness;
 mod reserve;
 mod rounds;
 mod schedules;
+mod search;
 mod semaphores;
 pub mod series;
 mod settings;
@@ -109,6 +112,7 @@ pub use self::error::{Error, Result};
 use self::feed::Feed;
 pub use self::feed::{Changes, Follower, Happening, Part, QueueState};
 use self::flows::Others;
+pub use self::groups::GroupsFound;
 pub use self::jobs::{Cancelled, OfHeld};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
@@ -127,6 +131,7 @@ pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
 pub use self::reserve::WAIT_MAX_MS;
+pub use self::search::Sought;
 use self::semaphores::SemaphoreNotes;
 use self::settings::Refreshed;
 pub use self::settings::{Precondition, QueueView};

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::{Queues, Result};
 use crate::job::{QueueName, QueuePattern, Timestamp};
-use crate::store::Arrivals;
+use crate::store::{Arrivals, KnownServer};
 
 /// How long an announcement of waiters holds, in milliseconds: its server may have died since.
 pub(super) const ANNOUNCEMENT_HOLDS_MS: u64 = 10_000;
@@ -252,6 +253,13 @@ impl Peers {
         if announced.wanted.iter().any(|pattern| !announced.covers(pattern)) {
             self.notify.notify_one();
         }
+    }
+}
+
+impl Queues {
+    /// Returns the servers over the store that have said lately that they are there.
+    pub async fn servers(&self) -> Result<Vec<KnownServer>> {
+        Ok(self.0.store.servers().await?)
     }
 }
 

@@ -2,13 +2,15 @@
 
 use async_trait::async_trait;
 
-use super::{CalledBack, Result, StoreError, TakeAsk, Taken};
+use super::{CalledBack, Found, PageBuilder, Result, Search, StoreError, TakeAsk, Taken};
+use crate::job::error_group::Tally;
+use crate::job::group::Line;
 use crate::job::push::{PushRefused, Pushed};
 use crate::job::rate::Deliveries;
 use crate::job::transition::{Operation, Outcome, Refusal};
 use crate::job::{
-    Child, Claim, GroupName, Job, JobId, JobKey, Mark, Meta, NewJob, QueueName, Rules, SemaphoreName, State,
-    Timestamp, Visible, WorkerName,
+    Child, Claim, Filter, Job, JobId, Mark, Meta, NewJob, QueueName, Reach, Rules, SemaphoreName, State,
+    Timestamp, WorkerName,
 };
 
 /// A request for jobs of one queue.
@@ -129,37 +131,6 @@ pub struct Overdue {
     pub next_in_ms: Option<u64>,
 }
 
-/// Which jobs of a queue.
-#[derive(Debug, Clone)]
-pub struct Filter {
-    /// The queue.
-    pub queue: QueueName,
-    /// Only jobs in this state.
-    pub state: Option<Visible>,
-    /// Only jobs pushed with this key.
-    pub key: Option<JobKey>,
-    /// Only jobs of this group.
-    pub group: Option<GroupName>,
-    /// Only jobs that were dead-lettered into the queue.
-    pub dead_lettered: bool,
-    /// Only jobs from this moment on: by `finished_at` in history and among the dead, else by `created_at`.
-    pub from: Option<Timestamp>,
-    /// Only jobs before this moment, by the same times.
-    pub before: Option<Timestamp>,
-}
-
-impl Filter {
-    /// Returns a filter for every job of the queue.
-    pub fn all(queue: QueueName) -> Self {
-        Self { queue, state: None, key: None, group: None, dead_lettered: false, from: None, before: None }
-    }
-
-    /// Returns a filter for the jobs of the queue in this state.
-    pub fn state(queue: QueueName, state: Visible) -> Self {
-        Self { state: Some(state), ..Self::all(queue) }
-    }
-}
-
 /// A job that cannot be read, because another program wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnreadableJob {
@@ -200,6 +171,21 @@ pub struct LineHead {
     pub state: State,
     /// How many jobs of the line are before the one that was asked for, this one included; [`AHEAD_MAX`] stands for more as well.
     pub ahead: u64,
+}
+
+/// The line of a group, as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupLine {
+    /// The line.
+    pub line: Line,
+    /// Its first job.
+    pub head: JobId,
+    /// The state of that.
+    pub state: State,
+    /// Its earliest time of delivery.
+    pub run_at: Timestamp,
+    /// How many jobs are behind it; [`AHEAD_MAX`] stands for more as well.
+    pub waiting: u64,
 }
 
 /// Up to how many jobs of a line are counted.
@@ -255,9 +241,33 @@ pub trait Jobs: Send + Sync {
     /// Returns those of these jobs that are there and have not [finished](crate::job::Meta::has_finished), in any order.
     async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Returns the jobs that match the filter, by id, those after `after`: up to `limit`, fewer where they have
-    /// [`PAGE_BYTES`](super::PAGE_BYTES), and else only where there are no more.
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
+    /// Takes one step of a search: returns jobs that the [filter](crate::job::Filter::accepts) means, by id, and how far it has looked.
+    /// Also where the filter means nearly no job, a step ends in time and reads a bounded amount; fewer jobs than were asked for say
+    /// nothing of those behind it. Jobs that cannot be read are among them where what can be read of them is meant.
+    async fn search(&self, ask: &Search) -> Result<Found>;
+
+    /// Returns the jobs that the filter means, the oldest first, those after `after`: up to `limit`, fewer where they have
+    /// [`PAGE_BYTES`](super::PAGE_BYTES), and else only where there are no more. It takes as many steps of a search as that needs.
+    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
+        let mut ask = Search { after: after.cloned(), ..Search::new(filter.clone(), limit) };
+        let mut page = PageBuilder::new(limit);
+        loop {
+            ask.limit = page.room();
+            let found = self.search(&ask).await?;
+            found.jobs.into_iter().for_each(|job| page.push(job));
+            ask.after = found.stopped_at;
+            if page.is_full() || ask.after.is_none() {
+                return Ok(page.into_items());
+            }
+        }
+    }
+
+    /// Counts the dead of these queues by their errors. Where there are very many, not all: the second value is whether all were counted.
+    async fn tally_dead(&self, within: &Reach) -> Result<(Tally, bool)>;
+
+    /// Returns the lines of these queues that have jobs, those after `after` in an order of the store's own: up to `limit`, and none only
+    /// where there are no more. Costs a few seeks for each.
+    async fn groups(&self, within: &Reach, after: Option<&Line>, limit: usize) -> Result<Vec<GroupLine>>;
 
     /// Returns the first jobs that a claim of this queue would find, in the order of delivery, and leaves them as they are. What
     /// limits a delivery (a pause, semaphores, `max_reserved`, a rate) is not considered. Up to `limit`, and about

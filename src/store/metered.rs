@@ -16,16 +16,19 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
-    Counts, Denied, Figures, Filter, Fired, Firing, HeldKey, Holder, Holdings, Imported, Jobs, Keyed,
-    KeyedCall, ListedJob, ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Overdue,
-    Pool, Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved,
-    Schedules, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange,
-    SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoreSize, StoredKeys,
-    Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
+    Counts, Denied, Figures, Fired, Firing, Found, GroupLine, HeldKey, Holder, Holdings, Imported, Jobs,
+    Keyed, KeyedCall, KnownServer, ListedJob, ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once,
+    Opened, Overdue, Pool, Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests,
+    Result, Saved, Schedules, Search, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings,
+    SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError,
+    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
+use crate::job::error_group::Tally;
+use crate::job::group::Line;
 use crate::job::{
-    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules,
-    Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
+    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach,
+    Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
 };
 use crate::telemetry::{self, StoreFailure, Throttle};
 
@@ -229,7 +232,9 @@ metered! {
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
         unfinished(ids: &[JobId]) -> Result<Vec<JobId>>;
-        find(filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>>;
+        search(ask: &Search) -> Result<Found>;
+        tally_dead(within: &Reach) -> Result<(Tally, bool)>;
+        groups(within: &Reach, after: Option<&Line>, limit: usize) -> Result<Vec<GroupLine>>;
         peek(queue: &QueueName, limit: usize) -> Result<Vec<Job>>;
         obstacles(job: &Meta) -> Result<Obstacles>;
         queues(prefix: &str, after: Option<&QueueName>, limit: usize) -> Result<Vec<QueueName>>;
@@ -397,6 +402,10 @@ impl Signals for Metered {
         let signals = self.inner.signals()?;
         telemetry::signals_known(&Signal::KINDS);
         Some(Box::pin(signals.inspect(count)))
+    }
+
+    async fn servers(&self) -> Result<Vec<KnownServer>> {
+        self.call("servers", 1, 1, self.inner.servers()).await
     }
 
     async fn join(&self) -> Result<()> {

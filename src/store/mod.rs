@@ -46,6 +46,7 @@ pub mod page;
 pub mod receipts;
 pub mod requests;
 pub mod schedules;
+pub mod search;
 pub mod semaphores;
 pub mod series;
 pub mod settings;
@@ -54,6 +55,7 @@ pub mod sqlite;
 pub mod transfer;
 pub mod workers;
 
+pub use crate::job::Filter;
 pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
@@ -63,13 +65,14 @@ pub use figures::{
     Summary,
 };
 pub use jobs::{
-    AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, LOOK_AHEAD_MS, LineHead, ListedJob,
-    Obstacles, Overdue, UnreadableJob, listed_id,
+    AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, GroupLine, Jobs, LOOK_AHEAD_MS, LineHead,
+    ListedJob, Obstacles, Overdue, UnreadableJob, listed_id,
 };
 pub use next::{TakeAsk, Taken};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
+pub use search::{Found, Search};
 pub use semaphores::{
     Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreView, Semaphores, Unblocked,
 };
@@ -77,7 +80,7 @@ pub use series::{
     Depth, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject, ToldStep,
 };
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
-pub use signals::{Arrivals, Signal, SignalEvent, Signals};
+pub use signals::{Arrivals, KnownServer, Signal, SignalEvent, Signals};
 pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 

@@ -87,6 +87,21 @@ pub enum SignalEvent {
     Subscribed,
 }
 
+/// A server over the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownServer {
+    /// Its name, for as long as it runs.
+    pub id: String,
+    /// Its version; servers of older versions do not say it.
+    pub version: Option<String>,
+    /// Since when it runs, if it says so.
+    pub since: Option<Timestamp>,
+    /// When it last said that it is there.
+    pub seen_at: Timestamp,
+    /// Whether it is this one.
+    pub is_own: bool,
+}
+
 impl Signal {
     /// What [`Signal::kind`] returns.
     pub const KINDS: [&'static str; 4] = ["arrived", "waiting", "settings", "busy"];
@@ -102,7 +117,7 @@ impl Signal {
     }
 }
 
-/// Signals between the servers that share a database. The default is a store that only one server can use.
+/// Signals between the servers that share a database. The defaults are those of a store that only one server can use.
 #[async_trait]
 pub trait Signals: Send + Sync {
     /// Returns what other servers over this database publish from now on: a stream that never ends and
@@ -111,6 +126,9 @@ pub trait Signals: Send + Sync {
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         None
     }
+
+    /// Returns the servers over this database that have said lately that they are there, by their names: this one as well, once it has.
+    async fn servers(&self) -> Result<Vec<KnownServer>>;
 
     /// Announces this server to the others, and returns once they listen to it; after a second at most, since one of them may have died or be
     /// of a version that does not say so.

@@ -367,3 +367,63 @@ pub async fn one_job_elsewhere_is_not_touched(place: &Place) {
     ok(&post(&server, &pusher, "/v1/batches", json!({"sealed": false})).await);
     assert_eq!(get(&server, &pusher, "/v1/batches").await.1["batches"].as_array().unwrap().len(), 1);
 }
+
+pub async fn a_search_stays_in_the_queues_of_its_key(place: &Place) {
+    let server = locked(place).await;
+    for queue in ["mail.in", "mail.out", "mailer", "other", "reports"] {
+        for n in 0..3 {
+            push(
+                &server,
+                ADMIN,
+                queue,
+                json!({"payload": {"n": n}, "max_attempts": 1, "key": format!("k{n}")}),
+            )
+            .await;
+        }
+        let job = reserve(&server, ADMIN, queue, 1).await.remove(0);
+        ok(&settle(&server, ADMIN, &job, "rollback", json!({"error": format!("of {queue}")})).await);
+    }
+    let key = key_for(&server, &["read"], &["mail.*", "reports"]).await;
+    for (query, found, scanned) in [
+        ("", 9, 9),
+        ("payload.n=1", 3, 9),
+        ("payload.n=7", 0, 9),
+        ("state=dead", 3, 3),
+        ("key=k1", 3, 3),
+        ("queue_prefix=", 9, 9),
+        ("queue_prefix=mail", 6, 6),
+        ("queue_prefix=mail.o&payload.n=1", 1, 3),
+        ("queue=reports", 3, 3),
+        ("error=of+other", 0, 9),
+    ] {
+        let (status, page) = get(&server, &key, &format!("/v1/jobs?{query}")).await;
+        assert_eq!(status, 200, "{page}");
+        let jobs = page["jobs"].as_array().unwrap();
+        assert!(jobs.iter().all(|job| !["mailer", "other"].contains(&job["queue"].as_str().unwrap())));
+        assert_eq!((jobs.len(), &page["scanned"]), (found, &json!(scanned)), "{query}: {page}");
+    }
+    for query in ["queue=other", "queue_prefix=other", "queue_prefix=mailer"] {
+        forbidden(&get(&server, &key, &format!("/v1/jobs?{query}")).await);
+        forbidden(&get(&server, &key, &format!("/v1/dead?group_by=error&{query}")).await);
+    }
+    let (_, dead) = get(&server, &key, "/v1/dead?group_by=error").await;
+    assert_eq!((&dead["scanned"], dead["groups"].as_array().unwrap().len()), (&json!(3), 3), "{dead}");
+    let hidden = push(&server, ADMIN, "other", json!({"payload": 1})).await;
+    refused(&get(&server, &key, &format!("/v1/jobs/{hidden}/payload")).await, 404, "unknown-job");
+    let taken = json!({"count": 1, "worker": "mail.w"});
+    for queue in ["other", "mail.in"] {
+        ok(&post(&server, ADMIN, &format!("/v1/queues/{queue}/reserve"), taken.clone()).await);
+    }
+    let (_, page) = get(&server, &key, "/v1/workers/mail.w/jobs").await;
+    assert_eq!((page["jobs"].as_array().unwrap().len(), &page["scanned"]), (1, &json!(1)), "{page}");
+    forbidden(&get(&server, &key, "/v1/workers/w/jobs").await);
+    for queue in ["other", "mail.in", "mailer"] {
+        push(&server, ADMIN, queue, json!({"payload": 1, "group": "g"})).await;
+    }
+    let (_, page) = get(&server, &key, "/v1/groups?limit=1").await;
+    assert_eq!((&page["groups"][0]["queue"], &page["scanned"]), (&json!("mail.in"), &json!(1)), "{page}");
+    let (_, page) = get(&server, &key, "/v1/groups").await;
+    assert_eq!((page["groups"].as_array().unwrap().len(), &page["complete"]), (1, &json!(true)), "{page}");
+    forbidden(&get(&server, &key, "/v1/groups?queue=other").await);
+    forbidden(&get(&server, &key, "/v1/servers").await);
+}

@@ -99,6 +99,9 @@ pub fn check(method: &str, path: &str, status: u16, headers: &HeaderMap, body: &
         );
         return;
     }
+    if content.get("*/*").is_some() {
+        return; // whatever a client has stored
+    }
     let schema = &content[media]["schema"];
     assert!(!schema.is_null(), "{method} {path} {status}: {media} is not documented: {content}");
     if media.ends_with("json") {

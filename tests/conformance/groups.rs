@@ -317,7 +317,7 @@ pub async fn a_group_can_be_browsed(store: &dyn Store) {
     assert_eq!(ids(&find(store, &a, None, 9).await), pushed);
     assert_eq!(ids(&find(store, &a, Some(&pushed[0]), 1).await), pushed[1..2]);
     let blocked =
-        Filter { state: Some(State::Blocked.visible(Timestamp::default(), Timestamp::default())), ..a };
+        Filter { states: vec![State::Blocked.visible(Timestamp::default(), Timestamp::default())], ..a };
     assert_eq!(ids(&find(store, &blocked, None, 9).await), pushed[1..]);
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tailback::job::{JobId, QueueName, QueueSettings, Rules, Visible};
+use tailback::job::{JobId, QueueName, QueueSettings, Rules, Span, Visible};
 use tailback::store::{Counts, Filter, Store};
 
 use super::support::*;
@@ -90,7 +90,7 @@ pub async fn browsing_by_key(store: &dyn Store) {
     let by_key = |name: &str| Filter { key: Some(name.parse().unwrap()), ..Filter::all(queue("q")) };
     assert_eq!(found(store, &by_key("k")).await, pushed[..1]);
     assert!(found(store, &by_key("m")).await.is_empty());
-    let scheduled = Filter { state: Some(Visible::Scheduled), ..by_key("k") };
+    let scheduled = Filter { states: vec![Visible::Scheduled], ..by_key("k") };
     assert!(found(store, &scheduled).await.is_empty());
 }
 
@@ -123,17 +123,14 @@ pub async fn browsing_by_time(store: &dyn Store) {
         until_past(store, finished_at.plus_ms(1)).await;
         moments.push(finished_at);
     }
-    let between = Filter {
-        from: Some(moments[1]),
-        before: Some(moments[2]),
-        ..Filter::state(queue("q"), Visible::Done)
-    };
+    let time = Span { from: Some(moments[1]), before: Some(moments[2]) };
+    let between = Filter::state(queue("q"), Visible::Done).during(time);
     assert_eq!(found(store, &between).await, done[1..2]);
     let waiting = push_one(store, job("q")).await;
     let created_at = see(store, &waiting).await.meta.created_at;
-    let from = Filter { from: Some(created_at), ..Filter::all(queue("q")) };
+    let from = Filter::all(queue("q")).during(Span { from: Some(created_at), before: None });
     assert_eq!(found(store, &from).await, [waiting]);
-    let before = Filter { from: None, before: Some(created_at), ..from };
+    let before = Filter::all(queue("q")).during(Span { from: None, before: Some(created_at) });
     assert_eq!(found(store, &before).await, done);
 }
 

@@ -339,3 +339,17 @@ pub async fn a_program_that_says_what_it_inserts_wakes_who_waits(place: &Place) 
         assert_eq!(got, all);
     }
 }
+
+pub async fn servers_over_one_store_know_each_other(place: &Place) {
+    let [one, other] = servers(place).await;
+    let mut seen = Vec::new();
+    for server in [&one, &other] {
+        let (status, answer) = server.get("/v1/servers").await;
+        let all = answer["servers"].as_array().unwrap().clone();
+        assert_eq!((status, all.len()), (200, 2), "{answer}");
+        let own: Vec<Value> = all.iter().filter(|server| server["this"] == true).cloned().collect();
+        assert_eq!(own.len(), 1, "{answer}");
+        seen.push(own[0]["id"].clone());
+    }
+    assert_ne!(seen[0], seen[1]);
+}

@@ -254,7 +254,7 @@ impl World<'_> {
             Some(Visible::Dead),
         ];
         for state in all {
-            let filter = Filter { state, ..Filter::all(queue.clone()) };
+            let filter = Filter { states: state.into_iter().collect(), ..Filter::all(queue.clone()) };
             self.check_filter(&filter, |job| state.is_none_or(|state| job.visible(now).contains(&state)))
                 .await?;
         }
@@ -274,7 +274,7 @@ impl World<'_> {
     async fn check_filter(&self, filter: &Filter, is_meant: impl Fn(&Job) -> bool) -> Checked {
         let found = self.store.find(filter, None, ALL).await.map_err(fault)?;
         let ids: Vec<&JobId> = found.iter().map(tailback::store::listed_id).collect();
-        let jobs = self.model.jobs.values().filter(|job| job.queue == filter.queue && is_meant(job));
+        let jobs = self.model.jobs.values().filter(|job| filter.within.has(&job.queue) && is_meant(job));
         let expected: Vec<&JobId> = jobs.map(|job| &job.id).collect();
         equal(&format!("what {filter:?} finds"), &ids, &expected)
     }

@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, events, jobs, keys, metrics, one_job, operations, push_many, queues, reserve, schedules,
-    semaphores, series, session, settle, stats, workers,
+    batches, dead, events, groups, jobs, keys, metrics, one_job, operations, push_many, queues, reserve,
+    schedules, search, semaphores, series, servers, session, settle, stats, workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -46,16 +46,18 @@ use super::routes::{
         (name = "operations", description = "For operators: health, metrics, figures")
     ),
     components(schemas(Problem, Code, settle::CommitItem, settle::RollbackItem, settle::ExtendItem, settle::MoveItem,
-        jobs::Until, jobs::OfReserved, crate::queue::BatchState))
+        jobs::Until, jobs::OfReserved, crate::queue::BatchState, search::Order, search::PayloadShown, dead::GroupBy))
 )]
 struct Document;
 
 /// Returns every route with its description.
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(jobs::push, jobs::browse))
+        .routes(routes!(jobs::push, search::browse))
+        .routes(routes!(push_many::push_many, search::search))
+        .routes(routes!(search::payload))
+        .routes(routes!(dead::group))
         .routes(routes!(jobs::push_batch))
-        .routes(routes!(push_many::push_many))
         .routes(routes!(jobs::get, jobs::edit, jobs::cancel))
         .routes(routes!(one_job::retry))
         .routes(routes!(one_job::redrive))
@@ -75,6 +77,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(batches::seal))
         .routes(routes!(batches::results))
         .routes(routes!(queues::list, queues::delete_many))
+        .routes(routes!(groups::list))
         .routes(routes!(queues::get, queues::put, queues::patch, queues::delete))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
@@ -91,6 +94,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::remove))
         .routes(routes!(workers::heartbeat))
+        .routes(routes!(search::of_worker))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
@@ -99,6 +103,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(stats::queue))
         .routes(routes!(events::follow))
         .routes(routes!(stats::server))
+        .routes(routes!(servers::list))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
         .routes(routes!(metrics::metrics))

@@ -1,4 +1,4 @@
-//! Jobs: push, get, change, cancel, browse.
+//! Jobs: push, get, change, cancel.
 
 use std::sync::Arc;
 
@@ -13,24 +13,21 @@ use super::push::PushRequest;
 use super::view::{JobIdentity, JobView, Shown};
 use super::{align, parse_each};
 use crate::http::access::Granted;
-use crate::http::answer;
 use crate::http::body::{Body, changed, optional_content, present};
 use crate::http::budget::Budget;
 use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
-use crate::http::params::{InQueue, OfJob, Query, cursor};
+use crate::http::params::{InQueue, OfJob, Query};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
-use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::spec::Headers;
 use crate::job::transition::Edit;
-use crate::job::{Base64, GroupName, JobId, JobKey, MediaType, QueueName, Scope, Timestamp, Visible};
+use crate::job::{Base64, GroupName, JobId, MediaType, QueueName, Scope, Timestamp, Visible};
 use crate::queue::{Cancelled, Error, FinishAsk, OfHeld, PushAnswer, Queues, Told, WAIT_MAX_MS};
-use crate::store::{Filter, UnreadableJob, Weight as _};
+use crate::store::UnreadableJob;
 
 /// The maximum number of jobs in one push.
 pub(super) const BATCH_MAX: usize = 1000;
 const WAIT_RULE: &str = "0 to 60000";
-const STATES: &str = "scheduled, ready, reserved, blocked, done, dead";
 
 /// The job that was pushed, or the existing one with the same key.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -400,64 +397,27 @@ pub async fn cancel(
 #[schema(as = UnreadableJob)]
 pub struct UnreadableView {
     /// The job.
-    id: JobId,
+    pub(super) id: JobId,
     /// Its state: `dead`, or `done` if it was finished before.
-    state: Visible,
+    pub(super) state: Visible,
     /// What is wrong with it.
-    detail: String,
+    pub(super) detail: String,
 }
 
-/// Jobs of a queue.
+/// Jobs that a search has found.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct JobsPage {
-    /// The jobs, oldest first.
+    /// The jobs, by the time of their push.
     jobs: Vec<JobView>,
     /// Those that cannot be read, because another program wrote them. They are delivered to nobody: `GET` shows what can be read of
     /// one, `PATCH` mends it, `DELETE` removes it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<UnreadableView>,
+    /// How many jobs were looked at.
+    scanned: u64,
+    /// Whether that were all; else the search goes on with the cursor.
+    complete: bool,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
-}
-
-/// Browse a queue
-#[utoipa::path(get, path = "/v1/queues/{queue}/jobs", operation_id = "list_jobs", tag = "jobs",
-    params(("queue" = QueueName, Path, description = "The queue"),
-        ("state" = Option<Visible>, Query, description = "Only jobs in this state"),
-        ("group" = Option<GroupName>, Query, description = "Only jobs of this group"),
-        ("key" = Option<JobKey>, Query, description = "Only jobs with this key"),
-        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
-        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
-    responses((status = 200, description = "Jobs, oldest first", body = JobsPage)))]
-pub async fn browse(
-    State(queues): State<Queues>,
-    State(budget): State<Budget>,
-    InQueue(queue): InQueue,
-    query: Query,
-) -> ApiResult<Response> {
-    let query = query.only(&["state", "group", "key", "limit", "cursor"])?;
-    let filter = Filter {
-        state: query.word("state", STATES)?,
-        group: query.get("group", NAME_RULE)?,
-        key: query.get("key", KEY_RULE)?,
-        ..Filter::all(queue)
-    };
-    let (cursor_of, limit) = (query.cursor::<JobId>()?, query.limit()?);
-    let turn = budget.page().await?;
-    let page = queues.browse(&filter, cursor_of.as_ref(), limit).await?;
-    let held = budget.take(page.items.iter().map(|job| job.weight()).sum())?;
-    drop(turn);
-    let (rules, now) = (queues.rules(), queues.now()?);
-    let (mut jobs, mut unreadable) = (Vec::with_capacity(page.items.len()), Vec::new());
-    for listed in page.items {
-        match listed {
-            Ok(job) => jobs.push(JobView::new(job, &rules, now)),
-            Err(UnreadableJob { id, why, remains }) => {
-                let state = remains.map_or(Visible::Dead, |job| job.meta.visible(now));
-                unreadable.push(UnreadableView { id, state, detail: why });
-            }
-        }
-    }
-    Ok(answer::page(jobs, unreadable, page.next.as_ref().map(cursor), held))
 }

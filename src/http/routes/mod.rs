@@ -1,8 +1,10 @@
 //! The routes: one file for each resource.
 
 pub mod batches;
+pub mod dead;
 pub mod docs;
 pub mod events;
+pub mod groups;
 pub mod jobs;
 pub mod keys;
 pub mod metrics;
@@ -14,8 +16,10 @@ pub mod push_many;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
+pub mod search;
 pub mod semaphores;
 pub mod series;
+pub mod servers;
 pub mod session;
 pub mod settle;
 mod settle_request;

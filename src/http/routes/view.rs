@@ -50,6 +50,15 @@ pub struct JobView {
     /// The media type of a binary payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_type: Option<MediaType>,
+    /// The payload is not shown whole, since the search did not ask for that: `payload` is `null` for that reason.
+    #[serde(skip_serializing_if = "is_false")]
+    pub payload_omitted: bool,
+    /// The beginning of the text of a long JSON payload (`payload=head`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_head: Option<String>,
+    /// How long such a payload is, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_bytes: Option<u64>,
     /// The headers that its producer set.
     #[schema(value_type = crate::job::spec::JobHeaders)]
     pub headers: Headers,
@@ -145,6 +154,9 @@ impl JobView {
             payload,
             payload_base64,
             payload_type,
+            payload_omitted: false,
+            payload_head: None,
+            payload_bytes: None,
             headers,
             key: meta.key,
             created_at: meta.created_at,

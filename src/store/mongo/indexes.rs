@@ -22,7 +22,7 @@ use mongodb::{Collection, Database};
 use tokio::sync::oneshot;
 
 use crate::faults;
-use crate::job::Meta;
+use crate::job::{Filter, Meta};
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::GROUPS;
 use crate::store::mongo::JOBS;
@@ -31,7 +31,7 @@ use crate::store::mongo::META;
 use crate::store::mongo::client::{Connection, INDEX_NOT_FOUND, code, fault};
 use crate::store::mongo::migrate;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Filter, Result, StoreError, chain};
+use crate::store::{Result, StoreError, chain};
 
 /// How long it is remembered that an index is there: an operator, or a server that starts, may have dropped it.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -108,6 +108,7 @@ impl Rare {
     /// Returns the one that serves such a list, if one does.
     pub fn for_list(filter: &Filter) -> Option<Self> {
         match () {
+            () if filter.batch.is_some() => Some(Self::Batch),
             () if filter.key.is_some() => Some(Self::Key),
             () if filter.group.is_some() => Some(Self::Group),
             () if filter.dead_lettered => Some(Self::DeadLettered),

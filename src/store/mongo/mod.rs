@@ -66,6 +66,7 @@ use self::figures::reconcile::Reconciler;
 use self::indexes::Indexes;
 use self::jobs::document::date;
 use self::jobs::query::ManyQueues;
+use self::jobs::search::OwnIndexes;
 use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use self::stored::Stored;
@@ -108,6 +109,7 @@ pub struct Mongo {
     deadlines: DeadlineCache,
     counters: Counters,
     many_queues: ManyQueues,
+    own_indexes: OwnIndexes,
     figures: Figures,
     reconciler: Reconciler,
     signals: Arc<Signals>,
@@ -126,6 +128,7 @@ impl Mongo {
             connection,
             clock: Clock::new(),
             many_queues: ManyQueues::default(),
+            own_indexes: OwnIndexes::default(),
             queue_mutex: KeyedMutex::default(),
             group_mutex: KeyedMutex::default(),
             revision_mutex: tokio::sync::Mutex::default(),

@@ -32,8 +32,9 @@ use self::listener::Listener;
 use crate::job::Timestamp;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
+use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::stored::Stored;
-use crate::store::{self, Result, Signal, SignalEvent, Store as _};
+use crate::store::{self, KnownServer, Result, Signal, SignalEvent, Store as _};
 
 /// One connection that the stream holds, and some for signals.
 const POOL_SIZE: u32 = 4;
@@ -47,11 +48,17 @@ const JOIN_LOOK: Duration = Duration::from_millis(25);
 const ALONE_FOR: Duration = Duration::from_secs(3);
 /// A server that has not said so for as long is gone, in milliseconds.
 const GONE_AFTER_MS: i64 = 15_000;
+/// The most servers that are listed.
+const SERVERS_MAX: i64 = 1000;
 
 #[async_trait]
 impl store::Signals for Mongo {
     fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
         Some(self.signals.listen())
+    }
+
+    async fn servers(&self) -> Result<Vec<KnownServer>> {
+        self.signals.connection.within(self.signals.servers()).await
     }
 
     async fn join(&self) -> Result<()> {
@@ -116,12 +123,12 @@ impl Signals {
         let listens = listening.map(|listening| listening != Listening::Not);
         // Of a server of an older version there is no such field.
         let news = listening.map(|listening| listening == Listening::News);
-        let here = doc! {
-            "$set": { "server": &self.server, "here": true, "listens": listens, "news": news },
-            "$currentDate": { "at": true },
-        };
+        let here = doc! { "$set": {
+            "server": &self.server, "here": true, "listens": listens, "news": news, "at": "$$NOW",
+            "version": env!("CARGO_PKG_VERSION"), "since": { "$ifNull": ["$since", "$$NOW"] },
+        } };
         let own = doc! { "_id": format!("{}/here", self.server) };
-        self.collection().await?.update_one(own, here).upsert(true).await.map(drop).map_err(fault)
+        self.collection().await?.update_one(own, vec![here]).upsert(true).await.map(drop).map_err(fault)
     }
 
     /// Returns what the other servers say of themselves.
@@ -133,6 +140,26 @@ impl Signals {
         let all_read_news = others.iter().all(|other| other.get_bool("news").unwrap_or(false));
         self.all_read_news.store(all_read_news && !others.is_empty(), Ordering::Release);
         Ok(others)
+    }
+
+    /// Returns the servers that have said lately that they are there.
+    async fn servers(&self) -> Result<Vec<KnownServer>> {
+        let lately = doc! { "$gt": ["$at", { "$subtract": ["$$NOW", GONE_AFTER_MS] }] };
+        let signals = self.collection().await?;
+        let here = signals.find(doc! { "here": true, "$expr": lately });
+        let found = here.sort(doc! { "server": 1 }).limit(SERVERS_MAX).await.map_err(fault)?;
+        let found: Vec<Stored> = found.try_collect().await.map_err(fault)?;
+        Ok(readable(&found, |document| {
+            let row = Row(document);
+            let id: String = row.text("server")?;
+            Ok(KnownServer {
+                is_own: id == self.server,
+                version: document.get_str("version").ok().map(str::to_owned),
+                since: row.time("since").ok().flatten(),
+                seen_at: row.time("at")?.ok_or_else(|| row.fault("at"))?,
+                id,
+            })
+        }))
     }
 
     /// Announces this server, and waits until all others listen, for a while.

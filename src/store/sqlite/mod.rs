@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
@@ -19,7 +19,7 @@ pub use self::open::OpenError;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::{Pool, Result, Signals, Store, StoredKeys, TokenSecret};
+use super::{KnownServer, Pool, Result, Signals, Store, StoredKeys, TokenSecret};
 use crate::job::Timestamp;
 
 mod access;
@@ -66,6 +66,9 @@ pub struct SqliteStore {
     health: Arc<Health>,
     /// Whether requests of processes before this one are known to be dead.
     is_buried: AtomicBool,
+    /// The name of this server, for as long as it runs.
+    server: String,
+    began: Instant,
 }
 
 impl SqliteStore {
@@ -91,6 +94,8 @@ impl SqliteStore {
             readers: path.map(|path| Readers::new(path, Arc::clone(&health))),
             health,
             is_buried: AtomicBool::new(false),
+            server: format!("{:032x}", rand::random::<u128>()),
+            began: Instant::now(),
         }))
     }
 
@@ -179,4 +184,13 @@ impl Store for SqliteStore {
 }
 
 /// A SQLite database has one server, and so no signals.
-impl Signals for SqliteStore {}
+#[async_trait]
+impl Signals for SqliteStore {
+    async fn servers(&self) -> Result<Vec<KnownServer>> {
+        let (seen_at, runs) = (self.clock.now(), self.began.elapsed().as_millis());
+        let runs = i64::try_from(runs).unwrap_or(i64::MAX);
+        let since = Some(Timestamp::from_millis(seen_at.millis().saturating_sub(runs)));
+        let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        Ok(vec![KnownServer { id: self.server.clone(), version, since, seen_at, is_own: true }])
+    }
+}

@@ -83,6 +83,11 @@ pub fn without_contents() -> Document {
     doc! { "payload": 0, "payload_json": 0, "payload_binary": 0, "headers": 0, "headers_json": 0, "result": 0, "result_json": 0 }
 }
 
+/// Returns the projection without payload and result, which may be long.
+pub fn without_long() -> Document {
+    doc! { "payload": 0, "payload_json": 0, "payload_binary": 0, "result": 0, "result_json": 0 }
+}
+
 /// Returns the projection of nothing but the payload.
 pub fn only_payload() -> Document {
     doc! { "payload": 1, "payload_json": 1, "payload_type": 1, "payload_binary": 1 }
@@ -321,6 +326,12 @@ pub fn to_job(document: &Document) -> Result<Job> {
         headers: headers(&row)?,
         result: row.json("result")?,
     })
+}
+
+/// Reads a job from a document that was read [without](without_long) its payload and its result: they are `null` and none.
+pub fn to_job_without_contents(document: &Document) -> Result<Job> {
+    let (meta, headers) = (to_meta(document)?, headers(&Row(document))?);
+    Ok(Job { meta, payload: Content::null(), headers, result: None })
 }
 
 /// Reads those of these documents that are valid. An invalid one, which another program wrote, is logged and skipped: it

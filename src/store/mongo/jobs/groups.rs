@@ -218,9 +218,8 @@ impl Known {
     }
 }
 
-/// Names have no slash.
 fn id(line: &Line) -> String {
-    format!("{}/{}", line.queue, line.group)
+    line.to_string()
 }
 
 /// Jobs by their places, in the order of these.

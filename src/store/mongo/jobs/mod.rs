@@ -15,7 +15,8 @@
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `push_once`, `apply_once` | pushes and changes of calls with an `Idempotency-Key`, with their answers |
 //! | `obstacles` | why a job is not delivered |
-//! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
+//! | `search`, `lines` | jobs by filter; groups |
+//! | `query`, `expired`, `stocked` | jobs by id, pages; reservations and jobs past their deadline; queues with due jobs |
 
 mod apply;
 mod apply_atomic;
@@ -29,6 +30,7 @@ mod expired;
 mod field;
 pub mod groups;
 mod head;
+mod lines;
 mod obstacles;
 mod payload;
 mod plan;
@@ -37,16 +39,20 @@ pub mod push_once;
 pub mod query;
 pub mod receipts;
 pub mod rewrite;
+pub mod search;
 mod stocked;
 pub mod transitions;
 pub mod unreadable;
 
 use async_trait::async_trait;
 
-use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules, Timestamp};
+use crate::job::error_group::Tally;
+use crate::job::group::Line;
+use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Obstacles, Overdue, Pushed, Result,
+    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Pushed,
+    Result, Search,
 };
 
 #[async_trait]
@@ -103,8 +109,16 @@ impl Jobs for Mongo {
         self.connection.within(query::unfinished(self, ids)).await
     }
 
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
-        self.connection.within(query::find(self, filter, after, limit)).await
+    async fn search(&self, ask: &Search) -> Result<Found> {
+        self.connection.within(search::search(self, ask)).await
+    }
+
+    async fn tally_dead(&self, within: &Reach) -> Result<(Tally, bool)> {
+        self.connection.within(search::tally_dead(self, within)).await
+    }
+
+    async fn groups(&self, within: &Reach, after: Option<&Line>, limit: usize) -> Result<Vec<GroupLine>> {
+        self.connection.within(lines::groups(self, within, after, limit)).await
     }
 
     async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {

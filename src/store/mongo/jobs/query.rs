@@ -1,4 +1,4 @@
-//! Reading: jobs by id and by filter, what is overdue, and what comes next.
+//! Reading: jobs by id, pages, what is overdue, and what comes next.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,16 +10,15 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
 use crate::job::push::Room;
-use crate::job::{JobId, QueueName, Rules, State, Timestamp, Visible};
+use crate::job::{JobId, QueueName, Rules, State, Timestamp};
 use crate::store::mongo::COUNTERS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
-use crate::store::mongo::indexes::Rare;
-use crate::store::mongo::jobs::document::{Row, date, readable};
+use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::jobs::unreadable::listed;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Filter, ListedJob, PageBuilder, Result, Weight, listed_id};
+use crate::store::{ListedJob, PageBuilder, Result, Weight, listed_id};
 
 /// How many documents one reply brings, up to 16 MB of them.
 const READ_AT_ONCE: usize = 1000;
@@ -71,7 +70,9 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
     let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
-    let found = readable(&documents, listed).into_iter().map(|job| (listed_id(&job).clone(), job));
+    let found = readable(&documents, |document| listed(document, true))
+        .into_iter()
+        .map(|job| (listed_id(&job).clone(), job));
     let found: HashMap<JobId, ListedJob> = found.collect();
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
 }
@@ -87,20 +88,6 @@ pub async fn unfinished(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<JobId>> {
     let find = jobs.find(filter).projection(doc! { "_id": 1 }).hint(Hint::Name("_id_".to_owned()));
     let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     Ok(readable(&documents, |document| Row(document).text("_id")))
-}
-
-/// The jobs that the filter means, by id.
-pub async fn find(
-    mongo: &Mongo,
-    filter: &Filter,
-    after: Option<&JobId>,
-    limit: usize,
-) -> Result<Vec<ListedJob>> {
-    if let Some(rare) = Rare::for_list(filter) {
-        mongo.indexes.need(rare).await?;
-    }
-    let jobs = mongo.collection(JOBS).await?;
-    page(jobs, condition(filter, after), limit, listed).await
 }
 
 /// Reads what a filter finds, by id, until there are enough or [`PAGE_BYTES`](crate::store::PAGE_BYTES) of it. The filter may
@@ -148,45 +135,6 @@ pub async fn page<T: Weight>(
             Err(_) => drop(filter.insert("_id", doc! { "$gt": last })),
         }
     }
-}
-
-/// A filter as a condition that the indexes `browse`, `key`, `group` or `dead_lettered` serve.
-pub fn condition(filter: &Filter, after: Option<&JobId>) -> Document {
-    let mut condition = doc! { "queue": filter.queue.as_str() };
-    if let Some(key) = &filter.key {
-        condition.insert("key", key.as_str());
-    }
-    if let Some(group) = &filter.group {
-        condition.insert("group", group.as_str());
-    }
-    if filter.dead_lettered {
-        condition.insert("origin", doc! { "$exists": true });
-    }
-    match filter.state {
-        Some(state) => condition.insert("state", state.stored().as_str()),
-        // Named one by one, the states let the index give the ids of all of them in order.
-        None if filter.key.is_none() && filter.group.is_none() && !filter.dead_lettered => {
-            let states: Vec<&str> = State::ALL.into_iter().map(State::as_str).collect();
-            condition.insert("state", doc! { "$in": states })
-        }
-        None => None,
-    };
-    match filter.state {
-        Some(Visible::Scheduled) => drop(condition.insert("$expr", doc! { "$gt": ["$run_at", "$$NOW"] })),
-        Some(Visible::Ready) => drop(condition.insert("$expr", doc! { "$lte": ["$run_at", "$$NOW"] })),
-        _ => {}
-    }
-    let finished = filter.state.is_some_and(|state| !state.stored().is_unfinished());
-    let mut range = Document::new();
-    range.extend(filter.from.map(|from| ("$gte".to_owned(), date(from).into())));
-    range.extend(filter.before.map(|before| ("$lt".to_owned(), date(before).into())));
-    if !range.is_empty() {
-        condition.insert(if finished { "finished_at" } else { "created_at" }, range);
-    }
-    if let Some(after) = after {
-        condition.insert("_id", doc! { "$gt": after.as_str() });
-    }
-    condition
 }
 
 /// The scheduled jobs that are due next.

@@ -7,12 +7,15 @@ use crate::job::{Content, Job, Meta};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
-use crate::store::mongo::jobs::document::{Row, salvaged, salvaged_contents, to_job};
+use crate::store::mongo::jobs::document::{
+    Row, salvaged, salvaged_contents, to_job, to_job_without_contents,
+};
 use crate::store::{ListedJob, Result, UnreadableJob, chain};
 
-/// Returns a job as a list shows it.
-pub fn listed(document: &Document) -> Result<ListedJob> {
-    to_job(document).map(Ok).or_else(|error| {
+/// Returns a job as a list shows it, with its payload and its result or from a document that was read without.
+pub fn listed(document: &Document, with_contents: bool) -> Result<ListedJob> {
+    let read = if with_contents { to_job } else { to_job_without_contents };
+    read(document).map(Ok).or_else(|error| {
         let id = Row(document).text("_id")?;
         tracing::error!(error = chain(&error), "a job cannot be read");
         let remains = salvaged(document).ok().map(|meta| {

@@ -10,7 +10,8 @@
 //! | `many` | what claims and commits write of many jobs, by one statement |
 //! | `groups`, `needs` | the order within groups; which jobs need which semaphore |
 //! | `obstacles` | why a job is not delivered |
-//! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
+//! | `search`, `lines` | jobs by filter; groups |
+//! | `query`, `expired`, `stocked` | jobs by id; reservations and jobs past their deadline; queues with due jobs |
 
 pub mod apply;
 pub mod children;
@@ -19,12 +20,14 @@ pub mod claim_limited;
 mod column;
 pub mod expired;
 pub mod groups;
+mod lines;
 pub mod many;
 pub mod needs;
 pub mod obstacles;
 pub mod push;
 pub mod query;
 pub mod row;
+mod search;
 pub mod stocked;
 pub mod unreadable;
 
@@ -33,13 +36,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Rules, Timestamp};
+use crate::job::error_group::Tally;
+use crate::job::group::Line;
+use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach, Rules, Timestamp};
 use crate::store::next::{self, TakeAsk, Taken};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Filter, Jobs, ListedJob, Obstacles, Overdue, Pushed, Result,
-    StoreError,
+    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Pushed,
+    Result, Search, StoreError,
 };
 
 #[async_trait]
@@ -138,9 +143,19 @@ impl Jobs for SqliteStore {
         self.read(move |db, _| query::unfinished(db, &ids)).await
     }
 
-    async fn find(&self, filter: &Filter, after: Option<&JobId>, limit: usize) -> Result<Vec<ListedJob>> {
-        let (filter, after) = (filter.clone(), after.cloned());
-        self.read(move |db, now| query::find(db, &filter, after.as_ref(), limit, now)).await
+    async fn search(&self, ask: &Search) -> Result<Found> {
+        let ask = ask.clone();
+        self.read(move |db, now| search::search(db, &ask, now)).await
+    }
+
+    async fn tally_dead(&self, within: &Reach) -> Result<(Tally, bool)> {
+        let within = within.clone();
+        self.read(move |db, _| search::tally_dead(db, &within)).await
+    }
+
+    async fn groups(&self, within: &Reach, after: Option<&Line>, limit: usize) -> Result<Vec<GroupLine>> {
+        let (within, after) = (within.clone(), after.cloned());
+        self.read(move |db, _| lines::groups(db, &within, after.as_ref(), limit)).await
     }
 
     async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {

@@ -1,17 +1,16 @@
-//! Reading without changing anything: jobs by id and by filter, queues, and what is due when.
+//! Reading without changing anything: jobs by id, queues, and what is due when.
 
-use rusqlite::types::Value;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::Connection;
 
-use crate::job::{JobId, QueueName, State, Timestamp, Visible};
+use crate::job::{JobId, QueueName, Timestamp};
+use crate::store::ListedJob;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
-use crate::store::{Filter, ListedJob, PageBuilder};
 
 /// Returns the jobs with these ids, each at its place.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>, Fault> {
-    ids.iter().map(|id| unreadable::listed(db, id)).collect()
+    ids.iter().map(|id| unreadable::listed(db, id, true)).collect()
 }
 
 /// Returns those of these jobs that have not finished.
@@ -26,97 +25,6 @@ pub fn unfinished(db: &Connection, ids: &[JobId]) -> Result<Vec<JobId>, Fault> {
         }
     }
     Ok(unfinished)
-}
-
-/// Returns the jobs that the filter selects, by id.
-pub fn find(
-    db: &Connection,
-    filter: &Filter,
-    after: Option<&JobId>,
-    limit: usize,
-    now: Timestamp,
-) -> Result<Vec<ListedJob>, Fault> {
-    let narrow = [
-        (filter.key.is_some(), "jobs_key"),
-        (filter.group.is_some(), "jobs_group"),
-        (filter.dead_lettered, "jobs_origin"),
-    ];
-    let narrow = narrow.into_iter().find(|(applies, _)| *applies);
-    let mut ids = match (narrow, filter.state) {
-        (Some((_, index)), _) => matching(db, index, filter, None, after, limit, now)?,
-        (None, Some(state)) => matching(db, "jobs_browse", filter, Some(state.stored()), after, limit, now)?,
-        // Each state is in the order of ids; the first of all are among the first of each.
-        (None, None) => {
-            let mut ids = Vec::new();
-            for state in State::ALL {
-                ids.extend(matching(db, "jobs_browse", filter, Some(state), after, limit, now)?);
-            }
-            ids.sort_unstable();
-            ids
-        }
-    };
-    ids.truncate(limit);
-    let mut page = PageBuilder::new(limit);
-    for id in &ids {
-        if page.is_full() {
-            break;
-        }
-        unreadable::listed(db, id)?.into_iter().for_each(|job| page.push(job));
-    }
-    Ok(page.into_items())
-}
-
-/// Returns the first ids that an index has for the filter, with `state` as an equality in that index.
-fn matching(
-    db: &Connection,
-    index: &str,
-    filter: &Filter,
-    state: Option<State>,
-    after: Option<&JobId>,
-    limit: usize,
-    now: Timestamp,
-) -> Result<Vec<JobId>, Fault> {
-    let mut sql = format!("SELECT id FROM jobs INDEXED BY {index} WHERE queue = ? AND id > ?");
-    let mut values: Vec<Value> =
-        vec![filter.queue.as_str().to_owned().into(), after.map_or("", JobId::as_str).to_owned().into()];
-    let mut only = |condition: &str, value: Option<Value>| {
-        sql.push_str(condition);
-        values.extend(value);
-    };
-    if let Some(state) = state.or(filter.state.map(Visible::stored)) {
-        only(" AND state = ?", Some(state.as_str().to_owned().into()));
-    }
-    match filter.state {
-        Some(Visible::Ready) => only(" AND run_at <= ?", Some(now.millis().into())),
-        Some(Visible::Scheduled) => only(" AND run_at > ?", Some(now.millis().into())),
-        _ => {}
-    }
-    if let Some(key) = &filter.key {
-        only(" AND key = ?", Some(key.as_str().to_owned().into()));
-    }
-    if let Some(group) = &filter.group {
-        only(" AND group_name = ?", Some(group.as_str().to_owned().into()));
-    }
-    if filter.dead_lettered {
-        only(" AND origin IS NOT NULL", None);
-    }
-    let moment = "CASE WHEN state IN ('done', 'dead') THEN finished_at ELSE created_at END";
-    if let Some(from) = filter.from {
-        only(&format!(" AND {moment} >= ?"), Some(from.millis().into()));
-    }
-    if let Some(before) = filter.before {
-        only(&format!(" AND {moment} < ?"), Some(before.millis().into()));
-    }
-    only(" ORDER BY id", None);
-    let mut matching = db.prepare_cached(&sql)?;
-    let mut rows = matching.query(params_from_iter(values))?;
-    let mut ids = Vec::new();
-    while ids.len() < limit
-        && let Some(found) = rows.next()?
-    {
-        ids.extend(readable(row::parsed(found, 0, "id"))?);
-    }
-    Ok(ids)
 }
 
 /// Returns the queues that have jobs: those that have counters.

@@ -232,6 +232,17 @@ pub fn job_of(db: &Connection, id: &JobId) -> Result<Option<Job>, Fault> {
     rows.next()?.map(job).transpose()
 }
 
+/// The same without its payload and its result, which may be long: they are `null` and none.
+pub fn job_without_contents_of(db: &Connection, id: &JobId) -> Result<Option<Job>, Fault> {
+    let mut by_id = db.prepare_cached(concat!(
+        "SELECT ",
+        meta_columns!(),
+        ", headers, NULL, 'null', NULL, NULL FROM jobs WHERE id = ?1"
+    ))?;
+    let mut rows = by_id.query([id.as_str()])?;
+    rows.next()?.map(job).transpose()
+}
+
 /// Reads every row of this query as a job; those that cannot be read are skipped.
 pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Result<Vec<Job>, Fault> {
     let mut rows = statement.query(params)?;

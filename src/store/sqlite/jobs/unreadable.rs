@@ -28,9 +28,10 @@ fn salvaged_contents(db: &Connection, rowid: i64) -> Result<Salvaged, Fault> {
     })
 }
 
-/// Returns the job with this id as a list shows it.
-pub fn listed(db: &Connection, id: &JobId) -> Result<Option<ListedJob>, Fault> {
-    match row::job_of(db, id) {
+/// Returns the job with this id as a list shows it, with its payload and its result or without.
+pub fn listed(db: &Connection, id: &JobId, with_contents: bool) -> Result<Option<ListedJob>, Fault> {
+    let read = if with_contents { row::job_of } else { row::job_without_contents_of };
+    match read(db, id) {
         Err(fault @ Fault::Stored { .. }) => {
             tracing::error!(%id, %fault, "a job cannot be read");
             let remains = match readable(row::salvaged(db, id))?.flatten() {
