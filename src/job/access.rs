@@ -337,6 +337,11 @@ impl Reach {
         Self(Some([QueuePattern::One(queue.clone())].into()))
     }
 
+    /// Returns these queues.
+    pub fn of(patterns: &[QueuePattern]) -> Self {
+        Self(Some(patterns.into()))
+    }
+
     /// Returns whether this queue is among them.
     pub fn has(&self, queue: &QueueName) -> bool {
         self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(queue)))

@@ -21,6 +21,7 @@
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
+//! | `operations`, `audit` | operations over many jobs, and who has done what |
 //! | `sweep` | deleting queues by prefix |
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats`, `meter` | the figures |
@@ -35,6 +36,7 @@
 mod access;
 mod alarm;
 mod ask;
+mod audit;
 mod batches;
 mod bulk;
 mod configure;
@@ -50,6 +52,7 @@ mod maintenance;
 pub mod meter;
 mod next;
 mod once;
+mod operations;
 mod outcomes;
 mod pages;
 mod peers;
@@ -82,6 +85,7 @@ use self::access::KeyRing;
 pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
+pub use self::audit::{Actor, acting};
 pub use self::batches::{BatchState, NewBatch};
 pub use self::bulk::FinishedRange;
 use self::configure::ConfigureRounds;
@@ -89,7 +93,7 @@ pub use self::credential::{Credential, Shown};
 use self::endings::Endings;
 pub use self::endings::FinishAsk;
 pub use self::error::{Error, Result};
-pub use self::jobs::{Cancelled, OfHeld};
+pub use self::jobs::{Cancelled, OfHeld, Relocation};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
 pub use self::maintenance::{Maintenance, Run};
@@ -97,6 +101,7 @@ use self::meter::Meter;
 pub use self::next::{Next, NextAsk};
 pub use self::once::IdempotencyKey;
 use self::once::Runs;
+pub use self::operations::{ALL_QUEUES, NewBulk, Sample};
 use self::outcomes::Outcomes;
 pub use self::pages::Page;
 use self::push::PushRounds;
@@ -187,6 +192,8 @@ pub struct Shared {
     scheduler: Alarm,
     poll: PollAlarm,
     semaphores: SemaphoreNotes,
+    /// Notified when an operation was asked for.
+    operations: Arc<Notify>,
     /// Ends all waits with an error: the store stays away.
     away: Notify,
     draining: CancellationToken,
@@ -228,6 +235,7 @@ impl Queues {
             scheduler: Alarm::default(),
             poll: PollAlarm::default(),
             semaphores: SemaphoreNotes::default(),
+            operations: Arc::default(),
             away: Notify::new(),
             draining,
             leaving: CancellationToken::new(),

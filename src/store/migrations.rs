@@ -18,6 +18,7 @@ macro_rules! migrations {
             "0011_key_limits"
             "0012_contract"
             "0013_binary"
+            "0014_operations"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

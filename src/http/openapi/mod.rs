@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, jobs, keys, one_job, operations, push_many, queues, reserve, schedules, semaphores, session,
-    settle, stats, workers,
+    audit, batches, bulk, jobs, keys, one_job, operations, push_many, queues, reserve, schedules, semaphores,
+    session, settle, stats, workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -60,6 +60,8 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(one_job::retry))
         .routes(routes!(one_job::redrive))
         .routes(routes!(one_job::replay))
+        .routes(routes!(one_job::run))
+        .routes(routes!(one_job::release))
         .routes(routes!(one_job::peek))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::reserve_many))
@@ -81,6 +83,9 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(queues::purge))
         .routes(routes!(queues::redrive))
         .routes(routes!(queues::replay))
+        .routes(routes!(bulk::list, bulk::begin))
+        .routes(routes!(bulk::get, bulk::cancel))
+        .routes(routes!(audit::list))
         .routes(routes!(semaphores::list))
         .routes(routes!(semaphores::get, semaphores::put, semaphores::delete))
         .routes(routes!(schedules::list))

@@ -1,6 +1,8 @@
 //! The routes: one file for each resource.
 
+pub mod audit;
 pub mod batches;
+pub mod bulk;
 pub mod docs;
 pub mod jobs;
 pub mod keys;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `endings` | wakes those that wait for jobs to finish |
+//! | `operations` | works on operations over many jobs |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `schedules` | runs schedules whose time has come |
 //! | `semaphores` | unblocks jobs whose semaphores have room |
@@ -17,6 +18,7 @@
 
 mod due;
 mod endings;
+mod operations;
 mod reaper;
 mod schedules;
 mod semaphores;
@@ -31,6 +33,7 @@ use tokio::sync::Notify;
 
 use self::due::Coming;
 use self::endings::EndingsState;
+use self::operations::Steps;
 use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
@@ -65,6 +68,10 @@ pub struct Maintenance {
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
     signals: Option<SignalStream>,
+    /// What tells this server from others in the records of operations.
+    runner: String,
+    /// The operations that it works on.
+    steps: Mutex<Steps>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,6 +95,8 @@ impl Maintenance {
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
             signals,
+            runner: ulid::Ulid::new().to_string(),
+            steps: Mutex::default(),
         })
     }
 
@@ -175,6 +184,11 @@ impl Maintenance {
     /// Notified when somebody waits for a job to finish.
     pub fn endings_alarm(&self) -> Arc<Notify> {
         self.queues.0.endings.alarm()
+    }
+
+    /// Notified when an operation was asked for.
+    pub fn operations_alarm(&self) -> Arc<Notify> {
+        self.queues.0.operations.clone()
     }
 
     /// Notified when there is something to publish.

@@ -24,12 +24,14 @@ use crate::job::Timestamp;
 
 mod access;
 mod answers;
+mod audit;
 mod batches;
 mod clock;
 mod fault;
 mod figures;
 mod jobs;
 mod open;
+mod operations;
 mod prune;
 mod readers;
 mod requests;

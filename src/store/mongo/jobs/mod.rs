@@ -18,7 +18,7 @@
 //! | `query`, `expired`, `stocked` | jobs by filter; reservations and jobs past their deadline; queues with due jobs |
 
 mod apply;
-mod apply_atomic;
+pub mod apply_atomic;
 pub mod apply_once;
 pub mod bury;
 mod claim;
@@ -31,7 +31,7 @@ pub mod groups;
 mod head;
 mod obstacles;
 mod payload;
-mod plan;
+pub mod plan;
 pub mod push;
 pub mod push_once;
 pub mod query;
