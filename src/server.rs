@@ -96,6 +96,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         limits: config.limits,
         budget: budget.clone(),
         access,
+        read_only: config.read_only,
         attempts: Attempts::default(),
     });
     let service = http::service(state, config.hosts.clone());

@@ -12,6 +12,7 @@ mod conformance {
     pub mod support;
 
     pub mod access;
+    pub mod acting;
     pub mod answers;
     pub mod batches;
     pub mod claims;
@@ -26,6 +27,7 @@ mod conformance {
     pub mod limits;
     pub mod looking;
     pub mod moving;
+    pub mod operations;
     pub mod order;
     pub mod payloads;
     pub mod requests;
@@ -144,6 +146,26 @@ macro_rules! every_case {
                 a_job_changes_its_line
                 changes_of_lines_at_once_lose_nobody
                 only_a_waiting_job_changes_its_line
+            }
+            acting {
+                what_is_run_is_due_and_keeps_its_attempts
+                what_is_run_behind_others_stays_there
+                a_job_is_taken_back_from_its_worker
+                what_is_taken_back_and_was_cancelled_leaves
+                what_nobody_holds_is_put_into_another_queue
+                what_leaves_its_group_frees_it
+                a_full_queue_takes_no_more
+            }
+            operations {
+                an_operation_is_stored_once_as_it_is
+                operations_are_listed_and_those_that_are_open_found
+                a_step_and_its_record_are_one
+                of_two_servers_one_makes_the_step
+                a_step_fills_a_queue_and_no_more
+                the_pushes_of_a_step_happen_once
+                an_act_and_its_row_are_one
+                settings_semaphores_and_operations_have_rows
+                rows_are_found_by_what_they_say
             }
             editing {
                 a_retry_makes_a_job_ready_where_it_is

@@ -6,6 +6,7 @@
 mod common;
 
 mod http {
+    pub mod acting;
     pub mod batch;
     pub mod batches;
     pub mod binary;
@@ -23,6 +24,7 @@ mod http {
     pub mod next;
     pub mod once;
     pub mod one_job;
+    pub mod operations;
     pub mod payloads;
     pub mod push;
     pub mod queues;
@@ -45,9 +47,9 @@ mod http {
 }
 
 use http::{
-    batch::*, batches::*, binary::*, bulk::*, delivering::*, draining::*, figures::*, flows::*,
+    acting::*, batch::*, batches::*, binary::*, bulk::*, delivering::*, draining::*, figures::*, flows::*,
     giving_back::*, groups::*, jobs::*, keyed::*, limits::*, many::*, next::*, once::*, one_job::*,
-    payloads::*,
+    operations::*, payloads::*,
 };
 use http::{
     push::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*, series::*, settle::*,
@@ -55,6 +57,18 @@ use http::{
 };
 
 on_every_store! {
+    a_scheduled_job_is_run_now
+    a_job_is_taken_back
+    a_job_is_moved_without_a_token
+    each_act_is_remembered
+    a_server_that_only_shows_changes_nothing
+    an_operation_retries_many_jobs_in_the_background
+    an_operation_takes_no_job_twice
+    everything_must_be_asked_for_by_name
+    each_action_does_what_it_says
+    a_dry_run_changes_nothing
+    an_operation_is_stopped
+    a_repeat_begins_no_second_operation
     a_push_keeps_every_field
     what_a_push_leaves_out_falls_back
     a_delayed_push_is_scheduled

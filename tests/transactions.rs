@@ -84,6 +84,16 @@ async fn observe(database: &Database, Case { tag, batch, .. }: &Case) -> String 
             lines.push(format!("{name} {id} {shown:?} {rev:?} runs {runs}"));
         }
     }
+    for operation in all("operations", doc! { "_id": tag.as_str() }).await {
+        lines.push(format!(
+            "operation {:?} over {}",
+            operation.get("rev"),
+            operation.contains_key("finished_at")
+        ));
+    }
+    for row in all("audit", doc! { "queue": own.clone() }).await {
+        lines.push(format!("row {:?}", row.get("what")));
+    }
     for key in all("api_keys", doc! { "name": own }).await {
         lines.push(format!("API key {:?}", key.get("hash")));
     }

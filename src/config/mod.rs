@@ -53,6 +53,8 @@ pub struct Config {
     pub background: background::Options,
     /// See [`http::origin::Hosts`].
     pub hosts: http::origin::Hosts,
+    /// Whether requests may change nothing.
+    pub read_only: bool,
     /// See [`http::access::Options`].
     pub access: http::access::Options,
     /// See [`http::Limits`].
@@ -213,6 +215,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             reaper_batch: size(raw.reaper.batch),
         },
         hosts: http::origin::Hosts::new(raw.http.hosts),
+        read_only: raw.http.read_only,
         access: access::options(&raw.auth, listen, &check)?,
         limits: http::Limits {
             body_bytes: size(raw.limits.body_bytes),

@@ -55,6 +55,7 @@ pub enum LogForm {
 pub struct Http {
     pub hosts: Vec<String>,
     pub trusted_proxies: Vec<String>,
+    pub read_only: bool,
 }
 
 /// See `config.toml`. Not `Debug`: it has a secret.

@@ -15,10 +15,12 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 
+use super::connection::Wire;
 use super::problem::{Code, Problem};
+use super::waiting::Client;
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash};
-use crate::queue::{Credential, Permit, Queues, Recognised, Shown};
+use crate::queue::{self, Actor, Credential, Permit, Queues, Recognised, Shown};
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +72,8 @@ pub enum Need {
     Of(Scope),
     /// These two scopes, likewise.
     Both(Scope, Scope),
+    /// One of these two scopes, likewise: the handler knows which.
+    Either(Scope, Scope),
     /// This scope, in all queues.
     Whole(Scope),
 }
@@ -80,13 +84,23 @@ impl Need {
         let scopes = match self {
             Self::Open | Self::Docs => [None, None],
             Self::Of(scope) | Self::Whole(scope) | Self::Metrics(scope) => [Some(scope), None],
-            Self::Both(one, other) => [Some(one), Some(other)],
+            Self::Both(one, other) | Self::Either(one, other) => [Some(one), Some(other)],
         };
         scopes.into_iter().flatten()
     }
+
+    /// Returns a scope that the caller would need and does not have.
+    fn missing(self, caller: &Caller) -> Option<Scope> {
+        let is_enough = matches!(self, Self::Either(..)) && self.scopes().any(|scope| caller.has(scope));
+        self.scopes().find(|scope| !is_enough && !caller.has(*scope))
+    }
 }
 
-use Need::{Both, Docs, Metrics, Of, Open, Whole};
+fn lacks(scope: Scope) -> Problem {
+    Problem::new(Code::Forbidden, format!("the key does not have the scope {scope}"))
+}
+
+use Need::{Both, Docs, Either, Metrics, Of, Open, Whole};
 use Scope::{Admin, Consume, Operate, Push, Read};
 
 /// What each route needs, by method and path.
@@ -117,6 +131,8 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("POST", "/v1/jobs/{id}/retry", Of(Operate)),
     ("POST", "/v1/jobs/{id}/redrive", Both(Operate, Push)),
     ("POST", "/v1/jobs/{id}/replay", Both(Operate, Push)),
+    ("POST", "/v1/jobs/{id}/run", Of(Operate)),
+    ("POST", "/v1/jobs/{id}/release", Of(Operate)),
     ("GET", "/v1/queues/{queue}/peek", Of(Read)),
     ("POST", "/v1/queues/{queue}/reserve", Of(Consume)),
     ("POST", "/v1/reserve", Of(Consume)),
@@ -124,7 +140,7 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("POST", "/v1/jobs/{id}/commit", Of(Consume)),
     ("POST", "/v1/jobs/{id}/rollback", Of(Consume)),
     ("POST", "/v1/jobs/{id}/extend", Of(Consume)),
-    ("POST", "/v1/jobs/{id}/move", Of(Consume)),
+    ("POST", "/v1/jobs/{id}/move", Either(Consume, Operate)),
     ("POST", "/v1/settle", Of(Consume)),
     ("POST", "/v1/batches", Of(Push)),
     ("GET", "/v1/batches", Of(Read)),
@@ -146,6 +162,11 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("POST", "/v1/queues/{queue}/redrive", Both(Operate, Push)),
     ("POST", "/v1/queues/{queue}/replay", Both(Operate, Push)),
     ("GET", "/v1/events", Of(Read)),
+    ("GET", "/v1/operations", Of(Read)),
+    ("POST", "/v1/operations", Of(Operate)),
+    ("GET", "/v1/operations/{id}", Of(Read)),
+    ("DELETE", "/v1/operations/{id}", Of(Operate)),
+    ("GET", "/v1/audit", Whole(Admin)),
     ("GET", "/v1/semaphores", Of(Read)),
     ("GET", "/v1/semaphores/{name}", Of(Read)),
     ("PUT", "/v1/semaphores/{name}", Of(Operate)),
@@ -210,13 +231,20 @@ pub async fn guard(
     next: Next,
 ) -> Response {
     let granted = grant(&state, route.as_ref(), &request);
-    let admitted = granted.and_then(|granted| Ok((admit(&state.queues, &granted.caller)?, granted)));
+    let admitted = granted.and_then(|granted| {
+        check_changes(&state, route.as_ref(), request.method())?;
+        Ok((admit(&state.queues, &granted.caller)?, granted))
+    });
     let mut response = match admitted {
         Ok((permit, granted)) => {
             let granted = Granted(Arc::new(granted));
             request.extensions_mut().insert(granted.clone());
+            let actor = may_be_act(&request, route.as_ref()).then(|| actor(&request, &granted));
             let mut act = Act::of(&request, granted, route.as_ref());
-            let response = next.run(request).await;
+            let response = match actor {
+                Some(actor) => queue::acting(actor, next.run(request)).await,
+                None => next.run(request).await,
+            };
             act.iter_mut().for_each(|act| act.status = Some(response.status()));
             until_read(response, permit)
         }
@@ -226,6 +254,38 @@ pub async fn guard(
         response.extensions_mut().insert(route);
     }
     response
+}
+
+/// Refuses what would change something at a server that only shows. A login changes nothing that is stored.
+fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method) -> Result<(), Problem> {
+    let Some(route) = route.filter(|_| state.read_only) else { return Ok(()) };
+    let only_reads = method.is_safe() || route.as_str() == "/v1/session";
+    if only_reads {
+        return Ok(());
+    }
+    let detail = "this server only shows (http.read_only): nothing was changed; send what changes something to another server";
+    Err(Problem::new(Code::ReadOnly, detail))
+}
+
+/// Returns whether a request may be an administrative act, so that it is to be known who makes it. What is called most often is none.
+fn may_be_act(request: &Request, route: Option<&MatchedPath>) -> bool {
+    const FREQUENT: [&str; 9] =
+        ["/jobs", "/batch", "/reserve", "/pop", "/commit", "/rollback", "/extend", "/settle", "/heartbeat"];
+    let route = route.map_or("", MatchedPath::as_str);
+    let is_frequent = *request.method() == Method::POST && FREQUENT.iter().any(|end| route.ends_with(end));
+    !request.method().is_safe() && !is_frequent
+}
+
+/// Returns who makes a request, for the audit.
+fn actor(request: &Request, granted: &Granted) -> Actor {
+    let name = match &granted.caller {
+        Caller::Key(key) => Some(key.name.to_string()),
+        Caller::Anyone | Caller::Admin => None,
+    };
+    let behind_proxy = request.extensions().get::<Client>().map(|client| client.0);
+    let direct = || request.extensions().get::<Arc<Wire>>().map(|wire| wire.address);
+    let address = behind_proxy.or_else(direct).map(|address| address.to_canonical());
+    Actor { by: granted.caller.identity().to_owned(), name, address }
 }
 
 /// What an operator does: logged when it is over, so that it can be found who has paused a queue, and what a leaked key has done.
@@ -304,7 +364,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Some(Some(Open)) => (true, Read),
         Some(Some(Metrics(scope))) => (state.access.open_metrics, scope),
         Some(Some(Docs)) => (state.access.open_docs, Read),
-        Some(Some(Of(scope) | Both(scope, _) | Whole(scope))) => (false, scope),
+        Some(Some(Of(scope) | Both(scope, _) | Either(scope, _) | Whole(scope))) => (false, scope),
         Some(None) | None => (false, Read),
     };
     if is_open {
@@ -320,9 +380,9 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         return Err(undeclared(route.as_str(), request.method()));
     }
     // Where there is no such path, a key has been shown, and that is all.
-    let mut needed = need.flatten().into_iter().flat_map(Need::scopes);
-    if let Some(scope) = needed.find(|scope| !caller.has(*scope)) {
-        return Err(Problem::new(Code::Forbidden, format!("the key does not have the scope {scope}")));
+    let missing = need.flatten().and_then(|need| need.missing(&caller));
+    if let Some(scope) = missing {
+        return Err(lacks(scope));
     }
     if matches!(need, Some(Some(Whole(_) | Metrics(_)))) && caller.is_limited() {
         let detail = "this is about the whole server, and the key is for some queues only";
@@ -403,6 +463,11 @@ impl Granted {
     /// Returns the scope under which the route runs.
     pub fn scope(&self) -> Scope {
         self.scope
+    }
+
+    /// Refuses a key without this scope, where the route alone does not say that it needs it.
+    pub fn scoped(&self, scope: Scope) -> Result<(), Problem> {
+        if self.caller.has(scope) { Ok(()) } else { Err(lacks(scope)) }
     }
 
     /// Refuses a queue that is not among those of the key.

@@ -85,6 +85,8 @@ pub struct Services {
     pub budget: Budget,
     /// Whether and which keys are required.
     pub access: access::Options,
+    /// Whether requests may change nothing.
+    pub read_only: bool,
     /// The logins that failed lately.
     pub attempts: session::Attempts,
 }

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::access;
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{BatchId, JobId, QueueName, StoredKeyId};
+use crate::job::{BatchId, BulkId, JobId, QueueName, StoredKeyId};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The maximum number of elements in a page of a list.
@@ -72,6 +72,19 @@ impl<S: Send + Sync> FromRequestParts<S> for OfBatch {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = segment(parts, state).await?;
         let unknown = |_| Problem::new(Code::UnknownBatch, "there is no batch with this id");
+        text.parse().map(Self).map_err(unknown)
+    }
+}
+
+/// The operation over many jobs in the path. An id that does not parse is unknown.
+pub struct OfOperation(pub BulkId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfOperation {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = segment(parts, state).await?;
+        let unknown = |_| Problem::new(Code::UnknownOperation, "there is no operation with this id");
         text.parse().map(Self).map_err(unknown)
     }
 }

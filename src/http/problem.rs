@@ -52,6 +52,8 @@ codes! {
     Unauthorized = UNAUTHORIZED, false, "A valid key is required";
     /// The key does not allow this.
     Forbidden = FORBIDDEN, false, "The key does not allow this";
+    /// This server only shows (`http.read_only`).
+    ReadOnly = FORBIDDEN, false, "The server is read-only";
     /// A login is possible over TLS, or on the server's own machine.
     TlsRequired = FORBIDDEN, false, "TLS is required";
     /// A browser sent this on behalf of a page of another site.
@@ -64,6 +66,8 @@ codes! {
     UnknownJob = NOT_FOUND, false, "There is no such job";
     /// The job is gone since the call began to wait for it: it is done and not kept, or was removed.
     JobGone = GONE, false, "The job is gone";
+    /// There is no such operation.
+    UnknownOperation = NOT_FOUND, false, "There is no such operation";
     /// There is no such schedule.
     UnknownSchedule = NOT_FOUND, false, "There is no such schedule";
     /// There is no such API key.
@@ -310,6 +314,8 @@ impl From<Error> for Problem {
             }
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
+            Error::UnknownOperation(_) => Self::new(Code::UnknownOperation, text),
+            Error::TooManyOperations(_) => Self::new(Code::LimitReached, text),
             Error::QueueNotEmpty(_) => {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))
             }

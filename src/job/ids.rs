@@ -32,6 +32,11 @@ text_type! {
 }
 
 text_type! {
+    /// The id of an operation over many jobs, made like that of a job.
+    BulkId, is_token, TOKEN_RULE, TextForm::up_to(64)
+}
+
+text_type! {
     /// The token that a reserve returns with the id of a job; only its holder may settle the job.
     Reservation, is_token, TOKEN_RULE, TextForm::up_to(64)
 }
@@ -167,6 +172,11 @@ impl IdSource {
         // A generator overflows after 2^80 ids in one millisecond; a fresh random id is as good then.
         let id = last.generate_from_datetime(time).unwrap_or_else(|_| ulid::Ulid::from_datetime(time));
         JobId(id.to_string().into())
+    }
+
+    /// Returns the next id, for an operation over many jobs.
+    pub fn next_bulk(&self, now: Timestamp) -> BulkId {
+        BulkId(self.next(now).0)
     }
 
     /// Returns the next id, for a batch.

@@ -5,8 +5,10 @@
 //! [`transition`] says, for both stores alike, what an operation does to a job.
 
 pub mod access;
+pub mod audit;
 pub mod backoff;
 pub mod batch;
+pub mod bulk;
 pub mod content;
 pub mod cron;
 pub mod error_group;
@@ -34,9 +36,10 @@ pub mod transition;
 pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Reach, Scope, SecretHash, StoredKeyId};
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchResult, Ending, OnFinished};
+pub use bulk::Bulk;
 pub use content::{Base64, Binary, Content, MediaType};
 pub use filter::{FieldIs, Filter, HeaderIs, Span};
-pub use ids::{BatchId, Claim, IdSource, JobId, Reservation, Tokens};
+pub use ids::{BatchId, BulkId, Claim, IdSource, JobId, Reservation, Tokens};
 pub use invalid::Invalid;
 pub use names::{GroupName, JobKey, QueueName, QueuePattern, SemaphoreName, WorkerName, WorkerVersion};
 pub use next::{Ended, Mark};

@@ -258,7 +258,11 @@ pub fn decide<E>(
 /// a route, a dead letter, a redrive) always finds room.
 pub fn entered<'o>(verb: Verb, before: &Meta, outcome: &'o Outcome) -> Option<&'o QueueName> {
     match outcome {
-        Outcome::Returned { queue, .. } if verb == Verb::Move && *queue != before.queue => Some(queue),
+        Outcome::Returned { queue, .. }
+            if matches!(verb, Verb::Move | Verb::Relocate) && *queue != before.queue =>
+        {
+            Some(queue)
+        }
         _ => None,
     }
 }

@@ -137,6 +137,12 @@ pub enum Verb {
     Redrive,
     /// A client wants it delivered at once, where it is, its attempts counted anew.
     Retry,
+    /// A client wants it delivered at once, where it is.
+    Run,
+    /// A client takes it back from its worker.
+    Revoke,
+    /// A client puts it into another queue while no worker holds it.
+    Relocate,
 }
 
 /// What can become of a job by a [`Verb`]: a state, or `None` where it is deleted.
@@ -185,6 +191,12 @@ pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
     (State::Dead, Verb::Retry, &[READY]),
     (State::Ready, Verb::Retry, &[READY]),     // its time has come
     (State::Blocked, Verb::Redrive, &[READY]), // the same for one that waits for a semaphore there
+    (State::Ready, Verb::Run, &[READY]),       // its time has come
+    (State::Blocked, Verb::Run, &[BLOCKED]),   // it still waits for its turn
+    (State::Reserved, Verb::Revoke, &[READY, GONE]),
+    (State::Ready, Verb::Relocate, &[READY]),
+    (State::Blocked, Verb::Relocate, &[READY]),
+    (State::Dead, Verb::Relocate, &[READY]),
 ];
 
 /// Returns what can follow, or `None` where the verb does not apply.

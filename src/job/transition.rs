@@ -4,6 +4,7 @@
 //! between (optimistic concurrency by `rev`). Time is the store's and is passed in. [`delivery`] has the transitions
 //! of claims, which are written for many jobs at once.
 
+mod by_hand;
 pub mod delivery;
 mod operation;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod tests;
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::spec::Headers;
 use super::state::{self, State, Visible};
-use super::{Content, Payload, QueueName, Reach, Rules, Stage, Timestamp};
+use super::{Content, Payload, QueueName, Rules, Stage, Timestamp};
 use crate::faults;
 
 pub use self::operation::{Back, Edit, Fate, Loss, OfUnreadable, Operation, Salvaged};
@@ -161,10 +162,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Err(Refusal::Lost { gone: false })
         }
         Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
-        Operation::Release { .. } => {
-            let attempts = meta.attempts.saturating_sub(1);
-            Ok(returned(Meta { attempts, ..free(meta) }))
-        }
+        Operation::Release { .. } => Ok(taken_back_in_place(meta)),
         Operation::Expire { expires_at } if meta.expires_at == Some(*expires_at) => {
             Ok(Step::delete(Outcome::Removed))
         }
@@ -174,8 +172,17 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
         Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
-        Operation::Redrive { home, .. } => redrive(meta, home, now),
-        Operation::Retry { .. } => retry(meta, now),
+        Operation::Redrive { home, .. } => by_hand::redrive(meta, home, now),
+        Operation::Retry { .. } => by_hand::retry(meta, now),
+        Operation::Run { .. } if has_expired(meta, now) => {
+            Err(Refusal::Conflict { state: meta.visible(now) })
+        }
+        Operation::Run { .. } => Ok(returned(Meta { run_at: meta.run_at.min(now), ..meta.clone() })),
+        Operation::Revoke { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
+        Operation::Revoke { .. } => Ok(taken_back_in_place(meta)),
+        Operation::Relocate { queue, when, priority, .. } => {
+            by_hand::relocate(meta, queue, *when, priority.unwrap_or(meta.priority), now)
+        }
     }
 }
 
@@ -412,42 +419,6 @@ fn move_to(meta: &Meta, queue: &QueueName, run_at: Timestamp, priority: i32, now
     returned(Meta { progress: None, ..moved })
 }
 
-fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
-    let is_out_of_reach = meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue));
-    if is_out_of_reach || has_expired(meta, now) {
-        return Err(Refusal::Conflict { state: meta.visible(now) });
-    }
-    let revived = revived(meta, now);
-    match &meta.origin {
-        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
-        None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
-        None => Err(Refusal::Conflict { state: meta.visible(now) }),
-    }
-}
-
-/// The job at once, where it is, its attempts counted anew.
-fn retry(meta: &Meta, now: Timestamp) -> Result<Step, Refusal> {
-    if has_expired(meta, now) {
-        return Err(Refusal::Conflict { state: meta.visible(now) });
-    }
-    let next = match meta.state {
-        State::Dead => revived(meta, now),
-        _ => Meta { run_at: meta.run_at.min(now), ..meta.clone() },
-    };
-    Ok(returned(Meta { attempts: 0, ..next }))
-}
-
-/// A dead job that is to be delivered again.
-fn revived(meta: &Meta, now: Timestamp) -> Meta {
-    Meta {
-        run_at: now,
-        finished_at: None,
-        purge_at: None,
-        batch: None, // it was counted as dead
-        ..free(meta)
-    }
-}
-
 /// Whether the job is deleted as soon as it is not reserved: it was cancelled, or it is past its expiry.
 fn ends_unheld(meta: &Meta, now: Timestamp) -> bool {
     meta.cancel_requested || has_expired(meta, now)
@@ -455,6 +426,12 @@ fn ends_unheld(meta: &Meta, now: Timestamp) -> bool {
 
 fn has_expired(meta: &Meta, now: Timestamp) -> bool {
     meta.expires_at.is_some_and(|expires_at| expires_at <= now)
+}
+
+/// The job without its reservation, where it was before its delivery, which does not count.
+fn taken_back_in_place(meta: &Meta) -> Step {
+    let attempts = meta.attempts.saturating_sub(1);
+    returned(Meta { attempts, ..free(meta) })
 }
 
 /// The job without its reservation.

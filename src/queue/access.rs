@@ -6,15 +6,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use super::audit::{Act, shown};
 use super::key_limits::{Permit, Usage};
 use super::{Error, Queues, Result};
 use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
 use crate::job::{
     ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, StoredKeyId, Timestamp,
 };
+use crate::store::audit::along;
 use crate::store::{StoreError, StoredKeys};
 
 /// The most keys that can be stored.
@@ -61,6 +64,19 @@ pub struct FreshKey {
     pub key: ApiKey,
     /// Its text.
     pub text: String,
+}
+
+/// Returns what is remembered of a key in the audit: nothing by which it could be guessed.
+fn of_key(key: &ApiKey) -> Option<serde_json::Value> {
+    let ApiKey { name, scopes, queues, expires_at, rate, max_concurrent, .. } = key;
+    shown(&json!({
+        "name": name.as_str(),
+        "scopes": scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>(),
+        "queues": queues,
+        "expires_at": expires_at,
+        "rate": rate,
+        "max_concurrent": max_concurrent,
+    }))
 }
 
 /// What became of the text of a key.
@@ -248,7 +264,9 @@ impl Queues {
             max_concurrent,
             last_used_at: None,
         };
-        self.0.store.add_api_key(&key).await?;
+        let row =
+            self.row(Act { what: "key.create", on: key.id.as_str(), after: of_key(&key), ..Act::default() });
+        along(row, self.0.store.add_api_key(&key)).await?;
         self.reread_settings().await;
         Ok(FreshKey { key, text })
     }
@@ -281,7 +299,9 @@ impl Queues {
         let stored = keys.into_iter().find(|key| key.id.as_str() == id.as_str()).ok_or_else(unknown)?;
         let text = ApiKey::fresh_text(&stored.id);
         let key = ApiKey { hash: SecretHash::of(&text), ..stored };
-        if !self.0.store.rotate_api_key(&key.id, &key.hash).await? {
+        let row =
+            self.row(Act { what: "key.rotate", on: key.id.as_str(), after: of_key(&key), ..Act::default() });
+        if !along(row, self.0.store.rotate_api_key(&key.id, &key.hash)).await? {
             return Err(unknown());
         }
         self.reread_settings().await;
@@ -296,7 +316,9 @@ impl Queues {
         if !ids.any(|stored| stored == id.as_str()) {
             return Err(Error::UnknownApiKey(id.clone()));
         }
-        let is_removed = self.0.store.remove_api_key(id).await?;
+        let before = keys.iter().find(|key| key.id.as_str() == id.as_str()).and_then(of_key);
+        let row = self.row(Act { what: "key.delete", on: id.as_str(), before, ..Act::default() });
+        let is_removed = along(row, self.0.store.remove_api_key(id)).await?;
         self.reread_settings().await;
         is_removed.then_some(()).ok_or_else(|| Error::UnknownApiKey(id.clone()))
     }

@@ -2,13 +2,17 @@
 
 use std::collections::HashSet;
 
+use serde_json::json;
+
+use super::audit::{Act, shown};
 use super::keyed::{StepDone, Steps};
 use super::{CallKey, Error, Queues, Result};
 use crate::job::transition::Operation;
 use crate::job::{
     Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, Span, State, Timestamp, Visible,
 };
-use crate::store::{Change, Filter, ListedJob, StoreError, listed_id};
+use crate::store::audit::along;
+use crate::store::{AuditRow, Change, Filter, ListedJob, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -61,7 +65,15 @@ impl Queues {
             let stays = job.as_ref().is_ok_and(|job| was_blocked(&job.meta));
             (!stays).then(|| Operation::Purge { within: within.clone(), state })
         };
-        self.each(&filter, None, purge, None).await
+        let after = shown(&json!({"state": state, "before": before}));
+        let row = self.row(Act {
+            what: "queue.purge",
+            on: queue.as_str(),
+            queue: Some(queue),
+            before: None,
+            after,
+        });
+        self.each(&filter, None, purge, None, row).await
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which return to where they
@@ -89,9 +101,12 @@ impl Queues {
         let died = Span { from: range.from, before: range.to };
         let dead = Filter::state(queue.clone(), Visible::Dead).during(died);
         let mut affected = 0;
+        let act = Act { what: "queue.redrive", on: queue.as_str(), queue: Some(queue), ..Act::default() };
+        let row = self.row(act);
         for filter in letters.into_iter().chain([dead]) {
             let left = range.limit.map(|limit| limit.saturating_sub(affected));
-            let more = self.each(&filter, left, operation, steps.as_mut()).await;
+            let row = row.clone().map(|row| AuditRow { affected: Some(affected), ..row });
+            let more = self.each(&filter, left, operation, steps.as_mut(), row).await;
             affected += more.map_err(|error| error.after(affected))?;
         }
         Ok(affected)
@@ -106,18 +121,19 @@ impl Queues {
     pub(super) async fn empty_some(&self, queue: &QueueName, most: u64) -> Result<u64> {
         let within = Reach::one(queue);
         let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
-        self.each(&Filter::all(queue.clone()), Some(most), cancel, None).await
+        self.each(&Filter::all(queue.clone()), Some(most), cancel, None, None).await
     }
 
     /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,
     /// or that has left the queue since it was found, is passed over. Where `steps` are those of a keyed call, what it has done before
-    /// is not done again.
+    /// is not done again. The row of the act is written with the first step that changes something, and with each further one anew.
     async fn each(
         &self,
         filter: &Filter,
         limit: Option<u64>,
         mut operation: impl FnMut(&ListedJob) -> Option<Operation> + Send,
         mut steps: Option<&mut Steps<'_>>,
+        row: Option<AuditRow>,
     ) -> Result<u64> {
         let mut affected = 0;
         let mut last: Option<JobId> = None;
@@ -144,7 +160,12 @@ impl Queues {
                         next = Some(id.clone());
                         changes.extend(operation(job).map(|operation| Change { id, operation }));
                     }
-                    let done = self.change_step(own.as_ref(), changes, next).await;
+                    let concerned = affected + changes.len() as u64;
+                    let row = row.clone().map(|row| {
+                        let affected = Some(row.affected.unwrap_or(0) + concerned);
+                        AuditRow { affected, ..row }
+                    });
+                    let done = along(row, self.change_step(own.as_ref(), changes, next)).await;
                     done.map_err(|error| error.after(affected))?
                 }
             };

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::audit::{self, Act};
 use super::quotas::Places;
 use super::rounds::{Item, Limits, Rounds};
 use super::settings::NO_VERSION;
 use super::{Error, Precondition, QueueView, Queues, Result, Shared};
 use crate::job::settings::dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
-use crate::store::{Expected, Saved, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
+use crate::store::{AuditRow, Expected, Saved, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
 
 /// The longest pause before another try, for each that there was.
 const BACKOFF: Duration = Duration::from_millis(10);
@@ -34,11 +35,26 @@ pub(super) enum Change {
     Remove,
 }
 
+impl Change {
+    /// Returns what it is called in the audit.
+    fn what(&self) -> &'static str {
+        match self {
+            Self::Replace(_) => "queue.set",
+            Self::Edit(_) => "queue.update",
+            Self::Pause(true) => "queue.pause",
+            Self::Pause(false) => "queue.resume",
+            Self::Remove => "queue.delete",
+        }
+    }
+}
+
 /// A change of one queue's settings.
 pub(super) struct Ask {
     queue: QueueName,
     precondition: Precondition,
     change: Change,
+    /// What is remembered of it in the audit, but for what the settings are before and after it.
+    row: Option<AuditRow>,
     /// When its caller has been told that it does not know: it must not be stored over what was changed since.
     until: Instant,
 }
@@ -77,9 +93,22 @@ pub(super) async fn back_off(attempt: usize) {
 struct Draft {
     snapshot: Arc<SettingsSnapshot>,
     changed: BTreeMap<QueueName, Option<StoredSettings>>,
+    /// What is remembered of these changes.
+    rows: HashMap<QueueName, Vec<AuditRow>>,
 }
 
 impl Draft {
+    /// Changes a queue's settings.
+    fn put(&mut self, ask: &Ask, to: Option<StoredSettings>) {
+        let settings = |stored: &StoredSettings| audit::shown(&stored.settings);
+        let before = self.stored(&ask.queue).and_then(settings);
+        if let Some(row) = ask.row.clone() {
+            let after = to.as_ref().and_then(settings);
+            self.rows.entry(ask.queue.clone()).or_default().push(AuditRow { before, after, ..row });
+        }
+        self.changed.insert(ask.queue.clone(), to);
+    }
+
     fn stored(&self, queue: &QueueName) -> Option<&StoredSettings> {
         match self.changed.get(queue) {
             Some(changed) => changed.as_ref(),
@@ -118,6 +147,7 @@ impl Draft {
             queue: queue.clone(),
             to: to.clone(),
             expected: expected(queue),
+            rows: self.rows.get(queue).cloned().unwrap_or_default(),
         };
         self.changed.iter().map(change).collect()
     }
@@ -140,7 +170,9 @@ impl Queues {
         change: Change,
     ) -> Result<QueueView> {
         let until = Instant::now() + self.options().patience;
-        let ask = Ask { queue: name.clone(), precondition, change, until };
+        let row =
+            self.row(Act { what: change.what(), on: name.as_str(), queue: Some(name), ..Act::default() });
+        let ask = Ask { queue: name.clone(), precondition, change, row, until };
         self.in_time(self.0.configures.travel((), ask)).await??
     }
 
@@ -170,7 +202,7 @@ impl Queues {
         for (_, answer) in late.filter(|(_, answer)| answer.is_none()) {
             *answer = Some(Err(StoreError::unavailable("the settings were not changed in time").into()));
         }
-        let mut draft = Draft { snapshot: self.snapshot(), changed: BTreeMap::new() };
+        let mut draft = Draft { snapshot: self.snapshot(), changed: BTreeMap::new(), rows: HashMap::new() };
         let mut drafted = Vec::new();
         for (ask, answer) in asks.iter().zip(answers).filter(|(_, answer)| answer.is_none()) {
             let is_certain = draft.changed.is_empty();
@@ -236,7 +268,7 @@ impl Queues {
         let (settings, makes) = match change {
             Change::Remove if is_new => return Ok(Vec::new()),
             Change::Remove => {
-                draft.changed.insert(queue.clone(), None);
+                draft.put(ask, None);
                 return Ok(Vec::new());
             }
             // Also where all of them are the defaults: from now on the queue is listed.
@@ -255,7 +287,7 @@ impl Queues {
             places.push(self.admit_settings(queue).await?);
         }
         let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
-        draft.changed.insert(queue.clone(), Some(StoredSettings { settings, version }));
+        draft.put(ask, Some(StoredSettings { settings, version }));
         Ok(places)
     }
 }

@@ -6,7 +6,7 @@ use super::NO_ROOM;
 use super::rounds::RoundError;
 use crate::job::transition::Refusal;
 use crate::job::{
-    BatchId, Invalid, JobId, QueueName, ScheduleName, SemaphoreName, StoredKeyId, Visible, WorkerName,
+    BatchId, BulkId, Invalid, JobId, QueueName, ScheduleName, SemaphoreName, StoredKeyId, Visible, WorkerName,
 };
 use crate::store::{Denied, Named, PushRefused, StoreError};
 
@@ -83,6 +83,12 @@ pub enum Error {
         /// How many there may be.
         limit: u64,
     },
+    /// There is no such operation.
+    #[error("there is no operation {0}")]
+    UnknownOperation(BulkId),
+    /// There are as many operations under way as there may be.
+    #[error("there are {0} operations under way, which are as many as there may be; nothing was begun")]
+    TooManyOperations(usize),
     /// The queue cannot be deleted while it has jobs.
     #[error("queue {0} still has jobs")]
     QueueNotEmpty(QueueName),

@@ -1,13 +1,17 @@
 //! Reading jobs, changing them, cancelling them.
 
+use serde_json::json;
+
+use super::audit::{Act, shown};
 use super::pages::fitting;
 use super::push::{self, Prepared};
-use super::{CallKey, Error, PushAnswer, Queues, Result, Told};
+use super::{CallKey, Error, PushAnswer, Queues, Result, Settled, Told};
 use crate::job::spec::{check_attempts, check_content, check_expiry, check_headers};
 use crate::job::state::Verb;
 use crate::job::transition::{Edit, Operation, Outcome};
-use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State};
-use crate::store::{Answering, Applied, Change, ListedJob, StoreError};
+use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State, When};
+use crate::store::audit::along;
+use crate::store::{Answering, Applied, AuditRow, Change, ListedJob, StoreError};
 
 /// What a cancel does to a job that a worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,17 @@ pub enum OfHeld {
     Refuse,
     /// Takes the job from its worker.
     Remove,
+}
+
+/// Where an operator puts a job.
+#[derive(Debug, Clone)]
+pub struct Relocation {
+    /// The queue.
+    pub queue: QueueName,
+    /// When it is due there; `None`: as before.
+    pub when: Option<When>,
+    /// Its priority there; `None`: as before.
+    pub priority: Option<i32>,
 }
 
 /// What a cancel has led to.
@@ -88,14 +103,40 @@ impl Queues {
 
     /// Makes a job within these queues that is dead, or waits for its time, ready at once, and returns it. Its attempts start again.
     pub async fn retry(&self, id: &JobId, within: &Reach) -> Result<Job> {
-        self.apply_one(id, Operation::Retry { within: within.clone() }).await?;
+        self.act_on("job.retry", id, Operation::Retry { within: within.clone() }).await?;
         self.changed(id, within).await
+    }
+
+    /// Makes a job within these queues that waits for its time due at once, and returns it. Its attempts stay.
+    pub async fn run(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        self.act_on("job.run", id, Operation::Run { within: within.clone() }).await?;
+        self.changed(id, within).await
+    }
+
+    /// Takes a job within these queues back from its worker, whose token is dead from then on. The job is where it was before the
+    /// delivery, which does not count; one that was to be cancelled, or is past its expiry, leaves.
+    pub async fn release(&self, id: &JobId, within: &Reach) -> Result<Settled> {
+        let applied = self.act_on("job.release", id, Operation::Revoke { within: within.clone() }).await?;
+        Ok(Settled::now(id, applied))
+    }
+
+    /// Puts a job within these queues that no worker holds into another queue, where its attempts start again.
+    pub async fn relocate(&self, id: &JobId, to: Relocation, within: &Reach) -> Result<Settled> {
+        let Relocation { queue, when, priority } = to;
+        let place = self.admit_queues(self.new_queues(std::iter::once(&queue))).await?;
+        let relocate = Operation::Relocate { within: within.clone(), queue: queue.clone(), when, priority };
+        let applied = match self.act_on("job.move", id, relocate).await {
+            Err(Error::ReservationLost { .. }) => return Err(Error::QueueFull(queue)), // it has no token to lose
+            applied => applied?,
+        };
+        place.keep_all();
+        Ok(Settled::now(id, applied))
     }
 
     /// Brings a dead or dead-lettered job within these queues back to where it came from, and returns it.
     pub async fn redrive_job(&self, id: &JobId, within: &Reach) -> Result<Job> {
         let redrive = Operation::Redrive { within: within.clone(), home: within.clone() };
-        self.apply_one(id, redrive).await?;
+        self.act_on("job.redrive", id, redrive).await?;
         self.changed(id, within).await
     }
 
@@ -131,10 +172,27 @@ impl Queues {
             OfHeld::Remove => Operation::Cancel { within, force: true },
             OfHeld::Refuse => Operation::CancelUnheld { within },
         };
-        match self.apply_one(id, cancel).await?.outcome {
+        let applied = match held {
+            OfHeld::Remove => self.act_on("job.cancel", id, cancel).await?,
+            OfHeld::Ask | OfHeld::Refuse => self.apply_one(id, cancel).await?,
+        };
+        match applied.outcome {
             Outcome::Held { .. } => Ok(Cancelled::Requested),
             _ => Ok(Cancelled::Removed),
         }
+    }
+
+    /// The same for an administrative act, which is remembered with what it does.
+    async fn act_on(&self, what: &'static str, id: &JobId, operation: Operation) -> Result<Applied> {
+        let after = match &operation {
+            Operation::Relocate { queue, priority, .. } => {
+                shown(&json!({"queue": queue, "priority": priority}))
+            }
+            _ => None,
+        };
+        let row = self.row(Act { what, on: id.as_str(), after, ..Act::default() });
+        let row = row.map(|row| AuditRow { affected: Some(1), ..row });
+        along(row, self.apply_one(id, operation)).await
     }
 
     async fn apply_one(&self, id: &JobId, operation: Operation) -> Result<Applied> {

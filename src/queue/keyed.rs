@@ -11,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::audit::carried;
 use super::meter::Event;
 use super::once::TURN_WAIT;
 use super::outcomes::Noted;
@@ -114,7 +115,7 @@ impl Queues {
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let lost = |error| Err(StoreError::internal(error).into());
-        self.in_time(hold::spawn(work)).await?.unwrap_or_else(lost)
+        self.in_time(hold::spawn(carried(work))).await?.unwrap_or_else(lost)
     }
 
     /// Like [`push`](Self::push), with all that is stored in one transaction.
@@ -376,6 +377,13 @@ impl Queues {
 }
 
 impl Queues {
+    /// Returns the id of what a call creates: that of the first call, where this is a repeat of it.
+    pub(super) async fn id_once(&self, key: &CallKey, fresh: String) -> Result<String> {
+        let begin = step_key(key, 0);
+        self.admit_request(&begin.id).await?.keep_all();
+        self.remember(&begin, fresh).await
+    }
+
     /// Returns what is remembered of a step.
     pub(super) async fn step_recalled(&self, step: &CallKey) -> Result<Option<StepDone>> {
         let text = self.recalled(step).await?;

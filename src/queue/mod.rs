@@ -22,6 +22,7 @@
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
+//! | `operations`, `audit` | operations over many jobs, and who has done what |
 //! | `sweep` | deleting queues by prefix |
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats` | how many jobs there are |
@@ -41,6 +42,7 @@
 mod access;
 mod alarm;
 mod ask;
+mod audit;
 mod batches;
 mod bulk;
 mod census;
@@ -63,6 +65,7 @@ mod maintenance;
 pub mod meter;
 mod next;
 mod once;
+mod operations;
 mod outcomes;
 mod pages;
 mod peers;
@@ -98,6 +101,7 @@ use self::access::KeyRing;
 pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
+pub use self::audit::{Actor, acting};
 pub use self::batches::{BatchState, NewBatch};
 pub use self::bulk::FinishedRange;
 pub use self::census::Census;
@@ -113,7 +117,7 @@ use self::feed::Feed;
 pub use self::feed::{Changes, Follower, Happening, Part, QueueState};
 use self::flows::Others;
 pub use self::groups::GroupsFound;
-pub use self::jobs::{Cancelled, OfHeld};
+pub use self::jobs::{Cancelled, OfHeld, Relocation};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
 use self::ledger::Ledger;
@@ -122,6 +126,7 @@ use self::meter::Meter;
 pub use self::next::{Next, NextAsk};
 pub use self::once::IdempotencyKey;
 use self::once::Runs;
+pub use self::operations::{ALL_QUEUES, NewBulk, Sample};
 use self::outcomes::Outcomes;
 pub use self::pages::Page;
 use self::push::PushRounds;
@@ -223,6 +228,8 @@ pub struct Shared {
     scheduler: Alarm,
     poll: PollAlarm,
     semaphores: SemaphoreNotes,
+    /// Notified when an operation was asked for.
+    operations: Arc<Notify>,
     /// Ends all waits with an error: the store stays away.
     away: Notify,
     draining: CancellationToken,
@@ -271,6 +278,7 @@ impl Queues {
             scheduler: Alarm::default(),
             poll: PollAlarm::default(),
             semaphores: SemaphoreNotes::default(),
+            operations: Arc::default(),
             away: Notify::new(),
             draining,
             leaving: CancellationToken::new(),

@@ -9,7 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use futures::FutureExt as _;
+use serde_json::json;
 
+use super::audit::{Act, shown};
 use super::keyed::answer_of;
 use super::meter::Event;
 use super::quotas::Places;
@@ -18,6 +20,7 @@ use crate::faults;
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::store::audit::along;
 use crate::store::{Answering, Fired, Firing, Keyed, ListedSchedule, Named, Once, Saved, StoreError};
 
 /// How many times a change that ends in a conflict is retried.
@@ -119,7 +122,8 @@ impl Queues {
             if !allows(precondition, Some(&found)) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
-            if self.0.store.save_schedule(name, None, Some(found.rev)).await? == Saved::Done {
+            let row = self.row(act_on("schedule.delete", Some(&found), None, name));
+            if along(row, self.0.store.save_schedule(name, None, Some(found.rev))).await? == Saved::Done {
                 return Ok(());
             }
         }
@@ -134,6 +138,7 @@ impl Queues {
         rule: ScheduleRule,
     ) -> Result<Option<Schedule>> {
         let seen = found.as_ref().map(|found| found.rev);
+        let row = self.row(act_on("schedule.set", found.as_ref(), Some(&rule), name));
         let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused);
         let next_at = match &found {
             Some(found) if times(&found.rule) == times(&rule) => found.next_at,
@@ -143,7 +148,7 @@ impl Queues {
         let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());
         let rev = rand::random();
         let schedule = Schedule { name: name.clone(), rule, version, rev, next_at, last_job, last_runs };
-        if self.0.store.save_schedule(name, Some(&schedule), seen).await? == Saved::Conflict {
+        if along(row, self.0.store.save_schedule(name, Some(&schedule), seen)).await? == Saved::Conflict {
             return Ok(None);
         }
         if let Some(at) = next_at {
@@ -232,7 +237,8 @@ impl Queues {
     /// Fires a schedule as this turn says, if it is still as it was read.
     pub(super) async fn fire(&self, schedule: &Schedule, turn: Turn) -> Result<Fired> {
         let firing = self.firing(schedule, turn)?;
-        let fired = self.0.store.fire(&firing).await?;
+        let row = self.row(act_on("schedule.run", Some(schedule), None, &schedule.name));
+        let fired = along(row, self.0.store.fire(&firing)).await?;
         self.note_fired(schedule, &firing, &fired);
         Ok(fired)
     }
@@ -240,7 +246,8 @@ impl Queues {
     /// The same for a keyed call.
     async fn fire_once(&self, schedule: &Schedule, turn: Turn, keyed: Keyed<Fired>) -> Result<Once<Fired>> {
         let firing = self.firing(schedule, turn)?;
-        let once = self.0.store.fire_once(&firing, keyed).await?;
+        let row = self.row(act_on("schedule.run", Some(schedule), None, &schedule.name));
+        let once = along(row, self.0.store.fire_once(&firing, keyed)).await?;
         faults::point("keyed.stored").await;
         if let Once::Now(fired, _) = &once {
             self.note_fired(schedule, &firing, fired);
@@ -311,4 +318,22 @@ fn allows(precondition: &Precondition, found: Option<&Schedule>) -> bool {
 
 fn too_many_conflicts() -> Error {
     StoreError::unavailable("the schedule was changed by others again and again").into()
+}
+
+/// Returns an act on a schedule, for the audit: without the job, whose payload is nobody else's business.
+fn act_on<'a>(
+    what: &'static str,
+    before: Option<&'a Schedule>,
+    after: Option<&'a ScheduleRule>,
+    name: &'a ScheduleName,
+) -> Act<'a> {
+    let rule = |rule: &ScheduleRule| {
+        let ScheduleRule { cron, time_zone, queue, overlap, misfire, paused, .. } = rule;
+        shown(&json!({
+            "cron": cron, "time_zone": time_zone, "queue": queue, "overlap": overlap, "misfire": misfire, "paused": paused,
+        }))
+    };
+    let queue = after.or(before.map(|schedule| &schedule.rule)).map(|rule| &rule.queue);
+    let (before, after) = (before.and_then(|schedule| rule(&schedule.rule)), after.and_then(rule));
+    Act { what, on: name.as_str(), queue, before, after }
 }

@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use serde_json::json;
 use tokio::sync::Notify;
 
+use super::audit::{Act, shown};
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
 use crate::job::{Invalid, JobSpec, QueueName, Reach, SemaphoreName, Timestamp};
+use crate::store::audit::along;
 use crate::store::{Applied, Holder, NEEDED_MAX, Named, Needed, Removal, SemaphoreView};
 
 /// The most holders that are shown.
@@ -90,7 +93,9 @@ impl Queues {
             return Err(Error::invalid("/capacity", "must be 1 to 1000000"));
         }
         let place = self.admit_semaphore(name).await?;
-        self.0.store.save_semaphore(name, capacity).await?;
+        let after = shown(&json!({"capacity": capacity}));
+        let row = self.row(Act { what: "semaphore.set", on: name.as_str(), after, ..Act::default() });
+        along(row, self.0.store.save_semaphore(name, capacity)).await?;
         place.keep_all();
         self.offer([name.clone()]);
         self.semaphore(name).await
@@ -99,7 +104,8 @@ impl Queues {
     /// Removes a semaphore that no job needs, be it done ones. The error names some of those that do, within these queues.
     pub async fn delete_semaphore(&self, name: &SemaphoreName, within: &Reach) -> Result<()> {
         lock(&self.0.semaphores.known).remove(name);
-        match self.0.store.remove_semaphore(name).await? {
+        let row = self.row(Act { what: "semaphore.delete", on: name.as_str(), ..Act::default() });
+        match along(row, self.0.store.remove_semaphore(name)).await? {
             Removal::Done => {
                 self.forget(Named::Semaphores, name.as_str());
                 Ok(())

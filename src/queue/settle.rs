@@ -84,6 +84,11 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// Returns what has become of a job now that pushes nothing.
+    pub(super) fn now(id: &JobId, Applied { outcome, queue, at, .. }: Applied) -> Self {
+        Self { from: Some(queue), repeated: false, ..Self::again(id, (outcome, at)) }
+    }
+
     /// Returns what the repeat of a call is told that was recalled.
     fn again(id: &JobId, (outcome, at): (Outcome, Timestamp)) -> Self {
         Self { id: id.clone(), outcome, from: None, has_gone: false, pushed: Vec::new(), at, repeated: true }
@@ -365,7 +370,7 @@ impl Queues {
         let event = match verb {
             Verb::Commit => Some(Event::Committed),
             Verb::Rollback => Some(Event::RolledBack),
-            Verb::Move => Some(Event::Moved),
+            Verb::Move | Verb::Relocate => Some(Event::Moved),
             Verb::Lapse | Verb::Abandon => Some(Event::Lapsed),
             Verb::Expire => Some(Event::Expired),
             _ => None,

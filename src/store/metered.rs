@@ -15,20 +15,21 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use super::{
-    Access, Answers, Applied, BatchChange, BatchChanged, BatchDenied, Batches, Change, ClaimAsk, Claims,
-    Counts, Denied, Figures, Fired, Firing, Found, GroupLine, HeldKey, Holder, Holdings, Imported, Jobs,
-    Keyed, KeyedCall, KnownServer, ListedJob, ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once,
-    Opened, Overdue, Pool, Pushed, QueueCounts, Recalled, Reconciled, Removal, Report, Request, Requests,
-    Result, Saved, Schedules, Search, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings,
-    SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError,
-    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
-    Worker, Workers,
+    Access, Answers, Applied, Audit, AuditFilter, AuditRow, BatchChange, BatchChanged, BatchDenied, Batches,
+    BulkDone, BulkStep, Change, ClaimAsk, Claims, Counts, Denied, Figures, Fired, Firing, Found, GroupLine,
+    HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall, KnownServer, ListedJob, ListedSchedule,
+    Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Operations, Overdue, Pool, Pushed, QueueCounts,
+    Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, Search,
+    SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange, SettingsSnapshot,
+    Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoreSize, StoredKeys, Subject, Summary,
+    TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
 use crate::job::{
-    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach,
-    Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp, WorkerName,
+    ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Bulk, BulkId, Claim, Job, JobId, Mark, Meta, NewJob,
+    QueueName, Reach, Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp,
+    WorkerName,
 };
 use crate::telemetry::{self, StoreFailure, Throttle};
 
@@ -283,6 +284,17 @@ metered! {
         rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
         remove_api_key(id: &StoredKeyId) -> Result<bool>;
         note_api_key_uses(uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
+    }
+    Operations {
+        add_operation(operation: &Bulk, row: Option<&AuditRow>) -> Result<bool>;
+        operation(id: &BulkId) -> Result<Option<Bulk>>;
+        operations(before: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>>;
+        open_operations(limit: usize) -> Result<Vec<Bulk>>;
+        save_operation(to: &Bulk, seen: i64, row: Option<&AuditRow>) -> Result<bool>;
+        step_operation(step: BulkStep, rules: &Rules) -> Result<Option<BulkDone>>;
+    }
+    Audit {
+        audit(filter: &AuditFilter, before: Option<&JobId>, limit: usize) -> Result<Vec<AuditRow>>;
     }
     Batches {
         create_batch(batch: Batch, jobs: Vec<NewJob>, rules: &Rules)

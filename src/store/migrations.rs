@@ -19,6 +19,7 @@ macro_rules! migrations {
             "0012_contract"
             "0013_binary"
             "0014_series"
+            "0015_operations"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

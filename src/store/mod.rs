@@ -15,6 +15,8 @@
 //! | [`Requests`] | reserves with an `Idempotency-Key` |
 //! | [`Answers`] | other calls with one, and what they were answered |
 //! | [`Access`] | API keys |
+//! | [`Operations`] | operations over many jobs |
+//! | [`Audit`] | what operators did |
 //! | [`Figures`] | how many jobs there are |
 //! | [`Series`] | how many there were, and what happened |
 //! | [`Signals`] | signals between the servers over one database |
@@ -33,6 +35,7 @@ use crate::job::Timestamp;
 pub mod access;
 pub mod admission;
 pub mod answers;
+pub mod audit;
 pub mod batches;
 pub mod delivered;
 pub mod figures;
@@ -42,6 +45,7 @@ pub mod metered;
 mod migrations;
 pub mod mongo;
 pub mod next;
+pub mod operations;
 pub mod page;
 pub mod receipts;
 pub mod requests;
@@ -59,6 +63,7 @@ pub use crate::job::Filter;
 pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
 pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
+pub use audit::{Audit, AuditFilter, AuditRow};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
     Counts, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts, RESERVED_AGES_MS, Reconciled, StoreSize,
@@ -69,6 +74,7 @@ pub use jobs::{
     ListedJob, Obstacles, Overdue, UnreadableJob, listed_id,
 };
 pub use next::{TakeAsk, Taken};
+pub use operations::{BulkDone, BulkEffect, BulkNext, BulkStep, Operations};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
@@ -179,6 +185,8 @@ pub trait Store:
     + Requests
     + Answers
     + Access
+    + Operations
+    + Audit
     + Figures
     + Series
     + Signals

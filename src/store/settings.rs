@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use super::{Result, StoreError, StoredKeys};
+use super::{AuditRow, Result, StoreError, StoredKeys};
 use crate::job::{QueueName, QueueSettings};
 
 /// One queue's settings as stored. `version` is opaque and changes with every change.
@@ -72,6 +72,8 @@ pub struct SettingsChange {
     pub to: Option<StoredSettings>,
     /// What they must be now.
     pub expected: Expected,
+    /// What is remembered of it in the audit, if it is done.
+    pub rows: Vec<AuditRow>,
 }
 
 /// What became of a change of settings, or of a schedule.
@@ -104,7 +106,12 @@ pub trait Settings: Send + Sync {
         to: Option<&StoredSettings>,
         expected: &Expected,
     ) -> Result<Saved> {
-        let change = SettingsChange { queue: queue.clone(), to: to.cloned(), expected: expected.clone() };
+        let change = SettingsChange {
+            queue: queue.clone(),
+            to: to.cloned(),
+            expected: expected.clone(),
+            rows: Vec::new(),
+        };
         let saved = self.save_all_settings(&[change]).await?.pop();
         saved.ok_or_else(|| StoreError::internal("a change of settings was left unanswered"))
     }

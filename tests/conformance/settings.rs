@@ -82,6 +82,7 @@ pub async fn several_queues_are_changed_at_once(store: &dyn Store) {
         queue: queue(name),
         to: version.map(|version| stored(version, QueueSettings::default())),
         expected,
+        rows: Vec::new(),
     };
     let is = |version: &str| Expected::Version(version.to_owned());
     let first = store.save_all_settings(&[]).await.unwrap();

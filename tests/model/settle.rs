@@ -367,6 +367,19 @@ impl Model {
                 let again = Job { attempts: 0, run_at: now, finished_at, purge_at, batch, ..unheld(job) };
                 Ok(self.comes_back(Job { state: State::Ready, ..again }))
             }
+            Operation::Run { .. } if waits && !job.expires_at.is_some_and(|at| at.is_past(now)) => {
+                let run_at = if job.run_at.is_past(now) { job.run_at } else { now };
+                Ok(self.comes_back(Job { run_at, ..job.clone() }))
+            }
+            Operation::Revoke { .. } if job.state == State::Reserved && is_over(job, now) => {
+                Ok(self.leaves(job))
+            }
+            Operation::Revoke { .. } if job.state == State::Reserved => {
+                Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))
+            }
+            Operation::Relocate { queue, when, priority, .. } if waits || job.state == State::Dead => {
+                self.is_relocated(job, queue, (*when, *priority), now)
+            }
             Operation::Purge { state, .. }
                 if job.state != State::Reserved && job.visible(now).contains(state) =>
             {
@@ -395,6 +408,31 @@ impl Model {
             },
             _ => conflict,
         }
+    }
+
+    /// An operator puts it into another queue.
+    fn is_relocated(
+        &mut self,
+        job: &Job,
+        queue: &QueueName,
+        (when, priority): (Option<Due>, Option<i32>),
+        now: When,
+    ) -> Result<Becomes, No> {
+        if job.expires_at.is_some_and(|at| at.is_past(now)) {
+            return Err(No::Conflict(job.visible(now)));
+        }
+        let is_full = |most| self.unfinished(queue) >= most;
+        if *queue != job.queue && self.max_jobs(queue).is_some_and(is_full) {
+            return Err(No::Full);
+        }
+        let mut next = elsewhere(unheld(job), queue, TrailReason::Moved, now);
+        if job.state == State::Dead {
+            (next.run_at, next.finished_at, next.purge_at, next.batch) = (now, None, None, None);
+        }
+        next.run_at = when.map_or(next.run_at, |when| due(when, now));
+        next.priority = priority.unwrap_or(job.priority);
+        next.progress = None;
+        Ok(self.comes_back(next))
     }
 
     pub fn comes_back(&mut self, job: Job) -> Becomes {

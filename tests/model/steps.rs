@@ -143,6 +143,13 @@ pub enum Act {
     },
     CancelUnheld,
     Retry,
+    Run,
+    Revoke,
+    Relocate {
+        queue: u8,
+        delay: Option<Ahead>,
+        priority: Option<i32>,
+    },
     Purge {
         state: u8,
     },
@@ -399,12 +406,17 @@ fn meddling() -> impl Strategy<Value = Act> {
     let edit = (maybe(0.5, priority()), maybe(0.5, due()), maybe(0.3, payload()), rest).prop_map(
         |(priority, due, payload, (other, group))| Act::Edit { priority, due, payload, other, group },
     );
+    let relocation = (queue(), maybe(0.3, due()), maybe(0.3, priority()))
+        .prop_map(|(queue, delay, priority)| Act::Relocate { queue, delay, priority });
     let is_right = || prop::bool::weighted(0.8);
     prop_oneof![
         4 => edit,
         2 => any::<bool>().prop_map(|force| Act::Cancel { force }),
         1 => Just(Act::CancelUnheld),
         3 => Just(Act::Retry),
+        2 => Just(Act::Run),
+        2 => Just(Act::Revoke),
+        3 => relocation,
         3 => (0..6_u8).prop_map(|state| Act::Purge { state }),
         5 => is_right().prop_map(|is_right| Act::Redrive { is_right }),
         1 => is_right().prop_map(|is_right| Act::Expire { is_right }),

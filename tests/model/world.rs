@@ -549,6 +549,14 @@ impl<'a> World<'a> {
             }
             Act::CancelUnheld => Operation::CancelUnheld { within: tailback::job::Reach::default() },
             Act::Retry => Operation::Retry { within: tailback::job::Reach::default() },
+            Act::Run => Operation::Run { within: tailback::job::Reach::default() },
+            Act::Revoke => Operation::Revoke { within: tailback::job::Reach::default() },
+            Act::Relocate { queue: to, delay, priority } => Operation::Relocate {
+                within: tailback::job::Reach::default(),
+                queue: queue(*to),
+                when: delay.map(|delay| When::In(ms(delay))),
+                priority: *priority,
+            },
             Act::Purge { state } => {
                 let states = [
                     Visible::Ready,

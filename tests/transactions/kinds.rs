@@ -1,17 +1,19 @@
 //! The kinds of transactions: what is prepared for a case, and the call that must happen once or not at all.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
+use tailback::job::bulk::{BulkIntent, BulkState};
 use tailback::job::record::KeyHold;
 use tailback::job::settings::Rate;
 use tailback::job::transition::{Loss, Operation};
 use tailback::job::{
-    ApiKey, ApiKeyId, Batch, BatchId, IdSource, NewJob, OnFinished, QueueName, QueueSettings, Rules,
-    Schedule, ScheduleRun, Scope, SecretHash, SemaphoreName,
+    ApiKey, ApiKeyId, Batch, BatchId, Bulk, IdSource, NewJob, OnFinished, QueueName, QueueSettings, Reach,
+    Rules, Schedule, ScheduleRun, Scope, SecretHash, SemaphoreName,
 };
+use tailback::store::audit::along;
 use tailback::store::{
-    BatchDenied, Change, ClaimAsk, Denied, Expected, Fired, Firing, Pushed, Removal, Saved, Store,
-    StoreError, StoredSettings,
+    AuditRow, BatchDenied, BulkEffect, BulkStep, Change, ClaimAsk, Denied, Expected, Fired, Firing, Pushed,
+    Removal, Saved, Store, StoreError, StoredSettings,
 };
 
 use crate::support::*;
@@ -19,7 +21,7 @@ use crate::support::*;
 static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
 
 /// Every kind of transaction.
-pub const KINDS: [Kind; 23] = [
+pub const KINDS: [Kind; 28] = [
     Kind::KeyedPush,
     Kind::GroupedPush,
     Kind::CommitWithPushes,
@@ -43,6 +45,11 @@ pub const KINDS: [Kind; 23] = [
     Kind::AddApiKey,
     Kind::RotateApiKey,
     Kind::RemoveApiKey,
+    Kind::OperationStep,
+    Kind::OperationPush,
+    Kind::StopOperation,
+    Kind::ReleaseByHand,
+    Kind::MoveByHand,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +77,11 @@ pub enum Kind {
     AddApiKey,
     RotateApiKey,
     RemoveApiKey,
+    OperationStep,
+    OperationPush,
+    StopOperation,
+    ReleaseByHand,
+    MoveByHand,
 }
 
 /// One call, which has a world of its own: every name in it begins with the tag and a dot.
@@ -93,6 +105,10 @@ pub enum Call {
     AddApiKey(Box<ApiKey>),
     RotateApiKey(ApiKeyId, SecretHash),
     RemoveApiKey(ApiKeyId),
+    Step(Box<BulkStep>),
+    SaveOperation(Box<Bulk>, i64, Box<AuditRow>),
+    /// A change with the row of the act.
+    Act(Change, Box<AuditRow>),
 }
 
 /// What a call says of itself.
@@ -152,6 +168,22 @@ impl Case {
                 .remove_semaphore(name)
                 .await
                 .map_or_else(|error| unavailable(&error), |removal| said(removal == Removal::Done)),
+            Call::Step(step) => store
+                .step_operation((**step).clone(), rules)
+                .await
+                .map_or_else(|error| unavailable(&error), |done| said(done.is_some())),
+            Call::SaveOperation(to, seen, row) => store
+                .save_operation(to, *seen, Some(row))
+                .await
+                .map_or_else(|error| unavailable(&error), said),
+            Call::Act(change, row) => {
+                let applied = along(Some((**row).clone()), store.apply(vec![change.clone()], rules)).await;
+                match applied.into_iter().next().unwrap() {
+                    Ok(_) => Answer::Done,
+                    Err(Denied::Store(error)) => unavailable(&error),
+                    Err(_) => Answer::Refused,
+                }
+            }
             Call::AddApiKey(_) | Call::RotateApiKey(..) | Call::RemoveApiKey(_) => {
                 self.change_api_key(store).await.map_or_else(|error| unavailable(&error), said)
             }
@@ -282,6 +314,20 @@ impl Kind {
                 let claim = held_by(&taken);
                 Call::Apply(change(&taken.meta.id, Operation::Abandon { claim, loss: Loss::Removed }))
             }
+            Self::OperationStep | Self::OperationPush | Self::StopOperation => {
+                self.prepare_operation(store, &tag).await
+            }
+            Self::ReleaseByHand => {
+                let taken = push_and_take(store, job(&q)).await;
+                let revoke = Operation::Revoke { within: Reach::default() };
+                Call::Act(change(&taken.meta.id, revoke), Box::new(row(store, &tag)))
+            }
+            Self::MoveByHand => {
+                let id = push_one(store, job(&q)).await;
+                let (within, queue) = (Reach::default(), queue(&next));
+                let relocate = Operation::Relocate { within, queue, when: None, priority: None };
+                Call::Act(change(&id, relocate), Box::new(row(store, &tag)))
+            }
             Self::AddApiKey => Call::AddApiKey(Box::new(api_key(store, &tag))),
             Self::RotateApiKey | Self::RemoveApiKey => {
                 let key = api_key(store, &tag);
@@ -293,6 +339,35 @@ impl Kind {
             }
         };
         Case { tag, rules, call, batch: of_batch }
+    }
+
+    async fn prepare_operation(self, store: &dyn Store, tag: &str) -> Call {
+        let (q, next) = (format!("{tag}.q"), format!("{tag}.next"));
+        let intent: BulkIntent =
+            serde_json::from_value(serde_json::json!({"filter": {"queue": q}, "action": "move", "to": next}))
+                .unwrap();
+        let id = tag.replace('.', "-").parse().unwrap();
+        let operation = Bulk::new(id, intent, String::new(), store.now().unwrap());
+        assert!(store.add_operation(&operation, None).await.unwrap());
+        let effect = match self {
+            Self::OperationPush => {
+                BulkEffect::Push(vec![job(&q).build(store), job(&q).group("g").build(store)])
+            }
+            _ => {
+                let pushed = push_all(store, vec![job(&q), job(&q).group("g"), job(&q).delay(60_000)]).await;
+                let relocate = |id| {
+                    let (within, queue) = (Reach::default(), queue(&next));
+                    change(id, Operation::Relocate { within, queue, when: None, priority: None })
+                };
+                BulkEffect::Change(pushed.iter().map(relocate).collect())
+            }
+        };
+        let (id, seen, revised) = (operation.id.clone(), operation.rev, operation.revised());
+        if self == Self::StopOperation {
+            let stopped = operation.ended(BulkState::Cancelled, None, revised.created_at);
+            return Call::SaveOperation(Box::new(stopped), seen, Box::new(row(store, tag)));
+        }
+        Call::Step(Box::new(BulkStep { effect, id, seen, next: Arc::new(move |_| revised.clone()) }))
     }
 
     async fn prepare_batch(self, store: &dyn Store, tag: &str) -> (Call, BatchId) {
@@ -329,6 +404,23 @@ fn api_key(store: &dyn Store, tag: &str) -> ApiKey {
         rate: None,
         max_concurrent: None,
         last_used_at: None,
+    }
+}
+
+fn row(store: &dyn Store, tag: &str) -> AuditRow {
+    let at = store.now().unwrap();
+    AuditRow {
+        id: IDS.next(at),
+        at,
+        by: "key".to_owned(),
+        by_name: None,
+        address: None,
+        what: "job.move".to_owned(),
+        on: tag.to_owned(),
+        queue: Some(queue(&format!("{tag}.q"))),
+        affected: None,
+        before: None,
+        after: None,
     }
 }
 

@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    batches, dead, events, groups, jobs, keys, metrics, one_job, operations, push_many, queues, reserve,
-    schedules, search, semaphores, series, servers, session, settle, stats, workers,
+    audit, batches, bulk, dead, events, groups, jobs, keys, metrics, one_job, operations, push_many, queues,
+    reserve, schedules, search, semaphores, series, servers, session, settle, stats, workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -62,6 +62,8 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(one_job::retry))
         .routes(routes!(one_job::redrive))
         .routes(routes!(one_job::replay))
+        .routes(routes!(one_job::run))
+        .routes(routes!(one_job::release))
         .routes(routes!(one_job::peek))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::reserve_many))
@@ -84,6 +86,9 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(queues::purge))
         .routes(routes!(queues::redrive))
         .routes(routes!(queues::replay))
+        .routes(routes!(bulk::list, bulk::begin))
+        .routes(routes!(bulk::get, bulk::cancel))
+        .routes(routes!(audit::list))
         .routes(routes!(semaphores::list))
         .routes(routes!(semaphores::get, semaphores::put, semaphores::delete))
         .routes(routes!(schedules::list))

@@ -17,6 +17,7 @@ const COMMON: &[Code] = &[
     Code::Malformed,
     Code::Unauthorized,
     Code::Forbidden,
+    Code::ReadOnly,
     Code::CrossSite,
     Code::HostNotAllowed,
     Code::NotFound,
@@ -99,6 +100,9 @@ fn secure(operation: &mut Value, need: Option<Need>) {
         _ if need == Some(Need::Open) => "Needs no key.".to_owned(),
         [] => "Needs any key, while keys are required.".to_owned(),
         [scope] => format!("Needs the scope `{scope}`, while keys are required."),
+        several if matches!(need, Some(Need::Either(..))) => {
+            format!("Needs one of the scopes `{}`, while keys are required.", several.join("` and `"))
+        }
         several => format!("Needs the scopes `{}`, while keys are required.", several.join("` and `")),
     };
     let text = operation.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -149,7 +153,12 @@ const SPECIFIC: &[(&str, &[Code])] = &[
     ("push_job", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("push_to_queues", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("replay_job", &[Code::LimitReached, Code::IdempotencyKeyReused, Code::Unreadable]),
+    ("begin_operation", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("get_operation", &[Code::Unreadable]),
+    ("cancel_operation", &[Code::Unreadable]),
     ("retry_job", &[Code::Unreadable]),
+    ("run_job", &[Code::Unreadable]),
+    ("release_job", &[Code::Unreadable]),
     ("redrive_job", &[Code::LimitReached, Code::Unreadable]),
     ("push_jobs", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("commit_job", &[Code::LimitReached]),

@@ -1,6 +1,8 @@
 //! The routes: one file for each resource.
 
+pub mod audit;
 pub mod batches;
+pub mod bulk;
 pub mod dead;
 pub mod docs;
 pub mod events;

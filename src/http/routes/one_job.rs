@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::jobs::PushResponse;
 use super::queues::Nothing;
+use super::settled::ReleaseResponse;
 use super::view::{JobIdentity, JobView, Shown};
 use crate::http::access::Granted;
 use crate::http::answer;
@@ -43,6 +44,48 @@ pub async fn retry(
 ) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     budget.check()?; // the job is shown whole
     shown(&queues, &by, queues.retry(&id, &by.caller.reach()).await?)
+}
+
+/// Run a job now
+///
+/// Makes a scheduled job due at once, where it is: one that is put off, or waits for its backoff. Its attempts stay as they are. One that
+/// is blocked is due once nothing blocks it any more.
+#[utoipa::path(post, path = "/v1/jobs/{id}/run", operation_id = "run_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job after the call; without the scope `read` its id, queue and state",
+            body = Shown<JobView, JobIdentity>),
+        (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`wrong-state`: it is reserved, done or dead, or past its expiry", body = Problem, content_type = "application/problem+json")))]
+pub async fn run(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    OfJob(id): OfJob,
+    _: Body<Nothing>,
+) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
+    budget.check()?; // the job is shown whole
+    shown(&queues, &by, queues.run(&id, &by.caller.reach()).await?)
+}
+
+/// Take a job back
+///
+/// Takes a reserved job from its worker, whose token is worth nothing from then on: what it settles is 409, and its next extension or
+/// heartbeat says so. The job comes back at once to the place that it had in the order of delivery, and the attempt does not count. One
+/// whose cancellation was requested leaves.
+#[utoipa::path(post, path = "/v1/jobs/{id}/release", operation_id = "release_job", tag = "jobs",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "What has become of the job", body = ReleaseResponse),
+        (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`wrong-state`: it is not reserved", body = Problem, content_type = "application/problem+json")))]
+pub async fn release(
+    State(queues): State<Queues>,
+    by: Granted,
+    OfJob(id): OfJob,
+    _: Body<Nothing>,
+) -> ApiResult<Json<ReleaseResponse>> {
+    Ok(Json(queues.release(&id, &by.caller.reach()).await?.into()))
 }
 
 /// Redrive a job

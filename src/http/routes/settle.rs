@@ -20,7 +20,7 @@ use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
 use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
-use crate::job::{Base64, JobId, JobKey, MediaType, QueueName, Reservation, Timestamp};
+use crate::job::{Base64, JobId, JobKey, MediaType, QueueName, Reservation, Scope, Timestamp};
 use crate::queue::settle::SETTLE_MAX;
 use crate::queue::{Error, Queues, Settle, Settled};
 
@@ -158,12 +158,14 @@ pub async fn extend(
 
 /// Move a job
 ///
-/// Moves a reserved job to another queue atomically: a stage of a pipeline.
+/// Moves a reserved job to another queue atomically: a stage of a pipeline. Without a `reservation` it is for operators, who need the
+/// scope `operate`: they move a job that is not reserved or done, also a dead one, whose attempts start again in the target queue.
 #[utoipa::path(post, path = "/v1/jobs/{id}/move", operation_id = "move_job", tag = "work",
     params(("id" = JobId, Path, description = "The job")), request_body = MoveRequest,
     responses(
         (status = 200, description = "The job is in the target queue", body = MoveResponse),
-        (status = 409, description = "`reservation-lost`; `key-conflict`: another job has the `key` in the target queue", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "`unknown-job`, without a reservation", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`reservation-lost`; `key-conflict`: another job has the `key` in the target queue; without a reservation `wrong-state`: it is reserved or done, or past its expiry", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn move_job(
     State(queues): State<Queues>,
@@ -171,7 +173,14 @@ pub async fn move_job(
     SettledJob(id): SettledJob,
     Body(request): Body<MoveRequest>,
 ) -> ApiResult<Json<MoveResponse>> {
-    settle_one(&queues, &by, id, request).await
+    if request.reservation.is_some() {
+        by.scoped(Scope::Consume)?;
+        return settle_one(&queues, &by, id, request).await;
+    }
+    by.scoped(Scope::Operate)?;
+    let to = request.into_relocation()?;
+    by.need(Scope::Push, &to.queue)?;
+    Ok(Json(queues.relocate(&id, to, &by.caller.reach()).await?.into()))
 }
 
 macro_rules! items {
@@ -251,7 +260,7 @@ items! {
     MoveItem of MoveRequest {
         /// The token that the reserve returned.
         #[schema(value_type = Reservation)]
-        reservation: String,
+        reservation: Option<String>,
         /// The target queue. The job's attempts start at 0 there.
         queue: QueueName,
         /// The new payload: any JSON value. Default: unchanged.

@@ -11,6 +11,7 @@ use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
 use crate::job::transition::{Back, Fate};
 use crate::job::{Base64, Invalid, JobKey, MediaType, QueueName, Reservation, Timestamp};
+use crate::queue::Relocation;
 use crate::queue::settle::{Action, MoveKey};
 
 /// A commit: the work succeeded.
@@ -81,9 +82,10 @@ pub struct ExtendRequest {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
-    /// The token that the reserve returned.
-    #[schema(value_type = Reservation)]
-    pub(super) reservation: String,
+    /// The token that the reserve returned. Without one, which needs the scope `operate`, the job must not be reserved or done, and only
+    /// its place changes: there is no payload, headers or key beside it then.
+    #[schema(value_type = Option<Reservation>)]
+    pub(super) reservation: Option<String>,
     /// The target queue. The job's attempts start at 0 there.
     pub(super) queue: QueueName,
     /// The new payload: any JSON value; default: unchanged.
@@ -179,6 +181,26 @@ impl IntoAction for ExtendRequest {
     }
 }
 
+impl MoveRequest {
+    /// Returns where an operator wants a job to be that no worker holds.
+    pub(super) fn into_relocation(self) -> ApiResult<Relocation> {
+        let given = [
+            ("/payload", self.payload.is_some()),
+            ("/payload_base64", self.payload_base64.is_some()),
+            ("/payload_type", self.payload_type.is_some()),
+            ("/headers", self.headers.is_some()),
+            ("/key", self.key.is_some()),
+            ("/key_ttl_ms", self.key_ttl_ms.is_some()),
+            ("/key_until", self.key_until.is_some()),
+        ];
+        if let Some((pointer, _)) = given.iter().find(|(_, is_given)| *is_given) {
+            return Err(Invalid::new(*pointer, "needs a reservation beside it").into());
+        }
+        let when = when(self.delay_ms, self.run_at)?;
+        Ok(Relocation { queue: self.queue, when, priority: self.priority })
+    }
+}
+
 impl IntoAction for MoveRequest {
     fn into_action(self) -> ApiResult<(String, Action)> {
         let payload = optional_content(self.payload.as_deref(), self.payload_base64, self.payload_type)?;
@@ -190,6 +212,7 @@ impl IntoAction for MoveRequest {
             return Err(Invalid::new(*pointer, "needs a key beside it").into());
         }
         let key = key.map(|key| MoveKey { key, ttl_ms, until });
+        let reservation = reservation.ok_or_else(|| Invalid::new("/reservation", "must be given"))?;
         Ok((reservation, Action::Move { queue, payload, when, priority, headers, key }))
     }
 }

@@ -120,6 +120,17 @@ responses! {
         /// one asked for something else. Absent on a first call.
         repeated: bool,
     }
+    /// A job that was taken back from its worker.
+    ReleaseResponse {
+        /// The job.
+        @[schema(required = true)]
+        id: JobId,
+        /// Its state; `removed` where its cancellation had been requested, or its `expires_at` had passed.
+        @[schema(required = true)]
+        state: SettledState,
+        /// When it is delivered again at the earliest.
+        run_at: Timestamp,
+    }
     /// What became of one of many jobs. Which fields there are depends on what was asked for.
     SettledView {
         /// The job.

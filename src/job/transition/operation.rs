@@ -58,6 +58,12 @@ pub enum Operation {
     Redrive { within: Reach, home: Reach },
     /// A dead job, or one that waits for its time, is to be delivered at once, where it is.
     Retry { within: Reach },
+    /// The time of a job that waits for it has come. Its attempts stay.
+    Run { within: Reach },
+    /// The job goes back from its worker to where it was, the attempt not counted: the token is dead from here on.
+    Revoke { within: Reach },
+    /// Puts a job that no worker holds into another queue, where its attempts start again.
+    Relocate { within: Reach, queue: QueueName, when: Option<When>, priority: Option<i32> },
 }
 
 impl Operation {
@@ -79,6 +85,9 @@ impl Operation {
             Self::Bury => Verb::Bury,
             Self::Redrive { .. } => Verb::Redrive,
             Self::Retry { .. } => Verb::Retry,
+            Self::Run { .. } => Verb::Run,
+            Self::Revoke { .. } => Verb::Revoke,
+            Self::Relocate { .. } => Verb::Relocate,
         }
     }
 
@@ -138,7 +147,10 @@ impl Operation {
             | Self::CancelUnheld { within }
             | Self::Purge { within, .. }
             | Self::Redrive { within, .. }
-            | Self::Retry { within } => Some(within),
+            | Self::Retry { within }
+            | Self::Run { within }
+            | Self::Revoke { within }
+            | Self::Relocate { within, .. } => Some(within),
             _ => None,
         }
     }
@@ -162,7 +174,10 @@ impl Operation {
             | Self::Purge { .. }
             | Self::Bury
             | Self::Redrive { .. }
-            | Self::Retry { .. } => None,
+            | Self::Retry { .. }
+            | Self::Run { .. }
+            | Self::Revoke { .. }
+            | Self::Relocate { .. } => None,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
 use super::*;
 use crate::job::settings::QueueSettings;
 use crate::job::state::{TRANSITIONS, Target, Transition, Verb};
-use crate::job::{Claim, JobSpec, NewJob, When};
+use crate::job::{Claim, JobSpec, NewJob, Reach, When};
 
 const NOW: i64 = 1_000_000;
 
@@ -73,6 +73,9 @@ fn operations(claim: &Claim) -> Vec<Operation> {
         Operation::CancelUnheld { within: all() },
         Operation::Redrive { within: all(), home: all() },
         Operation::Retry { within: all() },
+        Operation::Run { within: all() },
+        Operation::Revoke { within: all() },
+        Operation::Relocate { within: all(), queue: queue("other"), when: None, priority: None },
     ];
     let visible = [Visible::Ready, Visible::Blocked, Visible::Reserved, Visible::Done, Visible::Dead];
     operations.extend(visible.map(|state| Operation::Purge { within: all(), state }));

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `due` | wakes waiters when scheduled jobs come due |
 //! | `endings` | wakes those that wait for jobs to finish |
+//! | `operations` | works on operations over many jobs |
 //! | `reaper` | takes back expired reservations, removes expired jobs |
 //! | `schedules` | runs schedules whose time has come |
 //! | `semaphores` | unblocks jobs whose semaphores have room |
@@ -18,6 +19,7 @@
 
 mod due;
 mod endings;
+mod operations;
 mod reaper;
 mod schedules;
 mod semaphores;
@@ -34,6 +36,7 @@ use tokio::sync::Notify;
 
 use self::due::Coming;
 use self::endings::EndingsState;
+use self::operations::Steps;
 use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
@@ -70,6 +73,10 @@ pub struct Maintenance {
     /// Whether what other servers did was read before.
     series_read: AtomicBool,
     signals: Option<SignalStream>,
+    /// What tells this server from others in the records of operations.
+    runner: String,
+    /// The operations that it works on.
+    steps: Mutex<Steps>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,6 +101,8 @@ impl Maintenance {
             last_semaphore: Mutex::default(),
             series_read: AtomicBool::new(false),
             signals,
+            runner: ulid::Ulid::new().to_string(),
+            steps: Mutex::default(),
         })
     }
 
@@ -184,6 +193,11 @@ impl Maintenance {
     /// Notified when somebody waits for a job to finish.
     pub fn endings_alarm(&self) -> Arc<Notify> {
         self.queues.0.endings.alarm()
+    }
+
+    /// Notified when an operation was asked for.
+    pub fn operations_alarm(&self) -> Arc<Notify> {
+        self.queues.0.operations.clone()
     }
 
     /// Notified when there is something to publish.

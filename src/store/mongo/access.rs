@@ -188,6 +188,7 @@ impl Transaction for Change<'_> {
             return Ok(Verdict::Abort(false));
         }
         revision::raise(tx).await?;
+        tx.record().await?;
         Ok(Verdict::Commit(true))
     }
 }

@@ -19,10 +19,12 @@
 //! | `revision` | whether what servers remember has changed |
 //! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
 //! | `answers`, `keyed` | what other keyed calls were answered, and these calls |
+//! | `operations`, `audit` | operations over many jobs, and what operators did |
 //! | `transfer` | all of it, from and to another store |
 
 mod access;
 mod answers;
+mod audit;
 mod batches;
 mod cache;
 mod client;
@@ -34,6 +36,7 @@ mod jobs;
 mod keyed;
 mod keyed_mutex;
 mod migrate;
+mod operations;
 mod pool;
 mod prune;
 mod requests;
@@ -76,6 +79,7 @@ use crate::job::group::Line;
 use crate::job::{QueueName, Timestamp};
 
 const API_KEYS: &str = "api_keys";
+const AUDIT: &str = "audit";
 const BATCHES: &str = "batches";
 const BATCH_RESULTS: &str = "batch_results";
 const COUNTERS: &str = "counters";
@@ -84,6 +88,7 @@ const JOBS: &str = "jobs";
 const KEYS: &str = "keys";
 const LIMITS: &str = "limits";
 const META: &str = "meta";
+const OPERATIONS: &str = "operations";
 const QUEUES: &str = "queues";
 const RECEIPTS: &str = "receipts";
 const REQUESTS: &str = "requests";

@@ -13,9 +13,11 @@ use crate::job::{QueueName, State};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::audit;
 use crate::store::mongo::batches;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::operations;
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, Store as _};
 
@@ -29,6 +31,8 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
     let mut forgotten = connection.within(prune_keys(mongo, limit)).await?;
     forgotten += connection.within(prune_jobs(mongo, left(forgotten))).await?;
     forgotten += connection.within(batches::prune(mongo, left(forgotten))).await?;
+    forgotten += connection.within(operations::prune(mongo, left(forgotten))).await?;
+    forgotten += connection.within(audit::prune(mongo, left(forgotten))).await?;
     Ok(forgotten)
 }
 

@@ -8,6 +8,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
 use crate::job::{Schedule, ScheduleName, State, Timestamp};
+use crate::store::audit;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
@@ -68,6 +69,10 @@ impl Schedules for Mongo {
         to: Option<&Schedule>,
         seen: Option<i64>,
     ) -> Result<Saved> {
+        if audit::row().is_some() {
+            let saved = transaction::until(self, self.connection.end()).run(Save { name, to, seen }).await;
+            return Ok(saved?);
+        }
         self.connection.within(save(self, name, to, seen)).await
     }
 
@@ -149,6 +154,45 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
     Ok(if found == 1 { Saved::Done } else { Saved::Conflict })
 }
 
+/// A change of a schedule, together with the row of the act.
+///
+/// Idempotence: guarded by the `rev` that was seen, which it replaces; what is new is inserted. A repeat after an unknown outcome is a
+/// conflict, as it is without a row.
+struct Save<'a> {
+    name: &'a ScheduleName,
+    to: Option<&'a Schedule>,
+    seen: Option<i64>,
+}
+
+impl Transaction for Save<'_> {
+    type Done = Saved;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Saved>, TxError> {
+        let all = tx.collection(SCHEDULES);
+        let by_id = doc! { "_id": self.name.as_str() };
+        let found = all.find_one(by_id).projection(doc! { "rev": 1 }).session(tx.session()).await?;
+        let rev = found.as_ref().map(|found| Row(found).number::<i64>("rev").ok());
+        if rev != self.seen.map(Some) {
+            return Ok(Verdict::Commit(Saved::Conflict)); // what was read must be durable before it is told
+        }
+        let guard = match self.seen {
+            Some(rev) => guard(self.name, rev),
+            None => doc! { "_id": self.name.as_str() },
+        };
+        match self.to {
+            Some(to) => {
+                let statement = doc! { "q": guard, "u": document(to)?, "upsert": self.seen.is_none() };
+                tx.write(doc! { "update": SCHEDULES, "updates": [statement] }).await?;
+            }
+            None => {
+                tx.write(doc! { "delete": SCHEDULES, "deletes": [doc! { "q": guard, "limit": 1 }] }).await?;
+            }
+        }
+        tx.record().await?;
+        Ok(Verdict::Commit(Saved::Done))
+    }
+}
+
 /// Fires in a transaction.
 async fn fire(mongo: &Mongo, firing: &Firing) -> Result<Fired> {
     match fire_in_one(mongo, firing, None).await? {
@@ -226,6 +270,7 @@ impl Fire<'_> {
             lines.write(tx).await?;
             push::write(resolved, tx).await?;
         }
+        tx.record().await?;
         Ok(Verdict::Commit(Fired::Done(run)))
     }
 }

@@ -78,16 +78,11 @@ impl Semaphores for Mongo {
     }
 
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
-        let save = async {
-            let all = self.collection(SEMAPHORES).await?;
-            let capacity = i64::try_from(capacity).map_err(StoreError::internal)?;
-            let update = doc! { "$set": { "capacity": capacity, "rev": rand::random::<i64>() } };
-            all.update_one(doc! { "_id": name.as_str() }, update).upsert(true).await.map_err(fault)?;
-            Ok(())
-        };
-        let saved = self.connection.within(save).await;
+        let capacity = i64::try_from(capacity).map_err(StoreError::internal)?;
+        let transaction = transaction::until(self, self.connection.end()).retrying_duplicate_keys();
+        let saved = transaction.run(Save { name, capacity }).await;
         self.semaphores.released([name]);
-        saved
+        Ok(saved?)
     }
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
@@ -359,6 +354,26 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
 /// Idempotence: a repeat after an unknown outcome finds the semaphore as it was, or gone.
 struct Remove<'a>(&'a SemaphoreName);
 
+/// A semaphore, and the row of the act.
+///
+/// Idempotence: a repeat writes the same again.
+struct Save<'a> {
+    name: &'a SemaphoreName,
+    capacity: i64,
+}
+
+impl Transaction for Save<'_> {
+    type Done = ();
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<()>, TxError> {
+        let update = doc! { "$set": { "capacity": self.capacity, "rev": rand::random::<i64>() } };
+        let statement = doc! { "q": { "_id": self.name.as_str() }, "u": update, "upsert": true };
+        tx.write(doc! { "update": SEMAPHORES, "updates": [statement] }).await?;
+        tx.record().await?;
+        Ok(Verdict::Commit(()))
+    }
+}
+
 impl Transaction for Remove<'_> {
     type Done = Removal;
 
@@ -374,6 +389,7 @@ impl Transaction for Remove<'_> {
         let mut needed = needed.session(tx.session()).await?;
         let needed: Vec<Stored> = needed.stream(tx.session()).try_collect().await?;
         if needed.is_empty() {
+            tx.record().await?;
             return Ok(Verdict::Commit(Removal::Done));
         }
         let who = |document: &Document| {

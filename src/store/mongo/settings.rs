@@ -79,7 +79,8 @@ impl Transaction for Save<'_> {
         let mut versions = versions(tx, self.changes).await?;
         let mut dead_letters = dead_letters(tx, self.changes).await?;
         let (mut saved, mut changed) = (Vec::with_capacity(self.changes.len()), BTreeMap::new());
-        for SettingsChange { queue, to, expected } in self.changes {
+        let mut rows = Vec::new();
+        for SettingsChange { queue, to, expected, rows: of_change } in self.changes {
             let current = versions.get(queue);
             let is_expected = match expected {
                 Expected::Any => true,
@@ -98,6 +99,7 @@ impl Transaction for Save<'_> {
                 continue;
             }
             changed.insert(queue, to.as_ref());
+            rows.extend(of_change);
             match dead_letter {
                 Some(dead_letter) => drop(dead_letters.insert(queue.clone(), dead_letter.clone())),
                 None => drop(dead_letters.remove(queue)),
@@ -112,6 +114,9 @@ impl Transaction for Save<'_> {
         }
         revision::raise(tx).await?; // first: of two servers that conflict, the one that loses has written nothing else
         write(tx, changed).await?;
+        for row in rows {
+            tx.write_row(row).await?;
+        }
         Ok(Verdict::Commit(saved))
     }
 }

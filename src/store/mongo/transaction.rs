@@ -32,13 +32,15 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::faults;
 use crate::job::{QueueName, State};
+use crate::store::audit::row;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
+use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Result, StoreError};
+use crate::store::{AuditRow, Result, StoreError};
 
 /// The longest pause before the first retry. Doubled with each further one.
 const BACKOFF: Duration = Duration::from_millis(8);
@@ -133,6 +135,8 @@ pub struct Tx<'m> {
     pub changes: Changes,
     /// Jobs that are ready once this is committed.
     ready: Vec<(QueueName, Position)>,
+    /// What is remembered of the administrative act that this is.
+    row: Option<AuditRow>,
 }
 
 impl<'m> Tx<'m> {
@@ -184,6 +188,19 @@ impl<'m> Tx<'m> {
             }
             Some(error) => Err(write_error(Some(error)).into()),
             None => Ok(count(&reply, "n")),
+        }
+    }
+
+    /// Writes the row of an administrative act.
+    pub async fn write_row(&mut self, row: &AuditRow) -> Result<(), TxError> {
+        self.write(audit::writing(row)?).await.map(drop)
+    }
+
+    /// Writes the row of the call that this is, if it has one: to be called where the act takes effect.
+    pub async fn record(&mut self) -> Result<(), TxError> {
+        match self.row.clone() {
+            Some(row) => self.write_row(&row).await,
+            None => Ok(()),
         }
     }
 
@@ -336,7 +353,8 @@ impl<'m> Attempts<'m> {
     async fn session(&self) -> Result<Tx<'m>> {
         let database = self.mongo.connection.database().await?;
         let session = database.client().start_session().await.map_err(fault)?;
-        Ok(Tx { mongo: self.mongo, database, session, changes: Changes::default(), ready: Vec::new() })
+        let (changes, row) = (Changes::default(), row());
+        Ok(Tx { mongo: self.mongo, database, session, changes, ready: Vec::new(), row })
     }
 
     /// Whether an attempt that failed before its commit is worth another one.

@@ -24,6 +24,7 @@ use crate::job::Timestamp;
 
 mod access;
 mod answers;
+mod audit;
 mod batches;
 mod clock;
 mod fault;
@@ -31,6 +32,7 @@ mod figures;
 mod jobs;
 mod load;
 mod open;
+mod operations;
 mod prune;
 mod readers;
 mod requests;

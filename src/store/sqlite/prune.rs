@@ -3,21 +3,34 @@
 use rusqlite::{Connection, params};
 
 use crate::job::Timestamp;
+use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::operations;
 use crate::store::sqlite::tx::Tx;
 
 /// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a million such
 /// keys are not checked in every round.
 const CHECK_AGAIN_MS: u64 = 60_000;
 
+/// Deletes up to so many records of one kind, and returns how many.
+type Forget = fn(&Tx<'_>, usize, Timestamp) -> Result<usize, Fault>;
+
 /// Deletes up to `limit` records and returns how many. Clears up to as many due marks as well, which only keeps the
 /// count of scheduled jobs cheap.
 pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
-    for forget in
-        [forget_keys, forget_receipts, forget_requests, forget_workers, forget_history, forget_batches]
-    {
+    let each: [Forget; 8] = [
+        forget_keys,
+        forget_receipts,
+        forget_requests,
+        forget_workers,
+        forget_history,
+        forget_batches,
+        |tx, limit, now| operations::forget(tx, limit, now),
+        |tx, limit, now| audit::forget(tx, limit, now),
+    ];
+    for forget in each {
         forgotten += forget(tx, limit - forgotten, now)?;
     }
     wipe_marks(tx, limit, now)?;

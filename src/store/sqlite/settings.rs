@@ -8,6 +8,7 @@ use crate::job::{QueueName, QueueSettings};
 use crate::store::settings::{NO_VALID_VERSION, valid_version};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::access;
+use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
 use crate::store::{Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
@@ -56,7 +57,7 @@ fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
 
 /// Replaces a queue's settings, or removes them, if they are of the expected version.
 fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
-    let SettingsChange { queue, to, expected } = change;
+    let SettingsChange { queue, to, expected, rows } = change;
     let version = |row: &rusqlite::Row<'_>| {
         let version = row.get(0).ok().and_then(valid_version);
         Ok(version.unwrap_or_else(|| NO_VALID_VERSION.to_owned()))
@@ -90,6 +91,7 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
         }
     }
     access::raise_revision(db)?;
+    rows.iter().try_for_each(|row| audit::write(db, row))?;
     Ok(Saved::Done)
 }
 

@@ -13,13 +13,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::faults;
 use crate::job::Timestamp;
-use crate::store::StoreError;
+use crate::store::audit::row;
 use crate::store::delivered::DeliveredCache;
 use crate::store::hold::{Held, held};
 use crate::store::sqlite::DEADLINE;
+use crate::store::sqlite::audit;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::{self, Fault, Health};
 use crate::store::sqlite::tx::Tx;
+use crate::store::{AuditRow, StoreError};
 
 /// The most pieces of work in one transaction.
 const ROUND_MAX: usize = 512;
@@ -36,6 +38,8 @@ trait Unit: Send {
 
 struct Ask<T, W> {
     work: W,
+    /// What is remembered of it, if it is an administrative act.
+    row: Option<AuditRow>,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
     /// The work may wait for longer than its caller.
@@ -50,13 +54,17 @@ where
     fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError> {
         // Skipped where the caller has gone away or ran into its deadline: it would not learn the outcome.
         if !self.reply.is_closed() {
+            let before = tx.total_changes();
             self.value = Some((self.work)(tx, now)?);
+            if let Some(row) = self.row.as_ref().filter(|_| tx.total_changes() > before) {
+                audit::write(tx, row)?;
+            }
         }
         Ok(())
     }
 
     fn reply(self: Box<Self>, committed: Result<(), StoreError>) {
-        let Self { work, value, reply, held } = *self;
+        let Self { work, value, reply, held, row: _ } = *self;
         let result = match (committed, value) {
             (Ok(()), Some(value)) => Ok(value),
             (Ok(()), None) => return, // it was not run
@@ -105,7 +113,7 @@ impl Writer {
             return Err(StoreError::unavailable("the store is closed"));
         };
         let (reply, outcome) = oneshot::channel();
-        let unit: Box<dyn Unit> = Box::new(Ask { work, value: None, reply, held: held() });
+        let unit: Box<dyn Unit> = Box::new(Ask { work, row: row(), value: None, reply, held: held() });
         let result = tokio::time::timeout(DEADLINE, async {
             line.send(unit).await.ok()?;
             outcome.await.ok()

@@ -16,6 +16,7 @@ use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp};
+use crate::store::audit;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{barrier, fault, parts, strict, write_strict};
@@ -148,7 +149,10 @@ impl Round<'_> {
                 .filter_map(|(_, plan)| plan.written())
                 .for_each(|meta| self.mongo.indexes.note(meta));
             let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
-            let (atomic, plain): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.is_atomic());
+            // An administrative act is written together with its row.
+            let is_act = audit::row().is_some();
+            let (atomic, plain): (Vec<_>, Vec<_>) =
+                plans.into_iter().partition(|(_, plan)| is_act || plan.is_atomic());
             let results = [self.write_plain(plain).await, self.write_atomically(atomic).await];
             self.mongo.deadlines.note(deadlines);
             for result in results {

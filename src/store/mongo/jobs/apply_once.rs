@@ -34,8 +34,8 @@ pub async fn apply(
 ) -> Result<Once<Vec<Answer>>> {
     let end = mongo.connection.end();
     for _ in 0..ATTEMPTS {
-        let found = mongo.connection.until(end, read(mongo, changes)).await?;
-        let (mut plans, denied) = plan(mongo, changes, found, rules)?;
+        let Planned { mut plans, denied } =
+            mongo.connection.until(end, planned(mongo, changes, rules)).await?;
         plans.iter().filter_map(|(_, plan)| plan.written()).for_each(|meta| mongo.indexes.note(meta));
         let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
         let joined = plans.iter().filter_map(|(_, plan)| plan.joined().cloned());
@@ -70,13 +70,24 @@ async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>
 
 type Placed<T> = Vec<(usize, T)>;
 
-/// What is to be done, and what is refused.
+/// What is to be done, and what is refused, by the places of the changes.
+pub struct Planned {
+    pub plans: Placed<Plan>,
+    pub denied: Placed<Denied>,
+}
+
+/// Plans changes of different jobs.
+pub async fn planned(mongo: &Mongo, changes: &[Change], rules: &Rules) -> Result<Planned> {
+    let found = read(mongo, changes).await?;
+    plan(mongo, changes, found, rules)
+}
+
 fn plan(
     mongo: &Mongo,
     changes: &[Change],
     mut found: HashMap<JobId, Found>,
     rules: &Rules,
-) -> Result<(Placed<Plan>, Placed<Denied>)> {
+) -> Result<Planned> {
     let now = mongo.now()?;
     let (mut plans, mut denied) = (Vec::new(), Vec::new());
     for (n, change) in changes.iter().enumerate() {
@@ -95,7 +106,7 @@ fn plan(
             Err(why) => denied.push((n, why)),
         }
     }
-    Ok((plans, denied))
+    Ok(Planned { plans, denied })
 }
 
 /// Changes and their answer. Done: nothing where a job is not as it was read.

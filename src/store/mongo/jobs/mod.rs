@@ -19,7 +19,7 @@
 //! | `query`, `expired`, `stocked` | jobs by id, pages; reservations and jobs past their deadline; queues with due jobs |
 
 mod apply;
-mod apply_atomic;
+pub mod apply_atomic;
 pub mod apply_once;
 pub mod bury;
 mod claim;
@@ -33,7 +33,7 @@ mod head;
 mod lines;
 mod obstacles;
 mod payload;
-mod plan;
+pub mod plan;
 pub mod push;
 pub mod push_once;
 pub mod query;

@@ -35,8 +35,8 @@ pub struct Plan {
     freed: Option<JobKey>,
     /// The key that the job takes where it goes. Private likewise.
     taken: Option<KeyHold>,
-    /// Whether it purges the job. Private likewise.
-    purges: bool,
+    /// What is done.
+    verb: Verb,
     /// The `rev` that the document has once the plan is carried out.
     pub rev: i64,
     /// The `rev`s of earlier plans of the same change whose outcome is unknown: one of them may land late, and then the
@@ -59,7 +59,7 @@ impl Plan {
             freed: freed(&meta, operation.verb(), &step).cloned(),
             taken: taken(operation, &step).cloned(),
             receipt: receipt_for(operation, &meta, &step.outcome),
-            purges: operation.verb() == Verb::Purge,
+            verb: operation.verb(),
             pushes: operation.pushes().to_vec(),
             meta,
             step,
@@ -78,7 +78,8 @@ impl Plan {
             || self.joined.is_some()
             || self.freed.is_some()
             || self.taken.is_some()
-            || self.purges
+            || self.purges()
+            || self.target().is_some()
     }
 
     /// The key that is free once the plan is carried out, in the queue of the job.
@@ -97,7 +98,7 @@ impl Plan {
     /// Whether it purges the job. Nothing protects that from others, so that a command which found a part of its jobs does not
     /// say whose doing the absence of the others is: a transaction finds all of them, or changes nothing.
     pub fn purges(&self) -> bool {
-        self.purges
+        self.verb == Verb::Purge
     }
 
     /// The place in a line that the job leaves.
@@ -211,7 +212,7 @@ impl Plan {
 
     /// The queue that the plan brings the job into from another one, where a limit may stop it.
     pub fn target(&self) -> Option<&QueueName> {
-        entered(self.receipt?, &self.meta, &self.step.outcome)
+        entered(self.verb, &self.meta, &self.step.outcome)
     }
 }
 
@@ -230,6 +231,8 @@ fn receipt_for(operation: &Operation, meta: &Meta, outcome: &Outcome) -> Option<
         // Shows a commit that finds the job gone that it was not its own doing: the next holder may have committed
         // it by then.
         Operation::Abandon { .. } => Some(Verb::Cancel),
+        // The same: it was taken from its worker.
+        Operation::Revoke { .. } => Some(Verb::Cancel),
         // Shows a commit that finds the job deleted that it was not its own doing.
         Operation::Cancel { force: true, .. } if meta.state == State::Reserved => Some(Verb::Cancel),
         operation => operation.leaves_receipt(meta, outcome).then_some(operation.verb()),

@@ -1,0 +1,42 @@
+//! What is remembered of an administrative act: who has done what, on which thing, and what that was before and after.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{JobId, QueueName, Timestamp};
+
+/// One act. Never has it a secret, the hash of one, or a payload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = AuditEntry)]
+pub struct AuditRow {
+    /// Its id: ids sort by time.
+    pub id: JobId,
+    /// When it was done.
+    pub at: Timestamp,
+    /// Who did it: the id of the key; `admin` for that of the configuration; empty where no key was required.
+    pub by: String,
+    /// The name of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_name: Option<String>,
+    /// The address of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address: Option<IpAddr>,
+    /// What was done, such as `queue.pause` or `job.retry`.
+    pub what: String,
+    /// What it was done to: the name or the id.
+    pub on: String,
+    /// The queue that it is about, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// How many jobs it concerned at most, where that was known with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affected: Option<u64>,
+    /// What it was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    /// What it is from then on, or what was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
+}

@@ -1,0 +1,451 @@
+//! Operations over many jobs: what is wanted, which jobs are meant, and how far it has come. A store keeps all of it as one record,
+//! whose revision guards each step.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::State;
+use super::transition::{Edit, Operation};
+use super::{
+    ApiKeyId, BulkId, GroupName, Job, JobId, JobKey, Meta, QueueName, QueuePattern, Reach, Timestamp, Visible,
+};
+
+/// By how much the clocks of servers may differ, as estimates of the store's, in milliseconds. An operation counts jobs as there from the
+/// beginning for so long after it was asked for, and acts only after twice as long: what follows from its effect comes later.
+pub const CLOCKS_DIFFER_MS: u64 = 250;
+
+/// What is done to each job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = OperationAction)]
+pub enum BulkAction {
+    /// Dead jobs, and those that wait for their time, are ready at once where they are, their attempts counted anew.
+    Retry,
+    /// Jobs that are not reserved or done go to the queue `to`, where their attempts start again.
+    Move,
+    /// Jobs that are not reserved are deleted.
+    Delete,
+    /// Dead jobs are ready again, and those that were dead-lettered return to where they came from.
+    Redrive,
+    /// Copies of finished jobs are pushed.
+    Replay,
+    /// Jobs that wait get `priority`.
+    SetPriority,
+}
+
+impl BulkAction {
+    /// Returns the word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Move => "move",
+            Self::Delete => "delete",
+            Self::Redrive => "redrive",
+            Self::Replay => "replay",
+            Self::SetPriority => "set_priority",
+        }
+    }
+
+    /// Returns whether it can concern jobs in this state.
+    fn concerns(self, state: Visible) -> bool {
+        match self {
+            Self::Retry => matches!(state, Visible::Scheduled | Visible::Ready | Visible::Dead),
+            Self::Move => !matches!(state, Visible::Reserved | Visible::Done),
+            Self::Delete => state != Visible::Reserved,
+            Self::Redrive => !matches!(state, Visible::Reserved | Visible::Done),
+            Self::Replay => matches!(state, Visible::Done | Visible::Dead),
+            Self::SetPriority => matches!(state, Visible::Scheduled | Visible::Ready | Visible::Blocked),
+        }
+    }
+}
+
+/// Which jobs are meant.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = OperationFilter)]
+pub struct BulkFilter {
+    /// Only jobs of this queue, or of the queues whose names begin so: `mail.*`. Default: of all queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuePattern>,
+    /// Only jobs in this state. Default: in each that the action concerns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Visible>,
+    /// Only jobs pushed with this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<JobKey>,
+    /// Only jobs of this group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupName>,
+    /// Only jobs that were dead-lettered into their queue.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dead_lettered: bool,
+    /// Only jobs from this time on: by `finished_at` of done and dead jobs, else by `created_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// Only jobs from before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Timestamp>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What is wanted: stored before anything is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BulkIntent {
+    /// Which jobs.
+    pub filter: BulkFilter,
+    /// What is done to each.
+    pub action: BulkAction,
+    /// The queue that they are moved to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<QueueName>,
+    /// The priority that they get, or have where they are moved to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The most jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The queues in which it may act; without them in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Vec<QueuePattern>>,
+    /// The key that asked for it, where that limits who may see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ApiKeyId>,
+}
+
+impl BulkIntent {
+    /// Returns the first field that does not fit the others, and what is wrong with it.
+    pub fn fault(&self) -> Option<(&'static str, String)> {
+        let action = self.action.as_str();
+        let takes_priority = matches!(self.action, BulkAction::Move | BulkAction::SetPriority);
+        match self {
+            Self { to: None, action: BulkAction::Move, .. } => Some(("/to", "must be given".to_owned())),
+            Self { to: Some(_), action: not_move, .. } if *not_move != BulkAction::Move => {
+                Some(("/to", format!("is not for the action {action}")))
+            }
+            Self { priority: None, action: BulkAction::SetPriority, .. } => {
+                Some(("/priority", "must be given".to_owned()))
+            }
+            Self { priority: Some(_), .. } if !takes_priority => {
+                Some(("/priority", format!("is not for the action {action}")))
+            }
+            Self { limit: Some(0), .. } => Some(("/limit", "must be at least 1".to_owned())),
+            Self { filter: BulkFilter { state: Some(state), .. }, .. } if !self.action.concerns(*state) => {
+                let state = state.as_str();
+                Some(("/filter/state", format!("must be one that the action {action} concerns, not {state}")))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the parts of the work in one queue, one behind the other: a state, or all of them, and whether only dead letters are
+    /// meant.
+    pub fn parts(&self) -> Vec<BulkPart> {
+        let part = |state, dead_lettered| BulkPart { state, dead_lettered };
+        let letters = self.filter.dead_lettered;
+        match (self.filter.state, self.action) {
+            (Some(Visible::Dead), BulkAction::Redrive) => vec![part(Some(Visible::Dead), letters)],
+            (Some(state), BulkAction::Redrive) => vec![part(Some(state), true)],
+            (Some(state), _) => vec![part(Some(state), letters)],
+            // The dead last: a letter that dies here meanwhile is still found.
+            (None, BulkAction::Redrive) => {
+                let mut parts = [Visible::Blocked, Visible::Scheduled, Visible::Ready]
+                    .map(|state| part(Some(state), true))
+                    .to_vec();
+                parts.push(part(Some(Visible::Dead), letters));
+                parts
+            }
+            (None, BulkAction::Replay) => vec![part(Some(Visible::Done), letters)],
+            (None, BulkAction::Retry) => {
+                [Visible::Scheduled, Visible::Dead].map(|state| part(Some(state), letters)).to_vec()
+            }
+            (None, BulkAction::Move | BulkAction::Delete | BulkAction::SetPriority) => {
+                vec![part(None, letters)]
+            }
+        }
+    }
+
+    /// Returns the beginning of the names of the queues that are meant.
+    pub fn prefix(&self) -> &str {
+        match &self.filter.queue {
+            Some(QueuePattern::One(queue)) => queue.as_str(),
+            Some(QueuePattern::Prefix(prefix)) => prefix,
+            None => "",
+        }
+    }
+
+    /// Returns whether jobs of this queue are meant, and may be.
+    pub fn means(&self, queue: &QueueName) -> bool {
+        let is_meant = self.filter.queue.as_ref().is_none_or(|pattern| pattern.matches(queue));
+        is_meant && self.reach().has(queue) && self.to.as_ref() != Some(queue)
+    }
+
+    /// Returns the queues in which it may act.
+    pub fn reach(&self) -> Reach {
+        self.within.clone().map_or_else(Reach::default, Reach::of)
+    }
+
+    /// Returns what is to happen to a job that was found in a part, if anything is; copies are made otherwise.
+    pub fn operation(&self, job: &Meta, began: Timestamp) -> Option<Operation> {
+        let within = Reach::one(&job.queue);
+        if !was_there(job, began) {
+            return None;
+        }
+        match self.action {
+            BulkAction::Retry => Some(Operation::Retry { within }),
+            BulkAction::Move => {
+                let (queue, priority) = (self.to.clone()?, self.priority);
+                Some(Operation::Relocate { within, queue, when: None, priority })
+            }
+            BulkAction::Delete => Some(match self.filter.state {
+                Some(state) => Operation::Purge { within, state },
+                None => Operation::CancelUnheld { within },
+            }),
+            BulkAction::Redrive => Some(Operation::Redrive { within, home: self.reach() }),
+            BulkAction::SetPriority => {
+                let edit = Edit { priority: self.priority, ..Edit::default() };
+                Some(Operation::Edit { within, edit: Box::new(edit) })
+            }
+            BulkAction::Replay => None,
+        }
+    }
+
+    /// Returns whether a copy of this job is to be pushed.
+    pub fn copies(&self, job: &Job, began: Timestamp) -> bool {
+        let may_use = |name: &str| {
+            self.within.as_ref().is_none_or(|within| within.iter().any(|pattern| pattern.matches_text(name)))
+        };
+        self.action == BulkAction::Replay
+            && was_there(&job.meta, began)
+            && !job.meta.state.is_unfinished()
+            && job.meta.semaphores.iter().all(|semaphore| may_use(semaphore.as_str()))
+    }
+}
+
+/// Whether the job was as it is, and where it is, when an operation began. What came to match since, also by its own effect, is left
+/// alone: a job that is retried and dies again is not taken twice.
+fn was_there(job: &Meta, began: Timestamp) -> bool {
+    let has_ended = matches!(job.state, State::Done | State::Dead);
+    let ended = job.finished_at.filter(|_| has_ended);
+    let came = job.trail.last().map(|step| step.at);
+    job.created_at < began && [ended, came].into_iter().flatten().all(|at| at < began)
+}
+
+/// A part of the work in one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BulkPart {
+    /// The state of the jobs.
+    pub state: Option<Visible>,
+    /// Whether they must have been dead-lettered into the queue.
+    pub dead_lettered: bool,
+}
+
+/// How an operation is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = OperationState)]
+pub enum BulkState {
+    /// Nothing was done yet.
+    Queued,
+    /// It is under way.
+    Running,
+    /// It is over.
+    Done,
+    /// It was stopped; what was done by then stays.
+    Cancelled,
+    /// It ended early, and `error` says why; what was done by then stays.
+    Failed,
+}
+
+impl BulkState {
+    /// Returns whether there is more to do.
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+/// Where the next step begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkCursor {
+    /// The queue; before the first step none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// The part of the work in it.
+    pub part: usize,
+    /// The last job of that part which was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<JobId>,
+}
+
+/// An operation over many jobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bulk {
+    /// Its id.
+    pub id: BulkId,
+    /// What is wanted.
+    pub intent: BulkIntent,
+    /// How it is doing.
+    pub state: BulkState,
+    /// Who asked for it: the id of the key; empty while none are required.
+    pub by: String,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// When the first step began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// About how many jobs match, where that was known without a count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched: Option<u64>,
+    /// How many jobs were looked at.
+    pub scanned: u64,
+    /// How many jobs it has changed, deleted or copied.
+    pub affected: u64,
+    /// How many of those that were looked at did not allow it, or changed in between.
+    pub skipped: u64,
+    /// The last reasons why a job did not allow it, or a step had to be repeated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Where the next step begins.
+    pub cursor: BulkCursor,
+    /// Grows with each change: guards it.
+    pub rev: i64,
+    /// The server that works on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner: Option<String>,
+    /// Until when no other server takes it over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased_until: Option<Timestamp>,
+}
+
+/// How many errors an operation remembers.
+const ERRORS_KEPT: usize = 10;
+
+impl Bulk {
+    /// Returns one that was just asked for.
+    pub fn new(id: BulkId, intent: BulkIntent, by: String, now: Timestamp) -> Self {
+        Self {
+            id,
+            intent,
+            state: BulkState::Queued,
+            by,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            matched: None,
+            scanned: 0,
+            affected: 0,
+            skipped: 0,
+            errors: Vec::new(),
+            error: None,
+            cursor: BulkCursor::default(),
+            rev: 0,
+            runner: None,
+            leased_until: None,
+        }
+    }
+
+    /// Returns the moment before which a job must have been there.
+    pub fn began(&self) -> Timestamp {
+        self.created_at.plus_ms(CLOCKS_DIFFER_MS)
+    }
+
+    /// Returns the moment from which on it may act.
+    pub fn acts_at(&self) -> Timestamp {
+        self.created_at.plus_ms(2 * CLOCKS_DIFFER_MS)
+    }
+
+    /// Returns how many more jobs it may affect.
+    pub fn left(&self) -> u64 {
+        self.intent.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.affected))
+    }
+
+    /// Returns the next revision of it.
+    pub fn revised(&self) -> Self {
+        Self { rev: self.rev.wrapping_add(1), ..self.clone() }
+    }
+
+    /// Returns it as it is once it is over.
+    pub fn ended(self, state: BulkState, error: Option<String>, now: Timestamp) -> Self {
+        let revised = self.revised();
+        Self { state, error, finished_at: Some(now), runner: None, leased_until: None, ..revised }
+    }
+
+    /// Remembers an error, unless it is the last one again.
+    pub fn note(&mut self, error: String) {
+        if self.errors.last() == Some(&error) {
+            return;
+        }
+        self.errors.push(error);
+        let surplus = self.errors.len().saturating_sub(ERRORS_KEPT);
+        self.errors.drain(..surplus);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::TrailReason;
+    use super::super::{JobSpec, NewJob, Payload, TrailStep};
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn intent(json: &str) -> BulkIntent {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_named() {
+        for (json, pointer) in [
+            (r#"{"filter":{},"action":"move"}"#, "/to"),
+            (r#"{"filter":{},"action":"retry","to":"q"}"#, "/to"),
+            (r#"{"filter":{},"action":"set_priority"}"#, "/priority"),
+            (r#"{"filter":{},"action":"delete","priority":1}"#, "/priority"),
+            (r#"{"filter":{},"action":"delete","limit":0}"#, "/limit"),
+            (r#"{"filter":{"state":"reserved"},"action":"delete"}"#, "/filter/state"),
+            (r#"{"filter":{"state":"ready"},"action":"replay"}"#, "/filter/state"),
+        ] {
+            assert_eq!(intent(json).fault().map(|(pointer, _)| pointer), Some(pointer), "{json}");
+        }
+        assert_eq!(intent(r#"{"filter":{},"action":"move","to":"q","priority":3}"#).fault(), None);
+        assert!(serde_json::from_str::<BulkFilter>(r#"{"stat":"dead"}"#).is_err());
+    }
+
+    #[test]
+    fn what_came_to_match_since_it_began_is_left_alone() {
+        let new = NewJob::new(
+            "A".parse().unwrap(),
+            "q".parse().unwrap(),
+            JobSpec::new(Payload::parse("1").unwrap()),
+            at(10),
+        );
+        let dead = Meta { state: State::Dead, finished_at: Some(at(20)), ..new.into_job().meta };
+        let retry = intent(r#"{"filter":{"state":"dead"},"action":"retry"}"#);
+        assert!(retry.operation(&dead, at(21)).is_some());
+        assert!(retry.operation(&dead, at(20)).is_none(), "it died since");
+        assert!(retry.operation(&dead, at(10)).is_none(), "it was pushed since");
+        let step =
+            TrailStep { at: at(30), queue: "p".parse().unwrap(), reason: TrailReason::Moved, attempts: 0 };
+        let moved = Meta { trail: vec![step], ..dead };
+        assert!(retry.operation(&moved, at(31)).is_some() && retry.operation(&moved, at(30)).is_none());
+    }
+
+    #[test]
+    fn an_operation_stays_in_its_queues_and_out_of_its_target() {
+        let moving =
+            intent(r#"{"filter":{"queue":"mail.*"},"action":"move","to":"mail.new","within":["mail.*"]}"#);
+        let means = |queue: &str| moving.means(&queue.parse().unwrap());
+        assert!(means("mail.old") && !means("mail.new") && !means("post"));
+        let limited = intent(r#"{"filter":{},"action":"delete","within":["mail.*"]}"#);
+        assert!(limited.means(&"mail.x".parse().unwrap()) && !limited.means(&"post".parse().unwrap()));
+    }
+}

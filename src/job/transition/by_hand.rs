@@ -1,0 +1,59 @@
+//! What operators do to jobs that no worker holds: another chance, or another queue.
+
+use super::{Refusal, Step, free, has_expired, rehomed, returned};
+use crate::job::record::TrailReason;
+use crate::job::{Meta, QueueName, Reach, State, Timestamp, When};
+
+/// The job in another queue, where it is not as a worker has left it but as an operator wants it. A dead one lives again there.
+pub fn relocate(
+    meta: &Meta,
+    queue: &QueueName,
+    when: Option<When>,
+    priority: i32,
+    now: Timestamp,
+) -> Result<Step, Refusal> {
+    if has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    let free = if meta.state == State::Dead { revived(meta, now) } else { free(meta) };
+    let run_at = when.map_or(free.run_at, |when| when.from(now));
+    let moved = Meta { run_at, priority, ..rehomed(free, queue, TrailReason::Moved, now) };
+    Ok(returned(Meta { progress: None, ..moved }))
+}
+
+/// The job where it came from or, if it died here, where it is: ready again.
+pub fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
+    let is_out_of_reach = meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue));
+    if is_out_of_reach || has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    let revived = revived(meta, now);
+    match &meta.origin {
+        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
+        None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
+        None => Err(Refusal::Conflict { state: meta.visible(now) }),
+    }
+}
+
+/// The job at once, where it is, its attempts counted anew.
+pub fn retry(meta: &Meta, now: Timestamp) -> Result<Step, Refusal> {
+    if has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    let next = match meta.state {
+        State::Dead => revived(meta, now),
+        _ => Meta { run_at: meta.run_at.min(now), ..meta.clone() },
+    };
+    Ok(returned(Meta { attempts: 0, ..next }))
+}
+
+/// A dead job that is to be delivered again.
+fn revived(meta: &Meta, now: Timestamp) -> Meta {
+    Meta {
+        run_at: now,
+        finished_at: None,
+        purge_at: None,
+        batch: None, // it was counted as dead
+        ..free(meta)
+    }
+}

@@ -1,0 +1,82 @@
+//! Who is acting, and the rows of the audit: made here, and written by the store in the transaction of the act.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use super::Queues;
+use crate::job::QueueName;
+use crate::store::AuditRow;
+
+/// Who is acting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// What tells the caller from others: see [`Caller::identity`](crate::job::Caller::identity).
+    pub by: String,
+    /// The name of the key.
+    pub name: Option<String>,
+    /// The address of the client.
+    pub address: Option<IpAddr>,
+}
+
+tokio::task_local! {
+    static ACTOR: Actor;
+}
+
+/// Does the work of a call that this one makes.
+pub async fn acting<T>(actor: Actor, work: impl Future<Output = T>) -> T {
+    ACTOR.scope(actor, work).await
+}
+
+/// Returns work that goes on as a task of its own, and is still made by whoever makes this call.
+pub(super) fn carried<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let actor = ACTOR.try_with(Clone::clone).ok();
+    async move {
+        match actor {
+            Some(actor) => acting(actor, work).await,
+            None => work.await,
+        }
+    }
+}
+
+/// An act.
+#[derive(Debug, Default)]
+pub(super) struct Act<'a> {
+    /// What is done, such as `queue.pause`.
+    pub what: &'static str,
+    /// What it is done to.
+    pub on: &'a str,
+    /// The queue that it is about.
+    pub queue: Option<&'a QueueName>,
+    /// What that was before.
+    pub before: Option<serde_json::Value>,
+    /// What it is from then on, or what was asked for.
+    pub after: Option<serde_json::Value>,
+}
+
+/// Returns something as it is shown in a row.
+pub(super) fn shown(value: &impl Serialize) -> Option<serde_json::Value> {
+    serde_json::to_value(value).ok()
+}
+
+impl Queues {
+    /// Returns the row of an act; nothing where no client asks for it, but the server itself.
+    pub(super) fn row(&self, act: Act<'_>) -> Option<AuditRow> {
+        let Actor { by, name: by_name, address } = ACTOR.try_with(Clone::clone).ok()?;
+        let at = self.now().ok()?;
+        let Act { what, on, queue, before, after } = act;
+        Some(AuditRow {
+            id: self.0.ids.next(at),
+            at,
+            by,
+            by_name,
+            address,
+            what: what.to_owned(),
+            on: on.to_owned(),
+            queue: queue.cloned(),
+            affected: None,
+            before,
+            after,
+        })
+    }
+}

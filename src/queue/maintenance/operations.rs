@@ -1,0 +1,333 @@
+//! Works on operations over many jobs, step by step. A step changes some jobs and the record of its operation in one transaction, which
+//! is guarded by the revision of the record: whichever server does it, and however often it is interrupted, each step happens once.
+//!
+//! A server takes an operation by writing itself into the record, with a lease that each step renews. Where it dies, another one takes the
+//! operation over once the lease has run out. Where it only stood still, its next step finds another revision, and does nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+
+use super::{Maintenance, Run, lock};
+use crate::faults;
+use crate::job::bulk::{BulkAction, BulkCursor, BulkState};
+use crate::job::transition::Refusal;
+use crate::job::{Bulk, BulkId, JobId, NewJob, QueueName, Timestamp};
+use crate::queue::operations::filter;
+use crate::queue::outcomes::Noted;
+use crate::queue::{Error, Queues, Result, push};
+use crate::store::{
+    BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, ListedJob, Pushed, StoreError, listed_id,
+};
+
+/// The most operations that are read at once.
+const READ: usize = 100;
+/// How many operations a server works on at once.
+const AT_ONCE: usize = 4;
+/// How long it works on one before it looks at the others.
+const SLICE: Duration = Duration::from_millis(500);
+/// How long no other server takes an operation over, in milliseconds.
+const LEASE_MS: u64 = 5000;
+/// The most jobs of a step.
+const STEP: usize = 100;
+
+/// What is known of the operations that this server works on.
+#[derive(Default)]
+pub(super) struct Steps {
+    /// How many jobs the next step of an operation has, where one has failed: others may have changed some of them.
+    sizes: HashMap<BulkId, usize>,
+}
+
+/// What a step has come to.
+enum Stepped {
+    /// There is more to do.
+    More,
+    /// The operation is over, or another server has it.
+    Over,
+}
+
+impl Maintenance {
+    /// Works on operations for a while. Counts the jobs that it has changed.
+    pub async fn work_on_operations(self: Arc<Self>) -> Result<Run> {
+        let open = self.queues.0.store.open_operations(READ).await?;
+        let now = self.queues.now()?;
+        let mut again_in = open.iter().map(|it| it.acts_at().ms_since(now)).filter(|ms| *ms > 0).min();
+        let is_ours = |operation: &Bulk| {
+            let is_free = operation.leased_until.is_none_or(|until| until <= now) || !self.has_peers();
+            operation.acts_at() <= now && (is_free || operation.runner.as_deref() == Some(&self.runner))
+        };
+        let ours: Vec<Bulk> = open.into_iter().filter(is_ours).collect();
+        lock(&self.steps).sizes.retain(|id, _| ours.iter().any(|operation| operation.id == *id));
+        if !ours.is_empty() {
+            again_in = Some(0);
+        }
+        let work = ours.into_iter().map(|operation| self.clone().work_on(operation));
+        let worked: Vec<Result<u64>> = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
+        // One that fails keeps none of the others from going on.
+        let mut done = 0;
+        for affected in worked {
+            done += affected?;
+        }
+        Ok(Run { done, again_in: again_in.map(Duration::from_millis) })
+    }
+
+    /// Works on one of them for a while, and returns how many jobs it has changed.
+    async fn work_on(self: Arc<Self>, operation: Bulk) -> Result<u64> {
+        let id = operation.id.clone();
+        let worked = self.work_for_a_while(operation).await;
+        match &worked {
+            // It must not be tried for ever: an operator is to see why.
+            Err(Error::Store(error @ (StoreError::Internal(_) | StoreError::Unreadable(_)))) => {
+                self.fail(&id, error).await?;
+            }
+            Err(_) => self.halve(&id),
+            Ok(_) => {}
+        }
+        worked
+    }
+
+    async fn work_for_a_while(&self, operation: Bulk) -> Result<u64> {
+        let (end, before) = (Instant::now() + SLICE, operation.affected);
+        let Some(mut operation) = self.take(operation).await? else { return Ok(0) };
+        while Instant::now() < end {
+            match self.step(&mut operation, end).await? {
+                Stepped::More => self.double(&operation.id),
+                Stepped::Over => break,
+            }
+        }
+        Ok(operation.affected.saturating_sub(before))
+    }
+
+    /// Writes this server into the record, with a lease. Nothing where another server was quicker.
+    async fn take(&self, operation: Bulk) -> Result<Option<Bulk>> {
+        let now = self.queues.now()?;
+        let is_new = operation.state == BulkState::Queued;
+        let matched = if is_new { self.queues.estimate(&operation.intent).await } else { operation.matched };
+        let taken = Bulk {
+            state: BulkState::Running,
+            started_at: operation.started_at.or(Some(now)),
+            matched,
+            ..self.leased(operation.revised(), now)
+        };
+        self.save(&operation, taken).await
+    }
+
+    fn leased(&self, operation: Bulk, now: Timestamp) -> Bulk {
+        Bulk { runner: Some(self.runner.clone()), leased_until: Some(now.plus_ms(LEASE_MS)), ..operation }
+    }
+
+    /// Replaces the record, unless it has changed since.
+    async fn save(&self, seen: &Bulk, to: Bulk) -> Result<Option<Bulk>> {
+        let is_saved = self.queues.0.store.save_operation(&to, seen.rev, None).await?;
+        Ok(is_saved.then_some(to))
+    }
+
+    /// Looks for the next jobs, and does what is to be done with them. Where there are none for a while, it only remembers how far it has
+    /// looked.
+    async fn step(&self, operation: &mut Bulk, end: Instant) -> Result<Stepped> {
+        let (queues, began) = (&self.queues, operation.began());
+        let parts = operation.intent.parts();
+        let mut next = operation.revised();
+        let size = self.size(&operation.id);
+        loop {
+            let at = &mut next.cursor;
+            if at.queue.is_none() || at.part >= parts.len() {
+                let queue = queues.next_queue(&operation.intent, at.queue.as_ref()).await?;
+                let Some(queue) = queue else {
+                    let over = next.ended(BulkState::Done, None, queues.now()?);
+                    self.save(operation, over).await?;
+                    return Ok(Stepped::Over);
+                };
+                *at = BulkCursor { queue: Some(queue), part: 0, after: None };
+            }
+            let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
+            let filter = filter(&operation.intent, *part, queue, began);
+            let jobs = queues.0.store.find(&filter, at.after.as_ref(), size).await?;
+            if !jobs.is_empty() {
+                return self.do_step(operation, next, jobs).await;
+            }
+            (at.part, at.after) = (at.part + 1, None);
+            if Instant::now() >= end {
+                let kept = self.save(operation, self.leased(next, queues.now()?)).await?;
+                return Ok(kept.map_or(Stepped::Over, |kept| {
+                    *operation = kept;
+                    Stepped::More
+                }));
+            }
+        }
+    }
+
+    /// Does what is to be done with these jobs, in one transaction with the record, which is `next` but for what comes of it.
+    async fn do_step(&self, operation: &mut Bulk, next: Bulk, jobs: Vec<ListedJob>) -> Result<Stepped> {
+        let now = self.queues.now()?;
+        let chosen = self.choose(self.leased(next, now), jobs, now)?;
+        let Chosen { effect, base, ids } = chosen;
+        let next: BulkNext = Arc::new(move |done| after_step(&base, &ids, done, now));
+        faults::point("operation.chosen").await;
+        let noted = Notes::of(&effect);
+        let step = BulkStep { effect, id: operation.id.clone(), seen: operation.rev, next: next.clone() };
+        let done = self.queues.0.store.step_operation(step, &self.queues.rules()).await?;
+        faults::point("operation.stepped").await;
+        let Some(done) = done else { return Ok(Stepped::Over) };
+        *operation = next(&done);
+        noted.note(&self.queues, done, now);
+        Ok(if operation.state.is_open() { Stepped::More } else { Stepped::Over })
+    }
+
+    /// Chooses what is to be done with jobs that were found, up to the limit of the operation.
+    fn choose(&self, mut base: Bulk, jobs: Vec<ListedJob>, now: Timestamp) -> Result<Chosen> {
+        let (began, left) = (base.began(), usize::try_from(base.left()).unwrap_or(usize::MAX));
+        let (mut changes, mut copies, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        for job in jobs {
+            if ids.len() >= left {
+                break;
+            }
+            let id = listed_id(&job).clone();
+            base.scanned += 1;
+            base.cursor.after = Some(id.clone());
+            match job {
+                Err(unreadable) => {
+                    base.skipped += 1;
+                    base.note(format!("job {id} cannot be read: {}", unreadable.why));
+                }
+                Ok(job) if base.intent.action == BulkAction::Replay => {
+                    if base.intent.copies(&job, began) {
+                        copies.push(self.queues.copy(job, now));
+                        ids.push(id);
+                    }
+                }
+                Ok(job) => {
+                    if let Some(operation) = base.intent.operation(&job.meta, began) {
+                        changes.push(Change { id: id.clone(), operation });
+                        ids.push(id);
+                    }
+                }
+            }
+        }
+        let effect = match base.intent.action {
+            BulkAction::Replay => BulkEffect::Push(copies),
+            _ => BulkEffect::Change(changes),
+        };
+        Ok(Chosen { effect, base, ids })
+    }
+
+    /// Ends an operation that cannot go on.
+    async fn fail(&self, id: &BulkId, error: &StoreError) -> Result<()> {
+        let Some(operation) = self.queues.0.store.operation(id).await? else { return Ok(()) };
+        if operation.state.is_open() {
+            let failed =
+                operation.clone().ended(BulkState::Failed, Some(error.to_string()), self.queues.now()?);
+            self.save(&operation, failed).await?;
+        }
+        Ok(())
+    }
+
+    fn size(&self, id: &BulkId) -> usize {
+        lock(&self.steps).sizes.get(id).copied().unwrap_or(STEP)
+    }
+
+    /// Makes the next step smaller: of many jobs others may have changed one.
+    fn halve(&self, id: &BulkId) {
+        let half = (self.size(id) / 2).max(1);
+        lock(&self.steps).sizes.insert(id.clone(), half);
+    }
+
+    /// Makes the next step larger.
+    fn double(&self, id: &BulkId) {
+        let mut steps = lock(&self.steps);
+        if let Some(size) = steps.sizes.get_mut(id) {
+            *size = (*size * 2).min(STEP);
+        }
+    }
+}
+
+/// What a step is to do.
+struct Chosen {
+    effect: BulkEffect,
+    /// The record, but for what comes of it.
+    base: Bulk,
+    /// The jobs that it is done to, in its order.
+    ids: Vec<JobId>,
+}
+
+/// Returns the record once a step has come to this.
+fn after_step(base: &Bulk, ids: &[JobId], done: &BulkDone, now: Timestamp) -> Bulk {
+    let (mut next, mut full) = (base.clone(), None);
+    match done {
+        BulkDone::Changed(all) => {
+            for (id, changed) in ids.iter().zip(all) {
+                match changed {
+                    Ok(_) => next.affected += 1,
+                    Err(denied) => {
+                        next.skipped += 1;
+                        full = full.or_else(|| full_queue(base, denied));
+                        if let Denied::Store(error) = denied {
+                            next.note(format!("job {id}: {error}"));
+                        }
+                    }
+                }
+            }
+        }
+        BulkDone::Pushed(all) => {
+            for pushed in all {
+                match pushed {
+                    Pushed::Created | Pushed::Blocked => next.affected += 1,
+                    Pushed::Full => {
+                        next.skipped += 1;
+                        full = base.cursor.queue.clone();
+                    }
+                    // Copies have no keys.
+                    Pushed::Duplicate { .. } | Pushed::Replaced { .. } | Pushed::KeyConflict { .. } => {
+                        next.skipped += 1;
+                    }
+                }
+            }
+        }
+    }
+    match full {
+        Some(queue) => {
+            let why = format!("queue {queue} has as many unfinished jobs as its max_jobs allows");
+            next.ended(BulkState::Failed, Some(why), now)
+        }
+        None if next.left() == 0 => next.ended(BulkState::Done, None, now),
+        None => next,
+    }
+}
+
+/// Returns the queue that takes no more jobs, where that is the reason.
+fn full_queue(operation: &Bulk, denied: &Denied) -> Option<QueueName> {
+    match denied {
+        Denied::Refused(Refusal::Full) => operation.intent.to.clone(),
+        _ => None,
+    }
+}
+
+/// What is announced of a step once it has happened.
+enum Notes {
+    Changed(Vec<Noted>),
+    Pushed(Vec<NewJob>),
+}
+
+impl Notes {
+    fn of(effect: &BulkEffect) -> Self {
+        match effect {
+            BulkEffect::Change(changes) => Self::Changed(changes.iter().map(Noted::of).collect()),
+            BulkEffect::Push(jobs) => Self::Pushed(jobs.clone()),
+        }
+    }
+
+    fn note(self, queues: &Queues, done: BulkDone, now: Timestamp) {
+        match (self, done) {
+            (Self::Changed(noted), BulkDone::Changed(all)) => drop(queues.note_all(noted, all, now)),
+            (Self::Pushed(jobs), BulkDone::Pushed(all)) => {
+                let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
+                let answers =
+                    jobs.iter().zip(all).map(|(job, pushed)| push::answer(pushed, push::facts(job)));
+                queues.note_stored(first_expiry, &answers.collect::<Vec<_>>());
+            }
+            _ => {} // a step does what it was asked for
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Operations over many jobs: asked for, shown and stopped here. What they do is done in the background, step by step.
+
+use std::time::{Duration, Instant};
+
+use super::audit::{Act, shown};
+use super::configure::back_off;
+use super::{CallKey, Error, Page, Queues, Result};
+use crate::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
+use crate::job::{Bulk, BulkId, Caller, Filter, JobId, QueueName, QueuePattern, Span, Timestamp, Visible};
+use crate::store::{AuditFilter, AuditRow, Counts, StoreError};
+
+/// How many operations may be under way.
+const OPEN_MAX: usize = 100;
+/// How often a change of an operation is tried that its own steps change as well.
+const TRIES: usize = 20;
+/// How long a dry run looks at jobs at most.
+const SAMPLE_MAX: Duration = Duration::from_secs(1);
+/// How many jobs a dry run names.
+const SAMPLES: usize = 10;
+/// How many jobs a dry run reads at once.
+const SAMPLE_STEP: usize = 500;
+/// What confirms an operation in all queues.
+pub const ALL_QUEUES: &str = "all queues";
+
+/// An operation that is asked for.
+#[derive(Debug, Clone)]
+pub struct NewBulk {
+    /// Which jobs.
+    pub filter: BulkFilter,
+    /// What is done to each.
+    pub action: BulkAction,
+    /// The queue that they are moved to.
+    pub to: Option<QueueName>,
+    /// The priority that they get.
+    pub priority: Option<i32>,
+    /// The most jobs.
+    pub limit: Option<u64>,
+    /// Says again which queues are meant where that is not one.
+    pub confirm: Option<String>,
+}
+
+/// What an operation would do.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    /// How many jobs match, of those that were looked at.
+    pub matched: u64,
+    /// How many were looked at.
+    pub scanned: u64,
+    /// Whether those are all.
+    pub is_complete: bool,
+    /// About how many match, where that can be told.
+    pub estimate: Option<u64>,
+    /// The first of them.
+    pub jobs: Vec<(JobId, QueueName, Visible)>,
+}
+
+impl NewBulk {
+    /// Returns what is wanted, for a caller that may do it.
+    fn into_intent(self, caller: &Caller) -> Result<BulkIntent> {
+        let Self { filter, action, to, priority, limit, confirm } = self;
+        let named = match &filter.queue {
+            Some(QueuePattern::One(_)) => None,
+            Some(QueuePattern::Prefix(prefix)) if !prefix.is_empty() => Some(format!("{prefix}*")),
+            _ => Some(ALL_QUEUES.to_owned()),
+        };
+        if let Some(named) = named
+            && confirm.as_ref() != Some(&named)
+        {
+            return Err(Error::invalid(
+                "/confirm",
+                format!("must be {named:?}: the filter names more than one queue"),
+            ));
+        }
+        let within = caller.is_limited().then(|| caller.patterns().to_vec());
+        let owner = match caller {
+            Caller::Key(key) if caller.is_limited() => Some(key.id.clone()),
+            _ => None,
+        };
+        let intent = BulkIntent { filter, action, to, priority, limit, within, owner };
+        match intent.fault() {
+            Some((pointer, what)) => Err(Error::invalid(pointer, what)),
+            None => Ok(intent),
+        }
+    }
+}
+
+impl Queues {
+    /// Stores an operation, which begins soon. With a key it is stored once: a repeat returns it as it is by then.
+    pub async fn begin_operation(
+        &self,
+        new: NewBulk,
+        caller: &Caller,
+        key: Option<&CallKey>,
+    ) -> Result<Bulk> {
+        let intent = new.into_intent(caller)?;
+        if self.0.store.open_operations(OPEN_MAX).await?.len() >= OPEN_MAX {
+            return Err(Error::TooManyOperations(OPEN_MAX));
+        }
+        let places = self.admit_queues(self.new_queues(intent.to.iter())).await?;
+        let now = self.now()?;
+        let mut id = self.0.ids.next_bulk(now);
+        if let Some(key) = key {
+            id = self.id_once(key, id.to_string()).await?.parse().map_err(StoreError::internal)?;
+        }
+        let operation = Bulk::new(id, intent, caller.identity().to_owned(), now);
+        let row = self.row_of(&operation, "operation.begin");
+        if !self.0.store.add_operation(&operation, row.as_ref()).await? {
+            return self.operation(&operation.id, caller).await;
+        }
+        places.keep_all();
+        self.0.operations.notify_one();
+        Ok(operation)
+    }
+
+    /// Returns the row of an act on an operation.
+    fn row_of(&self, operation: &Bulk, what: &'static str) -> Option<AuditRow> {
+        let queue = match &operation.intent.filter.queue {
+            Some(QueuePattern::One(queue)) => Some(queue),
+            _ => None,
+        };
+        let after = shown(&operation.intent);
+        let act = Act { what, on: operation.id.as_str(), queue, before: None, after };
+        let row = self.row(act)?;
+        Some(AuditRow { affected: Some(operation.affected), ..row })
+    }
+
+    /// Returns an operation that the caller may see.
+    pub async fn operation(&self, id: &BulkId, caller: &Caller) -> Result<Bulk> {
+        let found = self.0.store.operation(id).await?;
+        found
+            .filter(|operation| is_seen_by(operation, caller))
+            .ok_or_else(|| Error::UnknownOperation(id.clone()))
+    }
+
+    /// Returns the operations that the caller may see, the newest first.
+    pub async fn operations(
+        &self,
+        before: Option<&BulkId>,
+        limit: usize,
+        caller: &Caller,
+    ) -> Result<Page<Bulk, BulkId>> {
+        let read = self.0.store.operations(before, limit.saturating_add(1)).await?;
+        let mut page = Page::cut(read, limit, |operation: &Bulk| operation.id.clone());
+        page.items.retain(|operation| is_seen_by(operation, caller));
+        Ok(page)
+    }
+
+    /// Stops an operation: what was done by then stays. One that is over stays as it is.
+    pub async fn cancel_operation(&self, id: &BulkId, caller: &Caller) -> Result<Bulk> {
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
+            let found = self.operation(id, caller).await?;
+            if !found.state.is_open() {
+                return Ok(found);
+            }
+            let (seen, row) = (found.rev, self.row_of(&found, "operation.cancel"));
+            let ended = found.ended(BulkState::Cancelled, None, self.now()?);
+            if self.0.store.save_operation(&ended, seen, row.as_ref()).await? {
+                return Ok(ended);
+            }
+        }
+        Err(StoreError::unavailable("the operation was changed by its own steps again and again").into())
+    }
+
+    /// Looks at some of the jobs that an operation would concern, and changes none.
+    pub async fn sample_operation(&self, new: NewBulk, caller: &Caller) -> Result<Sample> {
+        let intent = new.into_intent(caller)?;
+        let (end, mut sample) =
+            (Instant::now() + SAMPLE_MAX, Sample { is_complete: true, ..Sample::default() });
+        let (now, mut last) = (self.now()?, None);
+        let began = now.plus_ms(crate::job::bulk::CLOCKS_DIFFER_MS);
+        while let Some(queue) = self.next_queue(&intent, last.as_ref()).await? {
+            for part in intent.parts() {
+                let filter = filter(&intent, part, queue.clone(), began);
+                let mut after = None;
+                loop {
+                    if Instant::now() >= end {
+                        sample.is_complete = false;
+                        sample.estimate = self.estimate(&intent).await;
+                        return Ok(sample);
+                    }
+                    let jobs = self.0.store.find(&filter, after.as_ref(), SAMPLE_STEP).await?;
+                    let Some(end_of_step) = jobs.last() else { break };
+                    after = Some(crate::store::listed_id(end_of_step).clone());
+                    for job in jobs.iter().flatten() {
+                        sample.scanned += 1;
+                        if !(intent.operation(&job.meta, began).is_some() || intent.copies(job, began)) {
+                            continue;
+                        }
+                        sample.matched += 1;
+                        if sample.jobs.len() < SAMPLES {
+                            let seen = (job.meta.id.clone(), queue.clone(), job.meta.visible(now));
+                            sample.jobs.push(seen);
+                        }
+                    }
+                }
+            }
+            last = Some(queue);
+        }
+        sample.estimate = Some(sample.matched);
+        Ok(sample)
+    }
+
+    /// Returns the next queue with jobs that an operation is about.
+    pub(super) async fn next_queue(
+        &self,
+        intent: &BulkIntent,
+        after: Option<&QueueName>,
+    ) -> Result<Option<QueueName>> {
+        if let Some(QueuePattern::One(queue)) = &intent.filter.queue {
+            let is_next = after.is_none() && intent.means(queue);
+            return Ok(is_next.then(|| queue.clone()));
+        }
+        let mut after = after.cloned();
+        loop {
+            let names = self.0.store.queues(intent.prefix(), after.as_ref(), NAMES).await?;
+            let Some(last) = names.last() else { return Ok(None) };
+            after = Some(last.clone());
+            if let Some(found) = names.into_iter().find(|queue| intent.means(queue)) {
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// Returns about how many jobs match, where the counts of one queue tell it: nothing is counted for it.
+    pub(super) async fn estimate(&self, intent: &BulkIntent) -> Option<u64> {
+        let BulkFilter { queue: Some(QueuePattern::One(queue)), key: None, group: None, .. } = &intent.filter
+        else {
+            return None;
+        };
+        let is_whole = intent.filter.from.is_none() && intent.filter.before.is_none();
+        let parts = intent.parts();
+        if !is_whole || parts.iter().any(|part| part.dead_lettered) {
+            return None;
+        }
+        let counts = self.0.store.counts(queue).await.ok()?.counts;
+        let of = |state: Option<Visible>| {
+            state.map_or_else(|| all_but_reserved(&counts), |state| count(&counts, state))
+        };
+        let matched: u64 = parts.iter().map(|part| of(part.state)).sum();
+        Some(intent.limit.map_or(matched, |limit| limit.min(matched)))
+    }
+
+    /// Returns what operators did, the latest first.
+    pub async fn audit(
+        &self,
+        filter: &AuditFilter,
+        before: Option<&JobId>,
+        limit: usize,
+    ) -> Result<Page<AuditRow, JobId>> {
+        let read = self.0.store.audit(filter, before, limit.saturating_add(1)).await?;
+        Ok(Page::cut(read, limit, |row: &AuditRow| row.id.clone()))
+    }
+}
+
+/// How many names of queues are read at once.
+const NAMES: usize = 100;
+
+fn is_seen_by(operation: &Bulk, caller: &Caller) -> bool {
+    match caller {
+        Caller::Key(key) if caller.is_limited() => operation.intent.owner.as_ref() == Some(&key.id),
+        _ => true,
+    }
+}
+
+/// Returns the jobs of a part of the work in a queue that were there when it began.
+pub(super) fn filter(
+    intent: &BulkIntent,
+    part: crate::job::bulk::BulkPart,
+    queue: QueueName,
+    began: Timestamp,
+) -> Filter {
+    let BulkFilter { key, group, from, before, .. } = intent.filter.clone();
+    let filter = Filter {
+        states: part.state.into_iter().collect(),
+        key,
+        group,
+        dead_lettered: part.dead_lettered,
+        ..Filter::all(queue)
+    };
+    let before = Some(before.map_or(began, |before| before.min(began)));
+    filter.during(Span { from, before })
+}
+
+fn count(counts: &Counts, state: Visible) -> u64 {
+    match state {
+        Visible::Scheduled => counts.scheduled,
+        Visible::Ready => counts.ready,
+        Visible::Reserved => counts.reserved,
+        Visible::Blocked => counts.blocked,
+        Visible::Done => counts.done,
+        Visible::Dead => counts.dead,
+    }
+}
+
+fn all_but_reserved(counts: &Counts) -> u64 {
+    counts.ready + counts.scheduled + counts.blocked + counts.done + counts.dead
+}

@@ -1,0 +1,180 @@
+//! What operators do to one job, and what is remembered of it.
+
+use reqwest::Method;
+
+use super::support::*;
+
+async fn post(server: &Server, id: &str, verb: &str, body: Value) -> (u16, Value) {
+    server.post(&format!("/v1/jobs/{id}/{verb}"), body).await
+}
+
+pub async fn a_scheduled_job_is_run_now(place: &Place) {
+    let server = Server::start(&place.url).await;
+    push_and_take(&server, "mail").await;
+    let late = server.push("mail", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    let (status, job) = post(&server, &late, "run", json!({})).await;
+    assert_eq!((status, &job["state"]), (200, &json!("ready")), "{job}");
+    let taken = take(&server, "mail").await;
+    assert_eq!(id(&taken), late);
+    assert_eq!(server.settle(&taken, "rollback", json!({"delay_ms": 3_600_000})).await.0, 200);
+    let (status, job) = post(&server, &late, "run", json!({})).await;
+    assert_eq!((status, &job["attempt"]), (200, &json!(1)), "its attempts stay: {job}");
+    assert_eq!(take(&server, "mail").await["attempt"], 2);
+    refused(&post(&server, &late, "run", json!({})).await, 409, "wrong-state");
+    refused(&post(&server, "nobody", "run", json!({})).await, 404, "unknown-job");
+}
+
+pub async fn a_job_is_taken_back(place: &Place) {
+    let server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    let taken = push_and_take(&server, "mail").await;
+    let job = id(&taken);
+    let since = std::time::Instant::now();
+    let waiter = begin_reserve(&server, "mail");
+    until_looked(&server, 2).await;
+    let (status, released) = post(&server, &job, "release", json!({})).await;
+    assert_eq!(
+        (status, &released["state"], &released["id"]),
+        (200, &json!("ready"), &json!(job)),
+        "{released}"
+    );
+    assert_eq!(woken(since, waiter).await, std::slice::from_ref(&job), "who waits gets it");
+    lost(&server.settle(&taken, "commit", json!({})).await, false);
+    lost(&server.settle(&taken, "extend", json!({})).await, false);
+    assert_eq!(see(&server, &job).await["attempt"], 1, "the delivery that was taken back does not count");
+    // One that was to be cancelled leaves.
+    assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{job}"), None).await.0, 202);
+    let (status, released) = post(&server, &job, "release", json!({})).await;
+    assert_eq!((status, &released["state"]), (200, &json!("removed")), "{released}");
+    refused(&server.get(&format!("/v1/jobs/{job}")).await, 404, "unknown-job");
+    let ready = server.push("mail", json!({"payload": 1})).await;
+    refused(&post(&server, &ready, "release", json!({})).await, 409, "wrong-state");
+    refused(&post(&server, "nobody", "release", json!({})).await, 404, "unknown-job");
+}
+
+pub async fn a_job_is_moved_without_a_token(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let ready = server.push("mail", json!({"payload": {"n": 1}, "priority": 2})).await;
+    let (status, moved) = post(&server, &ready, "move", json!({"queue": "post"})).await;
+    assert_eq!((status, &moved["queue"], &moved["state"]), (200, &json!("post"), &json!("ready")), "{moved}");
+    let job = see(&server, &ready).await;
+    assert_eq!((&job["priority"], &job["payload"]), (&json!(2), &json!({"n": 1})));
+    let later = json!({"queue": "third", "delay_ms": 60_000, "priority": -1});
+    let (status, moved) = post(&server, &ready, "move", later).await;
+    assert_eq!((status, &moved["state"]), (200, &json!("scheduled")), "{moved}");
+    for (field, value) in [("payload", json!(1)), ("headers", json!({"a": "b"})), ("key", json!("k"))] {
+        let mut body = json!({"queue": "post"});
+        body[field] = value;
+        invalid(&post(&server, &ready, "move", body).await, &format!("/{field}"));
+    }
+    let held = push_and_take(&server, "mail").await;
+    refused(&post(&server, &id(&held), "move", json!({"queue": "post"})).await, 409, "wrong-state");
+    refused(&post(&server, "nobody", "move", json!({"queue": "post"})).await, 404, "unknown-job");
+    configure(&server, "small", json!({"max_jobs": 1})).await;
+    server.push("small", json!({"payload": 1})).await;
+    refused(&post(&server, &ready, "move", json!({"queue": "small"})).await, 429, "queue-full");
+    assert_eq!(see(&server, &ready).await["queue"], "third");
+}
+
+/// What was done, the latest first: what, and on which thing.
+async fn acts(server: &Server, query: &str) -> Vec<(String, String)> {
+    let (status, page) = server.get(&format!("/v1/audit{query}")).await;
+    assert_eq!(status, 200, "{page}");
+    let entry = |entry: &Value| {
+        let text = |name: &str| entry[name].as_str().unwrap().to_owned();
+        (text("what"), text("on"))
+    };
+    page["entries"].as_array().unwrap().iter().map(entry).collect()
+}
+
+pub async fn each_act_is_remembered(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_attempts": 1})).await;
+    assert_eq!(server.post("/v1/queues/mail/pause", json!({})).await.0, 200);
+    assert_eq!(server.post("/v1/queues/mail/resume", json!({})).await.0, 200);
+    assert_eq!(server.post("/v1/queues/mail/resume", json!({})).await.0, 200, "which changes nothing");
+    assert_eq!(server.send(Method::PUT, "/v1/semaphores/m", Some(json!({"capacity": 2}))).await.0, 200);
+    assert_eq!(server.send(Method::DELETE, "/v1/semaphores/m", None).await.0, 200);
+    let rule = json!({"cron": "@yearly", "queue": "mail", "job": {"payload": "a secret"}});
+    assert_eq!(server.send(Method::PUT, "/v1/schedules/s", Some(rule)).await.0, 200);
+    assert_eq!(server.post("/v1/schedules/s/run", json!({})).await.0, 200);
+    assert_eq!(server.send(Method::DELETE, "/v1/schedules/s", None).await.0, 200);
+    let taken = take(&server, "mail").await;
+    let job = id(&taken);
+    assert_eq!(post(&server, &job, "release", json!({})).await.0, 200);
+    let taken = take(&server, "mail").await;
+    assert_eq!(server.settle(&taken, "rollback", json!({})).await.0, 200);
+    assert_eq!(post(&server, &job, "retry", json!({})).await.0, 200);
+    assert_eq!(post(&server, &job, "move", json!({"queue": "post"})).await.0, 200);
+    take(&server, "post").await;
+    assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{job}?force=true"), None).await.0, 200);
+    // What a client does with its own jobs is none.
+    let own = server.push("mail", json!({"payload": 1})).await;
+    assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{own}"), None).await.0, 200);
+    refused(&post(&server, "nobody", "retry", json!({})).await, 404, "unknown-job");
+    let (status, operation) =
+        server.post("/v1/operations", json!({"filter": {"queue": "mail"}, "action": "delete"})).await;
+    assert_eq!(status, 202, "{operation}");
+    let all = [
+        ("operation.begin", id(&operation)),
+        ("job.cancel", job.clone()),
+        ("job.move", job.clone()),
+        ("job.retry", job.clone()),
+        ("job.release", job.clone()),
+        ("schedule.delete", "s".to_owned()),
+        ("schedule.run", "s".to_owned()),
+        ("schedule.set", "s".to_owned()),
+        ("semaphore.delete", "m".to_owned()),
+        ("semaphore.set", "m".to_owned()),
+        ("queue.resume", "mail".to_owned()),
+        ("queue.pause", "mail".to_owned()),
+        ("queue.set", "mail".to_owned()),
+    ];
+    let all = all.map(|(what, on)| (what.to_owned(), on));
+    assert_eq!(acts(&server, "").await, all);
+    let (_, page) = server.get("/v1/audit?what=queue.pause&queue=mail").await;
+    let pause = &page["entries"][0];
+    assert_eq!((&pause["by"], &pause["address"]), (&json!(""), &json!("127.0.0.1")), "{pause}");
+    assert_eq!(
+        (&pause["before"]["paused"], &pause["after"]["paused"]),
+        (&Value::Null, &json!(true)),
+        "{pause}"
+    );
+    assert!(
+        !server.get("/v1/audit").await.1.to_string().contains("a secret"),
+        "payloads are nobody's business"
+    );
+    // Page by page.
+    let (_, first) = server.get("/v1/audit?limit=5").await;
+    let rest = format!("?limit=100&cursor={}", first["cursor"].as_str().unwrap());
+    assert_eq!(acts(&server, &rest).await, all[5..]);
+    let at = pause["at"].as_str().unwrap();
+    assert_eq!(acts(&server, &format!("?from={at}")).await[..12], all[..12]);
+    let earlier = acts(&server, &format!("?to={at}")).await;
+    assert!(earlier.is_empty() || earlier == all[12..], "{earlier:?}");
+    bad_parameter(&server.get("/v1/audit?from=yesterday").await, "from");
+}
+
+pub async fn a_server_that_only_shows_changes_nothing(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let job = server.push("mail", json!({"payload": 1})).await;
+    server.terminate().await;
+    let server = Server::start_with(&place.url, &[("TAILBACK_HTTP__READ_ONLY", "true")]).await;
+    for path in ["/readyz", "/v1/queues", "/stats", "/v1/operations", "/v1/audit"] {
+        assert_eq!(server.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(see(&server, &job).await["state"], "ready");
+    let path = format!("/v1/jobs/{job}");
+    for (method, path, body) in [
+        (Method::POST, "/v1/queues/mail/jobs", Some(json!({"payload": 1}))),
+        (Method::POST, "/v1/queues/mail/reserve", Some(json!({}))),
+        (Method::POST, "/v1/queues/mail/pause", Some(json!({}))),
+        (Method::PUT, "/v1/queues/mail", Some(json!({}))),
+        (Method::PATCH, path.as_str(), Some(json!({"priority": 1}))),
+        (Method::DELETE, path.as_str(), None),
+        (Method::POST, "/v1/settle", Some(json!({"commit": []}))),
+    ] {
+        refused(&server.send(method, path, body).await, 403, "read-only");
+    }
+    assert_eq!(see(&server, &job).await["priority"], 0);
+    refused(&server.post("/v1/nowhere", json!({})).await, 404, "not-found");
+}

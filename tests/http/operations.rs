@@ -1,0 +1,214 @@
+//! Operations over many jobs.
+
+use reqwest::Method;
+
+use super::support::*;
+
+/// Pushes jobs that die at once.
+async fn kill(server: &Server, queue: &str, count: usize) -> Vec<String> {
+    let jobs: Vec<Value> = (0..count).map(|n| json!({"payload": n, "max_attempts": 1})).collect();
+    let (status, pushed) =
+        server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({"jobs": jobs})).await;
+    assert_eq!(status, 200, "{pushed}");
+    let taken = server.reserve(queue, json!({"count": count})).await;
+    assert_eq!(taken.len(), count);
+    let rollback: Vec<Value> = taken
+        .iter()
+        .map(|job| json!({"id": job["id"], "reservation": job["reservation"], "error": "no"}))
+        .collect();
+    let (status, settled) = server.post("/v1/settle", json!({"rollback": rollback})).await;
+    assert_eq!(status, 200, "{settled}");
+    ids(&taken)
+}
+
+async fn begin_one(server: &Server, body: Value) -> String {
+    let (status, operation) = server.post("/v1/operations", body).await;
+    assert_eq!((status, &operation["state"]), (202, &json!("queued")), "{operation}");
+    id(&operation)
+}
+
+async fn operation(server: &Server, id: &str) -> Value {
+    let (status, operation) = server.get(&format!("/v1/operations/{id}")).await;
+    assert_eq!(status, 200, "{operation}");
+    operation
+}
+
+/// Waits until an operation is over.
+async fn over(server: &Server, id: &str) -> Value {
+    until("the operation is over", || async {
+        let now = operation(server, id).await;
+        now["state"] != "queued" && now["state"] != "running"
+    })
+    .await;
+    operation(server, id).await
+}
+
+async fn count(server: &Server, queue: &str, state: &str) -> usize {
+    let (status, page) = server.get(&format!("/v1/queues/{queue}/jobs?state={state}&limit=1000")).await;
+    assert_eq!(status, 200, "{page}");
+    page["jobs"].as_array().unwrap().len()
+}
+
+pub async fn an_operation_retries_many_jobs_in_the_background(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let dead = kill(&server, "mail", 250).await;
+    kill(&server, "other", 3).await;
+    let body = json!({"filter": {"queue": "mail", "state": "dead"}, "action": "retry"});
+    let id = begin_one(&server, body).await;
+    let now = over(&server, &id).await;
+    assert_eq!(
+        (&now["state"], &now["affected"], &now["skipped"]),
+        (&json!("done"), &json!(250), &json!(0)),
+        "{now}"
+    );
+    assert_eq!((&now["matched"], &now["filter"]), (&json!(250), &json!({"queue": "mail", "state": "dead"})));
+    assert!(now["started_at"].is_string() && now["finished_at"].is_string() && now["rate_per_s"].is_number());
+    assert_eq!((count(&server, "mail", "ready").await, count(&server, "other", "dead").await), (250, 3));
+    let again = see(&server, &dead[0]).await;
+    assert_eq!((&again["attempt"], &again["state"]), (&json!(0), &json!("ready")));
+    let (_, list) = server.get("/v1/operations?limit=1").await;
+    assert_eq!((&list["operations"][0]["id"], list.get("cursor")), (&json!(id), None), "{list}");
+    refused(&server.get("/v1/operations/nobody").await, 404, "unknown-operation");
+}
+
+pub async fn an_operation_takes_no_job_twice(place: &Place) {
+    // What dies again while the operation runs, in another queue that it means, is not taken again.
+    let server = Server::start(&place.url).await;
+    configure(&server, "a", json!({"dead_letter": "b"})).await;
+    configure(&server, "b", json!({"max_attempts": 1})).await;
+    let letters = kill(&server, "a", 1).await;
+    let body = json!({"filter": {"dead_lettered": true}, "action": "redrive", "confirm": "all queues"});
+    let id = begin_one(&server, body.clone()).await;
+    let now = over(&server, &id).await;
+    assert_eq!((&now["state"], &now["affected"]), (&json!("done"), &json!(1)), "{now}");
+    assert_eq!(see(&server, &letters[0]).await["queue"], "a");
+    // It dies again, after the next operation was asked for and before that acts.
+    let id = begin_one(&server, body).await;
+    let taken = take(&server, "a").await;
+    assert_eq!(server.settle(&taken, "rollback", json!({"dead": true})).await.0, 200);
+    let now = over(&server, &id).await;
+    let letter = see(&server, &letters[0]).await;
+    let was_there = now["affected"] == 1; // it died before the moment that counts
+    assert_eq!(letter["queue"] == "a", was_there, "{now} {letter}");
+    assert_eq!(now["state"], "done");
+}
+
+pub async fn everything_must_be_asked_for_by_name(place: &Place) {
+    let server = Server::start(&place.url).await;
+    server.push("mail.in", json!({"payload": 1})).await;
+    server.push("post", json!({"payload": 1})).await;
+    let ask = |filter: Value, confirm: Option<&str>| {
+        let mut body = json!({"filter": filter, "action": "delete"});
+        if let Some(confirm) = confirm {
+            body["confirm"] = json!(confirm);
+        }
+        server.post("/v1/operations", body)
+    };
+    invalid(&ask(json!({}), None).await, "/confirm");
+    invalid(&ask(json!({"queue": "*"}), Some("*")).await, "/confirm");
+    invalid(&ask(json!({"queue": "mail.*"}), Some("all queues")).await, "/confirm");
+    invalid(&ask(json!({"queue": "mail in"}), None).await, "/filter/queue");
+    invalid(&ask(json!({"stat": "dead"}), None).await, "/filter/stat");
+    invalid(&ask(json!({"queue": "post", "state": "reserved"}), None).await, "/filter/state");
+    assert_eq!((count(&server, "post", "ready").await, count(&server, "mail.in", "ready").await), (1, 1));
+    let (status, one) = ask(json!({"queue": "mail.*"}), Some("mail.*")).await;
+    assert_eq!(status, 202, "{one}");
+    assert_eq!(over(&server, &id(&one)).await["affected"], 1);
+    let (status, all) = ask(json!({}), Some("all queues")).await;
+    assert_eq!(status, 202, "{all}");
+    assert_eq!(over(&server, &id(&all)).await["affected"], 1);
+    for (body, pointer) in [
+        (json!({"filter": {"queue": "q"}, "action": "move"}), "/to"),
+        (json!({"filter": {"queue": "q"}, "action": "retry", "to": "p"}), "/to"),
+        (json!({"filter": {"queue": "q"}, "action": "set_priority"}), "/priority"),
+        (json!({"filter": {"queue": "q"}, "action": "delete", "limit": 0}), "/limit"),
+        (json!({"filter": {"queue": "q"}, "action": "burn"}), "/action"),
+        (json!({"action": "delete"}), "/filter"),
+    ] {
+        invalid(&server.post("/v1/operations", body).await, pointer);
+    }
+}
+
+pub async fn each_action_does_what_it_says(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "done", json!({"retain_done_ms": 3_600_000})).await;
+    for _ in 0..3 {
+        server.push("q", json!({"payload": 1})).await;
+        let done = push_and_take(&server, "done").await;
+        assert_eq!(server.settle(&done, "commit", json!({})).await.0, 200);
+    }
+    let act = async |body: Value| over(&server, &begin_one(&server, body).await).await;
+    let raised =
+        act(json!({"filter": {"queue": "q"}, "action": "set_priority", "priority": 7, "limit": 2})).await;
+    assert_eq!((&raised["affected"], &raised["limit"]), (&json!(2), &json!(2)), "{raised}");
+    let (_, jobs) = server.get("/v1/queues/q/jobs").await;
+    let priorities: Vec<i64> =
+        jobs["jobs"].as_array().unwrap().iter().map(|job| job["priority"].as_i64().unwrap()).collect();
+    assert_eq!(priorities, [7, 7, 0]);
+    let moved =
+        act(json!({"filter": {"queue": "q", "state": "ready"}, "action": "move", "to": "p", "priority": 1}))
+            .await;
+    assert_eq!((&moved["affected"], count(&server, "p", "ready").await), (&json!(3), 3), "{moved}");
+    let replayed = act(json!({"filter": {"queue": "done"}, "action": "replay"})).await;
+    assert_eq!((&replayed["affected"], count(&server, "done", "ready").await), (&json!(3), 3), "{replayed}");
+    assert_eq!(count(&server, "done", "done").await, 3, "history stays");
+    let deleted = act(json!({"filter": {"queue": "done", "state": "done"}, "action": "delete"})).await;
+    assert_eq!((&deleted["affected"], count(&server, "done", "done").await), (&json!(3), 0), "{deleted}");
+    // Where there is no room, it says so.
+    configure(&server, "small", json!({"max_jobs": 2})).await;
+    let failed = act(json!({"filter": {"queue": "p"}, "action": "move", "to": "small"})).await;
+    assert_eq!((&failed["state"], &failed["affected"]), (&json!("failed"), &json!(2)), "{failed}");
+    assert!(failed["error"].as_str().unwrap().contains("small"), "{failed}");
+    assert_eq!((count(&server, "small", "ready").await, count(&server, "p", "ready").await), (2, 1));
+}
+
+pub async fn a_dry_run_changes_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let dead = kill(&server, "mail", 12).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let body = json!({"filter": {"queue": "mail"}, "action": "retry", "dry_run": true});
+    let (status, sample) = server.post("/v1/operations", body).await;
+    assert_eq!(
+        (status, &sample["matched"], &sample["complete"]),
+        (200, &json!(12), &json!(true)),
+        "{sample}"
+    );
+    assert_eq!((&sample["estimate"], sample["samples"].as_array().unwrap().len()), (&json!(12), 10));
+    assert_eq!(sample["samples"][0], json!({"id": dead[0], "queue": "mail", "state": "dead"}));
+    assert_eq!(count(&server, "mail", "dead").await, 12);
+    assert_eq!(server.get("/v1/operations").await.1, json!({"operations": []}));
+}
+
+pub async fn an_operation_is_stopped(place: &Place) {
+    let server = Server::start(&place.url).await;
+    kill(&server, "mail", 5).await;
+    let body = json!({"filter": {"queue": "mail", "state": "dead"}, "action": "retry"});
+    let id = begin_one(&server, body).await;
+    // It acts half a second later at the earliest.
+    let path = format!("/v1/operations/{id}");
+    let (status, stopped) = server.send(Method::DELETE, &path, None).await;
+    assert_eq!(status, 200, "{stopped}");
+    let now = operation(&server, &id).await;
+    assert!(["cancelled", "done"].contains(&now["state"].as_str().unwrap()), "{now}");
+    assert_eq!(now["affected"].as_u64().unwrap() as usize, count(&server, "mail", "ready").await);
+    assert_eq!(server.send(Method::DELETE, &path, None).await.1["state"], now["state"], "again");
+    refused(&server.send(Method::DELETE, "/v1/operations/nobody", None).await, 404, "unknown-operation");
+}
+
+pub async fn a_repeat_begins_no_second_operation(place: &Place) {
+    let server = Server::start(&place.url).await;
+    kill(&server, "mail", 2).await;
+    let body = json!({"filter": {"queue": "mail", "state": "dead"}, "action": "retry"}).to_string();
+    let key = [("idempotency-key", "k1")];
+    let first = raw(&server, "POST", "/v1/operations", &key, body.clone()).await;
+    assert_eq!(
+        (first.status, first.header("location")),
+        (202, format!("/v1/operations/{}", id(&first.json())).as_str())
+    );
+    over(&server, &id(&first.json())).await;
+    let again = raw(&server, "POST", "/v1/operations", &key, body.clone()).await.json();
+    assert_eq!((id(&again), &again["state"]), (id(&first.json()), &json!("done")));
+    let other = raw(&server, "POST", "/v1/operations", &key, body.replace("retry", "delete")).await;
+    refused(&other.answer(), 422, "idempotency-key-reused");
+    assert_eq!(server.get("/v1/operations").await.1["operations"].as_array().unwrap().len(), 1);
+}
