@@ -147,19 +147,18 @@ pub async fn follow(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let query = query.only_repeating(&["for_ms"], "queue")?;
-    let ends = match query.get::<u64>("for_ms", "1 to 86400000")? {
-        Some(ms) if !(1..=FOR_MAX_MS).contains(&ms) => {
-            return Err(Problem::parameter("for_ms", "must be 1 to 86400000"));
-        }
-        ms => ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
-    };
+    let for_ms: Option<u64> = query.get("for_ms", "1 to 86400000")?;
+    if for_ms.is_some_and(|ms| !(1..=FOR_MAX_MS).contains(&ms)) {
+        return Err(Problem::parameter("for_ms", "must be 1 to 86400000"));
+    }
     let named: Vec<QueuePattern> = query.all("queue", "a queue, or the beginning of names followed by *")?;
     if named.len() > QUEUES_NAMED_MAX {
         return Err(Problem::parameter("queue", "must be given at most 100 times"));
     }
     let patterns = if named.is_empty() { by.caller.patterns().to_vec() } else { by.patterns(named)? };
     let place = waiting.place(true).ok_or(Error::TooManyStreams)?;
-    let follower = queues.follow().await?;
+    let follower = queues.follow().await?; // reads the picture where nobody has followed it lately
+    let ends = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let stream = Stream::new(queues, follower, by, patterns, place, ends, last);
     let body = futures::stream::unfold(stream, |mut stream| async {
