@@ -7,6 +7,7 @@
 //! - [`http`], [`background`]: the two ways in. They know [`queue`] and no store.
 //! - [`queue`]: the product, one method for each operation.
 //! - [`transfer`]: copies one store into another, beside all of the above.
+//! - [`backup`]: a store as it was at one moment, in a file, and back.
 //! - [`keys`]: API keys from the command line.
 //! - [`store`]: the contract of a database, and the databases that keep it.
 //! - [`job`]: the vocabulary, and what an operation does to a job.
@@ -15,6 +16,7 @@
 //! - [`faults`]: where tests stop this program, or plant a mistake; not in releases.
 
 pub mod background;
+pub mod backup;
 pub mod bench;
 pub mod config;
 pub mod faults;

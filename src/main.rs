@@ -2,10 +2,14 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a command prints is its output")]
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{IsTerminal as _, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tailback::backup::Tally;
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
 use tailback::{bench, http, keys, server, telemetry, transfer};
 
@@ -44,6 +48,17 @@ enum Command {
     /// start with an empty target.
     #[command(verbatim_doc_comment)]
     Migrate(Migrate),
+    /// Write a backup: all that the store keeps at one moment, as JSON Lines. Servers may go on meanwhile.
+    ///
+    /// The file has the secrets of the store in it: the hashes of API keys and what tokens are signed with.
+    #[command(verbatim_doc_comment)]
+    Export(Export),
+    /// Restore a backup into an empty store, of either kind, and compare the two. Exit code 1 if they differ.
+    ///
+    /// No server may run on the store meanwhile, and none starts on it before the restore has ended. A file is read
+    /// as a whole before anything is written. It may be interrupted at any time and run again with the same backup.
+    #[command(verbatim_doc_comment)]
+    Import(Import),
     /// Make, list, rotate and delete API keys, directly in the store.
     ///
     /// On an SQLite file no server may run meanwhile; a running server makes keys with POST /v1/keys.
@@ -86,6 +101,50 @@ struct Keys {
     /// The store [env: TAILBACK_STORE]
     #[arg(long, value_name = "URL", global = true)]
     store: Option<String>,
+}
+
+#[derive(clap::Args)]
+struct Export {
+    /// The file to write, once it is complete; - for standard output, which is the default unless that is a terminal
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Leave out what another program has written and cannot be read, instead of failing
+    #[arg(long)]
+    skip_unreadable: bool,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(clap::Args)]
+struct Import {
+    /// The backup; - for standard input, which is the default
+    #[arg(long = "in", value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Only read the backup, and say what is in it
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    of: Of,
+}
+
+/// What says which store is meant.
+#[derive(clap::Args)]
+struct Of {
+    /// A configuration file [env: TAILBACK_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The store [env: TAILBACK_STORE]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+impl Of {
+    /// Loads the configuration, and begins to log as it says.
+    fn load(self) -> anyhow::Result<Config> {
+        let config = Options { config: self.config, listen: None, store: self.store }.load()?;
+        telemetry::install_log(&config.log_filter, config.log_format)?;
+        Ok(config)
+    }
 }
 
 #[derive(clap::Args)]
@@ -178,6 +237,8 @@ fn run(command: Command) -> anyhow::Result<()> {
                 _ => migrate(&config),
             }
         }
+        Command::Export(Export { out, skip_unreadable, of }) => export(&of.load()?, out, skip_unreadable),
+        Command::Import(Import { from, dry_run, of }) => import(&of.load()?, from, dry_run),
         Command::Keys(Keys { action, config, store }) => {
             let config = Options { config, listen: None, store }.load()?;
             telemetry::install_log(&config.log_filter, config.log_format)?;
@@ -220,6 +281,61 @@ fn copy(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
     println!("verified: both stores are equal");
     println!("{}", transfer::NOT_COPIED);
     Ok(())
+}
+
+fn export(config: &Config, out: Option<PathBuf>, skip_unreadable: bool) -> anyhow::Result<()> {
+    if out.is_none() && std::io::stdout().is_terminal() {
+        anyhow::bail!(
+            "a backup has secrets in it and is long: name a file with --out, or - for this terminal"
+        );
+    }
+    let file = out.as_deref().filter(|path| *path != Path::new("-"));
+    let done = runtime()?.block_on(server::export(config, file, skip_unreadable))?;
+    eprintln!("exported: {}", counted(&done.tally));
+    if done.left_out > 0 {
+        eprintln!("left out, since it cannot be read: {}", done.left_out);
+    }
+    eprintln!("{}", transfer::NOT_COPIED);
+    Ok(())
+}
+
+fn import(config: &Config, from: Option<PathBuf>, dry_run: bool) -> anyhow::Result<()> {
+    let mut input: Box<dyn Read> = Box::new(std::io::stdin());
+    let mut is_checked_first = dry_run;
+    let path = from.filter(|path| path != Path::new("-"));
+    let open = |path: &Path| File::open(path).with_context(|| format!("cannot read {}", path.display()));
+    if let Some(path) = &path {
+        let file = open(path)?;
+        is_checked_first |= file.metadata()?.is_file(); // a pipe can be read only once
+        input = Box::new(file);
+    }
+    if is_checked_first {
+        println!("the backup is complete: {}", counted(&server::check_backup(input)?));
+        match &path {
+            Some(path) if !dry_run => input = Box::new(open(path)?),
+            _ => return Ok(()),
+        }
+    }
+    let verdict = runtime()?.block_on(server::import(config, input))?;
+    print!("{verdict}");
+    if !verdict.is_equal() {
+        anyhow::bail!(
+            "the store differs from the backup: was it used meanwhile? Start again with an empty store"
+        );
+    }
+    println!("verified: the store has all of the backup");
+    Ok(())
+}
+
+/// Returns how many things there are of each kind, as one line.
+fn counted(tally: &Tally) -> String {
+    let counts = tally.counts();
+    let of = |(kind, count): (&String, &u64)| format!("{kind} {count}");
+    if counts.is_empty() {
+        "nothing".to_owned()
+    } else {
+        counts.iter().map(of).collect::<Vec<_>>().join(", ")
+    }
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -5,7 +5,8 @@
 //! everything is still served for the notice → waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
 //! closed.
 
-use std::io::Write as _;
+use std::io::{Read, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{self, Driver};
+use crate::backup::{self, Backup, Exported, Tally};
 use crate::config::{Config, ConfigError, MongoTuning, StoreUrl};
 use crate::http::budget::Budget;
 use crate::http::session::Attempts;
@@ -22,8 +24,9 @@ use crate::http::tls::Tls;
 use crate::http::{self, AppState, ServerInfo, Services, listen, waiting};
 use crate::queue::{self, Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
-use crate::store::mongo::{Mongo, MongoOptions};
-use crate::store::sqlite::{Location, SqliteStore};
+use crate::store::mongo::{self, Mongo, MongoOptions};
+use crate::store::picture::{Picture, PictureError};
+use crate::store::sqlite::{self, Location, SqliteStore};
 use crate::store::{Store, StoreError, chain};
 use crate::telemetry;
 use crate::transfer::{self, Progress, Verdict};
@@ -34,6 +37,9 @@ const RETRY: Duration = Duration::from_millis(500);
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The minimum deadline of a MongoDB call during a transfer.
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
+/// Why a server does not start on a half of a backup.
+const RESTORING: &str = "a backup is being restored into it. Once `tailback import` has ended, a server may start; if it was \
+                         interrupted, run it again with the same backup";
 /// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
 /// How long the last figures may take to be written.
@@ -50,20 +56,17 @@ pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> 
 /// Returns the store at this URL and the name of its kind. The only place that knows all kinds.
 fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
     Ok(match url {
-        StoreUrl::Mongo(url) => {
-            let options = MongoOptions {
-                url: url.clone(),
-                deadline: tuning.deadline,
-                pool_size: tuning.pool_size,
-                validates_own: false,
-            };
-            (Arc::new(Mongo::new(options)), "mongodb")
-        }
+        StoreUrl::Mongo(url) => (Arc::new(Mongo::new(options_of(url, tuning))), "mongodb"),
         StoreUrl::Sqlite(path) => {
             let location = path.clone().map_or(Location::Memory, Location::Path);
             (SqliteStore::open(location)?, "sqlite")
         }
     })
+}
+
+fn options_of(url: &str, tuning: MongoTuning) -> MongoOptions {
+    let MongoTuning { deadline, pool_size, .. } = tuning;
+    MongoOptions { url: url.to_owned(), deadline, pool_size, validates_own: false }
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -254,6 +257,9 @@ async fn try_open(store: &Arc<dyn Store>, maintenance: &Maintenance) -> Result<(
     for migration in store.migrate().await? {
         tracing::info!(migration, "migrated");
     }
+    if store.restoring().await?.is_some() {
+        return Err(StoreError::Unsuitable(RESTORING.to_owned()));
+    }
     maintenance.load_settings().await
 }
 
@@ -275,9 +281,7 @@ pub async fn transfer(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow
     {
         anyhow::bail!("--from: there is no file {}", path.display());
     }
-    // Pages are large, and latency does not matter.
-    let deadline = config.mongodb.deadline.max(TRANSFER_DEADLINE);
-    let tuning = MongoTuning { deadline, ..config.mongodb };
+    let tuning = patient(config.mongodb);
     let (source, _) = store_at(from, tuning).context("--from")?;
     let (target, _) = store_at(to, tuning).context("--to")?;
     let outcome = copy(&*source, &*target).await;
@@ -296,6 +300,80 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
     }
     target.migrate().await.map_err(prepared).context("--to")?;
     transfer::copy(source, target, &mut Progress::new()).await
+}
+
+/// Returns a picture of all that a store keeps at this moment, and the name of its kind. Servers may run on it meanwhile.
+async fn picture(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Picture, &'static str)> {
+    let (picture, kind) = match url {
+        StoreUrl::Mongo(url) => (mongo::picture(options_of(url, tuning)).await, "mongodb"),
+        StoreUrl::Sqlite(Some(path)) if !path.exists() => {
+            anyhow::bail!("there is no file {}", path.display())
+        }
+        StoreUrl::Sqlite(Some(path)) => (sqlite::picture(path), "sqlite"),
+        StoreUrl::Sqlite(None) => anyhow::bail!("a store in memory has no backup; name another with --store"),
+    };
+    let explained = |error: PictureError| anyhow::anyhow!("the store cannot be exported: {}", chain(&error));
+    Ok((picture.map_err(explained)?, kind))
+}
+
+/// Pages are large, and latency does not matter.
+fn patient(tuning: MongoTuning) -> MongoTuning {
+    MongoTuning { deadline: tuning.deadline.max(TRANSFER_DEADLINE), ..tuning }
+}
+
+/// Writes a backup of the configured store to this file, or to standard output. Servers may run on the store meanwhile.
+pub async fn export(config: &Config, to: Option<&Path>, leave_out: bool) -> anyhow::Result<Exported> {
+    let out = to.map_or_else(|| Ok(backup::Output::standard()), backup::Output::file)?;
+    let (mut picture, kind) = picture(&config.store, patient(config.mongodb)).await?;
+    let mut signals = Signals::listen()?;
+    let mut progress = Progress::new();
+    tokio::select! {
+        exported = backup::export(&mut picture, kind, out, leave_out, &mut progress) => exported,
+        signal = signals.next() => anyhow::bail!("{signal}: there is no backup"),
+    }
+}
+
+/// Reads a whole backup, and says what is in it. Nothing is written.
+pub fn check_backup(from: impl Read) -> anyhow::Result<Tally> {
+    let mut read = Backup::open(from)?;
+    while read.next_item()?.is_some() {}
+    Ok(read.into_tally())
+}
+
+/// Restores a backup into the configured store, on which no server may run, and compares the two.
+pub async fn import(config: &Config, from: impl Read) -> anyhow::Result<backup::Verdict> {
+    if config.store == StoreUrl::Sqlite(None) {
+        anyhow::bail!("a store in memory would be gone at once; name another with --store");
+    }
+    let backup = Backup::open(from)?;
+    let tuning = patient(config.mongodb);
+    let (target, _) = store_at(&config.store, tuning)?;
+    let outcome = restore(config, backup, &*target).await;
+    target.close().await;
+    outcome
+}
+
+async fn restore(
+    config: &Config,
+    from: Backup<impl Read>,
+    target: &dyn Store,
+) -> anyhow::Result<backup::Verdict> {
+    let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
+    let read =
+        async || -> anyhow::Result<Picture> { Ok(picture(&config.store, patient(config.mongodb)).await?.0) };
+    target.migrate().await.map_err(failed)?;
+    backup::claim(target, from.head(), read).await?;
+    let mut progress = Progress::new();
+    let restored = backup::restore(from, target, &mut progress).await?;
+    progress.end();
+    transfer::settle_counts(target).await?;
+    let stored = backup::tally(&mut read().await?, &mut progress).await?;
+    target.ping().await.map_err(failed)?;
+    let verdict = backup::Verdict::new(restored, stored, target.now().map_err(failed)?);
+    if verdict.is_equal() {
+        target.note_restoring(None).await.map_err(failed)?;
+    }
+    Ok(verdict)
 }
 
 /// Writes a line to standard output and flushes it, also into a pipe.

@@ -454,6 +454,7 @@ macro_rules! every_case {
                 changes_of_api_keys_raise_the_revision
                 an_api_key_that_is_gone_stays_gone
                 the_last_use_of_an_api_key_is_the_latest
+                a_restore_is_noted_until_it_has_ended
                 the_secret_of_tokens_is_made_once
             }
             searching {

@@ -101,6 +101,11 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
+/// Reads a value that may be absent: `null` is one, not its absence.
+pub fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Payload>, D::Error> {
+    Payload::deserialize(from).map(Some)
+}
+
 /// The keys seen so far in an object that is still open.
 enum Keys {
     /// Few: comparing beats hashing.

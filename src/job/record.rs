@@ -83,8 +83,8 @@ pub struct Origin {
     pub error: Option<String>,
 }
 
-/// The metadata of a job: all but its payload, headers and result. Its JSON is for comparing the jobs of two stores.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The metadata of a job: all but its payload, headers and result. Its JSON is for comparing the jobs of two stores, and for backups.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// The job's id, which never changes.
     pub id: JobId,
@@ -137,7 +137,7 @@ pub struct Meta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extended_at: Option<Timestamp>,
     /// The progress that the worker last reported; delivered with the next attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::payload::present")]
     pub progress: Option<Payload>,
     /// Its cancellation was requested while it was reserved.
     pub cancel_requested: bool,

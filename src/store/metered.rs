@@ -364,6 +364,16 @@ impl Store for Metered {
         measured("token_secret", 1, self.inner.token_secret(fresh)).await
     }
 
+    async fn restoring(&self) -> Result<Option<String>> {
+        self.check_migrated()?;
+        measured("restoring", 1, self.inner.restoring()).await
+    }
+
+    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
+        self.check_migrated()?;
+        measured("note_restoring", 1, self.inner.note_restoring(backup)).await
+    }
+
     async fn ping(&self) -> Result<()> {
         self.call("ping", 1, 1, self.inner.ping()).await
     }

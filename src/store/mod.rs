@@ -22,6 +22,8 @@
 //! | [`Signals`] | signals between the servers over one database |
 //! | [`Transfer`] | copying everything from one store to another |
 //!
+//! [`picture`] reads all of it as it was at one moment, for a backup.
+//!
 //! [`hold`] keeps what a call holds, such as memory, for as long as work for it goes on.
 //!
 //! `mongo` and `sqlite` implement each trait in the file about it; [`metered`] wraps either.
@@ -47,6 +49,7 @@ pub mod mongo;
 pub mod next;
 pub mod operations;
 pub mod page;
+pub mod picture;
 pub mod receipts;
 pub mod requests;
 pub mod schedules;
@@ -202,6 +205,12 @@ pub trait Store:
 
     /// Returns the secret of this database, which is `fresh` where there was none.
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
+
+    /// Returns the id of the backup that is being restored here, if a restore has begun and not ended.
+    async fn restoring(&self) -> Result<Option<String>>;
+
+    /// Notes that this backup is being restored here; without one, that the restore has ended.
+    async fn note_restoring(&self, backup: Option<&str>) -> Result<()>;
 
     /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
     async fn ping(&self) -> Result<()>;

@@ -1,7 +1,8 @@
 //! Pages that end by their bytes: long payloads and results must fill neither the memory nor a response.
 
+use super::picture::{Found, Item};
 use super::{ListedJob, ListedSchedule, Memo};
-use crate::job::{Base64, Batch, BatchResult, Job, Meta, OnFinished, Payload};
+use crate::job::{Base64, Batch, BatchResult, Job, Meta, OnFinished, Payload, Schedule};
 
 /// How many bytes end a page: the element that reaches it is the last one.
 pub const PAGE_BYTES: usize = 8 << 20;
@@ -77,12 +78,16 @@ impl Weight for Batch {
     }
 }
 
+impl Weight for Schedule {
+    fn weight(&self) -> usize {
+        let job = &self.rule.job;
+        spec_weight(&job.payload, job.payload_base64.as_ref())
+    }
+}
+
 impl Weight for ListedSchedule {
     fn weight(&self) -> usize {
-        self.as_ref().map_or(0, |schedule| {
-            let job = &schedule.rule.job;
-            spec_weight(&job.payload, job.payload_base64.as_ref())
-        })
+        self.as_ref().map_or(0, Weight::weight)
     }
 }
 
@@ -91,6 +96,28 @@ impl Weight for Memo {
         match self {
             Self::Answer { answer, .. } => FIELDS + answer.len(),
             Self::Receipt { .. } | Self::Request { .. } | Self::Deliveries { .. } => FIELDS,
+        }
+    }
+}
+
+impl Weight for Item {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Job(job) => job.weight(),
+            Self::Batch(batch) => batch.weight(),
+            Self::BatchResult(_, result) => FIELDS + result.weight(),
+            Self::Memo(memo) => memo.weight(),
+            Self::Schedule(schedule) => FIELDS + schedule.weight(),
+            _ => FIELDS,
+        }
+    }
+}
+
+impl Weight for Found {
+    fn weight(&self) -> usize {
+        match self {
+            Ok(item) => item.weight(),
+            Err(spoiled) => FIELDS + text(&spoiled.why),
         }
     }
 }

@@ -48,6 +48,18 @@ impl Digest {
         self.add(Sha256::digest(format!("{} {result:?}", batch.id)).as_slice());
     }
 
+    /// Adds a text.
+    pub fn add_text(&mut self, text: &str) {
+        self.add(Sha256::digest(text).as_slice());
+    }
+
+    /// Adds what went into another digest.
+    pub fn merge(&mut self, Digest(other): Self) {
+        for (lane, part) in self.0.iter_mut().zip(other) {
+            *lane = lane.wrapping_add(part);
+        }
+    }
+
     fn add(&mut self, digest: &[u8]) {
         for (lane, part) in self.0.iter_mut().zip(digest.chunks_exact(8)) {
             let part = part.iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));

@@ -85,7 +85,7 @@ pub async fn copy(
 
 /// Makes the target reconcile its counts with its jobs, so that they are right from the first response on: an
 /// earlier run may have been interrupted before it counted what it stored.
-async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
+pub(crate) async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
     let start = Instant::now();
     while start.elapsed() < RETRY_TIMEOUT {
         if with_retries(async || target.reconcile().await).await?.is_settled {
@@ -229,13 +229,13 @@ async fn copy_jobs(
 }
 
 /// Returns all results, or the first error: the whole call is then retried, which is idempotent.
-fn all_or_error<T>(results: Vec<StoreResult<T>>) -> StoreResult<Vec<T>> {
+pub(crate) fn all_or_error<T>(results: Vec<StoreResult<T>>) -> StoreResult<Vec<T>> {
     results.into_iter().collect()
 }
 
 /// Retries an operation while the store is unavailable, for up to a minute. Every operation that is used here is
 /// idempotent.
-async fn with_retries<T>(mut operation: impl AsyncFnMut() -> StoreResult<T>) -> anyhow::Result<T> {
+pub(crate) async fn with_retries<T>(mut operation: impl AsyncFnMut() -> StoreResult<T>) -> anyhow::Result<T> {
     let start = Instant::now();
     loop {
         match operation().await {

@@ -37,6 +37,11 @@ impl Place {
         Self { url: mongod::mongodb_url(), directory: None }
     }
 
+    /// A database on a MongoDB of one's own, with which it goes.
+    pub fn at(url: String) -> Self {
+        Self { url, directory: None }
+    }
+
     /// Removes what there is; to be called once the servers are gone.
     pub async fn clear(self) {
         match self.directory {

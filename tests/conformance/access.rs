@@ -97,3 +97,17 @@ pub async fn the_secret_of_tokens_is_made_once(store: &dyn Store) {
     assert!([[1; 32], [2; 32]].contains(&secret));
     assert_eq!(store.token_secret([3; 32]).await.unwrap(), secret);
 }
+
+pub async fn a_restore_is_noted_until_it_has_ended(store: &dyn Store) {
+    assert_eq!(store.restoring().await.unwrap(), None);
+    for id in ["one", "other"] {
+        store.note_restoring(Some(id)).await.unwrap();
+        assert_eq!(store.restoring().await.unwrap().as_deref(), Some(id));
+    }
+    for _ in 0..2 {
+        store.note_restoring(None).await.unwrap();
+        assert_eq!(store.restoring().await.unwrap(), None);
+    }
+    let secret = store.token_secret([1; 32]).await.unwrap();
+    assert_eq!(store.token_secret([2; 32]).await.unwrap(), secret);
+}

@@ -94,7 +94,8 @@ async fn named(mongo: &Mongo, id: &StoredKeyId) -> Result<Option<Stored>> {
     Ok(None)
 }
 
-fn parse(document: &Document) -> Result<ApiKey> {
+/// Reads a key from its document.
+pub fn parse(document: &Document) -> Result<ApiKey> {
     let row = Row(document);
     Ok(ApiKey {
         id: row.text("_id")?,
@@ -110,7 +111,8 @@ fn parse(document: &Document) -> Result<ApiKey> {
     })
 }
 
-fn bytes(document: &Document, field: &str) -> Result<[u8; 32]> {
+/// Reads a secret or its hash.
+pub fn bytes(document: &Document, field: &str) -> Result<[u8; 32]> {
     let bytes = document.get_binary_generic(field).ok();
     bytes.and_then(|bytes| bytes.as_slice().try_into().ok()).ok_or_else(|| Row(document).fault(field))
 }

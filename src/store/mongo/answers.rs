@@ -52,7 +52,7 @@ pub async fn find(call: &KeyedCall, tx: &mut Tx<'_>) -> Result<Option<Recalled>,
 }
 
 /// The ids of the further documents of an answer.
-fn further(id: &str, first: &Document) -> Vec<String> {
+pub fn further(id: &str, first: &Document) -> Vec<String> {
     let count = first.get_i32("parts").unwrap_or(1);
     (1..count).map(|part| part_id(id, part)).collect()
 }
@@ -72,7 +72,7 @@ fn recalled(
 }
 
 /// Reads a call and its answer. Nothing where pieces are missing: its time is over, and MongoDB is removing it.
-fn read(first: &Document, pieces: &[Stored]) -> Result<Option<(KeyedCall, String)>> {
+pub fn read(first: &Document, pieces: &[Stored]) -> Result<Option<(KeyedCall, String)>> {
     let row = Row(first);
     let id: String = row.text("_id")?;
     if pieces.len() != further(&id, first).len() {

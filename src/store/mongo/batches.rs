@@ -2,7 +2,7 @@
 //! write it first and conflict there: one goes on, the others retry after a random pause, and so the counts add up and
 //! the callback is pushed once, across all servers.
 
-mod document;
+pub mod document;
 
 use std::collections::BTreeMap;
 

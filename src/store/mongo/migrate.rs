@@ -48,6 +48,11 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
     Ok(run)
 }
 
+/// Returns the names of the migrations that this version knows, in order.
+pub fn known() -> impl ExactSizeIterator<Item = &'static str> {
+    MIGRATIONS.iter().map(|(name, _)| *name)
+}
+
 fn check(name: &str, digest: &str, record: &Document) -> Result<()> {
     if record.get_str("digest").is_ok_and(|recorded| recorded == digest) {
         return Ok(());

@@ -21,6 +21,7 @@
 //! | `answers`, `keyed` | what other keyed calls were answered, and these calls |
 //! | `operations`, `audit` | operations over many jobs, and what operators did |
 //! | `transfer` | all of it, from and to another store |
+//! | `picture` | all of it as it was at one moment, for a backup |
 
 mod access;
 mod answers;
@@ -37,6 +38,7 @@ mod keyed;
 mod keyed_mutex;
 mod migrate;
 mod operations;
+mod picture;
 mod pool;
 mod prune;
 mod requests;
@@ -63,6 +65,7 @@ use self::client::{Connection, fault};
 use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
+pub use self::picture::picture;
 
 use self::cache::{DeadlineCache, HeadCache, Position, SemaphoreCache};
 use self::figures::reconcile::Reconciler;
@@ -229,6 +232,31 @@ impl Store for Mongo {
 
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
         self.connection.within(access::token_secret(self, &fresh)).await
+    }
+
+    async fn restoring(&self) -> Result<Option<String>> {
+        let reading = async {
+            let found =
+                self.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
+            Ok(found.map(|found| found.get_str("backup").unwrap_or_default().to_owned()))
+        };
+        self.connection.within(reading).await
+    }
+
+    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
+        let by_id = doc! { "_id": "restoring" };
+        let noting = async {
+            let meta = self.collection(META).await?;
+            match backup {
+                Some(id) => {
+                    let set = doc! { "$set": { "backup": id } };
+                    meta.update_one(by_id, set).upsert(true).await.map(drop)
+                }
+                None => meta.delete_one(by_id).await.map(drop),
+            }
+            .map_err(fault)
+        };
+        self.connection.within(noting).await
     }
 
     async fn ping(&self) -> Result<()> {

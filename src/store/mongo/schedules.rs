@@ -101,7 +101,8 @@ fn signed(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn parse(document: &Document) -> Result<Schedule> {
+/// Reads a schedule from its document.
+pub fn parse(document: &Document) -> Result<Schedule> {
     let row = Row(document);
     let json = |field: &str| document.get_str(field).map_err(|_| row.fault(field));
     Ok(Schedule {

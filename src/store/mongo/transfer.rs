@@ -176,7 +176,8 @@ pub async fn export_keys(mongo: &Mongo, after: Option<&HeldKey>, limit: usize) -
     records.iter().map(|record| held(record)).collect()
 }
 
-fn held(record: &Document) -> Result<HeldKey> {
+/// Reads a key from its record.
+pub fn held(record: &Document) -> Result<HeldKey> {
     let row = Row(record);
     let named = record.get_str("_id").ok().and_then(|id| id.split_once('/'));
     let (queue, key) = named.ok_or_else(|| row.fault("_id"))?;
@@ -254,7 +255,8 @@ async fn export_memos(
     documents.iter().map(|document| memo(kind, document)).collect()
 }
 
-fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
+/// Reads what is remembered from its document.
+pub fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
     let row = Row(document);
     let until = || row.time("until")?.ok_or_else(|| row.fault("until"));
     match kind {

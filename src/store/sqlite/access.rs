@@ -33,12 +33,13 @@ impl Access for SqliteStore {
     }
 }
 
+/// The statement that reads all keys.
+pub const ALL: &str = "SELECT id, name, hash, scopes, queues, created_at, expires_at, last_used_at, rate, max_concurrent FROM api_keys \
+                       ORDER BY id";
+
 /// Returns all keys. One that another program spoiled must not make the others unknown.
 pub fn stored(db: &Connection) -> Result<StoredKeys, Fault> {
-    let mut all = db.prepare_cached(
-        "SELECT id, name, hash, scopes, queues, created_at, expires_at, last_used_at, rate, max_concurrent FROM api_keys \
-         ORDER BY id",
-    )?;
+    let mut all = db.prepare_cached(ALL)?;
     let mut rows = all.query([])?;
     let mut stored = StoredKeys::default();
     while let Some(found) = rows.next()? {
@@ -69,7 +70,8 @@ fn why(found: &Row<'_>, error: &Fault) -> String {
     format!("its id is not the id of a key: {shown:?}")
 }
 
-fn key(found: &Row<'_>) -> Result<ApiKey, Fault> {
+/// Reads a key from its row.
+pub fn key(found: &Row<'_>) -> Result<ApiKey, Fault> {
     Ok(ApiKey {
         id: row::parsed(found, 0, "id of an API key")?,
         name: row::parsed(found, 1, "name of an API key")?,

@@ -191,6 +191,13 @@ macro_rules! columns {
     };
 }
 
+/// The statement that reads all batches.
+pub const ALL: &str = concat!("SELECT ", columns!(), " FROM batches ORDER BY id");
+
+/// The statement that reads all results, each with its batch in the last column.
+pub const ALL_RESULTS: &str =
+    "SELECT job, queue, state, finished_at, result, batch FROM batch_results ORDER BY batch, job";
+
 fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
     let Endings { done, dead, cancelled } = batch.endings;
     db.prepare_cached(concat!(
@@ -215,7 +222,8 @@ fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
-fn read(found: &Row<'_>) -> Result<Batch, Fault> {
+/// Reads a batch from its row.
+pub fn read(found: &Row<'_>) -> Result<Batch, Fault> {
     let count = |at: usize| Ok::<u64, Fault>(u64::try_from(found.get::<_, i64>(at)?).unwrap_or(0));
     Ok(Batch {
         id: row::parsed(found, 0, "id of a batch")?,
@@ -303,7 +311,8 @@ fn results(
     Ok(results.into_items())
 }
 
-fn result(found: &Row<'_>) -> Result<BatchResult, Fault> {
+/// Reads a result from its row.
+pub fn result(found: &Row<'_>) -> Result<BatchResult, Fault> {
     Ok(BatchResult {
         id: row::parsed(found, 0, "job of a result")?,
         queue: row::parsed(found, 1, "queue of a result")?,

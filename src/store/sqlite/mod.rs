@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension as _};
 
 use self::clock::Clock;
 use self::fault::{Fault, Health};
 pub use self::open::OpenError;
+pub use self::picture::picture;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
@@ -33,6 +34,7 @@ mod jobs;
 mod load;
 mod open;
 mod operations;
+mod picture;
 mod prune;
 mod readers;
 mod requests;
@@ -148,6 +150,15 @@ impl Store for SqliteStore {
         self.writer.run(move |db, _| access::token_secret(db, &fresh)).await
     }
 
+    async fn restoring(&self) -> Result<Option<String>> {
+        self.read(|db, _| restoring(db)).await
+    }
+
+    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
+        let backup = backup.map(str::to_owned);
+        self.writer.run(move |db, _| note_restoring(db, backup.as_deref())).await
+    }
+
     async fn ping(&self) -> Result<()> {
         if !self.health.take_failure() {
             return self.writer.run(|db, _| open::probe(db)).await;
@@ -183,6 +194,23 @@ impl Store for SqliteStore {
         }
         self.writer.close().await;
     }
+}
+
+/// Returns the id of the backup that is being restored. It stands beside the secret, in a table of names and values.
+fn restoring(db: &Connection) -> Result<Option<String>, Fault> {
+    let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'restoring'")?;
+    let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
+    Ok(found.map(|id| String::from_utf8_lossy(&id).into_owned()))
+}
+
+fn note_restoring(db: &Connection, backup: Option<&str>) -> Result<(), Fault> {
+    match backup {
+        Some(id) => db
+            .prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('restoring', ?1)")?
+            .execute([id.as_bytes()])?,
+        None => db.prepare_cached("DELETE FROM secrets WHERE name = 'restoring'")?.execute([])?,
+    };
+    Ok(())
 }
 
 /// A SQLite database has one server, and so no signals.

@@ -139,8 +139,19 @@ fn create(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Checks that the file is one of ours, without writing to it.
-fn inspect(db: &Connection, path: &Path) -> Result<(), OpenError> {
+/// Returns how many migrations this version knows.
+pub fn known() -> usize {
+    MIGRATIONS.len()
+}
+
+/// Checks that the file is one of ours, without writing to it, and returns the migrations that it lacks.
+pub fn missing(db: &Connection, path: &Path) -> Result<Vec<&'static str>, OpenError> {
+    let made = usize::try_from(inspect(db, path)?).unwrap_or_default();
+    Ok(MIGRATIONS.iter().skip(made).map(|(name, _)| *name).collect())
+}
+
+/// The same, and returns how many migrations it has.
+fn inspect(db: &Connection, path: &Path) -> Result<i64, OpenError> {
     let read = || -> rusqlite::Result<(i64, i64, i32)> {
         db.busy_timeout(BUSY)?;
         let tables = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -161,7 +172,7 @@ fn inspect(db: &Connection, path: &Path) -> Result<(), OpenError> {
     if found > known {
         return Err(OpenError::Newer { path: path.to_owned(), found, known });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Settings of a connection, not of the file.

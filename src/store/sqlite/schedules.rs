@@ -89,7 +89,12 @@ fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault>
     rows.next()?.map(schedule).transpose()
 }
 
-fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
+/// The statement that reads all schedules.
+pub const ALL: &str =
+    "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules ORDER BY name";
+
+/// Reads a schedule from its row.
+pub fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
     Ok(Schedule {
         name: row::parsed(found, 0, "name of a schedule")?,
         version: valid_version(row::own(found, 1, "version of a schedule")?)

@@ -47,7 +47,7 @@ pub fn settings(db: &Connection, known: Option<i64>) -> Result<Option<SettingsSn
 }
 
 /// The stored settings as JSON; no settings where there are none, and null where they are not JSON.
-fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
+pub fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
     match row::json(found, 1, "settings") {
         Ok(stored) => Ok(stored.unwrap_or_else(|| serde_json::Map::new().into())),
         Err(Fault::Sql(error)) if error.sqlite_error().is_some() => Err(Fault::Sql(error)),

@@ -112,7 +112,8 @@ pub fn export_keys(db: &Connection, after: Option<&HeldKey>, limit: usize) -> Re
     Ok(keys)
 }
 
-fn held(found: &rusqlite::Row<'_>) -> Result<HeldKey, Fault> {
+/// Reads a key from its row.
+pub fn held(found: &rusqlite::Row<'_>) -> Result<HeldKey, Fault> {
     Ok(HeldKey {
         queue: row::parsed(found, 0, "queue of a key")?,
         key: row::parsed(found, 1, "key")?,
@@ -166,7 +167,7 @@ pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, F
 }
 
 /// Returns the columns of a kind of memos, those first that name one.
-fn columns(kind: MemoKind) -> &'static str {
+pub fn columns(kind: MemoKind) -> &'static str {
     match kind {
         MemoKind::Receipts => {
             "SELECT job, claim, verb, queue, started_at, returned_to, run_at, until, pushed, blocked FROM receipts"
@@ -205,7 +206,8 @@ fn export_memos(
     Ok(page.into_items())
 }
 
-fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
+/// Reads what is remembered from its row.
+pub fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
     Ok(match kind {
         MemoKind::Receipts => {
             let word: String = found.get(2)?;

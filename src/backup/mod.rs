@@ -1,0 +1,160 @@
+//! `tailback export` and `tailback import`: everything that a store keeps, as it was at one moment, in a file of JSON Lines, and back into
+//! a store of either kind.
+//!
+//! The file has a head, a line for each thing in the order of [`Kind::ALL`](crate::store::picture::Kind::ALL), and an end with counts and
+//! a digest, without which it is refused. Neither way needs more memory than a few pages.
+//!
+//! A restore is idempotent: **nothing in the target is ever overwritten or removed.** The target must be empty. Before the first write it
+//! is marked with the id of the backup; until the mark is removed, behind a comparison of the store with the backup, only a restore of the
+//! same backup goes on there, and no server starts.
+
+mod line;
+mod read;
+mod restore;
+mod tally;
+mod write;
+
+use anyhow::bail;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+pub use self::line::Head;
+pub use self::read::Backup;
+pub use self::restore::restore;
+pub use self::tally::{Tally, Verdict};
+pub use self::write::Output;
+use crate::store::Store;
+use crate::store::picture::{Found, Item, Picture, Spoiled};
+use crate::transfer::{Progress, with_retries};
+
+/// How many things that cannot be read are named.
+const NAMED: usize = 10;
+
+/// What was exported.
+#[derive(Debug)]
+pub struct Exported {
+    /// How many things of each kind.
+    pub tally: Tally,
+    /// How many were left out since they cannot be read.
+    pub left_out: u64,
+}
+
+/// Writes a picture of a store. What another program has spoiled is named; unless it is to be left out, that is an error, and no file.
+pub async fn export(
+    picture: &mut Picture,
+    store: &str,
+    mut out: Output,
+    leave_out: bool,
+    progress: &mut Progress,
+) -> anyhow::Result<Exported> {
+    let head = line::Head {
+        kind: "head".to_owned(),
+        format: line::FORMAT.to_owned(),
+        version: line::VERSION,
+        id: URL_SAFE_NO_PAD.encode(rand::random::<[u8; 16]>()),
+        tailback: env!("CARGO_PKG_VERSION").to_owned(),
+        store: store.to_owned(),
+        at: picture.at(),
+    };
+    out.line(&serde_json::to_string(&head)?)?;
+    let (mut tally, mut spoiled, mut written) = (Tally::default(), Left::default(), 0);
+    while let Some(page) = picture.next().await? {
+        for found in page {
+            if let Some(line) = count(found, &mut tally, &mut spoiled)? {
+                out.line(&line)?;
+                written += 1;
+            }
+        }
+        progress.report("exporting", written, written);
+    }
+    progress.end();
+    if spoiled.count > 0 && !leave_out {
+        bail!(
+            "{} cannot be read, since another program wrote it: {}. Delete or mend it, or leave it out with --skip-unreadable",
+            match spoiled.count {
+                1 => "one thing".to_owned(),
+                count => format!("{count} things"),
+            },
+            spoiled.named.join("; ")
+        );
+    }
+    let end = line::End {
+        kind: "end".to_owned(),
+        counts: tally.counts(),
+        left_out: spoiled.count,
+        sha256: out.sum(),
+    };
+    out.line(&serde_json::to_string(&end)?)?;
+    out.finish()?;
+    Ok(Exported { tally, left_out: spoiled.count })
+}
+
+/// Returns what a picture shows of each kind. What cannot be read is not counted, but named in the log.
+pub async fn tally(picture: &mut Picture, progress: &mut Progress) -> anyhow::Result<Tally> {
+    let (mut tally, mut left, mut seen) = (Tally::default(), Left::default(), 0);
+    while let Some(page) = picture.next().await? {
+        seen += page.len() as u64;
+        for found in page {
+            count(found, &mut tally, &mut left)?;
+        }
+        progress.report("comparing", seen, seen);
+    }
+    progress.end();
+    Ok(tally)
+}
+
+/// Marks a store as the target of this backup. It must be empty, or marked by an earlier run.
+pub async fn claim(
+    target: &dyn Store,
+    head: &Head,
+    picture: impl AsyncFn() -> anyhow::Result<Picture>,
+) -> anyhow::Result<()> {
+    match with_retries(async || target.restoring().await).await? {
+        Some(id) if id == head.id => {
+            tracing::info!("an earlier restore of this backup was interrupted and goes on");
+            return Ok(());
+        }
+        Some(_) => bail!(
+            "the restore of another backup into this store was interrupted: end that, or use an empty store"
+        ),
+        None => {}
+    }
+    let mut picture = picture().await?;
+    while let Some(page) = picture.next().await? {
+        let there = match page.first() {
+            Some(Ok(Item::TokenSecret(_))) => "the secret of a server that has run on it".to_owned(),
+            Some(Ok(item)) => item.title(),
+            Some(Err(spoiled)) => format!("the {} {:.200}", spoiled.kind.as_str(), spoiled.name),
+            None => continue,
+        };
+        bail!("the store is not empty: it has {there}. Nothing was written; restore into an empty store");
+    }
+    with_retries(async || target.note_restoring(Some(&head.id)).await).await
+}
+
+/// What cannot be read.
+#[derive(Default)]
+struct Left {
+    count: u64,
+    named: Vec<String>,
+}
+
+/// Counts what was found, and returns its line.
+fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Option<String>> {
+    match found {
+        Ok(item) => {
+            let line = line::write(&item)?;
+            tally.add(&item, &line);
+            Ok(Some(line))
+        }
+        Err(Spoiled { kind, name, why }) => {
+            let named = format!("the {} {name:.200} ({why:.300})", kind.as_str());
+            tracing::warn!(what = named, "cannot be read, and is not in the backup");
+            left.count += 1;
+            if left.named.len() < NAMED {
+                left.named.push(named);
+            }
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Where a backup is written to.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use sha2::{Digest as _, Sha256};
+
+/// The mode of a backup, which has the secrets of the store in it.
+const PRIVATE: u32 = 0o600;
+/// How much is written at once.
+const BUFFER: usize = 1 << 20;
+
+/// A backup that is being written. A file is complete or not there: until its end it has another name.
+pub struct Output {
+    to: BufWriter<Box<dyn Write + Send>>,
+    sum: Sha256,
+    file: Option<Partial>,
+}
+
+/// A file under its preliminary name, removed unless it gets its own.
+struct Partial {
+    file: File,
+    at: PathBuf,
+    to: PathBuf,
+    is_done: bool,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _ = std::fs::remove_file(&self.at);
+        }
+    }
+}
+
+impl Output {
+    /// Writes to standard output.
+    pub fn standard() -> Self {
+        Self::new(Box::new(std::io::stdout()), None)
+    }
+
+    /// Writes to a file, which replaces what is there once it is complete.
+    pub fn file(path: &Path) -> anyhow::Result<Self> {
+        let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
+        let mut partial = name.to_owned();
+        partial.push(format!(".{:08x}.partial", rand::random::<u32>()));
+        let at = path.with_file_name(partial);
+        let mut options = File::options();
+        let file = options.create_new(true).write(true).mode(PRIVATE).open(&at);
+        let file = file.with_context(|| format!("cannot create {}", at.display()))?;
+        let partial = Partial { file, at, to: path.to_owned(), is_done: false };
+        let to = Box::new(partial.file.try_clone()?);
+        Ok(Self::new(to, Some(partial)))
+    }
+
+    fn new(to: Box<dyn Write + Send>, file: Option<Partial>) -> Self {
+        Self { to: BufWriter::with_capacity(BUFFER, to), sum: Sha256::new(), file }
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, line: &str) -> anyhow::Result<()> {
+        for part in [line.as_bytes(), b"\n"] {
+            self.sum.update(part);
+            self.to.write_all(part).context("the backup cannot be written")?;
+        }
+        Ok(())
+    }
+
+    /// Returns the SHA-256 of all lines so far.
+    pub fn sum(&self) -> String {
+        hex(&self.sum.clone().finalize())
+    }
+
+    /// Makes sure that all of it is stored, and gives the file its name.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.to.flush().context("the backup cannot be written")?;
+        let Some(partial) = &mut self.file else { return Ok(()) };
+        partial.file.sync_all().context("the backup cannot be written")?;
+        std::fs::rename(&partial.at, &partial.to)
+            .with_context(|| format!("cannot rename {} to {}", partial.at.display(), partial.to.display()))?;
+        partial.is_done = true;
+        let folder = partial.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .context("the backup's folder cannot be synced")
+    }
+}
+
+/// Returns bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
