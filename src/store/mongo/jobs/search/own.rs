@@ -21,10 +21,8 @@ use crate::store::mongo::jobs::search::plan::Stream;
 const TEXTS: &str = "payload_texts";
 /// How long it is remembered which indexes there are.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// When it is looked again whether the index of texts is there.
+/// When it is looked again where an index was not as it seemed: it is still being built, or was dropped.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long an index that was not as it seemed is left alone.
-const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -48,7 +46,7 @@ impl OwnIndexes {
     /// Forgets the indexes for a while. Returns whether there was one.
     pub fn forget(&self) -> bool {
         let mut known = self.known();
-        known.until = Some(Instant::now() + LEFT_ALONE);
+        known.until = Some(Instant::now() + LOOK_AGAIN);
         !std::mem::take(&mut known.indexes).is_empty()
     }
 
@@ -90,7 +88,8 @@ impl OwnIndexes {
         if known.has_texts || served.is_none() {
             return (served, false);
         }
-        known.until = Some(Instant::now() + LOOK_AGAIN);
+        // Sooner than else, but not put off by each search.
+        known.until = known.until.min(Some(Instant::now() + LOOK_AGAIN));
         (None, !std::mem::replace(&mut known.is_made, true))
     }
 
