@@ -64,7 +64,7 @@ on_every_store! {
     a_server_that_only_shows_changes_nothing
     an_operation_retries_many_jobs_in_the_background
     an_operation_takes_no_job_twice
-    everything_must_be_asked_for_by_name
+    everything_must_be_asked_for_by_name an_operation_takes_the_conditions_of_a_search
     each_action_does_what_it_says
     a_dry_run_changes_nothing
     an_operation_is_stopped

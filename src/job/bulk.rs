@@ -1,13 +1,15 @@
 //! Operations over many jobs: what is wanted, which jobs are meant, and how far it has come. A store keeps all of it as one record,
 //! whose revision guards each step.
 
+mod filter;
+
 use serde::{Deserialize, Serialize};
+
+pub use self::filter::{BulkFilter, OperationConditions};
 
 use super::state::State;
 use super::transition::{Edit, Operation};
-use super::{
-    ApiKeyId, BulkId, GroupName, Job, JobId, JobKey, Meta, QueueName, QueuePattern, Reach, Timestamp, Visible,
-};
+use super::{ApiKeyId, BulkId, Job, JobId, Meta, QueueName, QueuePattern, Reach, Timestamp, Visible};
 
 /// By how much the clocks of servers may differ, as estimates of the store's, in milliseconds. An operation counts jobs as there from the
 /// beginning for so long after it was asked for, and acts only after twice as long: what follows from its effect comes later.
@@ -58,39 +60,6 @@ impl BulkAction {
     }
 }
 
-/// Which jobs are meant.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = OperationFilter)]
-pub struct BulkFilter {
-    /// Only jobs of this queue, or of the queues whose names begin so: `mail.*`. Default: of all queues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<QueuePattern>,
-    /// Only jobs in this state. Default: in each that the action concerns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Visible>,
-    /// Only jobs pushed with this key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<JobKey>,
-    /// Only jobs of this group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<GroupName>,
-    /// Only jobs that were dead-lettered into their queue.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub dead_lettered: bool,
-    /// Only jobs from this time on: by `finished_at` of done and dead jobs, else by `created_at`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Timestamp>,
-    /// Only jobs from before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Timestamp>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
 /// What is wanted: stored before anything is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BulkIntent {
@@ -136,7 +105,7 @@ impl BulkIntent {
                 let state = state.as_str();
                 Some(("/filter/state", format!("must be one that the action {action} concerns, not {state}")))
             }
-            _ => None,
+            _ => self.filter.fault(),
         }
     }
 

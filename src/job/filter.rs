@@ -14,6 +14,11 @@ use super::{
     WorkerName,
 };
 
+/// The most conditions on payloads, and the most on headers.
+pub const FIELDS_MAX: usize = 16;
+/// The longest text of an error to look for, in bytes.
+pub const ERROR_MAX: usize = 512;
+
 /// The values from one on, and before another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span<T> {

@@ -7,7 +7,7 @@ use super::configure::back_off;
 use super::{CallKey, Error, Page, Queues, Result};
 use crate::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
 use crate::job::{Bulk, BulkId, Caller, Filter, JobId, QueueName, QueuePattern, Span, Timestamp, Visible};
-use crate::store::{AuditFilter, AuditRow, Counts, StoreError};
+use crate::store::{AuditFilter, AuditRow, Counts, Search, StoreError};
 
 /// How many operations may be under way.
 const OPEN_MAX: usize = 100;
@@ -172,17 +172,15 @@ impl Queues {
         while let Some(queue) = self.next_queue(&intent, last.as_ref()).await? {
             for part in intent.parts() {
                 let filter = filter(&intent, part, queue.clone(), began);
-                let mut after = None;
+                let mut ask = Search::new(filter, SAMPLE_STEP);
                 loop {
                     if Instant::now() >= end {
                         sample.is_complete = false;
                         sample.estimate = self.estimate(&intent).await;
                         return Ok(sample);
                     }
-                    let jobs = self.0.store.find(&filter, after.as_ref(), SAMPLE_STEP).await?;
-                    let Some(end_of_step) = jobs.last() else { break };
-                    after = Some(crate::store::listed_id(end_of_step).clone());
-                    for job in jobs.iter().flatten() {
+                    let found = self.0.store.search(&ask).await?;
+                    for job in found.jobs.iter().flatten() {
                         sample.scanned += 1;
                         if !(intent.operation(&job.meta, began).is_some() || intent.copies(job, began)) {
                             continue;
@@ -192,6 +190,10 @@ impl Queues {
                             let seen = (job.meta.id.clone(), queue.clone(), job.meta.visible(now));
                             sample.jobs.push(seen);
                         }
+                    }
+                    ask.after = found.stopped_at;
+                    if ask.after.is_none() {
+                        break;
                     }
                 }
             }
@@ -224,13 +226,9 @@ impl Queues {
 
     /// Returns about how many jobs match, where the counts of one queue tell it: nothing is counted for it.
     pub(super) async fn estimate(&self, intent: &BulkIntent) -> Option<u64> {
-        let BulkFilter { queue: Some(QueuePattern::One(queue)), key: None, group: None, .. } = &intent.filter
-        else {
-            return None;
-        };
-        let is_whole = intent.filter.from.is_none() && intent.filter.before.is_none();
+        let BulkFilter { queue: Some(QueuePattern::One(queue)), .. } = &intent.filter else { return None };
         let parts = intent.parts();
-        if !is_whole || parts.iter().any(|part| part.dead_lettered) {
+        if !intent.filter.is_whole() || parts.iter().any(|part| part.dead_lettered) {
             return None;
         }
         let counts = self.0.store.counts(queue).await.ok()?.counts;
@@ -270,14 +268,8 @@ pub(super) fn filter(
     queue: QueueName,
     began: Timestamp,
 ) -> Filter {
-    let BulkFilter { key, group, from, before, .. } = intent.filter.clone();
-    let filter = Filter {
-        states: part.state.into_iter().collect(),
-        key,
-        group,
-        dead_lettered: part.dead_lettered,
-        ..Filter::all(queue)
-    };
+    let BulkFilter { from, before, .. } = intent.filter;
+    let filter = Filter { dead_lettered: part.dead_lettered, ..intent.filter.in_queue(queue, part.state) };
     let before = Some(before.map_or(began, |before| before.min(began)));
     filter.during(Span { from, before })
 }

@@ -93,6 +93,46 @@ pub async fn an_operation_takes_no_job_twice(place: &Place) {
     assert_eq!(now["state"], "done");
 }
 
+pub async fn an_operation_takes_the_conditions_of_a_search(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for n in 0..30 {
+        let user = json!({"user": {"id": n % 3}, "n": n});
+        server.push("mail", json!({"payload": user, "headers": {"of": n % 2}, "max_attempts": 1})).await;
+        let taken = take(&server, "mail").await;
+        let error = if n < 20 { format!("no answer after {n} ms") } else { "refused".to_owned() };
+        assert_eq!(server.settle(&taken, "rollback", json!({"error": error})).await.0, 200);
+    }
+    let run = async |filter: Value| {
+        let filter = filter.as_object().unwrap().clone();
+        let mut body = json!({"filter": {"queue": "mail", "state": "dead"}, "action": "retry"});
+        body["filter"].as_object_mut().unwrap().extend(filter);
+        let id = begin_one(&server, body).await;
+        let now = over(&server, &id).await;
+        assert_eq!((&now["state"], now.get("error")), (&json!("done"), None), "{now}");
+        now["affected"].as_u64().unwrap()
+    };
+    let (_, groups) = server.get("/v1/dead?group_by=error&queue=mail").await;
+    let largest = &groups["groups"][0];
+    assert_eq!(largest["count"], 20, "{groups}");
+    assert_eq!(run(json!({"error_group": largest["error"], "payload": {"user.id": 1}})).await, 7);
+    assert_eq!(
+        run(json!({"error": "answer", "headers": {"of": 1}})).await,
+        10 - 4,
+        "n = 1, 7, 13, 19 are retried"
+    );
+    assert_eq!(run(json!({"payload": {"n": 25}, "worker": "nobody"})).await, 0);
+    assert_eq!(run(json!({"payload": {"n": 25}})).await, 1);
+    assert_eq!(count(&server, "mail", "dead").await, 30 - 7 - 6 - 1);
+    for (filter, pointer) in [
+        (json!({"queue": "mail", "error": ""}), "/filter/error"),
+        (json!({"queue": "mail", "error_group": "e".repeat(513)}), "/filter/error_group"),
+        (json!({"queue": "mail", "payload": {"a..b": 1}}), "/filter/payload"),
+        (json!({"queue": "mail", "headers": {"": 1}}), "/filter/headers"),
+    ] {
+        invalid(&server.post("/v1/operations", json!({"filter": filter, "action": "retry"})).await, pointer);
+    }
+}
+
 pub async fn everything_must_be_asked_for_by_name(place: &Place) {
     let server = Server::start(&place.url).await;
     server.push("mail.in", json!({"payload": 1})).await;

@@ -14,6 +14,7 @@ use crate::http::answer;
 use crate::http::budget::Budget;
 use crate::http::params::{InQueue, Named, OfJob, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
+use crate::job::filter::{ERROR_MAX, FIELDS_MAX};
 use crate::job::names::{KEY_RULE, NAME_RULE};
 use crate::job::time::TIME_RULE;
 use crate::job::{
@@ -27,10 +28,6 @@ use crate::store::{ListedJob, Search, UnreadableJob, Weight as _};
 const STATES: &str = "scheduled, ready, reserved, blocked, done, dead";
 const ORDERS: &str = "oldest, newest";
 const SHOWN: &str = "none, head, full";
-/// The most conditions on payloads, and the most on headers.
-const FIELDS_MAX: usize = 16;
-/// The longest text of an error to look for, in bytes.
-const ERROR_MAX: usize = 512;
 /// How many characters of the name of a condition are repeated.
 const NAME_SHOWN: usize = 64;
 /// How much of a payload is its head, in bytes.

@@ -19,7 +19,8 @@ use crate::queue::operations::filter;
 use crate::queue::outcomes::Noted;
 use crate::queue::{Error, Queues, Result, push};
 use crate::store::{
-    BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, ListedJob, Pushed, StoreError, listed_id,
+    BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, ListedJob, Pushed, Search, StoreError,
+    listed_id,
 };
 
 /// The most operations that are read at once.
@@ -144,11 +145,16 @@ impl Maintenance {
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
             let filter = filter(&operation.intent, *part, queue, began);
-            let jobs = queues.0.store.find(&filter, at.after.as_ref(), size).await?;
-            if !jobs.is_empty() {
-                return self.do_step(operation, next, jobs).await;
+            let ask = Search { after: at.after.clone(), ..Search::new(filter, size) };
+            let found = queues.0.store.search(&ask).await?;
+            if !found.jobs.is_empty() {
+                return self.do_step(operation, next, found.jobs).await;
             }
-            (at.part, at.after) = (at.part + 1, None);
+            // What few jobs meet is looked for in steps as well: each is remembered.
+            match found.stopped_at {
+                Some(id) => at.after = Some(id),
+                None => (at.part, at.after) = (at.part + 1, None),
+            }
             if Instant::now() >= end {
                 let kept = self.save(operation, self.leased(next, queues.now()?)).await?;
                 return Ok(kept.map_or(Stepped::Over, |kept| {
