@@ -56,10 +56,12 @@ struct Step<'a> {
 impl Step<'_> {
     async fn take(&self, mut walk: Walk<'_>) -> Result<Found> {
         let is_plain = self.plan.is_sorted() && self.rest.is_empty();
+        let mut is_first = true;
         loop {
             let mut window = walk.window();
-            if self.rest.is_empty() {
-                window = window.min(walk.room().max(1)); // most of them are meant
+            // Most of them are meant, unless what other programs have written stands before them.
+            if self.rest.is_empty() && std::mem::take(&mut is_first) {
+                window = window.min(walk.room().max(1));
             }
             let more = match (is_plain, self.plan.streams.as_slice()) {
                 (true, [stream]) => {
