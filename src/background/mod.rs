@@ -52,7 +52,7 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
         "semaphores" every SECOND, or at semaphores_alarm => unblock_waiting_jobs(SECOND);
         "waiter_poll" every poll_interval, or at waiter_poll_alarm => poll_for_waiters();
         "finished_jobs" every SECOND, or at endings_alarm => wake_for_finished_jobs();
-        "operations" every SECOND, or at operations_alarm => work_on_operations();
+        "operations" every 5 * SECOND, or at operations_alarm => work_on_operations();
         "key_uses" every 60 * SECOND => save_api_key_uses();
         "pruner" every 5 * SECOND => prune();
         "series" every 10 * SECOND => write_series();

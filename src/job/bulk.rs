@@ -9,7 +9,7 @@ pub use self::filter::{BulkFilter, OperationConditions};
 
 use super::state::State;
 use super::transition::{Edit, Operation};
-use super::{ApiKeyId, BulkId, Job, JobId, Meta, QueueName, QueuePattern, Reach, Timestamp, Visible};
+use super::{ApiKeyId, BulkId, Job, JobId, Meta, QueueName, QueuePattern, Reach, Span, Timestamp, Visible};
 
 /// By how much the clocks of servers may differ, as estimates of the store's, in milliseconds. An operation counts jobs as there from the
 /// beginning for so long after it was asked for, and acts only after twice as long: what follows from its effect comes later.
@@ -112,26 +112,24 @@ impl BulkIntent {
     /// Returns the parts of the work in one queue, one behind the other: a state, or all of them, and whether only dead letters are
     /// meant.
     pub fn parts(&self) -> Vec<BulkPart> {
-        let part = |state, dead_lettered| BulkPart { state, dead_lettered };
+        let part = |states: &[Visible], dead_lettered| BulkPart { states: states.to_vec(), dead_lettered };
         let letters = self.filter.dead_lettered;
+        let all = [Visible::Scheduled, Visible::Ready, Visible::Blocked, Visible::Done, Visible::Dead];
         match (self.filter.state, self.action) {
-            (Some(Visible::Dead), BulkAction::Redrive) => vec![part(Some(Visible::Dead), letters)],
-            (Some(state), BulkAction::Redrive) => vec![part(Some(state), true)],
-            (Some(state), _) => vec![part(Some(state), letters)],
-            // The dead last: a letter that dies here meanwhile is still found.
+            (Some(Visible::Dead), BulkAction::Redrive) => vec![part(&[Visible::Dead], letters)],
+            (Some(state), BulkAction::Redrive) => vec![part(&[state], true)],
+            (Some(state), _) => vec![part(&[state], letters)],
+            // The dead last: a letter that dies here meanwhile is still found. The others together: they change their states.
             (None, BulkAction::Redrive) => {
-                let mut parts = [Visible::Blocked, Visible::Scheduled, Visible::Ready]
-                    .map(|state| part(Some(state), true))
-                    .to_vec();
-                parts.push(part(Some(Visible::Dead), letters));
-                parts
+                let waiting = [Visible::Blocked, Visible::Scheduled, Visible::Ready];
+                vec![part(&waiting, true), part(&[Visible::Dead], letters)]
             }
-            (None, BulkAction::Replay) => vec![part(Some(Visible::Done), letters)],
-            (None, BulkAction::Retry) => {
-                [Visible::Scheduled, Visible::Dead].map(|state| part(Some(state), letters)).to_vec()
-            }
-            (None, BulkAction::Move | BulkAction::Delete | BulkAction::SetPriority) => {
-                vec![part(None, letters)]
+            (None, BulkAction::Replay) => vec![part(&[Visible::Done], letters)],
+            (None, BulkAction::Retry) => vec![part(&[Visible::Scheduled, Visible::Dead], letters)],
+            (None, action) => {
+                let concerned: Vec<Visible> =
+                    all.into_iter().filter(|state| action.concerns(*state)).collect();
+                vec![part(&concerned, letters)]
             }
         }
     }
@@ -156,10 +154,17 @@ impl BulkIntent {
         self.within.clone().map_or_else(Reach::default, Reach::of)
     }
 
+    /// Whether the action concerns a job in this state, and its time is meant: when it ended, or was pushed where it has not.
+    fn is_meant(&self, job: &Meta, now: Timestamp) -> bool {
+        let time = Span { from: self.filter.from, before: self.filter.before };
+        let at = if job.state.is_unfinished() { Some(job.created_at) } else { job.finished_at };
+        self.action.concerns(job.visible(now)) && (time.is_all() || at.is_some_and(|at| time.has(at)))
+    }
+
     /// Returns what is to happen to a job that was found in a part, if anything is; copies are made otherwise.
     pub fn operation(&self, job: &Meta, began: Timestamp) -> Option<Operation> {
         let within = Reach::one(&job.queue);
-        if !was_there(job, began) {
+        if !was_there(job, began) || !self.is_meant(job, began) {
             return None;
         }
         match self.action {
@@ -188,6 +193,7 @@ impl BulkIntent {
         };
         self.action == BulkAction::Replay
             && was_there(&job.meta, began)
+            && self.is_meant(&job.meta, began)
             && !job.meta.state.is_unfinished()
             && job.meta.semaphores.iter().all(|semaphore| may_use(semaphore.as_str()))
     }
@@ -203,10 +209,10 @@ fn was_there(job: &Meta, began: Timestamp) -> bool {
 }
 
 /// A part of the work in one queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkPart {
-    /// The state of the jobs.
-    pub state: Option<Visible>,
+    /// The states of the jobs.
+    pub states: Vec<Visible>,
     /// Whether they must have been dead-lettered into the queue.
     pub dead_lettered: bool,
 }

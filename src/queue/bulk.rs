@@ -121,7 +121,8 @@ impl Queues {
     pub(super) async fn empty_some(&self, queue: &QueueName, most: u64) -> Result<u64> {
         let within = Reach::one(queue);
         let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
-        self.each(&Filter::all(queue.clone()), Some(most), cancel, None, None).await
+        let act = Act { what: "queue.empty", on: queue.as_str(), queue: Some(queue), ..Act::default() };
+        self.each(&Filter::all(queue.clone()), Some(most), cancel, None, self.row(act)).await
     }
 
     /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,

@@ -139,6 +139,17 @@ struct Other {
     steps: HashMap<Timestamp, Arc<Step>>,
 }
 
+fn read_told(StepOfOther { server, since, step }: StepOfOther) -> (Arc<str>, Timestamp, Arc<Step>) {
+    let mut read = Step { at: step.at, ..Step::default() };
+    for (subject, tally) in step.tallies {
+        match subject {
+            Subject::All => read.total = tally,
+            Subject::Queue(queue) => drop(read.queues.insert(queue, tally)),
+        }
+    }
+    (server, since, Arc::new(read))
+}
+
 impl Others {
     fn servers(&self) -> MutexGuard<'_, HashMap<Arc<str>, Other>> {
         self.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -151,18 +162,21 @@ impl Others {
 
     /// Notes what was told, and forgets what is too old.
     pub fn note(&self, told: Vec<StepOfOther>, now: Timestamp) {
-        let mut is_news = false;
+        // Each is read several times; what is known is not built again, and nothing is built under the lock.
+        let knows = |servers: &HashMap<Arc<str>, Other>, told: &StepOfOther| {
+            let known = servers.get(&told.server).and_then(|other| other.steps.get(&told.step.at));
+            known.is_some_and(|step| step.queues.len() + 1 >= told.step.tallies.len())
+        };
+        let new: Vec<StepOfOther> = {
+            let servers = self.servers();
+            told.into_iter().filter(|told| !knows(&servers, told)).collect()
+        };
+        let is_news = !new.is_empty();
+        let read: Vec<_> = new.into_iter().map(read_told).collect();
         let mut servers = self.servers();
-        for StepOfOther { server, since, step } in told {
-            let mut read = Step { at: step.at, ..Step::default() };
-            for (subject, tally) in step.tallies {
-                match subject {
-                    Subject::All => read.total = tally,
-                    Subject::Queue(queue) => drop(read.queues.insert(queue, tally)),
-                }
-            }
+        for (server, since, step) in read {
             let other = servers.entry(server).or_insert_with(|| Other { since, steps: HashMap::new() });
-            is_news |= other.steps.insert(read.at, Arc::new(read)).is_none();
+            other.steps.insert(step.at, step);
         }
         let over = now.millis() - WINDOW_MS - HEARD_WITHIN_MS;
         servers.retain(|_, other| {

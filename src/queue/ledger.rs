@@ -1,17 +1,20 @@
 //! What this server has to write of the past: the steps that have ended, and of each what is written at once and what waits for the end of
 //! its minute. It is kept here until the store has it, so that it can be read all the time, and is counted once.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::meter::{Meter, Step};
+use super::meter::{Meter, QUEUES_MAX, Step};
 use crate::job::{QueueName, Tally, Timestamp};
+use crate::store::series::HOUR_MS;
 use crate::store::{SeriesRow, SeriesRun, SeriesWrite, Span, Subject, ToldStep};
 
 /// So many queues, those where most happened, are written with each step; the others with each minute.
 pub(super) const BUSIEST: usize = 500;
 /// What could not be written for so many milliseconds is given up: by then it could be a part of a longer span already.
 const WRITTEN_WITHIN_MS: u64 = 1_800_000;
+/// What other servers learn of a step is for their rates of the last minute.
+const TOLD_WITHIN_MS: u64 = 60_000;
 
 /// See the module's documentation.
 pub(super) struct Ledger {
@@ -25,6 +28,9 @@ struct State {
     /// The minute under way, and what happened in it that is not written with its steps.
     minute: Timestamp,
     rest: HashMap<QueueName, Tally>,
+    /// The hour under way, and the queues that have records in it: names that nobody uses twice would fill the store.
+    hour: i64,
+    named: HashSet<QueueName>,
     /// What the store does not have yet, for all that is known.
     waiting: VecDeque<Arc<SeriesWrite>>,
     /// When this server began to say how many jobs each queue has.
@@ -53,6 +59,18 @@ impl State {
         };
         rows.push(row(Subject::All, step.total));
         let mut queues: Vec<(QueueName, Tally)> = step.queues.into_iter().collect();
+        let hour = step.at.millis() / HOUR_MS;
+        if self.hour != hour {
+            (self.hour, self.named) = (hour, HashSet::new());
+        }
+        queues.retain(|(queue, _)| {
+            let is_new = !self.named.contains(queue);
+            if is_new && self.named.len() < QUEUES_MAX {
+                self.named.insert(queue.clone());
+                return true;
+            }
+            !is_new
+        });
         let rest = if queues.len() > BUSIEST {
             queues.select_nth_unstable_by_key(BUSIEST, |(_, tally)| std::cmp::Reverse(tally.events()));
             queues.split_off(BUSIEST)
@@ -67,9 +85,19 @@ impl State {
 
     /// Begins another minute, if this is one: what is left of the last one is written.
     fn turn(&mut self, minute: Timestamp, rows: &mut Vec<SeriesRow>) {
-        if minute != self.minute {
+        // Never back: what was written of a minute never changes.
+        if minute > self.minute {
             self.close(rows);
             self.minute = minute;
+        }
+    }
+
+    /// What others were to learn of steps that are over for long is of no use to them, and large.
+    fn forget_told(&mut self, now: Timestamp) {
+        for write in &mut self.waiting {
+            if write.told.is_some() && now.ms_since(write.run.seen) > TOLD_WITHIN_MS {
+                Arc::make_mut(write).told = None;
+            }
         }
     }
 
@@ -103,6 +131,7 @@ impl Ledger {
         let since = meter.turn(now);
         // Locked in this order by those who read, too: nothing is between the two.
         let mut state = self.state();
+        state.forget_told(now);
         let mut steps: BTreeMap<Timestamp, Step> = BTreeMap::new();
         for part in meter.take_unwritten(is_last) {
             steps.entry(part.at).or_insert_with(|| Step { at: part.at, ..Step::default() }).add(&part);

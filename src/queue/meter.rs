@@ -83,8 +83,9 @@ impl State {
         if self.began.is_none() {
             (self.began, self.now.at) = (Some(now), at);
         }
-        let left = at.plus_ms(Span::Step.ms().unsigned_abs()).ms_since(now);
-        self.ends = Some(Instant::now() + Duration::from_millis(left));
+        // Of the step under way, which may be ahead: the store's clock is an estimate, and can be set back.
+        let end = at.max(self.now.at).plus_ms(Span::Step.ms().unsigned_abs());
+        self.ends = Some(Instant::now() + Duration::from_millis(end.ms_since(now)));
         if at <= self.now.at {
             return;
         }

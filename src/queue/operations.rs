@@ -232,10 +232,8 @@ impl Queues {
             return None;
         }
         let counts = self.0.store.counts(queue).await.ok()?.counts;
-        let of = |state: Option<Visible>| {
-            state.map_or_else(|| all_but_reserved(&counts), |state| count(&counts, state))
-        };
-        let matched: u64 = parts.iter().map(|part| of(part.state)).sum();
+        let matched: u64 =
+            parts.iter().flat_map(|part| &part.states).map(|state| count(&counts, *state)).sum();
         Some(intent.limit.map_or(matched, |limit| limit.min(matched)))
     }
 
@@ -269,9 +267,12 @@ pub(super) fn filter(
     began: Timestamp,
 ) -> Filter {
     let BulkFilter { from, before, .. } = intent.filter;
-    let filter = Filter { dead_lettered: part.dead_lettered, ..intent.filter.in_queue(queue, part.state) };
     let before = Some(before.map_or(began, |before| before.min(began)));
-    filter.during(Span { from, before })
+    let has_ended = |state: &Visible| !state.stored().is_unfinished();
+    let is_mixed = part.states.iter().any(has_ended) && !part.states.iter().all(has_ended);
+    let filter = Filter { dead_lettered: part.dead_lettered, ..intent.filter.in_queue(queue, part.states) };
+    // Whatever ended before was pushed before; each job is judged by its own time as well.
+    filter.during(Span { from: from.filter(|_| !is_mixed), before })
 }
 
 fn count(counts: &Counts, state: Visible) -> u64 {
@@ -283,8 +284,4 @@ fn count(counts: &Counts, state: Visible) -> u64 {
         Visible::Done => counts.done,
         Visible::Dead => counts.dead,
     }
-}
-
-fn all_but_reserved(counts: &Counts) -> u64 {
-    counts.ready + counts.scheduled + counts.blocked + counts.done + counts.dead
 }

@@ -1,6 +1,6 @@
 //! The past as clients read it: one figure of one queue, or of all, in steps of equal length.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Queues, Result};
@@ -169,6 +169,14 @@ impl Queues {
         runs.push(SeriesRun { server: server.clone(), since, seen: now, turn: None });
         let mut all: HashMap<(Arc<str>, Span, Timestamp), Tally> =
             unwritten.into_iter().map(|(span, at, tally)| ((server.clone(), span, at), tally)).collect();
+        // A minute that was written meanwhile has its steps in it.
+        let is_own_minute =
+            |(by, span, ..): &&(Arc<str>, Span, Timestamp, Tally)| by == server && *span == Span::Minute;
+        let minutes: HashSet<Timestamp> =
+            tallies.iter().filter(is_own_minute).map(|(_, _, at, _)| *at).collect();
+        if ask.subject != Subject::All {
+            all.retain(|(_, span, at), _| *span != Span::Step || !minutes.contains(&Span::Minute.start(*at)));
+        }
         all.extend(tallies.into_iter().map(|(server, span, at, tally)| ((server, span, at), tally)));
         let is_meant = |(_, span, at): &&(Arc<str>, Span, Timestamp)| {
             at.plus_ms(span.ms().unsigned_abs()) > ask.from && *at < ask.to

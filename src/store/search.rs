@@ -98,6 +98,12 @@ impl<'a> Walk<'a> {
         self.page.room()
     }
 
+    /// Returns how many jobs to look at next where a go costs the same, however many they are: they are sorted for it.
+    pub fn widest(&self) -> usize {
+        let left = usize::try_from(self.ask.scanned_max.saturating_sub(self.scanned)).unwrap_or(usize::MAX);
+        WINDOW.1.min(left.max(1))
+    }
+
     /// Returns how many jobs to look at next: about twice as many as the last time, or fewer where that was slow.
     pub fn window(&mut self) -> usize {
         if self.scanned > 0 {
@@ -135,16 +141,21 @@ impl<'a> Walk<'a> {
 
     /// Whether the step is over once this is looked at.
     pub fn ends_at(&self, id: &str) -> bool {
-        (self.page.is_full() || self.is_spent()) && id.parse::<JobId>().is_ok()
+        self.is_filled() && id.parse::<JobId>().is_ok()
+    }
+
+    /// Whether enough was found or read. Time ends a step between two goes only: what a go has looked up is not looked up again.
+    pub fn is_filled(&self) -> bool {
+        self.page.is_full() || self.bytes >= READ_BYTES
     }
 
     fn is_spent(&self) -> bool {
-        self.scanned >= self.ask.scanned_max || self.bytes >= READ_BYTES || self.began.elapsed() >= TIME
+        self.scanned >= self.ask.scanned_max || self.began.elapsed() >= TIME
     }
 
     /// Whether the step is over: enough was found, or it has cost enough, and there is a job behind which the next one goes on.
     pub fn is_over(&self) -> bool {
-        (self.page.is_full() || self.is_spent()) && self.last.is_some()
+        (self.is_filled() || self.is_spent()) && self.last.is_some()
     }
 
     /// Ends the step; `more`: not all jobs were looked at.

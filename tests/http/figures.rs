@@ -100,6 +100,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
         "due",
         "finished_jobs",
         "key_uses",
+        "operations",
         "pruner",
         "store_probe",
         "reaper",

@@ -216,10 +216,12 @@ pub async fn a_settle_out_of_range_names_the_field(place: &Place) {
     }
     for call in ["commit", "rollback", "extend", "move"] {
         let path = format!("/v1/jobs/{}/{call}", id(&taken));
-        invalid(
-            &server.post(&path, json!({"queue": "q"})).await,
-            if call == "move" { "/reservation" } else { "/queue" },
-        );
+        let without = server.post(&path, json!({"queue": "q"})).await;
+        if call == "move" {
+            refused(&without, 409, "wrong-state"); // an operator's move, which takes nothing from a worker
+        } else {
+            invalid(&without, "/queue");
+        }
         invalid(&server.post(&path, json!({"reservation": 1})).await, "/reservation");
     }
     assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200, "none of them did anything");

@@ -36,7 +36,7 @@ pub async fn a_method_that_a_path_has_not_is_refused(place: &Place) {
         ("/v1/queues/a", &["DELETE", "GET", "HEAD", "PATCH", "PUT"]),
         ("/v1/queues", &["DELETE", "GET", "HEAD"]),
         ("/v1/queues/a/peek", &["GET", "HEAD"]),
-        ("/v1/jobs", &["POST"]),
+        ("/v1/jobs", &["GET", "HEAD", "POST"]),
         ("/v1/jobs/a/retry", &["POST"]),
         ("/v1/batches", &["GET", "HEAD", "POST"]),
         ("/v1/jobs/a", &["DELETE", "GET", "HEAD", "PATCH"]),

@@ -22,6 +22,7 @@ impl World<'_> {
         if self.model.jobs.get(&id).is_some_and(is_held) {
             return Err(format!("{id} is still held after its settle"));
         }
+        self.settle_down().await?; // what has just come back may be due, or not
         let ask = ClaimAsk { claim: mark.claim(Ended::Done), ..self.ask(ask) };
         self.claim_all(&[ask]).await?;
         self.marks.push(mark);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::search;
 use crate::http::access::Granted;
+use crate::http::budget::Budget;
 use crate::http::json::Json;
 use crate::http::params::Query;
 use crate::http::problem::{ApiResult, Problem};
@@ -87,12 +88,18 @@ impl From<ErrorGroup> for GroupView {
         ("queue_prefix" = Option<String>, Query, max_length = 128, description = "Only jobs in queues whose names begin so"),
         ("limit" = Option<usize>, Query, description = "How many groups: 1 to 1000; default 100")),
     responses((status = 200, description = "The groups", body = DeadResponse)))]
-pub async fn group(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<DeadResponse>> {
+pub async fn group(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    query: Query,
+) -> ApiResult<Json<DeadResponse>> {
     let query = query.only(&["group_by", "queue", "queue_prefix", "limit"])?;
     let Some(GroupBy::Error) = query.word("group_by", "error")? else {
         return Err(Problem::parameter("group_by", "must be given, as one of: error"));
     };
     let (within, limit) = (search::within(&query, &by)?, query.limit()?);
+    let _turn = budget.page().await?;
     let (tally, complete) = queues.dead_by_error(&within).await?;
     let scanned = tally.counted();
     let (groups, other) = tally.largest(limit);

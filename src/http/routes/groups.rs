@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::search;
 use crate::http::access::Granted;
+use crate::http::budget::Budget;
 use crate::http::json::Json;
 use crate::http::params::{Query, cursor};
 use crate::http::problem::ApiResult;
@@ -60,9 +61,15 @@ pub struct GroupsPage {
         ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
     responses((status = 200, description = "The groups", body = GroupsPage)))]
-pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<GroupsPage>> {
+pub async fn list(
+    State(queues): State<Queues>,
+    State(budget): State<Budget>,
+    by: Granted,
+    query: Query,
+) -> ApiResult<Json<GroupsPage>> {
     let query = query.only(&["state", "queue", "queue_prefix", "limit", "cursor"])?;
     let (within, states) = (search::within(&query, &by)?, search::states(&query)?);
+    let _turn = budget.page().await?;
     let found = queues.groups(&within, &states, query.cursor()?, query.limit()?).await?;
     Ok(Json(GroupsPage {
         groups: found.groups.into_iter().map(Into::into).collect(),

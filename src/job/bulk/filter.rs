@@ -82,13 +82,13 @@ impl BulkFilter {
         Self { queue: None, state: None, ..self.clone() } == Self::default()
     }
 
-    /// Returns the jobs that are meant in one queue and state.
-    pub fn in_queue(&self, queue: QueueName, state: Option<Visible>) -> Filter {
+    /// Returns the jobs that are meant in one queue and in these states, whatever their time.
+    pub fn in_queue(&self, queue: QueueName, states: Vec<Visible>) -> Filter {
         let fields = self.payload.iter().filter_map(|(path, value)| FieldIs::new(path, value.as_str()).ok());
         let headers =
             self.headers.iter().filter_map(|(name, value)| HeaderIs::new(name, value.as_str()).ok());
         Filter {
-            states: state.into_iter().collect(),
+            states,
             key: self.key.clone(),
             group: self.group.clone(),
             batch: self.batch.clone(),

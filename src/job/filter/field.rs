@@ -13,8 +13,11 @@ use crate::job::spec::Headers;
 pub const PATH_MAX: usize = 256;
 /// The longest value, in bytes.
 pub const VALUE_MAX: usize = 1024;
+/// The most keys of a path that are numbers.
+const NUMBERS_MAX: usize = 4;
 /// The rule for a path, in the words of an error response.
-pub const FIELD_RULE: &str = "must name a field of payloads by its keys, with dots between them and 256 bytes at most: payload.user.id";
+pub const FIELD_RULE: &str = "must name a field of payloads by its keys, with dots between them, 256 bytes at most and at most 4 numbers \
+                              among them: payload.user.id";
 
 /// That a field of the payload has this value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +51,11 @@ impl FieldIs {
     pub fn new(path: &str, value: &str) -> Result<Self, String> {
         let is_key = |key: &str| !key.is_empty() && !key.contains('\0');
         if path.len() > PATH_MAX || !path.split('.').all(is_key) {
+            return Err(FIELD_RULE.to_owned());
+        }
+        // Each of them doubles what is looked at: it may be an index of an array, or a key of the objects in it.
+        let is_number = |key: &&str| key.bytes().all(|byte| byte.is_ascii_digit());
+        if path.split('.').filter(is_number).count() > NUMBERS_MAX {
             return Err(FIELD_RULE.to_owned());
         }
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();

@@ -144,7 +144,7 @@ impl Maintenance {
                 *at = BulkCursor { queue: Some(queue), part: 0, after: None };
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
-            let filter = filter(&operation.intent, *part, queue, began);
+            let filter = filter(&operation.intent, part.clone(), queue, began);
             let ask = Search { after: at.after.clone(), ..Search::new(filter, size) };
             let found = queues.0.store.search(&ask).await?;
             if !found.jobs.is_empty() {

@@ -27,7 +27,9 @@ impl Audit for SqliteStore {
 /// Writes a row, in the transaction of its act.
 pub fn write(db: &Connection, row: &AuditRow) -> Result<(), Fault> {
     db.prepare_cached(
-        "INSERT OR REPLACE INTO audit (id, by_key, what, queue, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+        // One that is written anew keeps its number, by which rows are counted.
+        "INSERT INTO audit (id, by_key, what, queue, body) VALUES (?1, ?2, ?3, ?4, ?5) \
+         ON CONFLICT (id) DO UPDATE SET body = excluded.body",
     )?
     .execute(params![
         row.id.as_str(),

@@ -58,7 +58,7 @@ impl Step<'_> {
         let is_plain = self.plan.is_sorted() && self.rest.is_empty();
         let mut is_first = true;
         loop {
-            let mut window = walk.window();
+            let mut window = if self.plan.is_sorted() { walk.window() } else { walk.widest() };
             // Most of them are meant, unless what other programs have written stands before them.
             if self.rest.is_empty() && std::mem::take(&mut is_first) {
                 window = window.min(walk.room().max(1));
@@ -137,8 +137,19 @@ impl Step<'_> {
             }
             if walk.ends_at(id) {
                 let ids = among.unwrap_or_default();
-                let passed = ids.iter().position(|other| other == id).map_or(0, |place| place + 1);
+                // It may be one that came in between, and is not among them.
+                let is_passed = |other: &&String| match self.ask.newest_first {
+                    true => other.as_str() >= id,
+                    false => other.as_str() <= id,
+                };
+                let passed = ids.iter().take_while(is_passed).count();
                 walk.passed(ids[..passed].iter().map(String::as_str));
+                if ids.get(..passed).and_then(<[String]>::last).is_some_and(|last| last != id) || passed == 0
+                {
+                    walk.passed(
+                        std::iter::once(id).filter(|_| among.is_some()).collect::<Vec<_>>().into_iter(),
+                    );
+                }
                 return Ok(true);
             }
             if bytes >= TURN_BYTES {

@@ -62,7 +62,10 @@ fn folded(document: &Stored) -> Option<Document> {
         tallies.into_iter().map(|(n, tally)| (n.to_string(), binary(tally.to_bytes()))).collect();
     let depths: Document =
         depths.into_iter().map(|(n, (_, depth))| (n.to_string(), binary(depth.to_bytes()))).collect();
-    let mut set = doc! { name(longer): tallies, "d": depths };
+    let mut set = doc! { name(longer): tallies };
+    if !depths.is_empty() {
+        set.insert("d", depths); // who never said any is not to look so
+    }
     let mut unset = doc! { name(span): "" };
     if is_first {
         set.insert("fold", date(again));

@@ -53,16 +53,18 @@ pub fn search(db: &Connection, ask: &Search, now: Timestamp) -> Result<Found, Fa
     let probe = (!rest.text.is_empty()).then(|| format!("SELECT 1 FROM jobs WHERE id = ? AND {}", rest.text));
     let mut walk = Walk::new(ask, now);
     loop {
-        let window = match probe {
-            Some(_) => walk.window(),
-            None => walk.window().min(walk.room().max(1)),
-        };
+        let wide = if plan.streams.len() > 1 { walk.widest() } else { walk.window() };
+        let window = if probe.is_some() { wide } else { wide.min(walk.room().max(1)) };
         let ids = next(db, &plan, walk.at(), ask.newest_first, window)?;
         let found = ids.len();
         for id in ids {
-            if walk.is_over() {
+            if walk.is_filled() && walk.is_over() {
                 return Ok(walk.end(true));
             }
+            let Ok(id) = id.parse::<JobId>() else {
+                walk.passed(std::iter::once(id.as_str())); // another program wrote it
+                continue;
+            };
             let is_likely = match &probe {
                 Some(probe) => {
                     let values = std::iter::once(text(id.as_str())).chain(rest.values.iter().cloned());
@@ -93,12 +95,12 @@ fn next(
     after: Option<&str>,
     newest_first: bool,
     limit: usize,
-) -> Result<Vec<JobId>, Fault> {
+) -> Result<Vec<String>, Fault> {
     let (behind, order) = if newest_first { ("<", "DESC") } else { (">", "ASC") };
     // Ids are ASCII: all of them are below this.
     let after = after.unwrap_or(if newest_first { "\u{10ffff}" } else { "" });
-    let mut ids: Vec<JobId> = Vec::new();
-    let first = |ids: &mut Vec<JobId>| {
+    let mut ids: Vec<String> = Vec::new();
+    let first = |ids: &mut Vec<String>| {
         ids.sort_unstable();
         if newest_first {
             ids.reverse();
@@ -116,7 +118,7 @@ fn next(
         let mut matching = db.prepare_cached(&sql)?;
         let mut rows = matching.query(params_from_iter(condition.values))?;
         while let Some(found) = rows.next()? {
-            ids.extend(readable(row::parsed(found, 0, "id"))?);
+            ids.push(found.get(0)?);
         }
         if ids.len() > limit.saturating_mul(4) {
             first(&mut ids);

@@ -32,6 +32,13 @@ impl Stream {
         Self::new(Document::new(), Some("_id_"), true)
     }
 
+    /// The same in all queues: how much the index of other people has that knows nothing of queues.
+    fn without_queue(&self) -> Self {
+        let mut condition = self.condition.clone();
+        condition.remove("queue");
+        Self { condition, index: self.index.clone(), is_sorted: self.is_sorted }
+    }
+
     pub fn hint(&self) -> Option<Hint> {
         self.index.clone().map(Hint::Name)
     }
@@ -67,7 +74,7 @@ pub async fn of(mongo: &Mongo, filter: &Filter) -> Result<Plan> {
         let mut are_few = true;
         for stream in &streams {
             are_few = are_few
-                && match is_small(mongo, stream).await {
+                && match is_small(mongo, &stream.without_queue()).await {
                     Err(_) if mongo.own_indexes.forget() => false, // it may have been dropped
                     is_small => is_small?,
                 };
@@ -99,6 +106,12 @@ fn streams(filter: &Filter) -> Vec<Stream> {
         whole.extend(condition);
         whole
     };
+    // These indexes begin with the queue: without a condition on it none of them serves.
+    let in_any_queue = |condition: Document| {
+        let mut whole = doc! { "queue": queue_of(&filter.within).unwrap_or_else(every_queue) };
+        whole.extend(condition);
+        whole
+    };
     if let Some(batch) = &filter.batch {
         streams.push(Stream::new(with_queue(doc! { "batch": batch.as_str() }), None, true));
     }
@@ -107,13 +120,13 @@ fn streams(filter: &Filter) -> Vec<Stream> {
         streams.push(Stream::new(with_queue(held), Some("worker"), false));
     }
     if let Some(key) = &filter.key {
-        streams.push(Stream::new(with_queue(doc! { "key": key.as_str() }), None, is_one));
+        streams.push(Stream::new(in_any_queue(doc! { "key": key.as_str() }), None, is_one));
     }
     if let Some(group) = &filter.group {
-        streams.push(Stream::new(with_queue(doc! { "group": group.as_str() }), None, is_one));
+        streams.push(Stream::new(in_any_queue(doc! { "group": group.as_str() }), None, is_one));
     }
     if filter.dead_lettered {
-        streams.push(Stream::new(with_queue(doc! { "origin": { "$exists": true } }), None, is_one));
+        streams.push(Stream::new(in_any_queue(doc! { "origin": { "$exists": true } }), None, is_one));
     }
     if filter.within.patterns().is_some() || !filter.states.is_empty() {
         streams.push(browse(filter));
@@ -129,13 +142,16 @@ pub fn browse(filter: &Filter) -> Stream {
     // Named one by one, the states let the index give the ids of all of them in order.
     let states: Vec<&str> = State::ALL.into_iter().filter(wanted).map(State::as_str).collect();
     let mut condition = Document::new();
-    let every = || Bson::Document(doc! { "$gte": "" });
-    condition.insert("queue", queue_of(&filter.within).unwrap_or_else(every));
+    condition.insert("queue", queue_of(&filter.within).unwrap_or_else(every_queue));
     match states.as_slice() {
         [state] => condition.insert("state", *state),
         _ => condition.insert("state", doc! { "$in": states }),
     };
     Stream::new(condition, Some("browse"), filter.queue().is_some())
+}
+
+fn every_queue() -> Bson {
+    Bson::Document(doc! { "$gte": "" })
 }
 
 /// Returns what the field `queue` is within these queues; `None` for all.
