@@ -190,7 +190,9 @@ impl Queues {
             }
             _ => None,
         };
-        let row = self.row(Act { what, on: id.as_str(), after, ..Act::default() });
+        // Once it is removed or moved nobody can tell where it was.
+        let queues = self.queues_of_jobs(std::slice::from_ref(id)).await.unwrap_or_default();
+        let row = self.row(Act { what, on: id.as_str(), queue: queues.first(), after, ..Act::default() });
         let row = row.map(|row| AuditRow { affected: Some(1), ..row });
         along(row, self.apply_one(id, operation)).await
     }

@@ -22,6 +22,7 @@
 //! | `semaphores` | semaphores |
 //! | `schedules` | schedules |
 //! | `bulk` | purge, redrive, replay |
+//! | `changes` | changes that the server itself wants, and of many jobs |
 //! | `operations`, `audit` | operations over many jobs, and who has done what |
 //! | `sweep` | deleting queues by prefix |
 //! | `workers` | heartbeats, and the jobs of removed workers |
@@ -46,6 +47,7 @@ mod audit;
 mod batches;
 mod bulk;
 mod census;
+mod changes;
 mod configure;
 mod credential;
 mod delivery;

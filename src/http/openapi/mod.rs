@@ -52,7 +52,11 @@ struct Document;
 
 /// Returns every route with its description.
 pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(Document::openapi())
+    for_operators(for_work(OpenApiRouter::with_openapi(Document::openapi())))
+}
+
+fn for_work(router: OpenApiRouter<AppState>) -> OpenApiRouter<AppState> {
+    router
         .routes(routes!(jobs::push, search::browse))
         .routes(routes!(push_many::push_many, search::search))
         .routes(routes!(search::payload))
@@ -78,6 +82,10 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(batches::add))
         .routes(routes!(batches::seal))
         .routes(routes!(batches::results))
+}
+
+fn for_operators(router: OpenApiRouter<AppState>) -> OpenApiRouter<AppState> {
+    router
         .routes(routes!(queues::list, queues::delete_many))
         .routes(routes!(groups::list))
         .routes(routes!(queues::get, queues::put, queues::patch, queues::delete))

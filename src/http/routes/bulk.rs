@@ -170,7 +170,8 @@ pub struct OperationsPage {
 ///
 /// Stores what is wanted and returns at once; servers do it in the background, in small steps, also where they are killed meanwhile:
 /// each job is affected once. It acts on the jobs that match half a second after the call, and on none that comes to match by its own
-/// effect: one that is retried and dies again is not taken twice. `GET` shows how far it is, `DELETE` stops it.
+/// effect: one that is retried and dies again is not taken twice. In a group, jobs that become ready since the one before them was deleted
+/// are deleted as well. `GET` shows how far it is, `DELETE` stops it.
 ///
 /// Those that are over are kept for a week, the last 1000 of them. `move`, `redrive` and `replay` also need the scope `push`.
 #[utoipa::path(post, path = "/v1/operations", operation_id = "begin_operation", tag = "operations",
