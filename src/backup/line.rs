@@ -32,9 +32,9 @@ pub const VERSION: u32 = 1;
 pub struct Head {
     /// What line it is.
     pub kind: String,
-    /// Always [`FORMAT`].
+    /// Always `FORMAT`.
     pub format: String,
-    /// See [`VERSION`].
+    /// See `VERSION`.
     pub version: u32,
     /// Tells one backup from another.
     pub id: String,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::ledger::Unwritten;
 use super::{Queues, Result};
 use crate::job::{Event, Tally, Times, Timestamp};
 use crate::store::{Depth, SeriesRead, SeriesRun, Span, Subject};
@@ -167,17 +168,7 @@ impl Queues {
             self.0.store.read_series(&ask.subject, from, ask.to).await?;
         let server = &self.0.ledger.server;
         runs.push(SeriesRun { server: server.clone(), since, seen: now, turn: None });
-        let mut all: HashMap<(Arc<str>, Span, Timestamp), Tally> =
-            unwritten.into_iter().map(|(span, at, tally)| ((server.clone(), span, at), tally)).collect();
-        // A minute that was written meanwhile has its steps in it.
-        let is_own_minute =
-            |(by, span, ..): &&(Arc<str>, Span, Timestamp, Tally)| by == server && *span == Span::Minute;
-        let minutes: HashSet<Timestamp> =
-            tallies.iter().filter(is_own_minute).map(|(_, _, at, _)| *at).collect();
-        if ask.subject != Subject::All {
-            all.retain(|(_, span, at), _| *span != Span::Step || !minutes.contains(&Span::Minute.start(*at)));
-        }
-        all.extend(tallies.into_iter().map(|(server, span, at, tally)| ((server, span, at), tally)));
+        let all = all_tallies(&ask.subject, server, unwritten, tallies);
         let is_meant = |(_, span, at): &&(Arc<str>, Span, Timestamp)| {
             at.plus_ms(span.ms().unsigned_abs()) > ask.from && *at < ask.to
         };
@@ -216,6 +207,26 @@ impl Queues {
         let points = (0..steps.count).filter_map(point).collect();
         Ok(SeriesAnswer { step_ms: steps.step.unsigned_abs(), points })
     }
+}
+
+/// Returns what this server has not written yet with what is in the store, each once.
+fn all_tallies(
+    subject: &Subject,
+    server: &Arc<str>,
+    unwritten: Unwritten,
+    tallies: Vec<(Arc<str>, Span, Timestamp, Tally)>,
+) -> HashMap<(Arc<str>, Span, Timestamp), Tally> {
+    let mut all: HashMap<(Arc<str>, Span, Timestamp), Tally> =
+        unwritten.into_iter().map(|(span, at, tally)| ((server.clone(), span, at), tally)).collect();
+    // A minute that was written meanwhile has its steps in it.
+    let is_own_minute =
+        |(by, span, ..): &&(Arc<str>, Span, Timestamp, Tally)| by == server && *span == Span::Minute;
+    let minutes: HashSet<Timestamp> = tallies.iter().filter(is_own_minute).map(|(_, _, at, _)| *at).collect();
+    if *subject != Subject::All {
+        all.retain(|(_, span, at), _| *span != Span::Step || !minutes.contains(&Span::Minute.start(*at)));
+    }
+    all.extend(tallies.into_iter().map(|(server, span, at, tally)| ((server, span, at), tally)));
+    all
 }
 
 /// Returns the shortest span in which the whole time is known: by its age, and by what was found.

@@ -141,7 +141,7 @@ impl Totals {
         self.counted().watched = begins.then(|| Watched::new(Instant::now()));
     }
 
-    /// Returns how many events there were per second since this was asked last, of up to [`CANDIDATES_MAX`] queues.
+    /// Returns how many events there were per second since this was asked last, of up to `CANDIDATES_MAX` queues.
     pub fn take_recent(&self) -> HashMap<QueueName, [f64; Event::ALL.len()]> {
         let now = Instant::now();
         let taken =

@@ -84,7 +84,7 @@ pub enum PayloadShown {
 }
 
 /// The conditions that a search and the list of a queue have in common, and what is shown. This type describes them for the document;
-/// [`filter`] reads them.
+/// `filter` reads them.
 #[derive(Debug, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it is a description")]

@@ -136,20 +136,7 @@ impl Step<'_> {
                 walk.passed(std::iter::once(id));
             }
             if walk.ends_at(id) {
-                let ids = among.unwrap_or_default();
-                // It may be one that came in between, and is not among them.
-                let is_passed = |other: &&String| match self.ask.newest_first {
-                    true => other.as_str() >= id,
-                    false => other.as_str() <= id,
-                };
-                let passed = ids.iter().take_while(is_passed).count();
-                walk.passed(ids[..passed].iter().map(String::as_str));
-                if ids.get(..passed).and_then(<[String]>::last).is_some_and(|last| last != id) || passed == 0
-                {
-                    walk.passed(
-                        std::iter::once(id).filter(|_| among.is_some()).collect::<Vec<_>>().into_iter(),
-                    );
-                }
+                self.passed_until(walk, among, id);
                 return Ok(true);
             }
             if bytes >= TURN_BYTES {
@@ -163,6 +150,20 @@ impl Step<'_> {
                 Ok(false)
             }
             None => Ok(limit > 0 && read >= limit),
+        }
+    }
+
+    /// Of those that are looked at, these were until this one, which may have come in between and not be among them.
+    fn passed_until(&self, walk: &mut Walk<'_>, among: Option<&[String]>, id: &str) {
+        let Some(ids) = among else { return };
+        let is_passed = |other: &&String| match self.ask.newest_first {
+            true => other.as_str() >= id,
+            false => other.as_str() <= id,
+        };
+        let passed = ids.iter().take_while(is_passed).count();
+        walk.passed(ids[..passed].iter().map(String::as_str));
+        if passed == 0 || ids[passed - 1] != id {
+            walk.passed(std::iter::once(id));
         }
     }
 
