@@ -82,6 +82,7 @@ pub async fn run(config: &Config, action: Action) -> anyhow::Result<String> {
     let outcome = async {
         let failed = |error| anyhow::anyhow!("{}", chain(&error));
         store.migrate().await.map_err(failed)?;
+        store.check_whole().await.map_err(failed)?;
         let queues = Queues::new(store.clone(), config.queue.clone());
         queues.load_settings().await.map_err(failed)?;
         act(&queues, action).await

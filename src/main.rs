@@ -36,7 +36,8 @@ enum Command {
     /// Migrate the store's schema to this version, or copy one store into another (--from, --to).
     ///
     /// With --from and --to everything is copied: settings, keys, and the jobs in every state, with their
-    /// ids, reservations and history (but not workers, which are known again after their next heartbeat). Then
+    /// ids, reservations and history (but not workers, which are known again after their next heartbeat, nor
+    /// operations, the audit and the figures of the past). Then
     /// both stores are read and compared, and the counts and digests of both are printed. Exit code 1 if they
     /// differ.
     ///

@@ -27,7 +27,7 @@ use crate::store::metered::Metered;
 use crate::store::mongo::{self, Mongo, MongoOptions};
 use crate::store::picture::{Picture, PictureError};
 use crate::store::sqlite::{self, Location, SqliteStore};
-use crate::store::{Store, StoreError, chain};
+use crate::store::{RESTORING, Store, StoreError, chain};
 use crate::telemetry;
 use crate::transfer::{self, Progress, Verdict};
 
@@ -37,9 +37,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The minimum deadline of a MongoDB call during a transfer.
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
-/// Why a server does not start on a half of a backup.
-const RESTORING: &str = "a backup is being restored into it. Once `tailback import` has ended, a server may start; if it was \
-                         interrupted, run it again with the same backup";
 /// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
 /// How long the last figures may take to be written.
@@ -257,9 +254,7 @@ async fn try_open(store: &Arc<dyn Store>, maintenance: &Maintenance) -> Result<(
     for migration in store.migrate().await? {
         tracing::info!(migration, "migrated");
     }
-    if store.restoring().await?.is_some() {
-        return Err(StoreError::Unsuitable(RESTORING.to_owned()));
-    }
+    store.check_whole().await?;
     maintenance.load_settings().await
 }
 
@@ -299,6 +294,8 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
         );
     }
     target.migrate().await.map_err(prepared).context("--to")?;
+    source.check_whole().await.map_err(prepared).context("--from")?;
+    target.check_whole().await.map_err(prepared).context("--to")?;
     transfer::copy(source, target, &mut Progress::new()).await
 }
 
@@ -325,8 +322,15 @@ fn patient(tuning: MongoTuning) -> MongoTuning {
 pub async fn export(config: &Config, to: Option<&Path>, leave_out: bool) -> anyhow::Result<Exported> {
     let out = to.map_or_else(|| Ok(backup::Output::standard()), backup::Output::file)?;
     let (mut picture, kind) = picture(&config.store, patient(config.mongodb)).await?;
-    let mut signals = Signals::listen()?;
+    if picture.is_part() {
+        anyhow::bail!("the store cannot be exported: {RESTORING}");
+    }
     let mut progress = Progress::new();
+    if !out.is_partial() {
+        return backup::export(&mut picture, kind, out, leave_out, &mut progress).await;
+    }
+    // A partial file is removed; without one a signal ends the process at once, even where nobody takes what it writes.
+    let mut signals = Signals::listen()?;
     tokio::select! {
         exported = backup::export(&mut picture, kind, out, leave_out, &mut progress) => exported,
         signal = signals.next() => anyhow::bail!("{signal}: there is no backup"),

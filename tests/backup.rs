@@ -358,10 +358,7 @@ async fn an_interrupted_restore_is_completed(from: &Place, to: &Place) {
     broken.stdin(std::fs::File::open(&half).unwrap());
     let told = refused(broken).await;
     assert!(told.contains("breaks off"), "{told}");
-    let mut server = command(&to.url, &[]);
-    server.stdin(Stdio::null());
-    let told = refused(server).await;
-    assert!(told.contains("being restored"), "{told}");
+    nothing_is_done_with_a_part(to).await;
     let told = refused(import(&to.url, &other)).await;
     assert!(told.contains("another backup"), "{told}");
     for delay_ms in [30, 100, 200, 400] {
@@ -379,6 +376,52 @@ async fn an_interrupted_restore_is_completed(from: &Place, to: &Place) {
     let server = Server::start(&to.url).await;
     let counts = server.get("/v1/queues/plain/stats").await.1["counts"].clone();
     assert_eq!(counts["ready"], 4000, "the very first answer is right: {counts}");
+}
+
+/// A store whose restore has not ended is neither served, exported, copied nor given keys.
+async fn nothing_is_done_with_a_part(part: &Place) {
+    let mut server = command(&part.url, &[]);
+    server.stdin(Stdio::null());
+    let empty = Place::sqlite().await;
+    let (part, empty) = (part.url.as_str(), empty.url.as_str());
+    for command in [
+        server,
+        tailback(&["export", "--store", part]),
+        tailback(&["migrate", "--from", part, "--to", empty]),
+        tailback(&["migrate", "--from", empty, "--to", part]),
+        tailback(&["keys", "create", "--store", part, "--name", "a", "--scope", "admin"]),
+    ] {
+        let words = format!("{command:?}");
+        let told = refused(command).await;
+        assert!(told.contains("being restored"), "{words}: {told}");
+    }
+}
+
+/// A backup has what calls were answered, but no operations: what was begun before it does not run again.
+async fn an_operation_is_not_begun_again(from: &Place, to: &Place) {
+    let folder = Folder::new();
+    let file = folder.file("all.jsonl");
+    let mut server = Server::start(&from.url).await;
+    server.push("from", json!({"payload": 1})).await;
+    let body = json!({"filter": {"queue": "from"}, "action": "move", "to": "to"});
+    let (status, first) = keyed(&server, "/v1/operations", body.clone()).await;
+    assert_eq!(status, 202, "{first}");
+    let id = |operation: &str| serde_json::from_str::<Value>(operation).unwrap()["id"].clone();
+    let path = format!("/v1/operations/{}", id(&first).as_str().unwrap());
+    until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    let (_, again) = keyed(&server, "/v1/operations", body.clone()).await;
+    assert_eq!(id(&again), id(&first));
+    server.push("from", json!({"payload": 2})).await;
+    assert!(server.terminate().await.success());
+    let told = export(from, &file).await;
+    assert!(told.contains("operations"), "{told}");
+    restore(to, &file).await;
+    let mut server = Server::start(&to.url).await;
+    let (status, answer) = keyed(&server, "/v1/operations", body).await;
+    assert!(status == 404 && answer.contains("another key"), "{status} {answer}");
+    assert_eq!(server.get("/v1/operations").await.1["operations"], json!([]));
+    assert_eq!(server.get("/v1/queues/from/stats").await.1["counts"]["ready"], 1);
+    assert!(server.terminate().await.success());
 }
 
 async fn a_store_that_is_not_empty_is_refused(place: &Place) {
@@ -576,6 +619,121 @@ async fn spoiled_rows_are_named() {
     spoiled(&place, &[&id, "loud"]).await;
 }
 
+/// A job whose batch is gone ends without a result, and a batch that is left out takes its results with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_left_out_takes_its_results_with_it() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let path = place.url.strip_prefix("sqlite:").unwrap();
+    let file = folder.file("all.jsonl");
+    let export = |more: &'static [&'static str]| {
+        let mut command = tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()]);
+        command.args(more);
+        command
+    };
+    let mut server = Server::start(&place.url).await;
+    let mut batches = Vec::new();
+    for queue in ["a", "b"] {
+        let job = json!({"queue": queue, "payload": 1});
+        let (status, batch) = server.post("/v1/batches", json!({"sealed": true, "jobs": [job, job]})).await;
+        assert_eq!(status, 201, "{batch}");
+        batches.push(batch["id"].as_str().unwrap().to_owned());
+    }
+    let done = server.reserve("a", json!({})).await.remove(0);
+    assert_eq!(server.settle(&done, "commit", json!({})).await.0, 200);
+    assert!(server.terminate().await.success());
+    let db = rusqlite::Connection::open(path).unwrap();
+    assert_eq!(
+        db.execute("UPDATE batches SET on_finished = 'no JSON' WHERE id = ?1", [&batches[0]]).unwrap(),
+        1
+    );
+    assert_eq!(db.execute("DELETE FROM batches WHERE id = ?1", [&batches[1]]).unwrap(), 1);
+    drop(db);
+    let mut server = Server::start(&place.url).await;
+    for job in server.reserve("b", json!({"count": 2})).await {
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    assert!(server.terminate().await.success());
+    let told = refused(export(&[])).await;
+    assert!(told.contains(&batches[0]) && !told.contains(&batches[1]), "{told}");
+    let (done, told) = run(export(&["--skip-unreadable"])).await;
+    assert!(done && told.contains("left out, since it cannot be read: 2"), "{told}");
+    assert!(of_kind(&lines(&file), "batch_result").is_empty());
+    restore(&Place::sqlite().await, &file).await;
+
+    // What servers before this one have left behind.
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute("UPDATE batch_results SET batch = ?1", [&batches[1]]).unwrap();
+    drop(db);
+    let told = refused(export(&[])).await;
+    assert!(told.contains("there is no batch"), "{told}");
+    let (done, told) = run(export(&["--skip-unreadable"])).await;
+    assert!(done, "{told}");
+    restore(&Place::sqlite().await, &file).await;
+}
+
+/// Only a regular file is replaced: a pipe is written, a link is followed, and a directory is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_regular_file_is_replaced() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let mut server = Server::start(&place.url).await;
+    server.push("plain", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    let to = |path: &Path| tailback(&["export", "--store", &place.url, "--out", path.to_str().unwrap()]);
+    let [directory, fifo, link, dangling] =
+        ["directory", "fifo", "link", "dangling"].map(|name| folder.file(name));
+    std::fs::create_dir(&directory).unwrap();
+    let told = refused(to(&directory)).await;
+    assert!(told.contains("is a directory"), "{told}");
+
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reading = tokio::task::spawn_blocking({
+        let fifo = fifo.clone();
+        move || std::fs::read_to_string(fifo).unwrap()
+    });
+    let (done, told) = run(to(&fifo)).await;
+    assert!(done, "{told}");
+    let piped = tokio::time::timeout(PATIENCE, reading).await.unwrap().unwrap();
+    assert!(piped.starts_with("{\"kind\":\"head\"") && piped.contains("\"kind\":\"end\""), "{piped}");
+    let output = to(Path::new("/dev/stdout")).output().unwrap();
+    assert!(output.status.success() && output.stdout.ends_with(b"}\n"), "{output:?}");
+    let (done, told) = run(to(Path::new("/dev/null"))).await;
+    assert!(done && !Path::new("/dev/null").is_file(), "{told}");
+
+    let behind = folder.file("directory/all.jsonl");
+    std::fs::write(&behind, "old").unwrap();
+    std::os::unix::fs::symlink(&behind, &link).unwrap();
+    std::os::unix::fs::symlink("directory/new.jsonl", &dangling).unwrap();
+    for (link, file) in [(&link, behind.clone()), (&dangling, folder.file("directory/new.jsonl"))] {
+        let (done, told) = run(to(link)).await;
+        assert!(done && link.is_symlink(), "{told}");
+        assert_eq!(of_kind(&lines(&file), "job").len(), 1);
+    }
+    let left = std::fs::read_dir(&directory).unwrap().count() + folder.names().len();
+    assert_eq!(left, 2 + 4, "no partial file is left");
+}
+
+/// A signal ends an export whose output nobody takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_an_export_to_standard_output_at_once() {
+    let place = Place::sqlite().await;
+    let mut server = Server::start(&place.url).await;
+    let jobs: Vec<Value> = (0..1000).map(|_| json!({"payload": "x".repeat(2000)})).collect();
+    for _ in 0..3 {
+        assert_eq!(server.post("/v1/queues/plain/jobs/batch", json!({"jobs": jobs})).await.0, 200);
+    }
+    assert!(server.terminate().await.success());
+    let mut export = tailback(&["export", "--store", &place.url]);
+    let mut export = export.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = export.stdout.take().unwrap();
+    out.read_exact(&mut [0; 1]).unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(export.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let ended = tokio::task::spawn_blocking(move || export.wait().unwrap());
+    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it is stuck in its output").unwrap();
+    assert!(!ended.success());
+    drop(out);
+}
+
 /// A server that writes all the time on a file does not keep it from being read, nor the other way round.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_server_is_still_refused_while_a_file_is_read() {
@@ -671,8 +829,8 @@ macro_rules! on_one_home {
     };
 }
 
-from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back an_interrupted_restore_is_completed }
-from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back an_interrupted_restore_is_completed }
+from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again }
+from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_comes_back }
 from_to! { mongo_to_mongo, mongo, mongo: everything_comes_back }
 on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused }

@@ -312,6 +312,36 @@ async fn a_target_with_other_jobs_is_refused(from: &Place, to: &Place) {
     assert!(server.get("/v1/queues/plain/jobs").await.1["jobs"].as_array().unwrap().is_empty());
 }
 
+/// Operations are not copied: one that is not over would end in the middle.
+async fn a_store_with_an_open_operation_is_refused(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    server.push("from", json!({"payload": 1})).await;
+    let body = json!({"filter": {"queue": "from"}, "action": "move", "to": "to"});
+    let (status, operation) = server.post("/v1/operations", body).await;
+    assert_eq!(status, 202, "{operation}");
+    let id = operation["id"].as_str().unwrap();
+    let path = format!("/v1/operations/{id}");
+    until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    assert!(server.terminate().await.success());
+    let db = |sql: &str| {
+        let db = rusqlite::Connection::open(from.url.strip_prefix("sqlite:").unwrap()).unwrap();
+        assert_eq!(db.execute(sql, []).unwrap(), 1);
+    };
+    db("UPDATE operations SET finished_at = NULL");
+    for (one, other) in [(&from.url, &to.url), (&to.url, &from.url)] {
+        // The second way the target has it, and the first way has left no job there.
+        let mut server = Server::start(&to.url).await;
+        assert_eq!(server.get("/v1/queues/to/stats").await.1["counts"]["ready"], 0);
+        assert!(server.terminate().await.success());
+        let (code, told) = refused(one, other).await;
+        assert_eq!(code, Some(1));
+        assert!(told.contains(id) && told.contains("nothing was written"), "{told}");
+    }
+    db("UPDATE operations SET finished_at = 1");
+    let told = copy(from, to).await;
+    assert!(told.contains("1 jobs") && told.contains("operations"), "{told}");
+}
+
 async fn a_target_with_another_schedule_is_refused(from: &Place, to: &Place) {
     for (place, payload) in [(from, 1), (to, 2)] {
         let mut server = Server::start(&place.url).await;
@@ -422,5 +452,7 @@ from_to! { sqlite_to_mongo, sqlite, mongo:
     a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
     a_server_on_a_file_is_in_the_way
 }
-from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_arrives what_serves_retries_arrives }
+from_to! { sqlite_to_sqlite, sqlite, sqlite:
+    everything_arrives what_serves_retries_arrives a_store_with_an_open_operation_is_refused
+}
 from_to! { mongo_to_mongo, mongo, mongo: everything_arrives what_serves_retries_arrives }

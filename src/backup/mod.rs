@@ -14,6 +14,8 @@ mod restore;
 mod tally;
 mod write;
 
+use std::collections::HashSet;
+
 use anyhow::bail;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,7 +26,7 @@ pub use self::restore::restore;
 pub use self::tally::{Tally, Verdict};
 pub use self::write::Output;
 use crate::store::Store;
-use crate::store::picture::{Found, Item, Picture, Spoiled};
+use crate::store::picture::{Found, Item, Kind, Picture, Spoiled};
 use crate::transfer::{Progress, with_retries};
 
 /// How many things that cannot be read are named.
@@ -119,7 +121,18 @@ pub async fn claim(
         ),
         None => {}
     }
-    let mut picture = picture().await?;
+    check_empty(&mut picture().await?).await?;
+    with_retries(async || target.note_restoring(Some(&head.id)).await).await?;
+    // Again, behind the mark: a server that starts now sees the mark, or has left its secret here before.
+    let outcome = check_empty(&mut picture().await?).await;
+    if outcome.is_err() {
+        with_retries(async || target.note_restoring(None).await).await?;
+    }
+    outcome
+}
+
+/// Fails where there is anything, and says what.
+async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
     while let Some(page) = picture.next().await? {
         let there = match page.first() {
             Some(Ok(Item::TokenSecret(_))) => "the secret of a server that has run on it".to_owned(),
@@ -129,7 +142,7 @@ pub async fn claim(
         };
         bail!("the store is not empty: it has {there}. Nothing was written; restore into an empty store");
     }
-    with_retries(async || target.note_restoring(Some(&head.id)).await).await
+    Ok(())
 }
 
 /// What cannot be read.
@@ -137,11 +150,27 @@ pub async fn claim(
 struct Left {
     count: u64,
     named: Vec<String>,
+    /// The batches among it: their results cannot be restored without them.
+    batches: HashSet<String>,
+}
+
+impl Left {
+    /// Returns what was found, unless its batch cannot be read.
+    fn without_batches(&self, found: Found) -> Found {
+        match found {
+            Ok(item @ Item::BatchResult(..)) if self.batches.contains(&item.name().0) => {
+                let (batch, job) = item.name();
+                let why = "its batch cannot be read".to_owned();
+                Err(Spoiled { kind: item.kind(), name: format!("{batch}/{job}"), why })
+            }
+            found => found,
+        }
+    }
 }
 
 /// Counts what was found, and returns its line.
 fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Option<String>> {
-    match found {
+    match left.without_batches(found) {
         Ok(item) => {
             let line = line::write(&item)?;
             tally.add(&item, &line);
@@ -151,6 +180,9 @@ fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Opt
             let named = format!("the {} {name:.200} ({why:.300})", kind.as_str());
             tracing::warn!(what = named, "cannot be read, and is not in the backup");
             left.count += 1;
+            if kind == Kind::Batch {
+                left.batches.insert(name);
+            }
             if left.named.len() < NAMED {
                 left.named.push(named);
             }

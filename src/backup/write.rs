@@ -1,11 +1,11 @@
 //! Where a backup is written to.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
 /// The mode of a backup, which has the secrets of the store in it.
@@ -42,8 +42,23 @@ impl Output {
         Self::new(Box::new(std::io::stdout()), None)
     }
 
-    /// Writes to a file, which replaces what is there once it is complete.
+    /// Writes to a file, which replaces what is there once it is complete, also behind a link. A pipe or a device is written as it is.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
+        match std::fs::metadata(path) {
+            Ok(there) if there.is_dir() => bail!("{} is a directory: name a file in it", path.display()),
+            Ok(there) if !there.is_file() => {
+                let file = File::options().write(true).open(path);
+                let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+                Ok(Self::new(Box::new(file), None))
+            }
+            _ => {
+                let to = behind_links(path).with_context(|| format!("cannot create {}", path.display()))?;
+                Self::partial(&to)
+            }
+        }
+    }
+
+    fn partial(path: &Path) -> anyhow::Result<Self> {
         let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
         let mut partial = name.to_owned();
         partial.push(format!(".{:08x}.partial", rand::random::<u32>()));
@@ -58,6 +73,11 @@ impl Output {
 
     fn new(to: Box<dyn Write + Send>, file: Option<Partial>) -> Self {
         Self { to: BufWriter::with_capacity(BUFFER, to), sum: Sha256::new(), file }
+    }
+
+    /// Returns whether there is a file under a preliminary name, which is to be removed unless it is completed.
+    pub fn is_partial(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Writes a line.
@@ -87,6 +107,17 @@ impl Output {
         File::open(folder)
             .and_then(|folder| folder.sync_all())
             .context("the backup's folder cannot be synced")
+    }
+}
+
+/// Returns what a path leads to, whether it is there or not.
+fn behind_links(path: &Path) -> std::io::Result<PathBuf> {
+    match std::fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => match std::fs::read_link(path) {
+            Ok(link) => behind_links(&path.parent().unwrap_or(Path::new("")).join(link)),
+            Err(_) => Ok(path.to_owned()),
+        },
+        found => found,
     }
 }
 

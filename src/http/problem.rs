@@ -314,7 +314,7 @@ impl From<Error> for Problem {
             }
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
-            Error::UnknownOperation(_) => Self::new(Code::UnknownOperation, text),
+            Error::UnknownOperation(_) | Error::OperationGone(_) => Self::new(Code::UnknownOperation, text),
             Error::TooManyOperations(_) => Self::new(Code::LimitReached, text),
             Error::QueueNotEmpty(_) => {
                 Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))

@@ -86,6 +86,12 @@ pub enum Error {
     /// There is no such operation.
     #[error("there is no operation {0}")]
     UnknownOperation(BulkId),
+    /// The operation that a call with the same key began is not there any more.
+    #[error(
+        "the operation {0}, which was begun with this Idempotency-Key, is not there any more, as after a restore or a copy of the store; \
+         nothing was begun: look at what it did, and use another key to begin it again"
+    )]
+    OperationGone(BulkId),
     /// There are as many operations under way as there may be.
     #[error("there are {0} operations under way, which are as many as there may be; nothing was begun")]
     TooManyOperations(usize),

@@ -377,11 +377,23 @@ impl Queues {
 }
 
 impl Queues {
-    /// Returns the id of what a call creates: that of the first call, where this is a repeat of it.
+    /// Returns the id of what a call creates: that of the first call, where this is a repeat of it. Once it is there, [`Self::id_used`] says so.
     pub(super) async fn id_once(&self, key: &CallKey, fresh: String) -> Result<String> {
-        let begin = step_key(key, 0);
-        self.admit_request(&begin.id).await?.keep_all();
+        let [begin, used] = [0, 1].map(|number| step_key(key, number));
+        for step in [&begin, &used] {
+            self.admit_request(&step.id).await?.keep_all();
+        }
         self.remember(&begin, fresh).await
+    }
+
+    /// Remembers that there was what the id of a call names. Where that is gone by the next repeat, it is not made again.
+    pub(super) async fn id_used(&self, key: &CallKey, id: String) -> Result<()> {
+        self.remember(&step_key(key, 1), id).await.map(drop) // there is room: see `id_once`
+    }
+
+    /// Returns whether that is remembered.
+    pub(super) async fn is_id_used(&self, key: &CallKey) -> Result<bool> {
+        Ok(self.recalled(&step_key(key, 1)).await?.is_some())
     }
 
     /// Returns what is remembered of a step.

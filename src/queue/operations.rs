@@ -98,18 +98,31 @@ impl Queues {
         }
         let places = self.admit_queues(self.new_queues(intent.to.iter())).await?;
         let now = self.now()?;
-        let mut id = self.0.ids.next_bulk(now);
-        if let Some(key) = key {
-            id = self.id_once(key, id.to_string()).await?.parse().map_err(StoreError::internal)?;
-        }
+        let fresh = self.0.ids.next_bulk(now);
+        let id = match key {
+            Some(key) => self.bulk_id_once(key, &fresh).await?,
+            None => fresh,
+        };
         let operation = Bulk::new(id, intent, caller.identity().to_owned(), now);
         let row = self.row_of(&operation, "operation.begin");
-        if !self.0.store.add_operation(&operation, row.as_ref()).await? {
-            return self.operation(&operation.id, caller).await;
+        let is_new = self.0.store.add_operation(&operation, row.as_ref()).await?;
+        if is_new {
+            places.keep_all();
+            self.0.operations.notify_one();
         }
-        places.keep_all();
-        self.0.operations.notify_one();
-        Ok(operation)
+        if let Some(key) = key {
+            self.id_used(key, operation.id.to_string()).await?;
+        }
+        if is_new { Ok(operation) } else { self.operation(&operation.id, caller).await }
+    }
+
+    /// Returns the id of the operation of a call, which is not over and forgotten: it would run again. That happens where a store was
+    /// restored, since a backup has what calls were answered, but no operations.
+    async fn bulk_id_once(&self, key: &CallKey, fresh: &BulkId) -> Result<BulkId> {
+        let id = self.id_once(key, fresh.to_string()).await?.parse().map_err(StoreError::internal)?;
+        let is_gone =
+            id != *fresh && self.is_id_used(key).await? && self.0.store.operation(&id).await?.is_none();
+        if is_gone { Err(Error::OperationGone(id)) } else { Ok(id) }
     }
 
     /// Returns the row of an act on an operation.

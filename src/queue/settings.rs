@@ -81,6 +81,8 @@ impl Queues {
         // The secret and the keys first: once the settings are known, other calls are let through.
         let secret = self.0.store.token_secret(rand::random()).await?;
         self.0.tokens.get_or_init(|| Tokens::new(&secret));
+        // Again, behind the secret: a restore that marks the store from now on finds that, and takes its mark back.
+        self.0.store.check_whole().await?;
         self.reread_api_keys().await?;
         if let Some(snapshot) = self.0.store.settings(None).await? {
             self.adopt(snapshot);

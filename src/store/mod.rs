@@ -93,6 +93,10 @@ pub use signals::{Arrivals, KnownServer, Signal, SignalEvent, Signals};
 pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
+/// Why nothing is done with a part of a backup.
+pub const RESTORING: &str = "a backup is being restored into it. Once `tailback import` has ended, a server may start; if it was \
+                             interrupted, run it again with the same backup";
+
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -211,6 +215,14 @@ pub trait Store:
 
     /// Notes that this backup is being restored here; without one, that the restore has ended.
     async fn note_restoring(&self, backup: Option<&str>) -> Result<()>;
+
+    /// Fails where only a part of a backup is there: nothing but its restore may use that.
+    async fn check_whole(&self) -> Result<()> {
+        match self.restoring().await? {
+            Some(_) => Err(StoreError::Unsuitable(RESTORING.to_owned())),
+            None => Ok(()),
+        }
+    }
 
     /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
     async fn ping(&self) -> Result<()>;

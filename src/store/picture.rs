@@ -173,19 +173,25 @@ enum Message {
 /// All that a store kept at one moment. See the module's documentation.
 pub struct Picture {
     at: Timestamp,
+    is_part: bool,
     pages: mpsc::Receiver<Result<Message, PictureError>>,
 }
 
 impl Picture {
-    /// Returns a picture of this moment, and what hands its pages over.
-    pub(super) fn new(at: Timestamp) -> (Self, Pages) {
+    /// Returns a picture of this moment, and what hands its pages over. `is_part`: of a part of a backup, whose restore has not ended.
+    pub(super) fn new(at: Timestamp, is_part: bool) -> (Self, Pages) {
         let (to, pages) = mpsc::channel(AHEAD);
-        (Self { at, pages }, Pages { to, page: PageBuilder::new(PAGE) })
+        (Self { at, is_part, pages }, Pages { to, page: PageBuilder::new(PAGE) })
     }
 
     /// Returns the moment, by the store's clock.
     pub fn at(&self) -> Timestamp {
         self.at
+    }
+
+    /// Returns whether a restore into the store had begun by then, and had not ended.
+    pub fn is_part(&self) -> bool {
+        self.is_part
     }
 
     /// Returns the next page; `None` only where that was all.
@@ -260,11 +266,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_picture_that_breaks_off_is_no_end() {
-        let (mut picture, mut pages) = Picture::new(Timestamp::default());
+        let (mut picture, mut pages) = Picture::new(Timestamp::default(), false);
         assert!(pages.put(Ok(Item::TokenSecret([0; 32]))).await);
         drop(pages);
         assert!(picture.next().await.is_err());
-        let (mut picture, pages) = Picture::new(Timestamp::default());
+        let (mut picture, pages) = Picture::new(Timestamp::default(), false);
         let read = async {
             assert!(picture.next().await.unwrap().unwrap().is_empty());
             assert!(picture.next().await.unwrap().is_none());

@@ -8,8 +8,8 @@
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
 //! and their last runs; also what lives for a while: receipts, reserves with an `Idempotency-Key` and what other calls with one were
-//! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are the figures of the past, and workers: each is known again
-//! after its next heartbeat, and until then keeps its jobs for their leases.
+//! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are the audit, the figures of the past, operations over many
+//! jobs (none may be under way), and workers: each is known again after its next heartbeat, and until then keeps its jobs for their leases.
 //!
 //! History expires, and MongoDB deletes it (an hour later) also during the copy: a job that only one side has and
 //! whose `purge_at` has passed is no difference.
@@ -50,7 +50,8 @@ const BREATH: Duration = Duration::from_millis(50);
 const MARGIN_MS: u64 = 1000;
 
 /// What is not copied, as the command says.
-pub const NOT_COPIED: &str = "not copied: workers, which are known again after their next heartbeats";
+pub const NOT_COPIED: &str = "not copied: workers, which are known again after their next heartbeats; the audit, the figures of the past, and \
+                              operations: one that was not over must be begun again";
 
 /// Copies the content of `source` into `target` and compares the two. Both must have been migrated.
 ///
@@ -60,6 +61,8 @@ pub async fn copy(
     target: &dyn Store,
     progress: &mut Progress,
 ) -> anyhow::Result<Verdict> {
+    check_operations(source, "source").await?;
+    check_operations(target, "target").await?;
     let total = total(source).await?;
     check(source, target, progress).await?;
     schedules::check(source, target).await?;
@@ -94,6 +97,18 @@ pub(crate) async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
         tokio::time::sleep(BREATH).await;
     }
     Ok(())
+}
+
+/// Fails if an operation over many jobs is not over: it would end in the middle.
+async fn check_operations(store: &dyn Store, side: &str) -> anyhow::Result<()> {
+    match with_retries(async || store.open_operations(1).await).await?.first() {
+        Some(open) => bail!(
+            "the {side} has an operation that is not over, {id}, and operations are not copied; nothing was written. Start a server \
+             on it and wait for the operation, or end it with DELETE /v1/operations/{id}",
+            id = open.id
+        ),
+        None => Ok(()),
+    }
 }
 
 async fn total(store: &dyn Store) -> anyhow::Result<u64> {

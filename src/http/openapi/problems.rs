@@ -153,7 +153,7 @@ const SPECIFIC: &[(&str, &[Code])] = &[
     ("push_job", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("push_to_queues", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("replay_job", &[Code::LimitReached, Code::IdempotencyKeyReused, Code::Unreadable]),
-    ("begin_operation", &[Code::LimitReached, Code::IdempotencyKeyReused]),
+    ("begin_operation", &[Code::UnknownOperation, Code::LimitReached, Code::IdempotencyKeyReused]),
     ("get_operation", &[Code::Unreadable]),
     ("cancel_operation", &[Code::Unreadable]),
     ("retry_job", &[Code::Unreadable]),

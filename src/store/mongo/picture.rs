@@ -105,14 +105,14 @@ pub async fn picture(options: MongoOptions) -> Result<Picture, PictureError> {
         return Err(reason.into());
     }
     let begun = begin(&connection).await;
-    let mut snapshot = match begun {
-        Ok(snapshot) => snapshot,
+    let (mut snapshot, is_part) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             connection.close().await;
             return Err(error);
         }
     };
-    let (picture, mut pages) = Picture::new(snapshot.at());
+    let (picture, mut pages) = Picture::new(snapshot.at(), is_part);
     tokio::spawn(async move {
         let outcome = snapshot.read_all(&connection, &mut pages).await;
         pages.end(outcome).await;
@@ -122,7 +122,8 @@ pub async fn picture(options: MongoOptions) -> Result<Picture, PictureError> {
     Ok(picture)
 }
 
-async fn begin(connection: &Connection) -> Result<Snapshot, PictureError> {
+/// Returns one moment of a database, and whether there was a part of a backup at that.
+async fn begin(connection: &Connection) -> Result<(Snapshot, bool), PictureError> {
     let database = connection.database().await?.clone();
     let session =
         database.client().start_session().snapshot(true).await.map_err(fault).map_err(PictureError::from)?;
@@ -146,7 +147,19 @@ async fn begin(connection: &Connection) -> Result<Snapshot, PictureError> {
              first, or the version that wrote it",
             known.nth(count).unwrap_or_default()
         )),
-        _ => Ok(snapshot),
+        _ => {
+            let mut mark = snapshot.find(connection, META, doc! { "_id": "restoring" }).await?;
+            let is_part = snapshot.advance(connection, &mut mark).await?.is_some();
+            Ok((snapshot, is_part))
+        }
+    }
+}
+
+/// Returns what is stored where a name should be.
+fn name_of(document: &Document) -> String {
+    match document.get("_id") {
+        Some(Bson::String(name)) => name.clone(),
+        name => name.map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -221,10 +234,7 @@ impl Snapshot {
                 let found = match read {
                     Ok(Some(item)) => Ok(item),
                     Ok(None) => continue,
-                    Err(error) => {
-                        let name = document.get("_id").map(ToString::to_string).unwrap_or_default();
-                        Err(Spoiled { kind, name, why: chain(&error) })
-                    }
+                    Err(error) => Err(Spoiled { kind, name: name_of(&document), why: chain(&error) }),
                 };
                 if !pages.put(found).await {
                     return Ok(());

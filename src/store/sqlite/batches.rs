@@ -93,7 +93,6 @@ pub fn count(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Option<CalledBack>, Fault> {
-    keep(tx, &finish.batch, &finish.result)?;
     let mut ended = Endings::default();
     ended.add(finish.result.state);
     let is_over = {
@@ -114,6 +113,9 @@ pub fn count(
         while rows.next()?.is_some() {}
         is_over
     };
+    if is_over.is_some() {
+        keep(tx, &finish.batch, &finish.result)?; // never without its batch: nothing would ever remove it
+    }
     // One that cannot be read ends without its callback: the end of its jobs is more than that.
     let batch = if is_over == Some(true) { readable(get(tx, &finish.batch))?.flatten() } else { None };
     match batch {
@@ -195,8 +197,8 @@ macro_rules! columns {
 pub const ALL: &str = concat!("SELECT ", columns!(), " FROM batches ORDER BY id");
 
 /// The statement that reads all results, each with its batch in the last column.
-pub const ALL_RESULTS: &str =
-    "SELECT job, queue, state, finished_at, result, batch FROM batch_results ORDER BY batch, job";
+pub const ALL_RESULTS: &str = "SELECT job, queue, state, finished_at, result, batch, EXISTS (SELECT 1 FROM batches WHERE id = batch) \
+     FROM batch_results ORDER BY batch, job";
 
 fn put(db: &Connection, batch: &Batch) -> Result<(), Fault> {
     let Endings { done, dead, cancelled } = batch.endings;

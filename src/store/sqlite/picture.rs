@@ -14,7 +14,7 @@ use crate::store::settings::valid_version;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row::{self, job_columns};
-use crate::store::sqlite::{access, batches, open, schedules, settings, transfer};
+use crate::store::sqlite::{access, batches, open, restoring, schedules, settings, transfer};
 use crate::store::{MemoKind, StoredSettings};
 
 /// How one kind of things is read.
@@ -70,7 +70,11 @@ fn tables() -> [Table; Kind::ALL.len()] {
         }),
         Table::new(Kind::Batch, batches::ALL, &[0], |found| batches::read(found).map(Item::Batch)),
         Table::new(Kind::BatchResult, batches::ALL_RESULTS, &[5, 0], |found| {
-            Ok(Item::BatchResult(row::parsed(found, 5, "batch of a result")?, batches::result(found)?))
+            let batch = row::parsed(found, 5, "batch of a result")?;
+            if !found.get::<_, bool>(6)? {
+                return Err(Fault::stored("result", format!("there is no batch {batch}")));
+            }
+            Ok(Item::BatchResult(batch, batches::result(found)?))
         }),
         Table::new(Kind::Job, jobs, &[0], |found| Ok(Item::Job(Box::new(row::job(found)?)))),
         Table::memos(Kind::Receipt, Receipts, "ORDER BY job, claim", &[0, 1], |found| {
@@ -122,13 +126,14 @@ pub fn picture(path: &Path) -> Result<Picture, PictureError> {
     }
     // The snapshot is that of the first read, which is the clock's.
     let clock = Clock::new();
-    let begin = || -> Result<(), Fault> {
+    let begin = || -> Result<bool, Fault> {
         open::tune(&db)?;
         db.execute_batch("BEGIN")?;
-        clock.load(&db)
+        clock.load(&db)?;
+        Ok(restoring(&db)?.is_some())
     };
-    begin().map_err(|error| unusable(&error))?;
-    let (picture, mut pages) = Picture::new(clock.now());
+    let is_part = begin().map_err(|error| unusable(&error))?;
+    let (picture, mut pages) = Picture::new(clock.now(), is_part);
     let thread = std::thread::Builder::new().name("picture".to_owned());
     let reading = thread.spawn(move || {
         let outcome = read_all(&db, &mut pages);
