@@ -339,14 +339,20 @@ async fn a_stream_ends_when_the_server_stops(place: &Place) {
 }
 
 async fn streams_are_limited(place: &Place) {
-    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__EVENT_STREAMS", "2")]).await;
-    let mut first = Client::follow(&server, "", None, None).await;
-    let _second = Client::follow(&server, "", None, None).await;
-    let (status, problem) = server.get("/v1/events").await;
-    assert_eq!((status, &problem["code"]), (503, &json!("overloaded")), "{problem}");
+    let (server, key, _) = locked(place, &[], &[("TAILBACK_LIMITS__EVENT_STREAMS", "3")]).await;
+    let refused = |key: String| {
+        let request = server.http.get(format!("{}/v1/events?for_ms=1", server.base)).bearer_auth(key);
+        async { request.send().await.unwrap().json::<Value>().await.ok() }
+    };
+    let mut first = Client::follow(&server, "", Some(ADMIN), None).await;
     first.until_known().await;
+    let problem = refused(ADMIN.to_owned()).await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(problem["code"] == "overloaded" && detail.contains("this caller has 1 streams"), "{problem}");
+    let mut other = Client::follow(&server, "", Some(&key), None).await; // it has places of its own
+    other.until_known().await;
     drop(first);
-    until("the place is free again", || async { server.get("/v1/events?for_ms=1").await.0 == 200 }).await;
+    until("the place is free again", || async { refused(ADMIN.to_owned()).await.is_none() }).await;
 }
 
 /// A client that never reads: its stream ends, and what it held is free.

@@ -19,7 +19,7 @@ use super::connection::Wire;
 use super::problem::{Code, Problem};
 use super::waiting::Client;
 use super::{AppState, session};
-use crate::job::{Caller, QueueName, Scope, SecretHash};
+use crate::job::{Caller, QueueName, Scope, SecretHash, Timestamp};
 use crate::queue::{self, Actor, Credential, Permit, Queues, Recognised, Shown};
 
 /// What the configuration says about access.
@@ -219,6 +219,8 @@ pub struct Grant {
     pub caller: Caller,
     /// What it has shown: this must still hold when it acts.
     pub credential: Credential,
+    /// When the browser's session ends that it has shown, if it has.
+    pub session_ends: Option<Timestamp>,
     /// The scope under which its route runs.
     scope: Scope,
 }
@@ -357,7 +359,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
     if required == Some(false) {
         let is_settled = state.access.required.is_some();
         let credential = if is_settled { Credential::Lasting } else { Credential::NoKey };
-        return Ok(Grant { caller: Caller::Anyone, credential, scope: Admin });
+        return Ok(Grant { caller: Caller::Anyone, credential, session_ends: None, scope: Admin });
     }
     let need = route.map(|route| need(request.method().as_str(), route.as_str()));
     let (is_open, scope) = match need {
@@ -368,14 +370,15 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Some(None) | None => (false, Read),
     };
     if is_open {
-        return Ok(Grant { caller: Caller::Anyone, credential: Credential::Lasting, scope });
+        let (caller, credential) = (Caller::Anyone, Credential::Lasting);
+        return Ok(Grant { caller, credential, session_ends: None, scope });
     }
     if required.is_none() {
         let detail = "the store has not been reached yet, so that it is not known whether keys are required";
         return Err(Problem::new(Code::StoreUnavailable, detail));
     }
     let narrowings = state.queues.narrowings(); // before: what changes from here on is noticed
-    let caller = authenticate(&state.access, &state.queues, request.headers())?;
+    let (caller, session_ends) = authenticate(&state.access, &state.queues, request.headers())?;
     if let (Some(None), Some(route)) = (need, route) {
         return Err(undeclared(route.as_str(), request.method()));
     }
@@ -392,7 +395,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Caller::Key(key) => Credential::Key(Arc::new(Shown { key: key.clone(), narrowings })),
         Caller::Anyone | Caller::Admin => Credential::Lasting,
     };
-    Ok(Grant { caller, credential, scope })
+    Ok(Grant { caller, credential, session_ends, scope })
 }
 
 /// Returns the refusal of a method that the table does not have: the path does not support it, or it was forgotten there.
@@ -405,16 +408,20 @@ fn undeclared(path: &str, method: &Method) -> Problem {
     Problem::new(Code::MethodNotAllowed, detail)
 }
 
-/// Returns where a request comes from, by its key or its session.
-fn authenticate(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<Caller, Problem> {
+/// Returns where a request comes from, by its key or its session, and when that session ends.
+fn authenticate(
+    access: &Options,
+    queues: &Queues,
+    headers: &HeaderMap,
+) -> Result<(Caller, Option<Timestamp>), Problem> {
     let Some(text) = bearer(headers)? else {
-        if let Some(caller) = session::caller(access, queues, headers)? {
-            return Ok(caller);
+        if let Some((caller, ends)) = session::caller(access, queues, headers)? {
+            return Ok((caller, Some(ends)));
         }
         let detail = "a key is required: send it in the header Authorization, as Bearer KEY";
         return Err(Problem::new(Code::Unauthorized, detail));
     };
-    by_key(access, queues, text)
+    by_key(access, queues, text).map(|caller| (caller, None))
 }
 
 /// Returns whose key this is.

@@ -161,6 +161,12 @@ impl Budget {
         Held { shared: self.0.clone(), bytes }
     }
 
+    /// Makes bytes count until they are sent, whether or not there is room for them.
+    pub fn hold(&self, bytes: Bytes) -> Bytes {
+        let held = self.take_anyway(bytes.len());
+        Bytes::from_owner(Counted { bytes, _held: held })
+    }
+
     /// Refuses work whose response may be large while there is no room at all.
     pub fn check(&self) -> Result<(), Problem> {
         if self.0.is_left() { Ok(()) } else { Err(Problem::new(Code::Overloaded, NO_ROOM)) }
@@ -330,6 +336,17 @@ mod tests {
         assert_eq!(late.err().map(|problem| problem.status()), Some(503));
         turns.pop();
         assert!(budget.page().await.is_ok());
+    }
+
+    #[test]
+    fn a_piece_of_a_stream_counts_until_it_is_dropped() {
+        let budget = Budget::new(1 << 20);
+        let held = budget.hold(Bytes::from_static(b"data"));
+        let part = held.slice(1..3);
+        drop(held);
+        assert_eq!((&*part, budget.used()), (&b"at"[..], 4));
+        drop(part);
+        assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test]

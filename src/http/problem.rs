@@ -330,9 +330,11 @@ impl From<Error> for Problem {
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Draining => Self::new(Code::Draining, text),
-            Error::Overloaded | Error::NoRoom | Error::TooManyWaiting | Error::TooManyStreams => {
-                Self::new(Code::Overloaded, text)
-            }
+            Error::Overloaded
+            | Error::NoRoom
+            | Error::TooManyWaiting
+            | Error::TooManyStreams
+            | Error::TooManyStreamsOfOne(_) => Self::new(Code::Overloaded, text),
             Error::Store(error) => error.into(),
         }
     }

@@ -155,13 +155,17 @@ fn cookie(name: &str, value: &str, seconds: u64) -> String {
     format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Strict")
 }
 
-/// Returns where a request comes from, by the session in its cookies; `None` where there is none that is valid.
-pub fn caller(access: &Options, queues: &Queues, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+/// Returns where a request comes from, by the session in its cookies, and when that ends; `None` where there is none that is valid.
+pub fn caller(
+    access: &Options,
+    queues: &Queues,
+    headers: &HeaderMap,
+) -> Result<Option<(Caller, Timestamp)>, Problem> {
     for name in [COOKIE, PLAIN_COOKIE] {
         if let Some(session) = value(headers, name)
-            && let Some(caller) = of_session(access, queues, name, session)?
+            && let Some(found) = of_session(access, queues, name, session)?
         {
-            return Ok(Some(caller));
+            return Ok(Some(found));
         }
     }
     Ok(None)
@@ -179,7 +183,7 @@ fn of_session(
     queues: &Queues,
     name: &str,
     session: &str,
-) -> Result<Option<Caller>, Problem> {
+) -> Result<Option<(Caller, Timestamp)>, Problem> {
     let Some((text, signature)) = session.rsplit_once('.') else { return Ok(None) };
     let Some((id, ends)) = text.split_once('.') else { return Ok(None) };
     let (caller, hash) = match (id, access.admin) {
@@ -191,9 +195,9 @@ fn of_session(
     };
     let is_signed: bool =
         queues.sign(&signed(name, text), &hash)?.as_bytes().ct_eq(signature.as_bytes()).into();
-    let now = queues.now()?.millis();
-    let lasts = ends.parse::<i64>().is_ok_and(|ends| ends > now);
-    Ok((is_signed && lasts).then_some(caller))
+    let now = queues.now()?;
+    let ends = ends.parse().ok().map(Timestamp::from_millis).filter(|ends| is_signed && *ends > now);
+    Ok(ends.map(|ends| (caller, ends)))
 }
 
 #[cfg(test)]

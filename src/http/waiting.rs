@@ -8,7 +8,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::connection::Wire;
-use super::peers::{Peers, Share};
+use super::peers::{Peers, Share, peer};
 
 /// The share of its connections, and of all, that a peer may have waiting for jobs: so many of so many. The others are for what
 /// pushes and commits.
@@ -27,6 +27,11 @@ pub struct Client(pub IpAddr);
 pub struct Waiting(Option<(Arc<Peers>, IpAddr)>);
 
 impl Waiting {
+    /// Returns who waits, as it is counted.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.0.as_ref().map(|(_, address)| peer(*address))
+    }
+
     /// Takes a place to wait in, if the call waits at all and its peer may have one more.
     pub fn place(self, waits: bool) -> Option<Place> {
         match self.0.filter(|_| waits) {

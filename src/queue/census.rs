@@ -5,33 +5,54 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Queues, Result};
-use crate::store::{Named, Pool, SemaphoreView, StoreError, StoreSize};
+use crate::job::SemaphoreName;
+use crate::store::{self, Named, Pool, SemaphoreView, StoreError, StoreSize};
 
 /// How old the figures may be.
 const AGE_MAX: Duration = Duration::from_secs(5);
 /// They may be so many times as old as reading them took.
 const RESTS: u32 = 20;
+/// Where a part could not be read, they are older than this for no other reason.
+const AGE_MAX_IN_PART: Duration = Duration::from_secs(60);
 /// The most semaphores that are listed: the first ones by name.
 pub const LISTED_MAX: usize = 100;
+/// How many of them are read in one call of the store, which counts the jobs of each.
+const LISTED_AT_ONCE: usize = 10;
 
-/// See the module's documentation.
+/// See the module's documentation. What could not be read is `None`.
 #[derive(Debug, Clone, Default)]
 pub struct Census {
     /// How many workers there are.
-    pub workers: u64,
+    pub workers: Option<u64>,
     /// How many schedules there are.
-    pub schedules: u64,
+    pub schedules: Option<u64>,
     /// For how long the schedule that is due for longest has not run, in milliseconds.
-    pub schedule_lag_ms: u64,
+    pub schedule_lag_ms: Option<u64>,
     /// How many semaphores there are.
-    pub semaphores: u64,
-    /// The first of them.
+    pub semaphores: Option<u64>,
+    /// The first of them; those that could be read.
     pub listed: Vec<SemaphoreView>,
-    /// What the database takes; `None` where it does not say.
+    /// What the database takes; `None` also where it does not say.
     pub size: Option<StoreSize>,
 }
 
-/// When reading began, how long it took, and what was read.
+impl Census {
+    /// Returns whether nothing could be read.
+    fn is_empty(&self) -> bool {
+        let counts = [self.workers, self.schedules, self.schedule_lag_ms, self.semaphores];
+        counts.iter().all(Option::is_none) && self.listed.is_empty() && self.size.is_none()
+    }
+
+    /// For how long it holds that was read in this time. `is_whole`: every part of it could be read.
+    fn holds(&self, took: Duration, is_whole: bool) -> Duration {
+        let is_whole = is_whole
+            && ![self.workers, self.schedules, self.schedule_lag_ms, self.semaphores].contains(&None);
+        let most = if is_whole { Duration::MAX } else { AGE_MAX_IN_PART };
+        AGE_MAX.max((took * RESTS).min(most))
+    }
+}
+
+/// When reading began, for how long it holds, and what was read.
 type Read = (Instant, Duration, Arc<Census>);
 
 /// The figures that were read last.
@@ -45,8 +66,8 @@ pub(super) struct CensusCache {
 impl CensusCache {
     fn last(&self) -> Option<Arc<Census>> {
         let last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (at, took, census) = last.as_ref()?;
-        (at.elapsed() < AGE_MAX.max(*took * RESTS)).then(|| census.clone())
+        let (at, holds, census) = last.as_ref()?;
+        (at.elapsed() < *holds).then(|| census.clone())
     }
 }
 
@@ -67,24 +88,60 @@ impl Queues {
         if let Some(census) = self.0.census.last() {
             return Ok(census);
         }
-        let (store, quotas, began) = (&self.0.store, &self.options().quotas, Instant::now());
-        let first = store.capacities(None, LISTED_MAX).await?;
-        let names: Vec<_> = first.into_iter().map(|(name, _)| name).collect();
-        let mut listed = store.semaphores(&names).await?;
-        listed.sort_by(|one, other| one.name.cmp(&other.name));
-        let next = store.next_occurrences(1).await?;
-        let now = self.now()?;
-        let census = Arc::new(Census {
-            workers: store.how_many(Named::Workers, quotas.workers).await?,
-            schedules: store.how_many(Named::Schedules, quotas.schedules).await?,
-            schedule_lag_ms: next.first().map_or(0, |(_, at)| now.ms_since(*at)),
-            semaphores: store.how_many(Named::Semaphores, quotas.semaphores).await?,
-            listed,
-            size: store.size().await.ok(), // a user may lack the right to ask
-        });
-        let read = (began, began.elapsed(), census.clone());
+        let began = Instant::now();
+        let (mut census, names) = self.read_counts().await;
+        let (listed, is_whole) = match names {
+            Ok(names) => self.read_listed(&names).await,
+            Err(_) => (Vec::new(), false),
+        };
+        census.listed = listed;
+        if census.is_empty() {
+            return Err(StoreError::unavailable("nothing could be read").into());
+        }
+        let (holds, census) = (census.holds(began.elapsed(), is_whole), Arc::new(census));
+        let read = (Instant::now(), holds, census.clone());
         *self.0.census.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(read);
         Ok(census)
+    }
+
+    /// Returns all but the listed semaphores, each part for itself, and the names of those.
+    async fn read_counts(&self) -> (Census, store::Result<Vec<SemaphoreName>>) {
+        let (store, quotas) = (&self.0.store, &self.options().quotas);
+        let (workers, schedules, semaphores, next, size, listed) = tokio::join!(
+            store.how_many(Named::Workers, quotas.workers),
+            store.how_many(Named::Schedules, quotas.schedules),
+            store.how_many(Named::Semaphores, quotas.semaphores),
+            store.next_occurrences(1),
+            store.size(), // a user may lack the right to ask
+            store.capacities(None, LISTED_MAX),
+        );
+        let lag = next.ok().zip(self.now().ok());
+        let census = Census {
+            workers: workers.ok(),
+            schedules: schedules.ok(),
+            schedule_lag_ms: lag.map(|(next, now)| next.first().map_or(0, |(_, at)| now.ms_since(*at))),
+            semaphores: semaphores.ok(),
+            listed: Vec::new(),
+            size: size.ok(),
+        };
+        (census, listed.map(|listed| listed.into_iter().map(|(name, _)| name).collect()))
+    }
+
+    /// Returns these semaphores, and whether all could be read: some at a time, each call with a deadline of its own, up to the first that
+    /// fails.
+    async fn read_listed(&self, names: &[SemaphoreName]) -> (Vec<SemaphoreView>, bool) {
+        let (mut listed, mut is_whole) = (Vec::new(), true);
+        for names in names.chunks(LISTED_AT_ONCE) {
+            match self.0.store.semaphores(names).await {
+                Ok(views) => listed.extend(views),
+                Err(_) => {
+                    is_whole = false;
+                    break;
+                }
+            }
+        }
+        listed.sort_by(|one, other| one.name.cmp(&other.name));
+        (listed, is_whole)
     }
 
     /// Returns how many calls wait for jobs or for the end of one on this server, and how many may.
@@ -96,5 +153,27 @@ impl Queues {
     /// Returns how the connections of this server to the database are used.
     pub fn pool(&self) -> Option<Pool> {
         self.0.store.pool()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_fails_neither_empties_the_census_nor_keeps_it_for_long() {
+        let whole = Census {
+            workers: Some(1),
+            schedules: Some(1),
+            schedule_lag_ms: Some(0),
+            semaphores: Some(1),
+            ..Census::default()
+        };
+        let part = Census { workers: Some(1), ..Census::default() };
+        let s = Duration::from_secs;
+        assert!(Census::default().is_empty() && !part.is_empty());
+        assert_eq!((whole.holds(s(0), true), whole.holds(s(10), true)), (AGE_MAX, s(200)));
+        assert_eq!(whole.holds(s(10), false), AGE_MAX_IN_PART, "not all semaphores were read");
+        assert_eq!((part.holds(s(10), true), part.holds(s(0), true)), (AGE_MAX_IN_PART, AGE_MAX));
     }
 }

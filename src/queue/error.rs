@@ -152,6 +152,9 @@ pub enum Error {
     /// As many streams of events are open as may be.
     #[error("as many streams of events are open as may be (limits.event_streams)")]
     TooManyStreams,
+    /// This caller has as many of them open as one may.
+    #[error("this caller has {0} streams of events open, as many as one may: half of limits.event_streams")]
+    TooManyStreamsOfOne(usize),
     /// The API key is at one of its limits.
     #[error("{what}; nothing happened")]
     KeyLimited {

@@ -31,7 +31,7 @@
 //! | `totals` | what happened on this server since its start |
 //! | `ledger`, `depths`, `series` | what is written of that, how many jobs there were, and reading both |
 //! | `census`, `emptied` | what else `/metrics` tells |
-//! | `feed` | the figures as clients follow them |
+//! | `feed`, `picture` | the figures as clients follow them |
 //! | `quotas` | how many queues, workers and so on there may be |
 //! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
@@ -71,6 +71,7 @@ mod operations;
 mod outcomes;
 mod pages;
 mod peers;
+mod picture;
 mod push;
 mod push_all;
 mod quotas;

@@ -105,19 +105,6 @@ struct Counted {
     /// Those without a place: how many events there were since places were last given, and lately before.
     candidates: HashMap<QueueName, (u64, u64)>,
     given: Instant,
-    watched: Option<Watched>,
-}
-
-/// What has happened since somebody looked.
-struct Watched {
-    since: Instant,
-    events: HashMap<QueueName, [u64; Event::ALL.len()]>,
-}
-
-impl Watched {
-    fn new(since: Instant) -> Self {
-        Self { since, events: HashMap::new() }
-    }
 }
 
 /// See the module's documentation.
@@ -129,27 +116,11 @@ impl Totals {
         let (all, others) = (Total::default(), Total::default());
         let (queues, candidates) = (HashMap::new(), HashMap::new());
         let given = Instant::now();
-        Self(Mutex::new(Counted { places, all, others, queues, candidates, given, watched: None }))
+        Self(Mutex::new(Counted { places, all, others, queues, candidates, given }))
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Begins, or ends, to count for [`Totals::take_recent`].
-    pub fn watch(&self, begins: bool) {
-        self.counted().watched = begins.then(|| Watched::new(Instant::now()));
-    }
-
-    /// Returns how many events there were per second since this was asked last, of up to `CANDIDATES_MAX` queues.
-    pub fn take_recent(&self) -> HashMap<QueueName, [f64; Event::ALL.len()]> {
-        let now = Instant::now();
-        let taken =
-            self.counted().watched.as_mut().map(|watched| std::mem::replace(watched, Watched::new(now)));
-        let Some(Watched { since, events }) = taken else { return HashMap::new() };
-        let seconds = now.saturating_duration_since(since).as_secs_f64().max(0.001);
-        let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
-        events.into_iter().map(|(queue, counts)| (queue, counts.map(rate))).collect()
     }
 
     /// Begins to count.
@@ -183,13 +154,6 @@ impl Counting<'_> {
         self.counted.place(queue, now);
         let counted = &mut *self.counted;
         counted.all.events[at] += 1;
-        if let Some(Watched { events, .. }) = &mut counted.watched {
-            if let Some(counts) = events.get_mut(queue) {
-                counts[at] += 1;
-            } else if events.len() < CANDIDATES_MAX {
-                events.entry(queue.clone()).or_default()[at] += 1;
-            }
-        }
         match counted.queues.get_mut(queue) {
             Some(row) => {
                 row.total.events[at] += 1;
@@ -328,21 +292,6 @@ mod tests {
         assert_eq!(pushed(&totals.snapshot(), "b"), None);
         push(&totals, "b", 1, start + IDLE_MAX + PERIOD);
         assert_eq!(pushed(&totals.snapshot(), "b"), Some(1));
-    }
-
-    #[test]
-    fn what_happened_lately_is_taken_once_while_it_is_watched() {
-        let (totals, start) = (Totals::new(1), Instant::now());
-        push(&totals, "a", 5, start);
-        assert!(totals.take_recent().is_empty());
-        totals.watch(true);
-        push(&totals, "b", 5, start);
-        let recent = totals.take_recent();
-        assert!(recent.len() == 1 && recent[&name("b")][Event::Pushed as usize] > 0.0);
-        assert!(totals.take_recent().is_empty());
-        totals.watch(false);
-        push(&totals, "b", 5, start);
-        assert!(totals.take_recent().is_empty());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::stats::CountsView;
 use crate::http::access::Granted;
+use crate::http::budget::Budget;
 use crate::http::params::Query;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::waiting::{Place, Waiting};
@@ -50,7 +51,7 @@ pub struct QueueMessage {
     /// Since when the oldest ready job has been ready; absent if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_at: Option<Timestamp>,
-    /// Events on this server per second since the message before, of those that there were.
+    /// Events per second during the last minute, on all servers, of those that there were.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     rates_per_s: BTreeMap<&'static str, f64>,
 }
@@ -109,12 +110,15 @@ pub struct EventsMessage {
     /// Only in a `snapshot`: which part of it this is, from 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<u64>,
-    /// Whether further parts of a `snapshot` follow; only the last one has an id.
+    /// Whether further parts follow, of a `snapshot` or of `changes`; only the last one has an id.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
     /// Only in a `snapshot`: how many queues are in no part, because there are more than 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<u64>,
+    /// Only in a `snapshot` for a key of some queues: queues of it may be in no part, because there are more than 10,000 in all.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    incomplete: bool,
     /// The queues that have jobs; in `changes` those that have changed, as they are now.
     queues: Vec<QueueMessage>,
     /// The queues that have no jobs any more, or are not among the 10,000 with the most unfinished ones.
@@ -123,15 +127,18 @@ pub struct EventsMessage {
     /// What has happened since the message before, in its order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     happened: Vec<Happened>,
+    /// Whether more has happened that is not told, because it was too much: more than a thousand happenings.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more_happened: bool,
 }
 
 /// Follow the queues
 ///
-/// Server-sent events: first messages `snapshot` with all queues that have jobs, 500 in each, then `changes`, at most one a second, with what
+/// Server-sent events: first messages `snapshot` with all queues that have jobs, 500 in each, then `changes`, at most once a second and in parts of 500 as well, with what
 /// has changed on whatever server. Each queue in them is as it is now, so that a client needs only the last it was told of each.
 /// With `Last-Event-ID` a client goes on where it was; if that cannot be told any more, or another server answers, it gets
 /// snapshots again. A comment every 15 s says that the connection is alive. The stream ends when the server stops, when the
-/// key does not hold any more, and when its client does not read.
+/// key or the session does not hold any more, and when its client does not read.
 #[utoipa::path(get, path = "/v1/events", operation_id = "follow_queues", tag = "operations",
     params(("queue" = Option<Vec<QueuePattern>>, Query, description = "Only these queues: names, or prefixes of names followed by `*`. \
             May be repeated, up to 100 times.", style = Form, explode),
@@ -141,6 +148,7 @@ pub struct EventsMessage {
         content_type = "text/event-stream")))]
 pub async fn follow(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     waiting: Waiting,
     by: Granted,
     query: Query,
@@ -156,11 +164,16 @@ pub async fn follow(
         return Err(Problem::parameter("queue", "must be given at most 100 times"));
     }
     let patterns = if named.is_empty() { by.caller.patterns().to_vec() } else { by.patterns(named)? };
+    let who = match by.caller.identity() {
+        "" => waiting.peer().map_or_else(String::new, |peer| peer.to_string()),
+        id => id.to_owned(),
+    };
     let place = waiting.place(true).ok_or(Error::TooManyStreams)?;
-    let follower = queues.follow().await?; // reads the picture where nobody has followed it lately
-    let ends = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    let lasts = lasts(for_ms, by.session_ends, queues.now());
+    let ends = lasts.map(|lasts| Instant::now() + lasts);
+    let follower = queues.follow(&who).await?; // reads the picture where nobody has followed it lately
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let stream = Stream::new(queues, follower, by, patterns, place, ends, last);
+    let stream = Stream::new(queues, follower, by, patterns, place, budget, ends).behind(last);
     let body = futures::stream::unfold(stream, |mut stream| async {
         let message = stream.next().await?;
         Some((Ok::<_, std::convert::Infallible>(message), stream))
@@ -172,6 +185,16 @@ pub async fn follow(
     Ok(response.into_response())
 }
 
+/// Returns after which time a stream ends by itself: as its client asks, or with the session by which it came.
+fn lasts(
+    for_ms: Option<u64>,
+    session_ends: Option<Timestamp>,
+    now: Result<Timestamp, Error>,
+) -> Option<Duration> {
+    let of_session = session_ends.map(|ends| now.map_or(0, |now| ends.ms_since(now)));
+    for_ms.into_iter().chain(of_session).min().map(Duration::from_millis)
+}
+
 /// Where a stream stands.
 enum Position {
     /// Parts of the picture behind this queue, of which it was told so many, are still to be told. What has changed since this
@@ -179,6 +202,8 @@ enum Position {
     Within { version: u64, after: Option<QueueName>, parts: u64 },
     /// All until this version was told.
     Told(u64),
+    /// The same, and of what has changed since, up to another version, the queues up to this one.
+    Changing { told: u64, version: u64, after: QueueName },
 }
 
 impl Position {
@@ -200,6 +225,7 @@ struct Stream {
     spoke: Instant,
     ends: Option<Instant>,
     is_begun: bool,
+    budget: Budget,
     _place: Place,
 }
 
@@ -222,16 +248,10 @@ impl Stream {
         by: Granted,
         patterns: Vec<QueuePattern>,
         place: Place,
+        budget: Budget,
         ends: Option<Instant>,
-        last: Option<&str>,
     ) -> Self {
         let scope = (follower.epoch().to_owned(), digest(&patterns));
-        let told = last.and_then(|id| {
-            let version =
-                id.strip_prefix(&*scope.0)?.strip_prefix('-')?.strip_suffix(&*scope.1)?.strip_suffix('-');
-            version?.parse().ok()
-        });
-        let position = told.map_or(Position::BEGIN, Position::Told);
         let (pause, spoke) = (Instant::now(), Instant::now());
         Self {
             queues,
@@ -239,13 +259,24 @@ impl Stream {
             by,
             patterns,
             scope,
-            position,
+            position: Position::BEGIN,
             pause,
             spoke,
             ends,
             is_begun: false,
+            budget,
             _place: place,
         }
+    }
+
+    /// Goes on behind the message with this id, if it is one of these.
+    fn behind(mut self, last: Option<&str>) -> Self {
+        let told = last.and_then(|id| {
+            let id = id.strip_prefix(&*self.scope.0)?.strip_prefix('-')?;
+            id.strip_suffix(&*self.scope.1)?.strip_suffix('-')?.parse().ok()
+        });
+        self.position = told.map_or(Position::BEGIN, Position::Told);
+        self
     }
 
     /// Returns the next piece of the response; `None` where it ends.
@@ -261,11 +292,13 @@ impl Stream {
             if let Err(Error::Unauthorized(_)) = self.queues.check_credential(&self.by.credential) {
                 return None;
             }
-            if let Some(message) = self.message() {
+            // While there is no memory left, nothing is written that others would have to wait for.
+            let is_crowded = self.budget.check().is_err();
+            if !is_crowded && let Some(message) = self.message() {
                 self.spoke = Instant::now();
-                return Some(message);
+                return Some(self.budget.hold(message));
             }
-            if !self.wait().await {
+            if !self.wait(is_crowded).await {
                 return None;
             }
             if self.spoke.elapsed() >= HEARTBEAT {
@@ -281,37 +314,55 @@ impl Stream {
 
     /// Returns the next message, if there is one already.
     fn message(&mut self) -> Option<Bytes> {
-        if let Position::Within { version, after, parts } = &self.position {
-            let (version, after, parts) = (*version, after.clone(), *parts + 1);
-            return Some(self.part(version, after, parts));
+        match &self.position {
+            Position::Within { version, after, parts } => {
+                let (version, after, parts) = (*version, after.clone(), *parts + 1);
+                Some(self.part(version, after, parts))
+            }
+            Position::Changing { told, version, after } => {
+                let (told, version, after) = (*told, *version, after.clone());
+                self.changes(told, Some((version, after)))
+            }
+            Position::Told(_) if self.pause > Instant::now() => None,
+            Position::Told(told) => self.changes(*told, None),
         }
-        let Position::Told(told) = self.position else { return None };
-        if self.pause > Instant::now() {
-            return None;
-        }
+    }
+
+    /// Returns the next part of what has changed, if anything has. `begun`: until which version, and up to which queue it was told. What
+    /// changes while parts are told is told again afterwards.
+    fn changes(&mut self, told: u64, begun: Option<(u64, QueueName)>) -> Option<Bytes> {
         let (patterns, caller) = (&self.patterns, &self.by.caller);
         let is_wanted = |queue: &QueueName| is_among(patterns, queue);
         let is_shown = |worker: &WorkerName| caller.reaches_name(worker.as_str());
-        let Some(changes) = self.follower.since(told, is_wanted, is_shown) else {
+        let after = begun.as_ref().map(|(_, after)| after);
+        let Some(changes) = self.follower.since(told, (after, PART), is_wanted, is_shown) else {
             self.position = Position::BEGIN;
             return self.message();
         };
-        self.position = Position::Told(changes.version);
-        if changes.is_empty() {
+        let is_empty = begun.is_none() && changes.is_empty();
+        let Changes { version, at, queues, more, gone, happened, is_cut } = changes;
+        let version = begun.map_or(version, |(first, _)| first);
+        let last = queues.last().filter(|_| more).map(|(queue, _)| queue.clone());
+        self.position = match last {
+            Some(after) => Position::Changing { told, version, after },
+            None => Position::Told(version),
+        };
+        if is_empty {
             return None;
         }
         self.pause = Instant::now() + PACE;
-        let Changes { version, at, queues, gone, happened } = changes;
         let data = EventsMessage {
             at,
             part: None,
-            more: false,
+            more,
             left_out: None,
+            incomplete: false,
             queues: queues.into_iter().map(QueueMessage::from).collect(),
             gone,
             happened: happened.into_iter().map(Happened::from).collect(),
+            more_happened: is_cut,
         };
-        Some(self.write("changes", Some(version), &data))
+        Some(self.write("changes", (!more).then_some(version), &data))
     }
 
     /// Returns the next part of the picture. What changes while parts are told is told again afterwards: from the version of the first
@@ -327,14 +378,18 @@ impl Stream {
             false => Position::Told(version),
         };
         self.pause = Instant::now() + PACE;
+        // How many queues there are is not for those who may see some.
+        let is_limited = self.by.caller.is_limited();
         let data = EventsMessage {
             at,
             part: Some(parts),
             more,
-            left_out: Some(left_out).filter(|left_out| *left_out > 0 && !self.by.caller.is_limited()),
+            left_out: Some(left_out).filter(|left_out| *left_out > 0 && !is_limited),
+            incomplete: left_out > 0 && is_limited,
             queues: queues.into_iter().map(QueueMessage::from).collect(),
             gone: Vec::new(),
             happened: Vec::new(),
+            more_happened: false,
         };
         self.write("snapshot", (!more).then_some(version), &data)
     }
@@ -348,17 +403,19 @@ impl Stream {
     }
 
     /// Waits until there may be something to tell. Returns whether the stream goes on.
-    async fn wait(&mut self) -> bool {
-        let told = match self.position {
-            Position::Told(told) => told,
-            Position::Within { .. } => return true,
-        };
+    async fn wait(&mut self, is_crowded: bool) -> bool {
         let (pause, heartbeat) = (self.pause, self.spoke + HEARTBEAT);
         let until = self.ends.map_or(heartbeat, |ends| ends.min(heartbeat));
-        let Self { queues, follower, by, .. } = self;
+        let Self { queues, follower, by, position, .. } = self;
         let newer = async {
-            follower.newer_than(told).await;
-            tokio::time::sleep_until(pause).await;
+            match position {
+                _ if is_crowded => tokio::time::sleep(PACE).await,
+                Position::Told(told) => {
+                    follower.newer_than(*told).await;
+                    tokio::time::sleep_until(pause).await;
+                }
+                Position::Within { .. } | Position::Changing { .. } => {}
+            }
         };
         tokio::select! {
             () = newer => true,
@@ -379,5 +436,15 @@ mod tests {
         assert_eq!(digest(&patterns(&["a", "b.*"])), digest(&patterns(&["b.*", "a"])));
         assert_ne!(digest(&patterns(&["a"])), digest(&patterns(&["a*"])));
         assert_eq!(digest(&[]).len(), 12);
+    }
+
+    #[test]
+    fn a_stream_ends_with_the_session_it_came_by() {
+        let (ends, now) = (Timestamp::from_millis(5000), || Ok(Timestamp::from_millis(2000)));
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(lasts(None, Some(ends), now()), ms(3000));
+        assert_eq!(lasts(Some(10_000), Some(ends), now()), ms(3000));
+        assert_eq!(lasts(Some(1000), Some(ends), now()), ms(1000));
+        assert_eq!((lasts(Some(1000), None, now()), lasts(None, None, now())), (ms(1000), None));
     }
 }

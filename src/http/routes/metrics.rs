@@ -47,20 +47,21 @@ pub async fn metrics(State(state): State<AppState>) -> Response {
         None => String::new(),
     };
     let queues = &state.queues;
-    let of_store = async { tokio::join!(of_queues(queues), queues.census()) };
-    let read = tokio::time::timeout(STORE_WAIT, of_store);
-    let (of_store, process) = tokio::join!(read, tokio::task::spawn_blocking(Process::read));
+    // Each waits for itself: where one takes long, the other is there.
+    let (listed, census, process) = tokio::join!(
+        tokio::time::timeout(STORE_WAIT, of_queues(queues)),
+        tokio::time::timeout(STORE_WAIT, queues.census()),
+        tokio::task::spawn_blocking(Process::read),
+    );
     let mut page = Page::new(text);
     write_server(&mut page, &state, process.ok().flatten());
     write_pool(&mut page, queues.pool());
     write_totals(&mut page, &queues.meter().totals().snapshot());
-    if let Ok((listed, census)) = of_store {
-        if let Some((stats, emptied)) = listed {
-            write_queues(&mut page, queues, &stats, &emptied);
-        }
-        if let Ok(census) = census {
-            write_census(&mut page, &census);
-        }
+    if let Ok(Some((stats, emptied))) = listed {
+        write_queues(&mut page, queues, &stats, &emptied);
+    }
+    if let Ok(Ok(census)) = census {
+        write_census(&mut page, &census);
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.finish()).into_response()
 }
@@ -166,10 +167,10 @@ fn write_queues(page: &mut Page, queues: &Queues, stats: &Stats, emptied: &[Queu
 }
 
 fn write_census(page: &mut Page, census: &Census) {
-    page.single(WORKERS, Some(census.workers));
-    page.single(SCHEDULES, Some(census.schedules));
-    page.single(SCHEDULE_LAG_SECONDS, Some(census.schedule_lag_ms as f64 / 1e3));
-    page.single(SEMAPHORES, Some(census.semaphores));
+    page.single(WORKERS, census.workers);
+    page.single(SCHEDULES, census.schedules);
+    page.single(SCHEDULE_LAG_SECONDS, census.schedule_lag_ms.map(|ms| ms as f64 / 1e3));
+    page.single(SEMAPHORES, census.semaphores);
     let mut capacities = page.metric(SEMAPHORE_CAPACITY);
     census.listed.iter().for_each(|semaphore| capacities.put(&[semaphore.name.as_str()], semaphore.capacity));
     let mut held = page.metric(SEMAPHORE_HELD);

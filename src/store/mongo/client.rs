@@ -70,7 +70,7 @@ impl Connection {
     pub fn new(options: MongoOptions) -> Self {
         let bypasses_validator = AtomicBool::new(false);
         let wire_version = AtomicI32::new(0);
-        let pool = Arc::default();
+        let pool = Arc::new(PoolEvents::new(options.deadline));
         Self { options, database: OnceCell::new(), pool, bypasses_validator, wire_version }
     }
 
