@@ -174,7 +174,8 @@ async fn counters_begin_at_zero(place: &Place) {
         .of_metric("tailback_job_events_total")
         .map(|event| (&*event.labels["event"], event.value))
         .collect();
-    let all = ["committed", "dead", "expired", "lapsed", "moved", "pushed", "reserved", "rolled_back"];
+    let all =
+        ["cancelled", "committed", "dead", "expired", "lapsed", "moved", "pushed", "reserved", "rolled_back"];
     assert_eq!(events, all.map(|event| (event, 0.0)).into());
     let kinds = page.of_metric("tailback_store_errors_total");
     assert_eq!(kinds.map(|kind| &*kind.labels["kind"]).collect::<BTreeSet<_>>().len(), 6);
