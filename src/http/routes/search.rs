@@ -370,7 +370,7 @@ pub async fn of_worker(
 #[utoipa::path(get, path = "/v1/jobs/{id}/payload", operation_id = "get_job_payload", tag = "jobs",
     params(("id" = JobId, Path, description = "The job")),
     responses(
-        (status = 200, description = "The payload", body = Vec<u8>, content_type = "*/*"),
+        (status = 200, description = "The payload", body = serde_json::Value, content_type = "*/*"),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
 pub async fn payload(
     State(queues): State<Queues>,
