@@ -52,7 +52,8 @@ fn illustrate_one(operation: &mut Map<String, Value>, call: &Value) {
 
 fn exemplify(of: &mut Value, example: &Value) {
     let contents = of.get_mut("content").and_then(Value::as_object_mut);
-    for content in contents.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+    let described = contents.into_iter().flatten().filter(|(media, _)| *media != "application/octet-stream");
+    for content in described.filter_map(|(_, content)| content.as_object_mut()) {
         content.insert("example".into(), example.clone());
     }
 }

@@ -59,6 +59,20 @@ const FILTER: [&str; 20] = [
 /// The parameters of what is shown of what a filter means.
 const PAGE: [&str; 4] = ["order", "payload", "limit", "cursor"];
 
+/// The bytes of a binary payload.
+#[derive(Debug)]
+pub struct RawPayload;
+
+impl utoipa::PartialSchema for RawPayload {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        let binary = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        ObjectBuilder::new().schema_type(Type::String).format(Some(binary)).into()
+    }
+}
+
+impl utoipa::ToSchema for RawPayload {}
+
 /// The order of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -370,7 +384,8 @@ pub async fn of_worker(
 #[utoipa::path(get, path = "/v1/jobs/{id}/payload", operation_id = "get_job_payload", tag = "jobs",
     params(("id" = JobId, Path, description = "The job")),
     responses(
-        (status = 200, description = "The payload", body = serde_json::Value, content_type = "*/*"),
+        (status = 200, description = "The payload, with the media type that it was pushed with",
+            content((serde_json::Value = "application/json"), (RawPayload = "application/octet-stream"))),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json")))]
 pub async fn payload(
     State(queues): State<Queues>,
