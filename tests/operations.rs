@@ -97,8 +97,10 @@ async fn killed_again_and_again(place: &Place) {
         if let Some(next) = POINTS.get(n + 1) {
             plan(faults.path(), next, "kill");
         }
-        server = start(place, faults.path()).await;
+        // It may be struck before it is ready.
+        server = Server::launch(&place.url, &[("TAILBACK_FAULTS", faults.path().to_str().unwrap())]);
     }
+    server.until_ready().await;
     judge(&server, &id).await;
 }
 
