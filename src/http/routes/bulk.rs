@@ -149,6 +149,17 @@ pub struct SampleView {
     state: Visible,
 }
 
+/// The operation, or of a `dry_run` what it would do: one type for both, since generators of clients know one of each call.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code, reason = "it is a description")]
+#[serde(untagged)]
+pub enum BeginOperationResponse {
+    /// The operation.
+    Operation(Box<OperationView>),
+    /// What it would do.
+    DryRun(DryRunResponse),
+}
+
 impl From<Sample> for DryRunResponse {
     fn from(Sample { matched, scanned, is_complete: complete, estimate, jobs }: Sample) -> Self {
         let sample = |(id, queue, state)| SampleView { id, queue, state };
@@ -178,8 +189,8 @@ pub struct OperationsPage {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the operation of the first one is returned, as it is by then")),
     request_body = OperationRequest,
     responses(
-        (status = 200, description = "What it would do (`dry_run`)", body = DryRunResponse),
-        (status = 202, description = "The operation", body = OperationView,
+        (status = 200, description = "What it would do (`dry_run`)", body = BeginOperationResponse),
+        (status = 202, description = "The operation", body = BeginOperationResponse,
             headers(("Location" = String, description = "The path of the operation")))))]
 pub async fn begin(
     State(queues): State<Queues>,
