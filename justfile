@@ -46,6 +46,11 @@ browser:
     cargo build
     scripts/with-server --set 'TAILBACK_HTTP__HOSTS=[queue.internal]' -- scripts/browser-check '{url}'
 
+# the dashboard: types, form, parts, and what it does in Chromium: just ui-check browser jobs; needs Node
+ui-check *args:
+    cargo build
+    scripts/ui-check {{ args }}
+
 # kill -9 a hundred times under load on each store, and look whether anything acknowledged is missing
 kills rounds="100":
     TAILBACK_TEST_KILLS={{ rounds }} scripts/test --test restart kill
@@ -86,6 +91,10 @@ schemathesis *args:
 # measure the dist build on both stores, write a page of tables; see docs/performance.md for the arguments
 bench *args:
     bench/run {{ args }}
+
+# measure what operators read on a full store, compare the figures, kill an operation; see bench/operate --help
+operate *args:
+    bench/operate {{ args }}
 
 # compare two builds, or a commit with this checkout, in interleaved runs: just pair --against HEAD~1
 pair *args:

@@ -104,7 +104,9 @@ class Bench:
         for pid in self.databases:
             command += ["--database-pid", str(pid)]
         say(f"{scenario} {' '.join(options)}")
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, **(settings or {})))
+        # Where the environment names a server, its key is for that one only.
+        own = {name: value for name, value in os.environ.items() if name not in ("TAILBACK_URL", "TAILBACK_PROFILE")}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=dict(own, **(settings or {})))
         if done.returncode:
             raise Failed(f"`tailback bench --scenario {scenario}` ended with {done.returncode}")
         report = json.loads(done.stdout)

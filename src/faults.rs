@@ -4,9 +4,10 @@
 //! there nothing happens unless an environment variable says so:
 //!
 //! - `TAILBACK_FAULTS`: a directory. Code that reaches the point `claim.written` looks for a file of that name there,
-//!   renames it to `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists), `stop`
+//!   renames it to `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists, or `claim.written.met` does not), `stop`
 //!   (SIGSTOP to this process) or `kill` (SIGKILL). A file strikes once. While there is a file `trace`, the name of each
 //!   point that is reached is added to it.
+//!   A file `restore.silent` there has a number of milliseconds instead, for a time that tests cannot wait for.
 //! - `TAILBACK_BUG`: the name of one planted mistake, `drop_push`, or `drop_push/7` for every seventh opportunity only.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
@@ -21,6 +22,12 @@ mod imp {
     /// Does nothing.
     #[inline(always)]
     pub fn point_in_thread(_name: &'static str) {}
+
+    /// Returns nothing.
+    #[inline(always)]
+    pub fn millis(_name: &'static str) -> Option<u64> {
+        None
+    }
 
     /// Returns `false`.
     #[inline(always)]
@@ -56,15 +63,27 @@ mod imp {
         }
     }
 
-    /// What is to happen here; the file `{name}.go` where it is a pause.
-    fn strike(name: &str) -> Option<PathBuf> {
+    /// A pause: until there is the one file, or the other is taken away.
+    struct Pause {
+        go: PathBuf,
+        met: PathBuf,
+    }
+
+    impl Pause {
+        fn lasts(&self) -> bool {
+            !self.go.exists() && self.met.exists()
+        }
+    }
+
+    /// What is to happen here, where it is a pause.
+    fn strike(name: &str) -> Option<Pause> {
         let directory = DIRECTORY.as_ref()?;
         trace(directory, name);
         let (file, met) = (directory.join(name), directory.join(format!("{name}.met")));
         let action = std::fs::read_to_string(&file).ok()?;
-        std::fs::rename(file, met).ok()?; // of two that meet it, one is struck
+        std::fs::rename(file, &met).ok()?; // of two that meet it, one is struck
         let signal = match action.trim() {
-            "pause" => return Some(directory.join(format!("{name}.go"))),
+            "pause" => return Some(Pause { go: directory.join(format!("{name}.go")), met }),
             "stop" => "-STOP",
             _ => "-KILL",
         };
@@ -74,8 +93,8 @@ mod imp {
 
     /// A point at which a task of the runtime can be stopped.
     pub async fn point(name: &'static str) {
-        if let Some(go) = strike(name) {
-            while !go.exists() {
+        if let Some(pause) = strike(name) {
+            while pause.lasts() {
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -84,11 +103,16 @@ mod imp {
     /// The same in a thread that may block.
     #[expect(clippy::disallowed_methods, reason = "the thread has no other tasks")]
     pub fn point_in_thread(name: &'static str) {
-        if let Some(go) = strike(name) {
-            while !go.exists() {
+        if let Some(pause) = strike(name) {
+            while pause.lasts() {
                 std::thread::sleep(LOOK);
             }
         }
+    }
+
+    /// Returns how many milliseconds something lasts, where a test wants it to be shorter.
+    pub fn millis(name: &'static str) -> Option<u64> {
+        std::fs::read_to_string(DIRECTORY.as_ref()?.join(name)).ok()?.trim().parse().ok()
     }
 
     /// Returns whether this mistake is to be made now.
@@ -99,4 +123,4 @@ mod imp {
     }
 }
 
-pub use imp::{bug, point, point_in_thread};
+pub use imp::{bug, millis, point, point_in_thread};

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use crate::config::Config;
+use crate::config::{Config, StoreUrl};
 use crate::job::{ApiKeyName, QueuePattern, Rate, Scope, StoredKeyId};
-use crate::queue::{FreshKey, NewApiKey, Queues};
+use crate::queue::{Actor, FreshKey, NewApiKey, Queues, acting};
 use crate::server;
 use crate::store::{StoredKeys, chain};
 
@@ -39,7 +39,7 @@ pub enum Action {
 #[derive(Debug, clap::Args)]
 pub struct Create {
     /// What people call the key
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     name: ApiKeyName,
     /// What the key allows: push, consume, read, operate or admin; may be repeated
     #[arg(long = "scope", value_name = "SCOPE", required = true)]
@@ -76,8 +76,30 @@ pub struct To {
     output: Option<PathBuf>,
 }
 
+/// What is to be printed.
+#[derive(Debug)]
+pub struct Done {
+    /// The text.
+    pub text: String,
+    /// What is to be said where it was not read: it may be the only copy of a key.
+    pub unless_read: Option<String>,
+}
+
+impl From<String> for Done {
+    fn from(text: String) -> Self {
+        Self { text, unless_read: None }
+    }
+}
+
 /// Does it, and returns what is to be printed.
-pub async fn run(config: &Config, action: Action) -> anyhow::Result<String> {
+pub async fn run(config: &Config, action: Action) -> anyhow::Result<Done> {
+    // The first key may come before the server, which makes its store; whatever else is about keys that are there.
+    if let StoreUrl::Sqlite(Some(path)) = &config.store
+        && !matches!(action, Action::Create(_))
+        && !path.exists()
+    {
+        anyhow::bail!("there is no file {}", path.display());
+    }
     let (store, _) = server::store(config)?;
     let outcome = async {
         let failed = |error| anyhow::anyhow!("{}", chain(&error));
@@ -85,14 +107,19 @@ pub async fn run(config: &Config, action: Action) -> anyhow::Result<String> {
         store.check_whole().await.map_err(failed)?;
         let queues = Queues::new(store.clone(), config.queue.clone());
         queues.load_settings().await.map_err(failed)?;
-        act(&queues, action).await
+        acting(by_command(), act(&queues, action)).await
     };
     let outcome = outcome.await;
     store.close().await;
     outcome
 }
 
-async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
+/// Who is acting: whoever can read the configuration of the store.
+fn by_command() -> Actor {
+    Actor { by: "command-line".to_owned(), name: None, address: None }
+}
+
+async fn act(queues: &Queues, action: Action) -> anyhow::Result<Done> {
     match action {
         Action::Create(Create {
             name,
@@ -105,16 +132,21 @@ async fn act(queues: &Queues, action: Action) -> anyhow::Result<String> {
         }) => {
             let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent };
             let file = to.create()?;
-            hand_out(queues.create_api_key(new).await?, file)
+            let fresh = queues.create_api_key(new).await?;
+            let id = &fresh.key.id;
+            let unless_read =
+                format!("the key {id} was made, and its text is lost: delete it, and make another");
+            hand_out(fresh, file, unless_read)
         }
-        Action::List => Ok(table(&queues.api_keys().await?)),
+        Action::List => Ok(table(&queues.api_keys().await?).into()),
         Action::Rotate { id, to } => {
             let file = to.create()?;
-            hand_out(queues.rotate_api_key(&id).await?, file)
+            let fresh = queues.rotate_api_key(&id).await?;
+            hand_out(fresh, file, format!("the key {id} has a new text, which is lost: rotate it again"))
         }
         Action::Delete { id } => {
             queues.delete_api_key(&id).await?;
-            Ok(format!("the key {id} is deleted; running servers refuse it within two seconds"))
+            Ok(format!("the key {id} is deleted; running servers refuse it within two seconds").into())
         }
     }
 }
@@ -160,11 +192,11 @@ fn new_private_file(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn hand_out(fresh: FreshKey, file: Option<KeyFile>) -> anyhow::Result<String> {
+fn hand_out(fresh: FreshKey, file: Option<KeyFile>, unless_read: String) -> anyhow::Result<Done> {
     let FreshKey { key, text } = fresh;
-    let Some(mut file) = file else { return Ok(text) };
-    file.write(&text).with_context(|| format!("cannot write {}", file.path.display()))?;
-    Ok(format!("the key {} is in {}", key.id, file.path.display()))
+    let Some(mut file) = file else { return Ok(Done { text, unless_read: Some(unless_read) }) };
+    file.write(&text).with_context(|| format!("{unless_read}; cannot write {}", file.path.display()))?;
+    Ok(format!("the key {} is in {}", key.id, file.path.display()).into())
 }
 
 fn table(stored: &StoredKeys) -> String {

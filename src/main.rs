@@ -1,22 +1,25 @@
 //! The command line.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a command prints is its output")]
-
 use std::fs::File;
-use std::io::{IsTerminal as _, Read};
+use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tailback::backup::Tally;
+use tailback::cli;
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
-use tailback::{bench, http, keys, server, telemetry, transfer};
+use tailback::{backup, bench, http, keys, server, telemetry, transfer};
 
 /// A request makes a few hundred small allocations on several threads, and so does SQLite, which uses this allocator
 /// through the `override` feature.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long a server that has stopped waits for calls of the system that cannot be interrupted.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A job queue server over HTTP/JSON.
 #[derive(Parser)]
@@ -77,6 +80,10 @@ enum Command {
     CheckConfig(Options),
     /// Measure a running server.
     Bench(bench::Options),
+    #[command(flatten)]
+    People(Box<cli::Command>),
+    #[command(flatten)]
+    Generate(cli::Generate),
 }
 
 #[derive(Default, clap::Args)]
@@ -190,17 +197,45 @@ fn variables() -> impl Iterator<Item = (String, String)> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration.
+/// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration; the commands for people have more
+/// (docs/guide/command-line.md).
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = Cli::try_parse();
+    let is_asked = parsed.as_ref().is_err_and(|error| !error.use_stderr()); // --help
+    if let Some(text) = cli::unclear(&Cli::command(), &words()).filter(|_| !is_asked) {
+        cli::note(&secret::mask(&text));
+        return ExitCode::from(cli::USAGE);
+    }
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match run(cli.command.unwrap_or(Command::Serve(cli.serve))) {
+    let command = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::People(command) => return people(*command),
+        command => command,
+    };
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tailback: {}", secret::mask(&format!("{error:#}")));
-            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+            cli::note(&secret::mask(&format!("{error:#}")));
+            let of_failure = error.downcast_ref::<cli::Failure>().map(cli::Failure::code);
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { of_failure.unwrap_or(1) })
+        }
+    }
+}
+
+/// Runs a command that asks a server, and returns its exit code.
+fn people(command: cli::Command) -> ExitCode {
+    match runtime() {
+        Ok(runtime) => {
+            let code = runtime.block_on(cli::run(command));
+            // What still waits for a terminal or a pipe keeps nobody.
+            runtime.shutdown_background();
+            code
+        }
+        Err(error) => {
+            cli::note(&error.to_string());
+            ExitCode::FAILURE
         }
     }
 }
@@ -208,14 +243,27 @@ fn main() -> ExitCode {
 /// Prints what the command line should be, without the values that may have passwords: clap quotes what it refuses.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        print!("{}", error.render());
-        return ExitCode::SUCCESS;
+        return match cli::print(&error.render().to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                cli::note(&failure.to_string());
+                ExitCode::from(failure.code())
+            }
+        };
     }
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let text = secret::mask_words(&error.render().to_string(), words.iter().map(String::as_str));
-    eprint!("{text}");
-    ExitCode::from(2)
+    let text = secret::mask_words(&error.render().to_string(), words().iter().map(String::as_str));
+    tell(text.trim_end());
+    ExitCode::from(cli::USAGE)
+}
+
+/// Returns what stands behind the program's name.
+fn words() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Prints a line on standard error; nothing is left to do where nobody can be told.
+fn tell(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -228,7 +276,11 @@ fn run(command: Command) -> anyhow::Result<()> {
             for ignored in config::ignored(variables().map(|(name, _)| name)) {
                 tracing::warn!("{ignored}");
             }
-            runtime()?.block_on(server::serve(config))
+            let runtime = runtime()?;
+            let served = runtime.block_on(server::serve(config));
+            // A name that is being looked up for the export of spans cannot be interrupted.
+            runtime.shutdown_timeout(LINGER);
+            served
         }
         Command::Migrate(Migrate { options, from, to }) => {
             let config = options.load()?;
@@ -243,45 +295,51 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Keys(Keys { action, config, store }) => {
             let config = Options { config, listen: None, store }.load()?;
             telemetry::install_log(&config.log_filter, config.log_format)?;
-            println!("{}", runtime()?.block_on(keys::run(&config, action))?);
-            Ok(())
+            show(&runtime()?.block_on(keys::run(&config, action))?)
         }
         Command::Openapi { twin } => {
             let document = http::openapi::document();
             let document = if twin { http::openapi::twin(document) } else { document };
-            println!("{}", serde_json::to_string_pretty(&document)?);
-            Ok(())
+            Ok(cli::print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?)
         }
         Command::CheckConfig(options) => {
-            println!("{}", options.show()?);
+            cli::print(&format!("{}\n", options.show()?))?;
             for ignored in config::ignored(variables().map(|(name, _)| name)) {
-                eprintln!("warning: {ignored}");
+                tell(format_args!("warning: {ignored}"));
             }
             Ok(())
         }
-        Command::Config => {
-            print!("{}", config::DEFAULTS);
-            Ok(())
-        }
+        Command::Config => Ok(cli::print(config::DEFAULTS)?),
         Command::Bench(options) => bench::run(options),
+        Command::Generate(generate) => Ok(generate.run(Cli::command())?),
+        Command::People(_) => Ok(()), // `main` has run it
+    }
+}
+
+/// Prints what was done with keys. The text of a key is nowhere else: that it was not read is a failure.
+fn show(done: &keys::Done) -> anyhow::Result<()> {
+    let text = format!("{}\n", done.text);
+    match &done.unless_read {
+        None => Ok(cli::print(&text)?),
+        Some(unless_read) => {
+            cli::write(&text).map_err(|failure| anyhow::anyhow!("{unless_read} ({failure})"))
+        }
     }
 }
 
 fn migrate(config: &Config) -> anyhow::Result<()> {
     let run = runtime()?.block_on(server::migrate(config))?;
-    println!("{}", if run.is_empty() { "nothing to do".to_owned() } else { run.join("\n") });
-    Ok(())
+    let run = if run.is_empty() { "nothing to do".to_owned() } else { run.join("\n") };
+    Ok(cli::print(&format!("{run}\n"))?)
 }
 
 fn copy(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
     let verdict = runtime()?.block_on(server::transfer(config, from, to))?;
-    print!("{verdict}");
+    cli::print(&verdict.to_string())?;
     if !verdict.is_equal() {
         anyhow::bail!("the stores differ: was one of them used during the copy?");
     }
-    println!("verified: both stores are equal");
-    println!("{}", transfer::NOT_COPIED);
-    Ok(())
+    Ok(cli::print(&format!("verified: both stores are equal\n{}\n", transfer::NOT_COPIED))?)
 }
 
 fn export(config: &Config, out: Option<PathBuf>, skip_unreadable: bool) -> anyhow::Result<()> {
@@ -292,11 +350,11 @@ fn export(config: &Config, out: Option<PathBuf>, skip_unreadable: bool) -> anyho
     }
     let file = out.as_deref().filter(|path| *path != Path::new("-"));
     let done = runtime()?.block_on(server::export(config, file, skip_unreadable))?;
-    eprintln!("exported: {}", counted(&done.tally));
+    tell(format_args!("exported: {}", counted(&done.tally)));
     if done.left_out > 0 {
-        eprintln!("left out, since it cannot be read: {}", done.left_out);
+        tell(format_args!("left out, since it cannot be read: {}", done.left_out));
     }
-    eprintln!("{}", transfer::NOT_COPIED);
+    tell(backup::NOT_IN_IT);
     Ok(())
 }
 
@@ -311,21 +369,20 @@ fn import(config: &Config, from: Option<PathBuf>, dry_run: bool) -> anyhow::Resu
         input = Box::new(file);
     }
     if is_checked_first {
-        println!("the backup is complete: {}", counted(&server::check_backup(input)?));
+        cli::print(&format!("the backup is complete: {}\n", counted(&server::check_backup(input)?)))?;
         match &path {
             Some(path) if !dry_run => input = Box::new(open(path)?),
             _ => return Ok(()),
         }
     }
     let verdict = runtime()?.block_on(server::import(config, input))?;
-    print!("{verdict}");
+    cli::print(&verdict.to_string())?;
     if !verdict.is_equal() {
         anyhow::bail!(
             "the store differs from the backup: was it used meanwhile? Start again with an empty store"
         );
     }
-    println!("verified: the store has all of the backup");
-    Ok(())
+    Ok(cli::print("verified: the store has all of the backup\n")?)
 }
 
 /// Returns how many things there are of each kind, as one line.
@@ -341,4 +398,52 @@ fn counted(tally: &Tally) -> String {
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_arguments_say_what_they_are() {
+        fn check(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some(), "{}: {id} has no description", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn a_time_behind_a_wait_is_not_taken_for_something_else() {
+        let unclear = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            cli::unclear(&Cli::command(), &words)
+        };
+        for line in [
+            "push q --wait 1",
+            "push q 7 --wait 1s",
+            "job X --wait 1m30s",
+            "job X retry --wait 10",
+            "operations show X --wait 1h",
+            "operations retry --queue q --wait 1h",
+            "queues redrive q --wait 5",
+        ] {
+            assert!(unclear(line).is_some_and(|text| text.contains("write --wait=")), "{line}");
+        }
+        for line in [
+            "push q 1 --wait",
+            "push q --wait=1s 1",
+            "push q --wait {}",
+            "push q --wait -- 1",
+            "push q --wait --delay 1s",
+            "reserve q --wait 1s",
+            "work q --once --wait 1s -- sleep 1",
+            "work q -- tailback push x --wait 1",
+        ] {
+            assert_eq!(unclear(line), None, "{line}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! Start: listen → connect to and migrate the store, read the settings (retried until the store is available; the
 //! line that says where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 →
 //! everything is still served for the notice → waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
-//! closed.
+//! closed → spans that wait are exported.
 
 use std::io::{Read, Write as _};
 use std::path::Path;
@@ -29,6 +29,7 @@ use crate::store::picture::{Picture, PictureError};
 use crate::store::sqlite::{self, Location, SqliteStore};
 use crate::store::{RESTORING, Store, StoreError, chain};
 use crate::telemetry;
+use crate::telemetry::trace::export::Export;
 use crate::transfer::{self, Progress, Verdict};
 
 /// The pause between retries of connecting to the store at the start.
@@ -69,6 +70,7 @@ fn options_of(url: &str, tuning: MongoTuning) -> MongoOptions {
 /// Serves until SIGTERM or SIGINT.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let metrics = telemetry::install_metrics()?;
+    let export = config.trace.clone().map(Export::begin).transpose()?;
     let mut signals = Signals::listen()?;
     let listener =
         listen::bind(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
@@ -119,6 +121,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     driver.stop().await;
     write_last_series(&queues).await;
     store.close().await;
+    Export::stop(export).await;
     if outcome.is_ok() {
         tracing::info!("stopped");
     }
@@ -352,7 +355,7 @@ pub async fn import(config: &Config, from: impl Read) -> anyhow::Result<backup::
     let backup = Backup::open(from)?;
     let tuning = patient(config.mongodb);
     let (target, _) = store_at(&config.store, tuning)?;
-    let outcome = restore(config, backup, &*target).await;
+    let outcome = restore(config, backup, &target).await;
     target.close().await;
     outcome
 }
@@ -360,22 +363,29 @@ pub async fn import(config: &Config, from: impl Read) -> anyhow::Result<backup::
 async fn restore(
     config: &Config,
     from: Backup<impl Read>,
-    target: &dyn Store,
+    target: &Arc<dyn Store>,
 ) -> anyhow::Result<backup::Verdict> {
     let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
     let read =
         async || -> anyhow::Result<Picture> { Ok(picture(&config.store, patient(config.mongodb)).await?.0) };
     target.migrate().await.map_err(failed)?;
-    backup::claim(target, from.head(), read).await?;
+    let is_alone = matches!(config.store, StoreUrl::Sqlite(_)); // its file is locked
+    let hold = backup::claim(target, from.head(), is_alone, read).await?;
     let mut progress = Progress::new();
-    let restored = backup::restore(from, target, &mut progress).await?;
-    progress.end();
-    transfer::settle_counts(target).await?;
-    let stored = backup::tally(&mut read().await?, &mut progress).await?;
-    target.ping().await.map_err(failed)?;
-    let verdict = backup::Verdict::new(restored, stored, target.now().map_err(failed)?);
+    let restoring = async {
+        let restored = backup::restore(from, &hold, &mut progress).await?;
+        progress.end();
+        transfer::settle_counts(&**target).await?;
+        let stored = backup::tally(&mut read().await?, &mut progress).await?;
+        target.ping().await.map_err(failed)?;
+        anyhow::Ok(backup::Verdict::new(restored, stored, target.now().map_err(failed)?))
+    };
+    let verdict = tokio::select! {
+        verdict = restoring => verdict?,
+        lost = hold.lost() => return Err(lost),
+    };
     if verdict.is_equal() {
-        target.note_restoring(None).await.map_err(failed)?;
+        hold.end().await?;
     }
     Ok(verdict)
 }

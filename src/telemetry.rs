@@ -1,7 +1,9 @@
 //! Telemetry: what is measured where it happens, and the format of the log. Every metric is declared in [`catalog`].
 
 pub mod catalog;
+mod line;
 pub mod process;
+pub mod trace;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,6 +15,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -20,7 +23,9 @@ use self::catalog::{
     ALL, COUNTS_CORRECTED, GATHERED_SECONDS, HTTP_CONNECTIONS, HTTP_MEMORY, HTTP_REQUESTS, HTTP_SECONDS,
     Kind, LISTENING_BEGINS, ROUND_SECONDS, ROUND_SIZE, SIGNALS_HEARD, SIGNALS_TOLD, STORE_BATCH,
     STORE_ERRORS, STORE_SECONDS, TASK_DONE, TASK_LAST_RUN, TASK_LAST_SUCCESS, TASK_RUNS, TASK_SECONDS,
+    TRACE_DROPPED, TRACE_EXPORTED,
 };
+use self::line::Traced;
 
 /// When this process started measuring, as Unix time in seconds.
 static STARTED: LazyLock<f64> = LazyLock::new(unix_seconds);
@@ -59,7 +64,10 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
 /// Makes the series of counters that are known beforehand, so that their first increment is one: a series that begins with 1
 /// has not grown.
 fn begin_at_zero() {
-    for metric in [LISTENING_BEGINS, COUNTS_CORRECTED] {
+    for reason in trace::export::Dropped::ALL {
+        counter!(TRACE_DROPPED.name, "reason" => reason.as_str()).increment(0);
+    }
+    for metric in [LISTENING_BEGINS, COUNTS_CORRECTED, TRACE_EXPORTED] {
         counter!(metric.name).increment(0);
     }
     for kind in StoreFailure::ALL {
@@ -312,9 +320,17 @@ pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let lines = match format {
         LogFormat::Human => {
             let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            lines.with_target(false).with_ansi(is_terminal).boxed()
+            let human = fmt::format().with_target(false).with_ansi(is_terminal);
+            lines.with_ansi(is_terminal).event_format(Traced::human(human)).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Json => {
+            let json = fmt::format().json().flatten_event(true);
+            lines
+                .with_ansi(false)
+                .fmt_fields(fmt::format::JsonFields::new())
+                .event_format(Traced::json(json))
+                .boxed()
+        }
     };
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     Ok(())

@@ -15,9 +15,12 @@ use std::time::Duration;
 use common::mongod;
 use common::own_mongod::OwnMongod;
 use common::server::{PATIENCE, Place, Server, command, until};
+use common::stores::open_mongo;
 use mongodb::Client;
 use mongodb::bson::doc;
 use serde_json::{Value, json};
+use tailback::store::fence::{Fence, behind};
+use tailback::store::{Imported, RestoreMark, Semaphores as _, Store as _, Transfer as _};
 
 fn tailback(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
@@ -358,6 +361,14 @@ async fn an_interrupted_restore_is_completed(from: &Place, to: &Place) {
     broken.stdin(std::fs::File::open(&half).unwrap());
     let told = refused(broken).await;
     assert!(told.contains("breaks off"), "{told}");
+    // None of those before is alive, which the next one waits for.
+    let faults = tempfile::tempdir().unwrap();
+    std::fs::write(faults.path().join("restore.silent"), "3000").unwrap();
+    let import = |store: &str, file: &Path| {
+        let mut command = import(store, file);
+        command.env("TAILBACK_FAULTS", faults.path());
+        command
+    };
     nothing_is_done_with_a_part(to).await;
     let told = refused(import(&to.url, &other)).await;
     assert!(told.contains("another backup"), "{told}");
@@ -376,6 +387,53 @@ async fn an_interrupted_restore_is_completed(from: &Place, to: &Place) {
     let server = Server::start(&to.url).await;
     let counts = server.get("/v1/queues/plain/stats").await.1["counts"].clone();
     assert_eq!(counts["ready"], 4000, "the very first answer is right: {counts}");
+}
+
+/// Of two restores at once one is refused, or finds that the other one has ended. What is there is the backup.
+async fn two_restores_at_once_are_kept_apart(from: &Place, to: &Place) {
+    let folder = Folder::new();
+    let file = folder.file("all.jsonl");
+    many(from, &file).await;
+    let both = tokio::join!(run(import(&to.url, &file)), run(import(&to.url, &file)));
+    let both = [both.0, both.1];
+    let told: Vec<&str> = both.iter().filter(|(done, _)| !done).map(|(_, told)| told.as_str()).collect();
+    assert_eq!(told.len(), 1, "{both:?}");
+    let is_refusal = |told: &&str| told.contains("is under way") || told.contains("not empty");
+    assert!(told.iter().all(is_refusal), "{told:?}");
+    let server = Server::start(&to.url).await;
+    let counts = server.get("/v1/queues/plain/stats").await.1["counts"].clone();
+    assert_eq!(counts["ready"], 4000, "{counts}");
+}
+
+/// A restore that stood still may have sent what arrives once another one has taken the store over, or has ended: that is not stored.
+async fn what_a_restore_sent_before_it_was_taken_over_is_not_stored(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    for n in 0..3 {
+        server.push("plain", json!({"payload": n})).await;
+    }
+    assert!(server.terminate().await.success());
+    let jobs = open_mongo(&from.url).await.export(None, 10).await.unwrap();
+    let store = open_mongo(&to.url).await;
+    store.ping().await.unwrap();
+    let mark = |beat| RestoreMark { backup: "b".to_owned(), beat };
+    let (one, other) = (mark(1), mark(2));
+    assert!(store.mark_restoring(None, Some(&one)).await.unwrap());
+    let fence = Fence::new(one.clone());
+    let import = async |n: usize| {
+        let imported = behind(fence.clone(), store.import(vec![jobs[n].clone()])).await;
+        imported.into_iter().next().unwrap()
+    };
+    let semaphore = "s".parse().unwrap();
+    let save = async || behind(fence.clone(), store.save_semaphore(&semaphore, 3)).await;
+    assert_eq!((import(0).await.unwrap(), import(0).await.unwrap()), (Imported::New, Imported::Same));
+    assert!(save().await.is_ok());
+    assert!(store.mark_restoring(Some(&one), Some(&other)).await.unwrap(), "it is taken over");
+    assert!(import(1).await.is_err() && save().await.is_err());
+    assert!(store.mark_restoring(Some(&other), None).await.unwrap(), "the other one ends");
+    assert!(import(0).await.is_err() && import(2).await.is_err());
+    let there = store.export(None, 10).await.unwrap();
+    let there: Vec<_> = there.iter().map(|job| &job.meta.id).collect();
+    assert_eq!(there, [&jobs[0].meta.id], "no other job is there");
 }
 
 /// A store whose restore has not ended is neither served, exported, copied nor given keys.
@@ -397,7 +455,7 @@ async fn nothing_is_done_with_a_part(part: &Place) {
     }
 }
 
-/// A backup has what calls were answered, but no operations: what was begun before it does not run again.
+/// A backup has operations and what calls were answered: what was begun before it is not begun again, and what was done is remembered.
 async fn an_operation_is_not_begun_again(from: &Place, to: &Place) {
     let folder = Folder::new();
     let file = folder.file("all.jsonl");
@@ -409,18 +467,55 @@ async fn an_operation_is_not_begun_again(from: &Place, to: &Place) {
     let id = |operation: &str| serde_json::from_str::<Value>(operation).unwrap()["id"].clone();
     let path = format!("/v1/operations/{}", id(&first).as_str().unwrap());
     until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
-    let (_, again) = keyed(&server, "/v1/operations", body.clone()).await;
-    assert_eq!(id(&again), id(&first));
+    let (operation, audit) = (server.get(&path).await, server.get("/v1/audit").await);
     server.push("from", json!({"payload": 2})).await;
     assert!(server.terminate().await.success());
-    let told = export(from, &file).await;
-    assert!(told.contains("operations"), "{told}");
+    export(from, &file).await;
+    let kept = ["operation", "audit"].map(|kind| of_kind(&lines(&file), kind).len());
+    assert_eq!(kept, [1, 2], "the audit has its begin and its end");
     restore(to, &file).await;
     let mut server = Server::start(&to.url).await;
-    let (status, answer) = keyed(&server, "/v1/operations", body).await;
-    assert!(status == 404 && answer.contains("another key"), "{status} {answer}");
-    assert_eq!(server.get("/v1/operations").await.1["operations"], json!([]));
+    assert_eq!((server.get(&path).await, server.get("/v1/audit").await), (operation, audit));
+    let (status, again) = keyed(&server, "/v1/operations", body).await;
+    assert_eq!((status, id(&again)), (202, id(&first)), "{again}");
     assert_eq!(server.get("/v1/queues/from/stats").await.1["counts"]["ready"], 1);
+    assert!(server.terminate().await.success());
+}
+
+/// A backup that is taken in the middle of an operation: after the restore it goes on, and does nothing twice.
+async fn an_operation_goes_on_after_a_restore(from: &Place, to: &Place) {
+    let (folder, faults) = (Folder::new(), tempfile::tempdir().unwrap());
+    let file = folder.file("all.jsonl");
+    let server = Server::start_with(&from.url, &[("TAILBACK_FAULTS", faults.path().to_str().unwrap())]).await;
+    let jobs: Vec<Value> = (0..1000).map(|n| json!({"payload": n})).collect();
+    assert_eq!(server.post("/v1/queues/from/jobs/batch", json!({"jobs": jobs})).await.0, 200);
+    let body = json!({"filter": {"queue": "from"}, "action": "move", "to": "to"});
+    let (status, operation) = server.post("/v1/operations", body).await;
+    assert_eq!(status, 202, "{operation}");
+    let path = format!("/v1/operations/{}", operation["id"].as_str().unwrap());
+    let moved = async || server.get(&path).await.1["affected"].as_u64().unwrap();
+    // It stands still behind a step that was not its first.
+    until("some are moved", || async { moved().await > 0 }).await;
+    std::fs::write(faults.path().join("operation.stepped"), "pause").unwrap();
+    let met = faults.path().join("operation.stepped.met");
+    until("it stands still, or is over", || async { met.exists() || moved().await == 1000 }).await;
+    export(from, &file).await;
+    drop(server);
+    let shown = of_kind(&lines(&file), "operation").remove(0);
+    let there = of_kind(&lines(&file), "job");
+    let done = there.iter().filter(|job| job["queue"] == "to").count() as u64;
+    assert_eq!(shown["affected"].as_u64().unwrap(), done, "the picture is of one moment: {shown}");
+    restore(to, &file).await;
+    let mut server = Server::start(&to.url).await;
+    until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    let (_, over) = server.get(&path).await;
+    assert_eq!(
+        (&over["state"], &over["affected"], &over["skipped"]),
+        (&json!("done"), &json!(1000), &json!(0))
+    );
+    let (_, all) = server.get("/v1/queues/to/jobs?limit=1000").await;
+    let once = |job: &&Value| job["trail"].as_array().unwrap().len() == 1;
+    assert_eq!(all["jobs"].as_array().unwrap().iter().filter(once).count(), 1000);
     assert!(server.terminate().await.success());
 }
 
@@ -456,8 +551,8 @@ async fn hostile_files_are_refused_by_their_line() {
     export(&place, &file).await;
     let text = std::fs::read_to_string(&file).unwrap();
     let whole: Vec<&str> = text.lines().collect();
-    let (head, secret, semaphore, job, last, end) =
-        (whole[0], whole[1], whole[2], whole[3], whole[4], whole[5]);
+    let (head, secret, semaphore, job, last, act, end) =
+        (whole[0], whole[1], whole[2], whole[3], whole[4], whole[5], whole[6]);
     let deep = format!(r#"{{"kind":"job","payload":{}1{}}}"#, "[".repeat(300_000), "]".repeat(300_000));
     let changed = |line: &str, from: &str, to: &str| {
         assert!(line.contains(from), "{from} in {line}");
@@ -486,6 +581,9 @@ async fn hostile_files_are_refused_by_their_line() {
         (vec![h.into(), changed(job, "\"state\":\"ready\"", "\"state\":\"reserved\"")], &["line 2", "claim"]),
         (vec![h.into(), changed(job, "\"attempts\":0", "\"attempts\":-1")], &["line 2", "attempts"]),
         (vec![h.into(), changed(job, "\"queue\":\"plain\"", "\"queue\":\"a/b\"")], &["line 2", "queue"]),
+        (vec![h.into(), changed(act, "\"at\":\"", "\"at\":\"x")], &["line 2", "at"]),
+        (vec![h.into(), changed(act, "\"by\":", "\"bye\":")], &["line 2", "by"]),
+        (vec![h.into(), br#"{"kind":"operation","id":"x"}"#.to_vec()], &["line 2", "missing field"]),
         (vec![h.into(), job.into(), job.into()], &["line 3", "twice"]),
         (vec![h.into(), last.into(), job.into()], &["line 3", "not in its place"]),
         (vec![h.into(), job.into(), semaphore.into()], &["line 3", "not in its place"]),
@@ -497,13 +595,14 @@ async fn hostile_files_are_refused_by_their_line() {
                 semaphore.into(),
                 job.into(),
                 changed(last, "\"payload\":1", "\"payload\":2"),
+                act.into(),
                 end.into(),
             ],
             &["SHA-256"],
         ),
         (
             [&whole[..], &[job]].concat().iter().map(|line| line.as_bytes().to_vec()).collect(),
-            &["line 7", "behind the end"],
+            &["line 8", "behind the end"],
         ),
     ];
     for (lines, expected) in cases {
@@ -830,9 +929,9 @@ macro_rules! on_one_home {
     };
 }
 
-from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again }
-from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again }
+from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again an_operation_goes_on_after_a_restore }
+from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again an_operation_goes_on_after_a_restore }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_comes_back }
-from_to! { mongo_to_mongo, mongo, mongo: everything_comes_back }
+from_to! { mongo_to_mongo, mongo, mongo: everything_comes_back two_restores_at_once_are_kept_apart what_a_restore_sent_before_it_was_taken_over_is_not_stored }
 on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused }
 on_one_home! { sqlite: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused }

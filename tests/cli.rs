@@ -200,3 +200,65 @@ fn mistakes_are_named_with_their_remedy() {
     let said = text(&output(&[], &[("TAILBACK_LOG__FILTER", "warning")]).stderr);
     assert!(said.contains("log.filter must be a level") && said.contains("\"warning\""), "{said}");
 }
+
+/// Runs it with this standard output.
+fn into(out: impl Into<Stdio>, arguments: &[&str], directory: &std::path::Path) -> Output {
+    let mut command = tailback(arguments, &[]);
+    command
+        .current_dir(directory)
+        .stdout(out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap()
+}
+
+#[test]
+fn an_output_that_takes_nothing_is_said_or_left() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in
+        [&["openapi"][..], &["config"], &["check-config"], &["--version"], &["--help"], &["push", "--help"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = into(full, arguments, directory.path());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("standard output cannot be written"), "{arguments:?}: {said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = into(writer, arguments, directory.path());
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_key_that_nobody_could_read_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let of = |own: &[&str]| -> Vec<String> {
+        ["keys"]
+            .iter()
+            .chain(own)
+            .chain(&["--store", "sqlite:jobs.db"])
+            .map(|word| (*word).to_owned())
+            .collect()
+    };
+    let run = |out: Stdio, own: &[&str]| {
+        let words = of(own);
+        into(out, &words.iter().map(String::as_str).collect::<Vec<_>>(), directory.path())
+    };
+    // There is nothing to list, and none is made for it.
+    let none = run(Stdio::piped(), &["list"]);
+    assert!(text(&none.stderr).contains("there is no file jobs.db"), "{none:?}");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(!directory.path().join("jobs.db").exists());
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = run(full.into(), &["create", "--name", "app", "--scope", "read"]);
+    let said = text(&lost.stderr);
+    assert_eq!(lost.status.code(), Some(1), "{said}");
+    let id = said.split("the key ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let listed = run(Stdio::piped(), &["list"]);
+    assert!(text(&listed.stdout).starts_with(&id), "{said}: {listed:?}");
+    assert_eq!(run(Stdio::piped(), &["delete", &id]).status.code(), Some(0));
+}

@@ -159,11 +159,15 @@ macro_rules! every_case {
             operations {
                 an_operation_is_stored_once_as_it_is
                 operations_are_listed_and_those_that_are_open_found
+                an_operation_that_is_forgotten_is_not_begun_again
                 a_step_and_its_record_are_one
                 of_two_servers_one_makes_the_step
                 a_step_fills_a_queue_and_no_more
                 the_pushes_of_a_step_happen_once
+                the_end_of_an_operation_has_a_row
+                what_comes_to_wait_says_since_when
                 an_act_and_its_row_are_one
+                a_row_counts_the_jobs_of_its_act
                 settings_semaphores_and_operations_have_rows
                 rows_are_found_by_what_they_say
             }
@@ -423,11 +427,16 @@ macro_rules! every_case {
             series {
                 what_servers_write_adds_up
                 one_depth_counts_in_a_step
+                every_turn_is_kept
+                a_turn_stays_between_what_was_said_before_and_with_it
                 steps_get_longer_with_age
                 servers_tell_each_other
                 one_server_says_how_many_jobs_there_are
                 every_queue_has_a_depth
                 a_load_tells_what_is_tried_again
+                what_was_before_a_server_is_read_at_once
+                workers_are_counted_queue_by_queue
+                what_holds_blocked_jobs_is_found
             }
             workers {
                 a_heartbeat_extends_each_reservation_by_its_own_lease

@@ -106,6 +106,10 @@ async fn one_that_waits_for_a_semaphore(place: &Place) {
     loads(place, "waiting.json").await;
 }
 
+async fn one_that_came_to_wait_again(place: &Place) {
+    loads(place, "came.json").await;
+}
+
 async fn one_with_every_field(place: &Place) {
     loads(place, "every_field.json").await;
 }
@@ -209,6 +213,7 @@ on_one_store! { mongo:
     one_with_deliveries_of_its_own
     one_that_belongs_to_others
     one_that_waits_for_a_semaphore
+    one_that_came_to_wait_again
     one_with_every_field
     one_whose_payload_is_a_text
     one_whose_payload_is_bytes

@@ -21,12 +21,14 @@ mod http {
     pub mod keyed;
     pub mod limits;
     pub mod many;
+    pub mod mistakes;
     pub mod next;
     pub mod once;
     pub mod one_job;
     pub mod operations;
     pub mod payloads;
     pub mod push;
+    pub mod queue_list;
     pub mod queues;
     pub mod reserve;
     pub mod results;
@@ -48,25 +50,40 @@ mod http {
 
 use http::{
     acting::*, batch::*, batches::*, binary::*, bulk::*, delivering::*, draining::*, figures::*, flows::*,
-    giving_back::*, groups::*, jobs::*, keyed::*, limits::*, many::*, next::*, once::*, one_job::*,
-    operations::*, payloads::*,
+    giving_back::*, groups::*, jobs::*, keyed::*, limits::*, many::*, mistakes::*, next::*, once::*,
+    one_job::*, operations::*, payloads::*,
 };
 use http::{
-    push::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*, series::*, settle::*,
-    stale::*, together::*, waiting::*, waiting_for::*, wire::*, workers::*,
+    push::*, queue_list::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*,
+    series::*, settle::*, stale::*, together::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
 on_every_store! {
+    what_is_no_word_names_the_words
+    an_operation_is_not_begun_by_mistake
+    a_call_without_parameters_refuses_them
+    a_first_key_does_not_lock_its_maker_out
+    a_wrong_state_says_what_is_needed
+    times_may_have_an_offset
+    queues_are_listed_in_every_order_page_by_page
+    a_queue_of_a_list_has_its_figures
+    what_is_no_order_or_cursor_is_refused
+    nobody_there_and_nothing_delivered_need_attention
+    blocked_jobs_need_attention_where_nothing_will_free_them
+    every_blocked_queue_is_judged_and_until_then_counted_as_unjudged
+    failures_growth_the_dead_and_a_pause_need_attention
     a_scheduled_job_is_run_now
     a_job_is_taken_back
     a_job_is_moved_without_a_token
     each_act_is_remembered
+    acts_on_many_jobs_are_remembered_with_how_many
     a_server_that_only_shows_changes_nothing
     an_operation_retries_many_jobs_in_the_background
     an_operation_takes_no_job_twice
     everything_must_be_asked_for_by_name an_operation_takes_the_conditions_of_a_search
     each_action_does_what_it_says
     a_dry_run_changes_nothing
+    a_replay_into_a_full_queue_goes_on_later
     an_operation_is_stopped
     a_repeat_begins_no_second_operation
     a_push_keeps_every_field

@@ -167,7 +167,8 @@ async fn run_lane(
         let began = Instant::now();
         let run = AssertUnwindSafe(run_verb(&mut lane, verb, choice, table)).catch_unwind();
         if run.await.is_err() {
-            table.lock().unwrap().fail(verb.name, "the test panicked, see above");
+            let what = format!("the test panicked, see above; the last case: {}", lane.last_name());
+            table.lock().unwrap().fail(verb.name, &what);
             lane = Lane::start(mongod, number + 100, "").await;
         }
         println!("{} took {:?}", verb.name, began.elapsed());

@@ -128,6 +128,7 @@ fn each_layer_knows_only_those_below_it() {
         ("store", &["crate::queue", "crate::http", "crate::background"]),
         ("queue", &["crate::http", "crate::background"]),
         ("background", &["crate::http"]),
+        ("dashboard", &["crate::job", "crate::store", "crate::queue", "crate::http", "crate::background"]),
         ("telemetry", &["crate::store", "crate::queue", "crate::http", "crate::background"]),
     ];
     for (layer, forbidden) in above {
@@ -142,6 +143,26 @@ fn each_layer_knows_only_those_below_it() {
         "http names what wires it",
         lines_with(&["crate::server", "crate::config"], |source| source.is_below("http")),
     );
+}
+
+/// The commands for people talk to servers of any version: they know what those say over HTTP, and nothing of how.
+#[test]
+fn the_commands_for_people_know_only_http() {
+    let modules = sources().into_iter().filter_map(|source| {
+        let name = source.path.split('/').next()?.trim_end_matches(".rs").to_owned();
+        (!["cli", "lib", "main"].contains(&name.as_str())).then(|| format!("crate::{name}"))
+    });
+    let modules: std::collections::BTreeSet<String> = modules.collect();
+    let words: Vec<&str> =
+        modules.iter().map(String::as_str).chain(["axum", "mongodb", "rusqlite"]).collect();
+    assert!(words.contains(&"crate::queue") && words.contains(&"crate::http"));
+    assert_none("cli names what is behind HTTP", lines_with(&words, |source| source.is_below("cli")));
+    // The load generator means the same server by the same flags and variables.
+    let asked = lines_with(&["crate::cli"], |source| !source.is_below("cli") && !source.is_below("bench"));
+    assert_none("something else than main.rs and bench names cli", asked);
+    // What is printed of others goes to a terminal: nothing prints past the one place.
+    let past = lines_with(&["println!", "print!", "eprintln!"], |source| source.is_below("cli"));
+    assert_none("cli prints past out.rs", past);
 }
 
 #[test]
@@ -483,6 +504,7 @@ const MONGO: [(&str, &[&str]); 58] = [
     (
         "operations",
         &[
+            "answers",
             "client",
             "jobs::apply_atomic",
             "jobs::apply_once",
@@ -503,23 +525,35 @@ const MONGO: [(&str, &[&str]); 58] = [
     ("signals", &["client", "jobs::document", "stored"]),
     (
         "transfer",
-        &["answers", "cache", "client", "jobs::document", "jobs::groups", "jobs::receipts", "stored"],
+        &[
+            "answers",
+            "audit",
+            "cache",
+            "client",
+            "jobs::document",
+            "jobs::groups",
+            "jobs::receipts",
+            "stored",
+            "transaction",
+        ],
     ),
     (
         "picture",
         &[
             "access",
             "answers",
+            "audit",
             "batches",
             "client",
             "jobs::document",
             "migrate",
+            "operations",
             "schedules",
             "stored",
             "transfer",
         ],
     ),
-    ("workers", &["client", "jobs::document", "stored"]),
+    ("workers", &["client", "jobs::document", "stored", "transaction"]),
 ];
 
 /// The modules that this line imports from `store/mongo`, by their paths below it, and what else it names there.

@@ -15,8 +15,8 @@ use crate::job::record::KeyUntil;
 use crate::job::schedule::ScheduleRun;
 use crate::job::spec::Headers;
 use crate::job::{
-    ApiKey, ApiKeyId, ApiKeyName, Base64, Batch, BatchId, BatchResult, Child, Claim, Content, Ending, Job,
-    JobId, JobKey, MediaType, Meta, OnFinished, Payload, QueueName, QueuePattern, QueueSettings, Rate,
+    ApiKey, ApiKeyId, ApiKeyName, Base64, Batch, BatchId, BatchResult, Bulk, Child, Claim, Content, Ending,
+    Job, JobId, JobKey, MediaType, Meta, OnFinished, Payload, QueueName, QueuePattern, QueueSettings, Rate,
     Schedule, ScheduleName, ScheduleRule, Scope, SecretHash, SemaphoreName, Timestamp,
 };
 use crate::store::picture::{Item, Kind};
@@ -240,6 +240,8 @@ pub fn write(item: &Item) -> serde_json::Result<String> {
         }),
         Item::Job(job) => serde_json::to_string(job),
         Item::Memo(memo) => write_memo(memo),
+        Item::Operation(operation) => serde_json::to_string(operation),
+        Item::Audit(row) => serde_json::to_string(row),
         Item::Schedule(schedule) => serde_json::to_string(&ScheduleLine {
             name: schedule.name.clone(),
             rule: schedule.rule.clone(),
@@ -362,6 +364,8 @@ pub fn read(kind: Kind, line: &str) -> Result<(Item, String), String> {
         }
         Kind::Job => Item::Job(Box::new(job(line)?)),
         Kind::Receipt | Kind::Request | Kind::Answer | Kind::Deliveries => Item::Memo(memo(kind, line)?),
+        Kind::Operation => Item::Operation(Box::new(operation(parse(line)?)?)),
+        Kind::Audit => Item::Audit(Box::new(parse(line)?)),
         Kind::Schedule => {
             let ScheduleLine { name, rule, version, next_at, last_job, last_runs } = parse(line)?;
             let rev = rand::random();
@@ -418,6 +422,13 @@ fn api_key(key: Access) -> Result<ApiKey, String> {
         max_concurrent: key.max_concurrent,
         last_used_at: key.last_used_at,
     })
+}
+
+fn operation(operation: Bulk) -> Result<Bulk, String> {
+    match operation.intent.fault() {
+        Some((field, why)) => Err(format!("intent{field} {why}")),
+        None => Ok(operation),
+    }
 }
 
 fn batch(line: BatchLine) -> Batch {

@@ -8,6 +8,7 @@
 //! is marked with the id of the backup; until the mark is removed, behind a comparison of the store with the backup, only a restore of the
 //! same backup goes on there, and no server starts.
 
+mod hold;
 mod line;
 mod read;
 mod restore;
@@ -20,14 +21,18 @@ use anyhow::bail;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+pub use self::hold::{Hold, claim};
 pub use self::line::Head;
 pub use self::read::Backup;
 pub use self::restore::restore;
 pub use self::tally::{Tally, Verdict};
 pub use self::write::Output;
-use crate::store::Store;
 use crate::store::picture::{Found, Item, Kind, Picture, Spoiled};
-use crate::transfer::{Progress, with_retries};
+use crate::transfer::Progress;
+
+/// What is not in a backup, as the command says.
+pub const NOT_IN_IT: &str =
+    "not in it: workers, which are known again after their next heartbeats; the figures of the past";
 
 /// How many things that cannot be read are named.
 const NAMED: usize = 10;
@@ -103,32 +108,6 @@ pub async fn tally(picture: &mut Picture, progress: &mut Progress) -> anyhow::Re
     }
     progress.end();
     Ok(tally)
-}
-
-/// Marks a store as the target of this backup. It must be empty, or marked by an earlier run.
-pub async fn claim(
-    target: &dyn Store,
-    head: &Head,
-    picture: impl AsyncFn() -> anyhow::Result<Picture>,
-) -> anyhow::Result<()> {
-    match with_retries(async || target.restoring().await).await? {
-        Some(id) if id == head.id => {
-            tracing::info!("an earlier restore of this backup was interrupted and goes on");
-            return Ok(());
-        }
-        Some(_) => bail!(
-            "the restore of another backup into this store was interrupted: end that, or use an empty store"
-        ),
-        None => {}
-    }
-    check_empty(&mut picture().await?).await?;
-    with_retries(async || target.note_restoring(Some(&head.id)).await).await?;
-    // Again, behind the mark: a server that starts now sees the mark, or has left its secret here before.
-    let outcome = check_empty(&mut picture().await?).await;
-    if outcome.is_err() {
-        with_retries(async || target.note_restoring(None).await).await?;
-    }
-    outcome
 }
 
 /// Fails where there is anything, and says what.

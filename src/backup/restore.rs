@@ -6,15 +6,16 @@ use std::io::Read;
 use anyhow::{Context as _, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
+use super::hold::Hold;
 use super::read::Backup;
 use super::tally::Tally;
-use crate::job::{ApiKey, Batch, BatchId, BatchResult, Job, QueueName, Schedule, SemaphoreName};
+use crate::job::{ApiKey, Batch, BatchId, BatchResult, Bulk, Job, QueueName, Schedule, SemaphoreName};
 use crate::store::picture::Item;
 use crate::store::{
-    Expected, HeldKey, Imported, Memo, PAGE_BYTES, Saved, SettingsChange, Store, StoredSettings, TokenSecret,
-    Weight as _,
+    AuditRow, Expected, HeldKey, Imported, Memo, PAGE_BYTES, Saved, SettingsChange, StoredSettings,
+    TokenSecret, Weight as _,
 };
-use crate::transfer::{Progress, all_or_error, with_retries};
+use crate::transfer::{Progress, all_or_error};
 
 /// The most things of one call.
 const PAGE: usize = 500;
@@ -28,7 +29,7 @@ const GOES_ON: &str = "What was restored until then stays: run this again with a
 /// Restores all of a backup, and returns what that was. What is there already, of an earlier run, must be equal.
 pub async fn restore<R: Read>(
     mut backup: Backup<R>,
-    target: &dyn Store,
+    hold: &Hold,
     progress: &mut Progress,
 ) -> anyhow::Result<Tally> {
     let mut there = There::default();
@@ -39,7 +40,7 @@ pub async fn restore<R: Read>(
         let is_full = page.len() >= PAGE || bytes >= PAGE_BYTES;
         if is_full || !next.as_ref().is_some_and(is_of_page) {
             done += page.len() as u64;
-            write(std::mem::take(&mut page), target, &mut there).await?;
+            write(std::mem::take(&mut page), hold, &mut there).await?;
             bytes = 0;
             progress.report("restoring", done, done);
         }
@@ -68,11 +69,13 @@ struct Page {
     results: Vec<(BatchId, BatchResult)>,
     jobs: Vec<Job>,
     memos: Vec<Memo>,
+    operations: Vec<Bulk>,
+    audit: Vec<AuditRow>,
     schedules: Vec<Schedule>,
 }
 
 /// Writes things of one kind.
-async fn write(items: Vec<Item>, target: &dyn Store, there: &mut There) -> anyhow::Result<()> {
+async fn write(items: Vec<Item>, hold: &Hold, there: &mut There) -> anyhow::Result<()> {
     let titles: Vec<String> = items.iter().map(Item::title).collect();
     let mut page = Page::default();
     for item in items {
@@ -86,22 +89,27 @@ async fn write(items: Vec<Item>, target: &dyn Store, there: &mut There) -> anyho
             Item::BatchResult(batch, result) => page.results.push((batch, result)),
             Item::Job(job) => page.jobs.push(*job),
             Item::Memo(memo) => page.memos.push(memo),
+            Item::Operation(operation) => page.operations.push(*operation),
+            Item::Audit(row) => page.audit.push(*row),
             Item::Schedule(schedule) => page.schedules.push(*schedule),
         }
     }
-    secret(page.secret, target).await?;
-    settings(&page.settings, target).await?;
-    api_keys(page.api_keys, target, there).await?;
-    semaphores(page.semaphores, target, there).await?;
-    batches(page.batches, Vec::new(), target).await?;
-    results(page.results, target).await?;
-    schedules(page.schedules, target).await?;
+    secret(page.secret, hold).await?;
+    settings(&page.settings, hold).await?;
+    api_keys(page.api_keys, hold, there).await?;
+    semaphores(page.semaphores, hold, there).await?;
+    batches(page.batches, Vec::new(), hold).await?;
+    results(page.results, hold).await?;
+    operations(page.operations, hold).await?;
+    schedules(page.schedules, hold).await?;
     let imported = if !page.keys.is_empty() {
-        with_retries(async || all_or_error(target.import_keys(page.keys.clone()).await)).await
+        hold.with_retries(async || all_or_error(hold.target().import_keys(page.keys.clone()).await)).await
     } else if !page.jobs.is_empty() {
-        with_retries(async || all_or_error(target.import(page.jobs.clone()).await)).await
+        hold.with_retries(async || all_or_error(hold.target().import(page.jobs.clone()).await)).await
+    } else if !page.audit.is_empty() {
+        hold.with_retries(async || all_or_error(hold.target().import_audit(page.audit.clone()).await)).await
     } else {
-        with_retries(async || all_or_error(target.import_memos(page.memos.clone()).await)).await
+        hold.with_retries(async || all_or_error(hold.target().import_memos(page.memos.clone()).await)).await
     };
     let first = || titles.first().cloned().unwrap_or_default();
     let imported = imported.with_context(|| format!("{} and those behind it cannot be stored", first()))?;
@@ -119,15 +127,15 @@ fn conflict(title: &str) -> anyhow::Error {
     )
 }
 
-async fn secret(secret: Option<TokenSecret>, target: &dyn Store) -> anyhow::Result<()> {
+async fn secret(secret: Option<TokenSecret>, hold: &Hold) -> anyhow::Result<()> {
     let Some(secret) = secret else { return Ok(()) };
-    if with_retries(async || target.token_secret(secret).await).await? != secret {
+    if hold.with_retries(async || hold.target().token_secret(secret).await).await? != secret {
         return Err(conflict("the token_secret"));
     }
     Ok(())
 }
 
-async fn settings(all: &[(QueueName, StoredSettings)], target: &dyn Store) -> anyhow::Result<()> {
+async fn settings(all: &[(QueueName, StoredSettings)], hold: &Hold) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
@@ -138,12 +146,12 @@ async fn settings(all: &[(QueueName, StoredSettings)], target: &dyn Store) -> an
         rows: Vec::new(),
     };
     let changes: Vec<SettingsChange> = all.iter().map(change).collect();
-    let saved = with_retries(async || target.save_all_settings(&changes).await).await?;
+    let saved = hold.with_retries(async || hold.target().save_all_settings(&changes).await).await?;
     if saved.iter().all(|saved| *saved == Saved::Done) {
         return Ok(());
     }
     // Of an earlier run, or of the first try of one that was repeated.
-    let there = with_retries(async || target.settings(None).await).await?.unwrap_or_default();
+    let there = hold.with_retries(async || hold.target().settings(None).await).await?.unwrap_or_default();
     for (queue, stored) in all {
         if there.unreadable.contains_key(queue) || there.queues.get(queue) != Some(stored) {
             return Err(conflict(&Item::Settings(queue.clone(), stored.clone()).title()));
@@ -152,28 +160,24 @@ async fn settings(all: &[(QueueName, StoredSettings)], target: &dyn Store) -> an
     Ok(())
 }
 
-async fn api_keys(all: Vec<ApiKey>, target: &dyn Store, there: &mut There) -> anyhow::Result<()> {
+async fn api_keys(all: Vec<ApiKey>, hold: &Hold, there: &mut There) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
     if there.api_keys.is_none() {
-        there.api_keys = Some(with_retries(async || target.api_keys().await).await?.keys);
+        there.api_keys = Some(hold.with_retries(async || hold.target().api_keys().await).await?.keys);
     }
     for key in all {
         match there.api_keys.iter().flatten().find(|there| there.id == key.id) {
             Some(there) if *there == key => {}
             Some(_) => return Err(conflict(&Item::ApiKey(key).title())),
-            None => with_retries(async || target.add_api_key(&key).await).await?,
+            None => hold.with_retries(async || hold.target().add_api_key(&key).await).await?,
         }
     }
     Ok(())
 }
 
-async fn semaphores(
-    all: Vec<(SemaphoreName, u64)>,
-    target: &dyn Store,
-    there: &mut There,
-) -> anyhow::Result<()> {
+async fn semaphores(all: Vec<(SemaphoreName, u64)>, hold: &Hold, there: &mut There) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
@@ -181,7 +185,8 @@ async fn semaphores(
         let mut known: Vec<(SemaphoreName, u64)> = Vec::new();
         loop {
             let after = known.last().map(|(name, _)| name.clone());
-            let page = with_retries(async || target.capacities(after.as_ref(), PAGE).await).await?;
+            let page =
+                hold.with_retries(async || hold.target().capacities(after.as_ref(), PAGE).await).await?;
             if page.is_empty() {
                 break;
             }
@@ -193,17 +198,17 @@ async fn semaphores(
         match there.semaphores.iter().find_map(|there| there.get(&name)) {
             Some(there) if *there == capacity => {}
             Some(_) => return Err(conflict(&Item::Semaphore(name, capacity).title())),
-            None => with_retries(async || target.save_semaphore(&name, capacity).await).await?,
+            None => hold.with_retries(async || hold.target().save_semaphore(&name, capacity).await).await?,
         }
     }
     Ok(())
 }
 
-async fn batches(all: Vec<Batch>, results: Vec<BatchResult>, target: &dyn Store) -> anyhow::Result<()> {
+async fn batches(all: Vec<Batch>, results: Vec<BatchResult>, hold: &Hold) -> anyhow::Result<()> {
     let results = &results;
     let writes = all.into_iter().map(|batch| async move {
-        let import = async || target.import_batch(batch.clone(), results.clone()).await;
-        match with_retries(import).await? {
+        let import = async || hold.target().import_batch(batch.clone(), results.clone()).await;
+        match hold.with_retries(import).await? {
             true => Ok(()),
             false => Err(conflict(&Item::Batch(batch).title())),
         }
@@ -212,7 +217,7 @@ async fn batches(all: Vec<Batch>, results: Vec<BatchResult>, target: &dyn Store)
 }
 
 /// Restores results: those of one batch together, behind their batch.
-async fn results(all: Vec<(BatchId, BatchResult)>, target: &dyn Store) -> anyhow::Result<()> {
+async fn results(all: Vec<(BatchId, BatchResult)>, hold: &Hold) -> anyhow::Result<()> {
     let mut of_batches: Vec<(BatchId, Vec<BatchResult>)> = Vec::new();
     for (batch, result) in all {
         match of_batches.last_mut() {
@@ -221,22 +226,37 @@ async fn results(all: Vec<(BatchId, BatchResult)>, target: &dyn Store) -> anyhow
         }
     }
     let writes = of_batches.into_iter().map(|(id, results)| async move {
-        let Some(batch) = with_retries(async || target.batch(&id).await).await? else {
+        let Some(batch) = hold.with_retries(async || hold.target().batch(&id).await).await? else {
             bail!("the backup has results of the batch {id}, which it does not have");
         };
-        batches(vec![batch], results, target).await
+        batches(vec![batch], results, hold).await
     });
     stream::iter(writes).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-async fn schedules(all: Vec<Schedule>, target: &dyn Store) -> anyhow::Result<()> {
-    for schedule in all {
-        let save = async || target.save_schedule(&schedule.name, Some(&schedule), None).await;
-        if with_retries(save).await? != Saved::Conflict {
+/// Restores operations. One that was under way goes on behind the step that the backup shows, whose jobs are as it has left them.
+async fn operations(all: Vec<Bulk>, hold: &Hold) -> anyhow::Result<()> {
+    for operation in all {
+        if hold.with_retries(async || hold.target().add_operation(&operation, None, None).await).await? {
             continue;
         }
         // Of an earlier run, or of the first try of one that was repeated.
-        let there = with_retries(async || target.schedule(&schedule.name).await).await?;
+        let there = hold.with_retries(async || hold.target().operation(&operation.id).await).await?;
+        if there.as_ref() != Some(&operation) {
+            return Err(conflict(&Item::Operation(Box::new(operation)).title()));
+        }
+    }
+    Ok(())
+}
+
+async fn schedules(all: Vec<Schedule>, hold: &Hold) -> anyhow::Result<()> {
+    for schedule in all {
+        let save = async || hold.target().save_schedule(&schedule.name, Some(&schedule), None).await;
+        if hold.with_retries(save).await? != Saved::Conflict {
+            continue;
+        }
+        // Of an earlier run, or of the first try of one that was repeated.
+        let there = hold.with_retries(async || hold.target().schedule(&schedule.name).await).await?;
         if !there.is_some_and(|there| there.same(&schedule)) {
             return Err(conflict(&Item::Schedule(Box::new(schedule)).title()));
         }

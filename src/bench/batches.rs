@@ -38,7 +38,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     against.add(push);
     let settles = against.settle(&queue, "in batches").await?;
     against.compare("in_batches", pushes, settles);
-    let mut caller = crew.caller(options.first_url()).await?;
+    let mut caller = crew.caller().await?;
     let mut callbacks = 0;
     while caller.pop(&after).await? {
         callbacks += 1;

@@ -2,15 +2,11 @@
 //! be cheap: one write per request, reused buffers, and no parsing of what is not needed.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -18,12 +14,10 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 use super::response::{self, Head};
+use crate::cli::{Failure, Target, tls};
 
 /// The server may close an idle connection; one that was idle for longer than this is reopened.
 const FRESH: Duration = Duration::from_secs(5);
-
-/// The environment variable with the key of a server that requires one.
-const KEY: &str = "TAILBACK_KEY";
 
 type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
@@ -36,12 +30,43 @@ pub struct Traffic {
     pub retries: AtomicU64,
 }
 
+/// A server, and how it is reached.
+pub struct Server {
+    target: Target,
+    tls: Option<TlsConnector>,
+}
+
+impl Server {
+    /// Returns the server that is meant.
+    pub fn new(target: Target) -> Result<Self, Failure> {
+        let tls = if target.is_tls { Some(tls::connector(target.ca.as_deref())?) } else { None };
+        Ok(Self { target, tls })
+    }
+
+    async fn open(&self) -> anyhow::Result<Stream> {
+        let Target { host, port, .. } = &self.target;
+        let stream = TcpStream::connect((host.as_str(), *port)).await;
+        let stream = stream.with_context(|| format!("cannot connect to {}", self.target.url()))?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
+        let encrypted = tls.connect(tls::name(host)?, stream).await;
+        let encrypted = encrypted.with_context(|| format!("no TLS with {}", self.target.url()))?;
+        Ok(Either::Right(Box::new(encrypted)))
+    }
+
+    /// Returns the headers of each request: the host, and the key if there is one.
+    fn headers(&self) -> String {
+        let key = self.target.authorization.as_ref().and_then(|value| value.to_str().ok());
+        let key = key.map(|value| format!("authorization: {value}\r\n")).unwrap_or_default();
+        format!("host: {}\r\n{key}", self.target.authority)
+    }
+}
+
 /// A client with its own connection.
 pub struct Client {
-    host: String,
-    /// The header with the key, if there is one.
-    authorization: String,
-    tls: Option<TlsConnector>,
+    server: Arc<Server>,
+    /// The headers of each request.
+    headers: String,
     stream: Stream,
     used: Instant,
     request: Vec<u8>,
@@ -50,30 +75,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `http://HOST:PORT`, or to `https://HOST:PORT` with what is trusted there.
-    pub async fn connect(
-        url: &str,
-        tls: Option<&TlsConnector>,
-        traffic: &Arc<Traffic>,
-    ) -> anyhow::Result<Self> {
-        let (host, tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
-            (Some(host), _) => (host, None),
-            (_, Some(host)) => (host, Some(tls.context("an https:// URL needs --ca")?.clone())),
-            _ => anyhow::bail!("--url must be http://HOST:PORT or https://HOST:PORT"),
-        };
-        let host = host.trim_end_matches('/').to_owned();
-        let stream = open(&host, tls.as_ref()).await?;
-        let key = std::env::var(KEY).ok();
-        let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
-        let (request, response) = (Vec::with_capacity(1024), Vec::with_capacity(4096));
+    /// Connects to a server.
+    pub async fn connect(server: &Arc<Server>, traffic: &Arc<Traffic>) -> anyhow::Result<Self> {
+        let stream = server.open().await?;
         Ok(Self {
-            host,
-            authorization,
-            tls,
+            server: server.clone(),
+            headers: server.headers(),
             stream,
             used: Instant::now(),
-            request,
-            response,
+            request: Vec::with_capacity(1024),
+            response: Vec::with_capacity(4096),
             traffic: traffic.clone(),
         })
     }
@@ -82,7 +93,8 @@ impl Client {
     /// is an error.
     pub async fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<&[u8]> {
         self.request.clear();
-        write!(self.request, "{method} {path} HTTP/1.1\r\nhost: {}\r\n{}", self.host, self.authorization)?;
+        let prefix = &self.server.target.prefix;
+        write!(self.request, "{method} {prefix}{path} HTTP/1.1\r\n{}", self.headers)?;
         if !body.is_empty() {
             let length = body.len();
             write!(self.request, "content-type: application/json\r\ncontent-length: {length}\r\n")?;
@@ -109,7 +121,7 @@ impl Client {
     /// Sends the prepared request and reads its response.
     async fn exchange(&mut self) -> anyhow::Result<Head> {
         if self.used.elapsed() > FRESH {
-            self.stream = open(&self.host, self.tls.as_ref()).await?;
+            self.stream = self.server.open().await?;
         }
         self.stream.write_all(&self.request).await.context("cannot send the request")?;
         let head = response::read(&mut self.stream, &mut self.response).await?;
@@ -119,38 +131,16 @@ impl Client {
     }
 }
 
-async fn open(host: &str, tls: Option<&TlsConnector>) -> anyhow::Result<Stream> {
-    let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
-    stream.set_nodelay(true)?;
-    let Some(tls) = tls else { return Ok(Either::Left(stream)) };
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    let name = ServerName::try_from(name.to_owned())?;
-    let encrypted = tls.connect(name, stream).await;
-    Ok(Either::Right(Box::new(encrypted.with_context(|| format!("no TLS with {host}"))?)))
-}
-
-/// Returns what trusts the authority whose certificate is in this file.
-pub fn trusting(ca: &Path) -> anyhow::Result<TlsConnector> {
-    let mut roots = RootCertStore::empty();
-    for certificate in
-        CertificateDer::pem_file_iter(ca).with_context(|| format!("cannot read {}", ca.display()))?
-    {
-        roots.add(certificate?)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into())
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::cli::Access;
 
-    /// Starts a server that sends these responses in order on one connection; returns its URL.
-    async fn server(responses: Vec<String>) -> String {
+    /// Starts a server that sends these responses in order on one connection; returns it.
+    async fn server(responses: Vec<String>) -> Arc<Server> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         tokio::spawn(async move {
@@ -161,7 +151,7 @@ mod tests {
                 stream.write_all(response.as_bytes()).await.unwrap();
             }
         });
-        url
+        Arc::new(Server::new(Access::default().target(Some(&url)).unwrap()).unwrap())
     }
 
     fn reply(head: &str, body: &str) -> String {
@@ -170,14 +160,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_response_with_retry_after_is_retried() {
-        let url = server(vec![
+        let server = server(vec![
             reply("429 Too Many Requests\r\nretry-after: 0", "{}"),
             reply("503 Service Unavailable\r\nretry-after: 0", "{}"),
             reply("201 Created", "first"),
             reply("200 OK", "second"),
         ]);
         let traffic = Arc::new(Traffic::default());
-        let mut client = Client::connect(&url.await, None, &traffic).await.unwrap();
+        let mut client = Client::connect(&server.await, &traffic).await.unwrap();
         assert_eq!(client.call("POST", "/", "{}").await.unwrap(), b"first");
         assert_eq!(client.call("GET", "/", "").await.unwrap(), b"second");
         let counted = (traffic.responses.load(Ordering::Relaxed), traffic.retries.load(Ordering::Relaxed));
@@ -186,22 +176,14 @@ mod tests {
 
     #[tokio::test]
     async fn any_other_failure_is_an_error_with_the_problem() {
-        let url = server(vec![
+        let server = server(vec![
             reply("422 Unprocessable Content", "{\"code\":\"invalid-field\"}"),
             reply("503 Service Unavailable", "no retry-after"),
         ]);
-        let mut client = Client::connect(&url.await, None, &Arc::default()).await.unwrap();
+        let mut client = Client::connect(&server.await, &Arc::default()).await.unwrap();
         for problem in ["returned 422: {\"code\":\"invalid-field\"}", "returned 503: no retry-after"] {
             let error = client.call("POST", "/v1/x", "{}").await.unwrap_err().to_string();
             assert_eq!(error, format!("POST /v1/x {problem}"));
-        }
-    }
-
-    #[tokio::test]
-    async fn an_invalid_url_is_rejected() {
-        for (url, what) in [("ftp://localhost", "http://HOST:PORT"), ("https://localhost", "--ca")] {
-            let error = Client::connect(url, None, &Arc::default()).await.err().unwrap();
-            assert!(error.to_string().contains(what), "{error}");
         }
     }
 }

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 
 use super::calls::{Caller, Jobs, Queue};
-use super::client::{self, Client, Traffic};
+use super::client::{Client, Server, Traffic};
 use super::cpu::Processes;
 use super::figures::{Meter, Took};
 use super::options::Options;
@@ -31,8 +30,8 @@ pub struct Crew {
     pub options: Options,
     /// The traffic of the clients so far.
     pub traffic: Arc<Traffic>,
-    /// What is trusted where a server is at `https://`.
-    pub tls: Option<TlsConnector>,
+    /// The servers, at least one.
+    servers: Vec<Arc<Server>>,
     /// The processes whose CPU time is measured.
     pub processes: Processes,
 }
@@ -58,23 +57,39 @@ impl Remaining {
 impl Crew {
     /// Returns the context of a run.
     pub fn new(options: Options) -> anyhow::Result<Self> {
-        let tls = options.ca.as_deref().map(client::trusting).transpose()?;
+        let targets = options.targets()?.into_iter();
+        let servers = targets.map(|target| Server::new(target).map(Arc::new)).collect::<Result<_, _>>()?;
         let processes = Processes::of(&options);
-        Ok(Self { options, traffic: Arc::default(), tls, processes })
+        Ok(Self { options, traffic: Arc::default(), servers, processes })
     }
 
     /// Connects `count` callers, spread over the servers.
     pub async fn callers(&self, count: usize) -> anyhow::Result<Vec<Caller>> {
         let mut callers = Vec::with_capacity(count);
-        for url in self.options.url.iter().cycle().take(count) {
-            callers.push(self.caller(url).await?);
+        for server in self.servers.iter().cycle().take(count) {
+            callers.push(self.connect(Some(server)).await?);
         }
         Ok(callers)
     }
 
-    /// Connects one caller to a server.
-    pub async fn caller(&self, url: &str) -> anyhow::Result<Caller> {
-        Ok(Caller::new(Client::connect(url, self.tls.as_ref(), &self.traffic).await?))
+    /// Connects one caller to the first server.
+    pub async fn caller(&self) -> anyhow::Result<Caller> {
+        self.connect(self.servers.first()).await
+    }
+
+    /// Connects one caller to the last server, which is the first one if there is only one.
+    pub async fn last_caller(&self) -> anyhow::Result<Caller> {
+        self.connect(self.servers.last()).await
+    }
+
+    async fn connect(&self, server: Option<&Arc<Server>>) -> anyhow::Result<Caller> {
+        let server = server.context("there is no server")?;
+        Ok(Caller::new(Client::connect(server, &self.traffic).await?))
+    }
+
+    /// Returns how many servers there are.
+    pub fn servers(&self) -> usize {
+        self.servers.len()
     }
 
     /// Runs every caller to its end and returns what that took; shows the progress towards `total` jobs. The first
@@ -144,7 +159,7 @@ impl Crew {
         if jobs > FEW_JOBS {
             return Ok(());
         }
-        let mut caller = self.caller(self.options.first_url()).await?;
+        let mut caller = self.caller().await?;
         for queue in queues {
             caller.delete(queue).await?;
         }

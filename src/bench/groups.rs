@@ -18,7 +18,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let queue = Queue::unique();
     let blocked = Jobs::grouped(payload_bytes, batch, 1);
     settling::push_these(crew, &queue, blocked, (options.clients(), options.jobs())).await?;
-    let mut holder = crew.caller(options.first_url()).await?;
+    let mut holder = crew.caller().await?;
     holder.reserve(&queue, 1, 0).await?;
     against.beside(&queue, "beside a blocked group").await?;
     holder.commit().await?;

@@ -35,7 +35,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     };
     let probes = Meter::new("wake")?;
     let jobs = Jobs::new(options.payload_bytes, 1);
-    let mut pusher = crew.caller(options.first_url()).await?;
+    let mut pusher = crew.caller().await?;
     let start = Instant::now();
     for queue in queues.iter().take(PROBED).take(options.waiters) {
         let start = Instant::now();

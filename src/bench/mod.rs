@@ -44,20 +44,16 @@ use std::sync::atomic::Ordering;
 use self::crew::Crew;
 use self::figures::Report;
 pub use self::options::{Options, Scenario};
+use crate::cli;
 
 /// Runs a scenario and prints its figures. On one thread: the rest of the machine is for the server.
-#[expect(clippy::print_stdout, reason = "the report is the output of the command")]
 pub fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
     let json = options.json;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(measure(options))?;
-    if json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    let text = if json { serde_json::to_string(&report)? + "\n" } else { report.table() };
+    Ok(cli::print(&text)?)
 }
 
 async fn measure(options: Options) -> anyhow::Result<Report> {
@@ -78,10 +74,11 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Batch => batches::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
+    let servers = crew.servers();
     let Crew { options, traffic, .. } = crew;
     Ok(Report {
         scenario: options.scenario.name(),
-        servers: options.url.len(),
+        servers,
         clients: options.clients(),
         batch: options.batch,
         payload_bytes: options.payload_bytes,

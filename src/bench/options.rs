@@ -1,10 +1,9 @@
 //! The options of `tailback bench`.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
 
 use super::wake::Cause;
+use crate::cli::{Access, Failure, Target};
 
 /// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -95,11 +94,8 @@ impl Scenario {
 }
 
 /// The options of a run.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct Options {
-    /// The URL of a server; repeat it to spread the clients over several servers
-    #[arg(long, default_value = "http://127.0.0.1:8321")]
-    pub(super) url: Vec<String>,
     /// The scenario to measure
     #[arg(long, value_enum, default_value_t = Scenario::Lives)]
     pub(super) scenario: Scenario,
@@ -162,12 +158,15 @@ pub struct Options {
     /// The process of the server's database on this machine, likewise
     #[arg(long, value_name = "PID")]
     pub(super) database_pid: Vec<u32>,
-    /// The certificate of the authority that a server at https:// is trusted by, as PEM
-    #[arg(long, value_name = "FILE")]
-    pub(super) ca: Option<PathBuf>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
+    /// The URL of a server; repeat it to spread the clients over several servers [env: TAILBACK_URL]
+    /// [default: http://127.0.0.1:8321]
+    #[arg(long, help_heading = "Which server")]
+    url: Vec<String>,
+    #[command(flatten)]
+    access: Access,
 }
 
 impl Options {
@@ -196,14 +195,12 @@ impl Options {
         Ok(())
     }
 
-    /// Returns the first server.
-    pub(super) fn first_url(&self) -> &str {
-        self.url.first().map_or("", String::as_str)
-    }
-
-    /// Returns the last server; the first one if there is only one.
-    pub(super) fn last_url(&self) -> &str {
-        self.url.last().map_or("", String::as_str)
+    /// Returns the servers, at least one.
+    pub(super) fn targets(&self) -> Result<Vec<Target>, Failure> {
+        if self.url.is_empty() {
+            return Ok(vec![self.access.target(None)?]);
+        }
+        self.url.iter().map(|url| self.access.target(Some(url))).collect()
     }
 
     /// Returns the number of concurrent clients.

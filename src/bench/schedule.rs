@@ -71,7 +71,7 @@ async fn push(crew: &Crew, queue: &Queue, first_ms: i64) -> anyhow::Result<()> {
     let span_ms = options.seconds() * 1000;
     let text = "x".repeat(options.payload_bytes);
     let batch = Jobs::in_bulk(options.payload_bytes).batch();
-    let mut caller = crew.caller(options.first_url()).await?;
+    let mut caller = crew.caller().await?;
     for from in (0..count).step_by(batch) {
         let to = (from + batch).min(count);
         let mut body = String::from("{\"jobs\":[");

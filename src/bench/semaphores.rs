@@ -11,7 +11,7 @@ use super::settling;
 pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     let options = &crew.options;
     let (payload_bytes, batch) = (options.payload_bytes, options.batch);
-    let mut caller = crew.caller(options.first_url()).await?;
+    let mut caller = crew.caller().await?;
     let mut against = Against::plain(crew).await?;
     for (name, capacity) in [
         ("with a free semaphore", 1_000_000),

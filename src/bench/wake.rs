@@ -66,8 +66,8 @@ struct Waker {
 impl Waker {
     async fn new(crew: &Crew, queue: Queue) -> anyhow::Result<Self> {
         let cause = crew.options.cause;
-        let caller = crew.caller(crew.options.first_url()).await?;
-        let beside = crew.caller(crew.options.last_url()).await?;
+        let caller = crew.caller().await?;
+        let beside = crew.last_caller().await?;
         let (own, semaphore) = (Queue::unique(), Queue::unique().name);
         let needs = match cause {
             Cause::Release | Cause::Capacity => format!(",\"semaphores\":[\"{semaphore}\"]"),
@@ -178,7 +178,7 @@ pub async fn run(crew: &Crew) -> anyhow::Result<Measured> {
     waker.begin().await?;
     let mut waiters = Vec::with_capacity(options.clients());
     for _ in 0..options.clients() {
-        waiters.push((crew.caller(options.last_url()).await?, queue.clone()));
+        waiters.push((crew.last_caller().await?, queue.clone()));
     }
     let mut waiting = Waiting::start(waiters);
     let (wakes, calls) = (Meter::new("wake")?, Meter::new(options.cause.call())?);

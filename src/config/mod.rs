@@ -7,6 +7,7 @@ pub mod raw;
 pub mod secret;
 mod show;
 mod store_url;
+mod trace;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ pub struct Config {
     pub connections: http::listen::Options,
     /// See [`MongoTuning`].
     pub mongodb: MongoTuning,
+    /// Where spans are exported to; `None`: nowhere.
+    pub trace: Option<telemetry::trace::export::Options>,
 }
 
 /// The tuning of the MongoDB client.
@@ -173,6 +176,8 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("limits.idempotency_ttl_ms", raw.limits.idempotency_ttl_ms, 1000, YEAR_MS)?;
     check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
     check.range("limits.event_streams", raw.limits.event_streams, 0, 100_000)?;
+    check.range("attention.idle_ms", raw.attention.idle_ms, 1000, 86_400_000)?;
+    check.range("attention.window_ms", raw.attention.window_ms, 1000, 900_000)?;
     check.range("limits.connections", raw.limits.connections, 1, 1_000_000)?;
     check.range("tls.handshake_wait_ms", raw.tls.handshake_wait_ms, 100, 3_600_000)?;
     check.range("defaults.lease_ms", raw.defaults.lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)?;
@@ -189,6 +194,8 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     check.range("reaper.batch", raw.reaper.batch, 1, 10_000)?;
     check.range("mongodb.deadline_ms", raw.mongodb.deadline_ms, 100, 60_000)?;
     check.range("mongodb.pool_size", raw.mongodb.pool_size.into(), 2, 10_000)?;
+    check.range("trace.timeout_ms", raw.trace.timeout_ms, 100, 60_000)?;
+    check.range("trace.queue", raw.trace.queue, 512, 1_000_000)?;
     if let Some((field, what)) = raw.defaults.backoff.fault() {
         return Err(check.fault(&format!("defaults.backoff.{field}"), what));
     }
@@ -233,6 +240,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
             bounds: http::wire::Bounds { head: size(raw.limits.head_bytes), body: raw.limits.body_bytes },
         },
         store,
+        trace: trace::options(&raw.trace, &check)?,
         mongodb: MongoTuning { deadline: ms(raw.mongodb.deadline_ms), pool_size: raw.mongodb.pool_size },
     })
 }
@@ -247,6 +255,7 @@ fn queue_options(raw: &Raw, store: &StoreUrl) -> queue::Options {
         waiting: size(raw.limits.waiting),
         metrics_queues: size(raw.limits.metrics_queues),
         event_streams: size(raw.limits.event_streams),
+        attention: queue::Thresholds { idle: ms(raw.attention.idle_ms), window: ms(raw.attention.window_ms) },
         quotas: quotas(&raw.limits),
         poll: ms(raw.wait.poll_ms),
         patience: match store {

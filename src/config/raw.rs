@@ -27,9 +27,11 @@ pub struct Raw {
     pub auth: Auth,
     pub limits: Limits,
     pub defaults: Defaults,
+    pub attention: Attention,
     pub wait: Wait,
     pub reaper: Reaper,
     pub mongodb: Mongodb,
+    pub trace: Trace,
 }
 
 /// See `config.toml`.
@@ -151,6 +153,14 @@ pub struct Defaults {
 /// See `config.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Attention {
+    pub idle_ms: u64,
+    pub window_ms: u64,
+}
+
+/// See `config.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Wait {
     pub poll_ms: u64,
 }
@@ -171,6 +181,26 @@ pub struct Mongodb {
     pub pool_size: u32,
 }
 
+/// See `config.toml`. Not `Debug`: it has secrets.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    pub endpoint: String,
+    pub headers: Vec<String>,
+    pub headers_file: String,
+    pub ca: PathBuf,
+    pub sample_ratio: f64,
+    pub service_name: String,
+    pub timeout_ms: u64,
+    pub queue: u64,
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace").field("sample_ratio", &self.sample_ratio).finish_non_exhaustive()
+    }
+}
+
 /// The environment variables that are configuration, each its own source, so that an error names it:
 /// `TAILBACK_LISTEN`, `TAILBACK_STORE`, and names with `__` between section and key (`TAILBACK_REAPER__BATCH`) or
 /// before a key outside every section (`TAILBACK__SHUTDOWN_MS`).
@@ -178,8 +208,18 @@ pub struct Environment(Vec<(String, String)>);
 
 const PREFIX: &str = "TAILBACK_";
 /// Keys whose value is a string even if it looks like another type.
-const TEXTS: [&str; 6] =
-    ["listen", "store", "log.filter", "log.format", "auth.admin_key", "auth.admin_key_file"];
+const TEXTS: [&str; 10] = [
+    "listen",
+    "store",
+    "log.filter",
+    "log.format",
+    "auth.admin_key",
+    "auth.admin_key_file",
+    "trace.endpoint",
+    "trace.headers_file",
+    "trace.ca",
+    "trace.service_name",
+];
 
 impl Environment {
     /// Returns the variables that are configuration.
@@ -189,7 +229,7 @@ impl Environment {
 }
 
 /// Variables of ours that are no options: of the command line, the bench and the tests.
-const OTHERS: [&str; 5] = ["CONFIG", "KEY", "URL", "TEST_", "BENCH_"];
+const OTHERS: [&str; 9] = ["CONFIG", "KEY", "URL", "PROFILE", "PROFILES", "CA", "JOB_", "TEST_", "BENCH_"];
 
 /// Returns the variables whose names look like options and are none, each with what is meant, if that is known.
 pub fn ignored(names: impl Iterator<Item = String>) -> Vec<String> {
@@ -334,6 +374,9 @@ pub fn describe(error: Error) -> String {
     let source = error.metadata.as_ref().map(|metadata| source(metadata, &key)).unwrap_or_default();
     match key.as_str() {
         "auth.admin_key" => return format!("{key} must be a text{source}"), // its value is not to be quoted
+        key if key == "trace.headers" || key.starts_with("trace.headers.") => {
+            return format!("trace.headers must be a list of texts such as [\"NAME: VALUE\"]{source}");
+        }
         "auth.required" => return format!("{key} must be true, false or \"auto\"{source}"),
         _ => {}
     }

@@ -6,7 +6,7 @@ use figment::value::Value;
 use super::{Config, raw, secret};
 
 /// Options whose value is never shown.
-const SECRETS: [&str; 1] = ["auth.admin_key"];
+const SECRETS: [&str; 2] = ["auth.admin_key", "trace.headers"];
 
 /// Returns the configuration in the order of the documented file.
 pub fn effective(figment: &Figment, config: &Config) -> String {
@@ -36,6 +36,9 @@ fn option(figment: &Figment, config: &Config, key: &str, name: &str) -> String {
 
 /// Returns a value as TOML: scalars and lists are written as in JSON.
 fn text(key: &str, value: &Value) -> String {
+    if let Some(set) = value.as_array().filter(|_| SECRETS.contains(&key)) {
+        return json(&vec!["***"; set.len()]);
+    }
     match value.as_str() {
         Some(set) if SECRETS.contains(&key) && !set.is_empty() => "\"***\"".to_owned(),
         // Each value by itself: a password that stands elsewhere as a word would be told by what is missing there.

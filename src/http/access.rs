@@ -10,17 +10,17 @@ use std::sync::{Arc, LazyLock};
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 
-use super::connection::Wire;
+use super::act::{Act, actor, may_be_act};
 use super::problem::{Code, Problem};
-use super::waiting::Client;
+use super::queryless::Queryless;
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash, Timestamp};
-use crate::queue::{self, Actor, Credential, Permit, Queues, Recognised, Shown};
+use crate::queue::{self, Credential, Permit, Queues, Recognised, Shown};
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +64,8 @@ impl Options {
 pub enum Need {
     /// Nothing.
     Open,
+    /// Any valid key.
+    Any,
     /// This scope, unless the configuration opens the metrics.
     Metrics(Scope),
     /// Any valid key, unless the configuration opens the documentation.
@@ -82,7 +84,7 @@ impl Need {
     /// Returns the scopes that a key must have; none where any key will do, or none is needed.
     pub fn scopes(self) -> impl Iterator<Item = Scope> {
         let scopes = match self {
-            Self::Open | Self::Docs => [None, None],
+            Self::Open | Self::Any | Self::Docs => [None, None],
             Self::Of(scope) | Self::Whole(scope) | Self::Metrics(scope) => [Some(scope), None],
             Self::Both(one, other) | Self::Either(one, other) => [Some(one), Some(other)],
         };
@@ -100,12 +102,13 @@ fn lacks(scope: Scope) -> Problem {
     Problem::new(Code::Forbidden, format!("the key does not have the scope {scope}"))
 }
 
-use Need::{Both, Docs, Either, Metrics, Of, Open, Whole};
+use Need::{Any, Both, Docs, Either, Metrics, Of, Open, Whole};
 use Scope::{Admin, Consume, Operate, Push, Read};
 
 /// What each route needs, by method and path.
 pub const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/", Open),
+    ("GET", "/ui/{version}/{*file}", Open),
     ("GET", "/healthz", Open),
     ("GET", "/readyz", Open),
     ("GET", "/metrics", Metrics(Read)),
@@ -183,6 +186,7 @@ pub const ROUTES: &[(&str, &str, Need)] = &[
     ("GET", "/v1/workers/{name}/jobs", Of(Read)),
     ("POST", "/v1/workers/{name}/heartbeat", Of(Consume)),
     ("DELETE", "/v1/workers/{name}", Of(Operate)),
+    ("GET", "/v1/session", Any),
     ("POST", "/v1/session", Open),
     ("DELETE", "/v1/session", Open),
     ("GET", "/v1/keys", Whole(Admin)),
@@ -222,12 +226,12 @@ pub struct Grant {
     /// When the browser's session ends that it has shown, if it has.
     pub session_ends: Option<Timestamp>,
     /// The scope under which its route runs.
-    scope: Scope,
+    pub scope: Scope,
 }
 
 /// Checks the key of a request, and records the matched route in the response: only the router knows it.
 pub async fn guard(
-    State(state): State<AppState>,
+    State((state, queryless)): State<(AppState, Arc<Queryless>)>,
     route: Option<MatchedPath>,
     mut request: Request,
     next: Next,
@@ -235,6 +239,7 @@ pub async fn guard(
     let granted = grant(&state, route.as_ref(), &request);
     let admitted = granted.and_then(|granted| {
         check_changes(&state, route.as_ref(), request.method())?;
+        queryless.check(&request, route.as_ref())?;
         Ok((admit(&state.queues, &granted.caller)?, granted))
     });
     let mut response = match admitted {
@@ -267,69 +272,6 @@ fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method)
     }
     let detail = "this server only shows (http.read_only): nothing was changed; send what changes something to another server";
     Err(Problem::new(Code::ReadOnly, detail))
-}
-
-/// Returns whether a request may be an administrative act, so that it is to be known who makes it. What is called most often is none.
-fn may_be_act(request: &Request, route: Option<&MatchedPath>) -> bool {
-    const FREQUENT: [&str; 9] =
-        ["/jobs", "/batch", "/reserve", "/pop", "/commit", "/rollback", "/extend", "/settle", "/heartbeat"];
-    let route = route.map_or("", MatchedPath::as_str);
-    let is_frequent = *request.method() == Method::POST && FREQUENT.iter().any(|end| route.ends_with(end));
-    !request.method().is_safe() && !is_frequent
-}
-
-/// Returns who makes a request, for the audit.
-fn actor(request: &Request, granted: &Granted) -> Actor {
-    let name = match &granted.caller {
-        Caller::Key(key) => Some(key.name.to_string()),
-        Caller::Anyone | Caller::Admin => None,
-    };
-    let behind_proxy = request.extensions().get::<Client>().map(|client| client.0);
-    let direct = || request.extensions().get::<Arc<Wire>>().map(|wire| wire.address);
-    let address = behind_proxy.or_else(direct).map(|address| address.to_canonical());
-    Actor { by: granted.caller.identity().to_owned(), name, address }
-}
-
-/// What an operator does: logged when it is over, so that it can be found who has paused a queue, and what a leaked key has done.
-struct Act {
-    granted: Granted,
-    method: Method,
-    path: String,
-    /// `None` where the client left before: it may be done all the same.
-    status: Option<StatusCode>,
-}
-
-impl Act {
-    fn of(request: &Request, granted: Granted, route: Option<&MatchedPath>) -> Option<Self> {
-        let is_one = match &granted.caller {
-            Caller::Anyone => route.is_some_and(|route| is_act_of_anyone(request.method(), route.as_str())),
-            _ => granted.scope == Operate,
-        };
-        let path = || request.uri().path().to_owned();
-        is_one.then(|| Self { granted, method: request.method().clone(), path: path(), status: None })
-    }
-}
-
-/// Returns whether a request is an operator's where no keys are required. Not what changes one job: an application cancels
-/// its own like that.
-fn is_act_of_anyone(method: &Method, route: &str) -> bool {
-    // What is called most often is none; looking it up would cost each call.
-    let is_frequent = *method == Method::GET
-        || *method == Method::POST && (route.ends_with("/jobs") || route.ends_with("/reserve"))
-        || route.starts_with("/v1/jobs")
-        || route == "/v1/settle";
-    !is_frequent
-        && matches!(need(method.as_str(), route), Some(Of(Operate) | Whole(Operate) | Both(Operate, _)))
-}
-
-impl Drop for Act {
-    fn drop(&mut self) {
-        let Self { granted, method, path, status } = self;
-        if status.is_none_or(|status| status.is_success() || status.is_server_error()) {
-            let status = status.map(|status| status.as_u16());
-            tracing::info!(by = granted.caller.identity(), %method, path, status, "operated");
-        }
-    }
 }
 
 /// Admits a request within the limits of its key.
@@ -367,7 +309,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         Some(Some(Metrics(scope))) => (state.access.open_metrics, scope),
         Some(Some(Docs)) => (state.access.open_docs, Read),
         Some(Some(Of(scope) | Both(scope, _) | Either(scope, _) | Whole(scope))) => (false, scope),
-        Some(None) | None => (false, Read),
+        Some(Some(Any)) | Some(None) | None => (false, Read),
     };
     if is_open {
         let (caller, credential) = (Caller::Anyone, Credential::Lasting);
@@ -400,12 +342,20 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
 
 /// Returns the refusal of a method that the table does not have: the path does not support it, or it was forgotten there.
 fn undeclared(path: &str, method: &Method) -> Problem {
-    let allowed: Vec<&str> = ROUTES.iter().filter(|(_, at, _)| *at == path).map(|(of, _, _)| *of).collect();
-    if allowed.is_empty() {
+    if !ROUTES.iter().any(|(_, at, _)| *at == path) {
         return Problem::new(Code::Forbidden, "no scope allows this path");
     }
-    let detail = format!("this path does not support {method}; it supports {}", allowed.join(", "));
-    Problem::new(Code::MethodNotAllowed, detail)
+    unsupported(path, method)
+}
+
+/// Returns the refusal of a method that a path does not support.
+pub fn unsupported(path: &str, method: &Method) -> Problem {
+    let allowed: Vec<&str> = ROUTES.iter().filter(|(_, at, _)| *at == path).map(|(of, _, _)| *of).collect();
+    let which = match allowed.is_empty() {
+        true => "see the Allow header, or /docs".to_owned(),
+        false => format!("it supports {}", allowed.join(", ")),
+    };
+    Problem::new(Code::MethodNotAllowed, format!("this path does not support {method}; {which}"))
 }
 
 /// Returns where a request comes from, by its key or its session, and when that session ends.

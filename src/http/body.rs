@@ -1,4 +1,4 @@
-//! Request bodies: JSON parsed into a request type, or a problem that names the invalid field and the valid values.
+//! Request bodies: read at a bounded pace into bounded memory, then [parsed](super::parse) into a request type.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::budget::{Account, LARGE};
 use super::connection::Wire;
+use super::parse::parse;
 use super::problem::{Code, Problem};
 use super::wire::{Refusal, TOO_LARGE};
 use super::{AppState, Limits, access};
@@ -235,142 +236,6 @@ fn is_json(content_type: &str) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-/// Why a text is not a valid request.
-#[derive(Debug)]
-pub enum BodyError {
-    /// It is not JSON.
-    Malformed {
-        /// The line of the error, from 1.
-        line: usize,
-        /// The column of the error, from 1.
-        column: usize,
-    },
-    /// A field is invalid.
-    Invalid(Invalid),
-}
-
-impl BodyError {
-    /// Returns the error of the request that contains this text at this pointer, as valid JSON but for numbers that no
-    /// type can hold.
-    pub fn under(self, pointer: &str) -> Invalid {
-        match self {
-            Self::Malformed { line, column } => {
-                Invalid::new(pointer, format!("is not JSON (line {line}, column {column})"))
-            }
-            Self::Invalid(invalid) => invalid.under(pointer),
-        }
-    }
-}
-
-impl From<BodyError> for Problem {
-    fn from(error: BodyError) -> Self {
-        match error {
-            BodyError::Malformed { line, column } => {
-                Self::new(Code::Malformed, format!("the body is not JSON (line {line}, column {column})"))
-            }
-            BodyError::Invalid(invalid) => invalid.into(),
-        }
-    }
-}
-
-/// Parses JSON text as a request, which must be an object.
-pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, BodyError> {
-    // serde would accept an array as the fields in the order of their declaration.
-    if text.trim_start().starts_with('[') {
-        let array: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
-        array.map_err(|error| refuse(String::new(), &error))?;
-        return Err(BodyError::Invalid(Invalid::new("", "must be an object")));
-    }
-    // Nearly every body is valid: where the fault of one is, is looked for only once there is one.
-    serde_json::from_str(text).or_else(|_| parse_with_path(text))
-}
-
-/// Parses text, and says of a fault where it is.
-fn parse_with_path<T: DeserializeOwned>(text: &str) -> Result<T, BodyError> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let pointer = pointer(error.path());
-        refuse(pointer, &error.into_inner())
-    })?;
-    reader.end().map_err(|error| refuse(String::new(), &error))?;
-    Ok(value)
-}
-
-fn refuse(pointer: String, error: &serde_json::Error) -> BodyError {
-    if !error.is_data() {
-        return BodyError::Malformed { line: error.line(), column: error.column() };
-    }
-    let text = error.to_string();
-    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
-    BodyError::Invalid(explain(pointer, message))
-}
-
-/// Translates a message of serde into one that names the field and the valid values.
-fn explain(pointer: String, message: &str) -> Invalid {
-    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
-    let child = |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
-    if message.starts_with("unknown field") {
-        let known = message.split_once("expected ").map_or("none", |(_, known)| known).replace('`', "");
-        let known = known.trim_start_matches("one of ").to_owned();
-        // The path ends in the unknown field itself.
-        let beneath = child(&quoted(message));
-        let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
-        let pointer = if own { pointer } else { beneath };
-        return Invalid::new(pointer, format!("is an unknown field; known fields: {known}"));
-    }
-    if message.starts_with("missing field") {
-        return Invalid::new(child(&quoted(message)), "is required");
-    }
-    if message.starts_with("duplicate field") {
-        return Invalid::new(child(&quoted(message)), "is a duplicate");
-    }
-    if let Some(variants) = message.strip_prefix("unknown variant") {
-        let known = variants.split_once("expected ").map_or("", |(_, known)| known).replace('`', "");
-        return Invalid::new(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
-    }
-    // The messages of our own types need no translation. They may quote the request, such as a key in a payload.
-    match message.split_once("expected ") {
-        Some((_, expected)) if message.starts_with("invalid ") => {
-            Invalid::new(pointer, format!("must be {}", expected_type(expected)))
-        }
-        _ => Invalid::new(pointer, message),
-    }
-}
-
-fn expected_type(expected: &str) -> &str {
-    match expected {
-        "u8" | "u16" | "u32" | "usize" | "u64" => "a non-negative whole number within its range",
-        "i32" => "a whole number from -2147483648 to 2147483647",
-        "i64" => "a whole number",
-        "f64" | "f32" => "a number",
-        "a string" | "a borrowed string" | "string or map" => "a string",
-        "a boolean" => "true or false",
-        "a sequence" => "an array",
-        "a map" => "an object",
-        text if text.starts_with("struct ") => "an object",
-        text => text,
-    }
-}
-
-fn pointer(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    let mut pointer = String::new();
-    for segment in path {
-        match segment {
-            Segment::Map { key } => {
-                pointer.push('/');
-                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
-            }
-            Segment::Seq { index } => {
-                pointer.push('/');
-                pointer.push_str(&index.to_string());
-            }
-            Segment::Enum { .. } | Segment::Unknown => {}
-        }
-    }
-    pointer
-}
-
 /// Parses an optional JSON value as a payload; `pointer` is where it is in the body.
 pub fn optional_payload(raw: Option<&RawValue>, pointer: &str) -> Result<Option<Payload>, Invalid> {
     let payload = |raw| Payload::from_raw(raw).map_err(|error| Invalid::new(pointer, error.to_string()));
@@ -406,32 +271,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
-
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only its parsing is tested")]
-    struct Sample {
-        count: u32,
-        #[serde(default, deserialize_with = "present")]
-        payload: Option<Box<RawValue>>,
-        inner: Option<Inner>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only its parsing is tested")]
-    struct Inner {
-        list: Vec<i32>,
-    }
-
-    fn problem(text: &str) -> (u16, Option<String>, String) {
-        let problem = serde_json::to_value(Problem::from(parse::<Sample>(text).unwrap_err())).unwrap();
-        let pointer = problem["pointer"].as_str().map(str::to_owned);
-        (problem["status"].as_u64().unwrap() as u16, pointer, problem["detail"].as_str().unwrap().to_owned())
-    }
 
     #[test]
     fn a_body_is_whole_whatever_chunks_it_came_in() {
@@ -441,44 +281,5 @@ mod tests {
             text.chunks(size).for_each(|chunk| parts.add(Bytes::copy_from_slice(chunk)));
             assert!(parts.bytes == text.len() && parts.whole() == text, "{size}");
         }
-    }
-
-    #[test]
-    fn problems_point_at_the_field() {
-        for (text, pointer, detail) in [
-            ("{}", "/count", "/count is required"),
-            (
-                r#"{"count":1,"x~/y":1}"#,
-                "/x~0~1y",
-                "is an unknown field; known fields: count, payload, inner",
-            ),
-            (r#"{"count":-1}"#, "/count", "must be a non-negative whole number within its range"),
-            (r#"{"count":1,"inner":{"list":[1,"x"]}}"#, "/inner/list/1", "must be a whole number from"),
-            (r#"{"count":1,"inner":{"lost":[]}}"#, "/inner/lost", "known fields: list"),
-            (r#"{"count":1,"count":2}"#, "/count", "is a duplicate"),
-            (r#"{"count":1,"inner":[]}"#, "/inner", "must be"),
-            ("[]", "", "the body"),
-        ] {
-            let (status, at, says) = problem(text);
-            assert_eq!((status, at.as_deref()), (422, Some(pointer)), "{text}: {says}");
-            assert!(says.contains(detail), "{text}: {says}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_json_is_malformed() {
-        for text in ["{", "nul", "{\"count\":1}x", "{'count':1}", "{\"count\":01}"] {
-            assert_eq!(problem(text).0, 400, "{text}");
-        }
-    }
-
-    #[test]
-    fn null_is_present() {
-        let sample: Sample = parse(r#"{"count":1,"payload":null}"#).unwrap();
-        assert_eq!(sample.payload.unwrap().get(), "null");
-        assert!(parse::<Sample>(r#"{"count":1}"#).unwrap().payload.is_none());
-        let exact: Sample =
-            parse(r#"{"count":1,"payload":{"n":1.00, "big":123456789012345678901234567890}}"#).unwrap();
-        assert_eq!(exact.payload.unwrap().get(), r#"{"n":1.00, "big":123456789012345678901234567890}"#);
     }
 }

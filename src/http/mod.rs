@@ -1,6 +1,7 @@
 //! The HTTP layer: extract, call one method of [`crate::queue::Queues`], respond. Does not depend on a store.
 
 pub mod access;
+pub mod act;
 pub mod answer;
 pub mod authority;
 pub mod body;
@@ -13,8 +14,10 @@ pub mod listen;
 pub mod openapi;
 pub mod origin;
 pub mod params;
+pub mod parse;
 pub mod peers;
 pub mod problem;
+pub mod queryless;
 pub mod reader;
 pub mod request_id;
 pub mod routes;
@@ -22,6 +25,7 @@ pub mod security;
 pub mod session;
 pub mod stream;
 pub mod tls;
+pub mod trace;
 pub mod waiting;
 pub mod wire;
 
@@ -34,7 +38,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRef, MatchedPath, Request};
-use axum::http::header;
+use axum::http::{Method, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
@@ -43,16 +47,20 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tower::{Layer as _, Service};
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate as _, SizeAbove};
 use tower_http::compression::{CompressionBody, CompressionLayer};
+use utoipa::openapi::path::{Operation, PathItem};
 
 use self::budget::Budget;
 use self::listen::Spare;
 use self::origin::Hosts;
 use self::problem::{Code, Problem};
+use self::queryless::Queryless;
 use crate::background::driver::Statuses;
+use crate::dashboard;
 use crate::faults;
 use crate::queue::{Queues, Readiness, hold};
 use crate::telemetry;
 use crate::telemetry::Throttle;
+use crate::telemetry::trace::{within, within_sync};
 
 /// The state that all handlers share. Every request clones it several times, so that it is one pointer.
 #[derive(Clone)]
@@ -146,17 +154,16 @@ pub fn service(
 ) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<> {
     let (router, api) = openapi::router().split_for_parts();
     routes_of(&api).for_each(|(method, path)| telemetry::route_known(method, path));
+    let queryless = Arc::new(Queryless::of(&api));
     let api = openapi::finish(api);
     let router: Router = router
         .merge(routes::docs::docs(api))
+        .merge(dashboard::routes())
         .fallback(|| async { Problem::new(Code::NotFound, "no route matches this path; see /docs") })
-        .method_not_allowed_fallback(|| async {
-            Problem::new(
-                Code::MethodNotAllowed,
-                "this path does not support the method; see the Allow header, or /docs",
-            )
+        .method_not_allowed_fallback(|route: Option<MatchedPath>, method: Method| async move {
+            access::unsupported(route.as_ref().map_or("", MatchedPath::as_str), &method)
         })
-        .layer(middleware::from_fn_with_state(state.clone(), access::guard))
+        .layer(middleware::from_fn_with_state((state.clone(), queryless), access::guard))
         .with_state(state.clone());
     let entry = Arc::new(Entry { router, hosts, state });
     let plain = tower::service_fn(move |request| respond(entry.clone(), request));
@@ -179,17 +186,22 @@ pub fn service(
 
 /// Returns the routes of the document, by method and path.
 fn routes_of(api: &utoipa::openapi::OpenApi) -> impl Iterator<Item = (&'static str, &str)> {
-    api.paths.paths.iter().flat_map(|(path, item)| {
-        let methods = [
-            ("GET", item.get.is_some()),
-            ("PUT", item.put.is_some()),
-            ("POST", item.post.is_some()),
-            ("DELETE", item.delete.is_some()),
-            ("PATCH", item.patch.is_some()),
-        ];
-        let there = methods.into_iter().filter(|(_, is_there)| *is_there);
-        there.map(move |(method, _)| (method, path.as_str()))
+    let paths = api.paths.paths.iter();
+    paths.flat_map(|(path, item)| {
+        operations_of(item).into_iter().map(move |(method, _)| (method, path.as_str()))
     })
+}
+
+/// Returns the calls of a path, by their methods.
+fn operations_of(item: &PathItem) -> Vec<(&'static str, &Operation)> {
+    let methods = [
+        ("GET", &item.get),
+        ("PUT", &item.put),
+        ("POST", &item.post),
+        ("DELETE", &item.delete),
+        ("PATCH", &item.patch),
+    ];
+    methods.into_iter().filter_map(|(method, call)| Some((method, call.as_ref()?))).collect()
 }
 
 /// What is said of requests that are 503.
@@ -203,8 +215,10 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     account.iter().for_each(|account| drop(request.extensions_mut().insert(account.clone())));
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
+    let span = trace::of(&request, is_operational(uri.path()));
     let guarded = AssertUnwindSafe(route(&entry, request)).catch_unwind();
     let guarded = hold::holding(account.clone().map(|account| account as hold::Held), guarded);
+    let guarded = within(span.clone(), guarded);
     let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
         Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
     });
@@ -224,13 +238,16 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let (path, took_ms) = (uri.path(), took.as_secs_f64() * 1e3);
     // While the store is away every request is 503: a few lines say so for all.
     let more = if status == 503 { UNAVAILABLE.due() } else { Some(0) };
-    match more {
+    within_sync(span.clone(), || match more {
         Some(more) if status >= 500 => {
             tracing::warn!(request_id = id, method, path, status, took_ms, more, "request failed")
         }
         _ => tracing::debug!(request_id = id, method, path, status, took_ms, "request"),
-    }
+    });
     telemetry::http_request(method, route, status, took);
+    if let Some(span) = span {
+        trace::end(&span, &trace::Told { method, route, path, request_id: &id, status, took });
+    }
     Ok(response)
 }
 

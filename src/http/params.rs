@@ -1,5 +1,6 @@
 //! Parameters of paths, queries and headers, parsed into types that are always valid.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Path, RawQuery};
@@ -11,7 +12,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::access;
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
-use crate::job::{BatchId, BulkId, JobId, QueueName, StoredKeyId};
+use crate::job::time::TIME_RULE;
+use crate::job::{BatchId, BulkId, JobId, QueueName, StoredKeyId, Timestamp};
 use crate::queue::{IdempotencyKey, Precondition};
 
 /// The maximum number of elements in a page of a list.
@@ -182,6 +184,12 @@ impl Query {
         self.text(name).map(|text| text.parse().map_err(invalid)).transpose()
     }
 
+    /// Returns a time. A `+` in a query is read as a space: the offset of a time that was not encoded has one before it.
+    pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+        let invalid = |_| Problem::parameter(name, format!("must be {TIME_RULE}"));
+        self.text(name).map(|text| with_offset(text).parse().map_err(invalid)).transpose()
+    }
+
     /// Returns all values of a parameter that may be given several times; `rule` describes valid ones.
     pub fn all<T: FromStr>(&self, name: &'static str, rule: &str) -> Result<Vec<T>, Problem> {
         let invalid = |_| Problem::parameter(name, format!("must be {rule}"));
@@ -237,6 +245,15 @@ impl Query {
     /// Returns whether the operation is forced.
     pub fn force(&self) -> Result<bool, Problem> {
         Ok(self.get("force", "true or false")?.unwrap_or(false))
+    }
+}
+
+/// Returns the text of a time with the `+` of its offset, which a query that was not encoded has lost.
+pub fn with_offset(text: &str) -> Cow<'_, str> {
+    let cut = text.len().saturating_sub("+00:00".len());
+    match text.get(cut..).and_then(|offset| offset.strip_prefix(' ')) {
+        Some(offset) => format!("{}+{offset}", &text[..cut]).into(),
+        None => text.into(),
     }
 }
 

@@ -253,6 +253,14 @@ impl Problem {
         Self { parameter: Some(name), ..Self::new(Code::InvalidField, detail) }
     }
 
+    /// Returns what an error of a call means, and where the state of the job does not allow the call, what the call needs.
+    pub fn needing(needs: &str) -> impl Fn(Error) -> Self {
+        move |error| match error {
+            error @ Error::WrongState { .. } => Self::new(Code::WrongState, format!("{error}: {needs}")),
+            error => error.into(),
+        }
+    }
+
     /// Returns `reservation-lost` for a job id that cannot exist.
     pub fn reservation_lost(detail: &str) -> Self {
         Self { gone: Some(true), ..Self::new(Code::ReservationLost, detail) }
@@ -301,10 +309,7 @@ impl From<Error> for Problem {
             Error::ReservationLost { gone, .. } => {
                 Self { gone: Some(gone), ..Self::new(Code::ReservationLost, text) }
             }
-            Error::WrongState { id, state } => {
-                let detail = format!("job {id} is {}, which does not allow this", state.as_str());
-                Self::new(Code::WrongState, detail)
-            }
+            Error::WrongState { .. } => Self::new(Code::WrongState, text),
             Error::KeyConflict(id) | Error::KeyTaken(id) => {
                 Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) }
             }
@@ -315,9 +320,9 @@ impl From<Error> for Problem {
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
             Error::UnknownOperation(_) | Error::OperationGone(_) => Self::new(Code::UnknownOperation, text),
-            Error::TooManyOperations(_) => Self::new(Code::LimitReached, text),
+            Error::TooManyOperations(_) | Error::TooManyReplays(_) => Self::new(Code::LimitReached, text),
             Error::QueueNotEmpty(_) => {
-                Self::new(Code::QueueNotEmpty, format!("{text}; ?force=true deletes them as well"))
+                Self::new(Code::QueueNotEmpty, format!("{text}; force=true deletes them as well"))
             }
             Error::UnknownSemaphore(_) => Self::new(Code::UnknownSemaphore, text),
             Error::SemaphoreInUse { .. } => Self::new(Code::SemaphoreInUse, text),

@@ -3,6 +3,8 @@
 use axum::http::HeaderValue;
 use axum::http::header::{self, HeaderMap, HeaderName};
 
+use crate::dashboard;
+
 /// The headers of every response.
 pub const HEADERS: [(HeaderName, &str); 4] = [
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
@@ -17,9 +19,14 @@ const DOCS: &str =
 
 /// Adds the headers to a response of this path, but for those that it has.
 pub fn add(path: &str, headers: &mut HeaderMap) {
-    if path.starts_with("/docs") {
-        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(DOCS));
-    }
+    let own = match path {
+        path if path.starts_with("/docs") => Some(DOCS),
+        path if dashboard::has(path) => Some(dashboard::POLICY),
+        _ => None,
+    };
+    own.into_iter().for_each(|policy| {
+        drop(headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)))
+    });
     for (name, value) in HEADERS {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }

@@ -235,8 +235,11 @@ impl Framing {
 /// What a body that is larger than the limit gets, however it was announced.
 pub const TOO_LARGE: &str = "the body is larger than limits.body_bytes";
 
+const NOT_HTTP_DETAIL: &str = "the request is not valid HTTP: in its path and query a space, a quote and other special characters must be percent-encoded (curl: -G \
+     --data-urlencode)";
+
 /// What hyper does not take, and nothing else is known of.
-pub const NOT_HTTP: Refusal = Refusal { code: Code::Malformed, detail: "the request is not valid HTTP" };
+pub const NOT_HTTP: Refusal = Refusal { code: Code::Malformed, detail: NOT_HTTP_DETAIL };
 const TOO_MANY_HEADERS: Refusal =
     Refusal { code: Code::HeadTooLarge, detail: "the request has more than 100 headers" };
 const PATH_TOO_LONG: Refusal =

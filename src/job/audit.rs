@@ -6,6 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobId, QueueName, Timestamp};
 
+/// What an act may be.
+pub const ACTS: [&str; 29] = [
+    "batch.cancel",
+    "job.cancel",
+    "job.move",
+    "job.redrive",
+    "job.release",
+    "job.replay",
+    "job.retry",
+    "job.run",
+    "key.create",
+    "key.delete",
+    "key.rotate",
+    "operation.begin",
+    "operation.cancel",
+    "operation.end",
+    "queue.delete",
+    "queue.empty",
+    "queue.pause",
+    "queue.purge",
+    "queue.redrive",
+    "queue.replay",
+    "queue.resume",
+    "queue.set",
+    "queue.update",
+    "schedule.delete",
+    "schedule.run",
+    "schedule.set",
+    "semaphore.delete",
+    "semaphore.set",
+    "worker.remove",
+];
+
 /// One act. Never has it a secret, the hash of one, or a payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = AuditEntry)]
@@ -14,7 +47,8 @@ pub struct AuditRow {
     pub id: JobId,
     /// When it was done.
     pub at: Timestamp,
-    /// Who did it: the id of the key; `admin` for that of the configuration; empty where no key was required.
+    /// Who did it: the id of the key; `admin` for that of the configuration; `command-line` for `tailback keys`; empty where no key was
+    /// required.
     pub by: String,
     /// The name of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,14 +57,15 @@ pub struct AuditRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
-    /// What was done, such as `queue.pause` or `job.retry`.
+    /// What was done: such as `queue.pause` or `job.retry`.
     pub what: String,
     /// What it was done to: the name or the id.
     pub on: String,
     /// The queue that it is about, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueName>,
-    /// How many jobs it concerned at most, where that was known with it.
+    /// How many jobs it has changed, removed or pushed, where it is about jobs. What its operation does is counted in the
+    /// entry of that one's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<u64>,
     /// What it was before.

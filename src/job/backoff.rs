@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Whether the delay grows.
@@ -62,6 +62,11 @@ pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result
     }
 
     from.deserialize_any(ObjectOnly(PhantomData))
+}
+
+/// The same of an object that must be there.
+pub fn required_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    object(from)?.ok_or_else(|| D::Error::custom("must be an object"))
 }
 
 /// A year: the longest duration that any setting accepts.

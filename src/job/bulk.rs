@@ -2,6 +2,8 @@
 //! whose revision guards each step.
 
 mod filter;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +78,9 @@ pub struct BulkIntent {
     /// The most jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// Whether it looks at the latest jobs first. Those of a group that come after one that it deletes are passed by then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub newest_first: bool,
     /// The queues in which it may act; without them in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<Vec<QueuePattern>>,
@@ -102,8 +107,12 @@ impl BulkIntent {
             }
             Self { limit: Some(0), .. } => Some(("/limit", "must be at least 1".to_owned())),
             Self { filter: BulkFilter { state: Some(state), .. }, .. } if !self.action.concerns(*state) => {
-                let state = state.as_str();
-                Some(("/filter/state", format!("must be one that the action {action} concerns, not {state}")))
+                let concerned = Visible::ALL.into_iter().filter(|state| self.action.concerns(*state));
+                let concerned: Vec<&str> = concerned.map(|state| state.as_str()).collect();
+                Some((
+                    "/filter/state",
+                    format!("must be one of: {}, for the action {action}", concerned.join(", ")),
+                ))
             }
             _ => self.filter.fault(),
         }
@@ -143,6 +152,14 @@ impl BulkIntent {
         }
     }
 
+    /// Returns the queue that it is about, where it is about one.
+    pub fn queue(&self) -> Option<&QueueName> {
+        match &self.filter.queue {
+            Some(QueuePattern::One(queue)) => Some(queue),
+            _ => None,
+        }
+    }
+
     /// Returns whether jobs of this queue are meant, and may be.
     pub fn means(&self, queue: &QueueName) -> bool {
         let is_meant = self.filter.queue.as_ref().is_none_or(|pattern| pattern.matches(queue));
@@ -154,11 +171,29 @@ impl BulkIntent {
         self.within.clone().map_or_else(Reach::default, Reach::of)
     }
 
-    /// Whether the action concerns a job in this state, and its time is meant: when it ended, or was pushed where it has not.
-    fn is_meant(&self, job: &Meta, now: Timestamp) -> bool {
+    /// Whether the action concerned the job in the state that it had when the operation began, and its time is meant: when it ended, or
+    /// was pushed where it has not. What is found in the state that is asked for, and came to it since, is told by its `run_at` (it was
+    /// revived or replaced then, or was not due) or by its `came_at` (it was reserved or blocked).
+    fn is_meant(&self, job: &Meta, began: Timestamp) -> bool {
         let time = Span { from: self.filter.from, before: self.filter.before };
         let at = if job.state.is_unfinished() { Some(job.created_at) } else { job.finished_at };
-        self.action.concerns(job.visible(now)) && (time.is_all() || at.is_some_and(|at| time.has(at)))
+        let was = job.visible(began);
+        self.action.concerns(was)
+            && self.filter.state.is_none_or(|state| state == was && !is_since(job.came_at, began))
+            && !was_held(job, began)
+            && !(self.action == BulkAction::Delete && was_held_since(job, began))
+            && (time.is_all() || at.is_some_and(|at| time.has(at)))
+            && self.filter.died().has_some(job.died_at())
+    }
+
+    /// Returns what is to happen to a job of this queue that was found and cannot be read, if anything is.
+    pub fn operation_on_unreadable(&self, queue: &QueueName) -> Option<Operation> {
+        match (self.action, self.filter.state) {
+            (BulkAction::Delete, Some(state)) if self.filter.is_of_time() => {
+                Some(Operation::Purge { within: Reach::one(queue), state })
+            }
+            _ => None,
+        }
     }
 
     /// Returns what is to happen to a job that was found in a part, if anything is; copies are made otherwise.
@@ -195,6 +230,7 @@ impl BulkIntent {
             && was_there(&job.meta, began)
             && self.is_meant(&job.meta, began)
             && !job.meta.state.is_unfinished()
+            && !is_new_copy(&job.meta, began)
             && job.meta.semaphores.iter().all(|semaphore| may_use(semaphore.as_str()))
     }
 }
@@ -206,6 +242,34 @@ fn was_there(job: &Meta, began: Timestamp) -> bool {
     let ended = job.finished_at.filter(|_| has_ended);
     let came = job.trail.last().map(|step| step.at);
     job.created_at < began && [ended, came].into_iter().flatten().all(|at| at < began)
+}
+
+fn is_since(at: Option<Timestamp>, began: Timestamp) -> bool {
+    at.is_some_and(|at| at >= began)
+}
+
+/// Whether a worker held the job when an operation began: it was given back since, and not delivered.
+fn was_held(job: &Meta, began: Timestamp) -> bool {
+    is_since(job.given_back_at, began) && !is_since(job.started_at, began)
+}
+
+/// Whether a worker has held the job since an operation began: it was delivered, given back, or has failed, which older servers note as
+/// well.
+fn was_held_since(job: &Meta, began: Timestamp) -> bool {
+    let failed = job.errors.last().map(|failure| failure.at);
+    [job.started_at, job.given_back_at, failed].into_iter().any(|at| is_since(at, began))
+}
+
+/// Whether the job is a copy that was pushed since an operation was asked for that counts jobs as there before `began`. The call that
+/// asked for it may have pushed it, and a worker may have finished it since.
+fn is_new_copy(job: &Meta, began: Timestamp) -> bool {
+    let asked_at = began.minus_ms(CLOCKS_DIFFER_MS);
+    job.replay_of.is_some() && job.id >= JobId::first_of(asked_at)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A part of the work in one queue.
@@ -290,6 +354,9 @@ pub struct Bulk {
     pub error: Option<String>,
     /// Where the next step begins.
     pub cursor: BulkCursor,
+    /// Whether it goes on once a queue has room for its copies.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub waits_for_room: bool,
     /// Grows with each change: guards it.
     pub rev: i64,
     /// The server that works on it.
@@ -321,6 +388,7 @@ impl Bulk {
             errors: Vec::new(),
             error: None,
             cursor: BulkCursor::default(),
+            waits_for_room: false,
             rev: 0,
             runner: None,
             leased_until: None,
@@ -361,66 +429,5 @@ impl Bulk {
         self.errors.push(error);
         let surplus = self.errors.len().saturating_sub(ERRORS_KEPT);
         self.errors.drain(..surplus);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::record::TrailReason;
-    use super::super::{JobSpec, NewJob, Payload, TrailStep};
-    use super::*;
-
-    fn at(ms: i64) -> Timestamp {
-        Timestamp::from_millis(ms)
-    }
-
-    fn intent(json: &str) -> BulkIntent {
-        serde_json::from_str(json).unwrap()
-    }
-
-    #[test]
-    fn what_does_not_fit_together_is_named() {
-        for (json, pointer) in [
-            (r#"{"filter":{},"action":"move"}"#, "/to"),
-            (r#"{"filter":{},"action":"retry","to":"q"}"#, "/to"),
-            (r#"{"filter":{},"action":"set_priority"}"#, "/priority"),
-            (r#"{"filter":{},"action":"delete","priority":1}"#, "/priority"),
-            (r#"{"filter":{},"action":"delete","limit":0}"#, "/limit"),
-            (r#"{"filter":{"state":"reserved"},"action":"delete"}"#, "/filter/state"),
-            (r#"{"filter":{"state":"ready"},"action":"replay"}"#, "/filter/state"),
-        ] {
-            assert_eq!(intent(json).fault().map(|(pointer, _)| pointer), Some(pointer), "{json}");
-        }
-        assert_eq!(intent(r#"{"filter":{},"action":"move","to":"q","priority":3}"#).fault(), None);
-        assert!(serde_json::from_str::<BulkFilter>(r#"{"stat":"dead"}"#).is_err());
-    }
-
-    #[test]
-    fn what_came_to_match_since_it_began_is_left_alone() {
-        let new = NewJob::new(
-            "A".parse().unwrap(),
-            "q".parse().unwrap(),
-            JobSpec::new(Payload::parse("1").unwrap()),
-            at(10),
-        );
-        let dead = Meta { state: State::Dead, finished_at: Some(at(20)), ..new.into_job().meta };
-        let retry = intent(r#"{"filter":{"state":"dead"},"action":"retry"}"#);
-        assert!(retry.operation(&dead, at(21)).is_some());
-        assert!(retry.operation(&dead, at(20)).is_none(), "it died since");
-        assert!(retry.operation(&dead, at(10)).is_none(), "it was pushed since");
-        let step =
-            TrailStep { at: at(30), queue: "p".parse().unwrap(), reason: TrailReason::Moved, attempts: 0 };
-        let moved = Meta { trail: vec![step], ..dead };
-        assert!(retry.operation(&moved, at(31)).is_some() && retry.operation(&moved, at(30)).is_none());
-    }
-
-    #[test]
-    fn an_operation_stays_in_its_queues_and_out_of_its_target() {
-        let moving =
-            intent(r#"{"filter":{"queue":"mail.*"},"action":"move","to":"mail.new","within":["mail.*"]}"#);
-        let means = |queue: &str| moving.means(&queue.parse().unwrap());
-        assert!(means("mail.old") && !means("mail.new") && !means("post"));
-        let limited = intent(r#"{"filter":{},"action":"delete","within":["mail.*"]}"#);
-        assert!(limited.means(&"mail.x".parse().unwrap()) && !limited.means(&"post".parse().unwrap()));
     }
 }

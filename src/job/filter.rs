@@ -42,7 +42,7 @@ impl<T: PartialOrd + Copy> Span<T> {
     }
 
     /// The same of something that may have no value: that is among all values only.
-    fn has_some(&self, value: Option<T>) -> bool {
+    pub fn has_some(&self, value: Option<T>) -> bool {
         self.is_all() || value.is_some_and(|value| self.has(value))
     }
 

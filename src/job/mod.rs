@@ -31,6 +31,7 @@ pub mod spec;
 pub mod state;
 pub mod tally;
 pub mod time;
+pub mod trace;
 pub mod transition;
 
 pub use access::{ApiKey, ApiKeyId, ApiKeyName, Caller, Reach, Scope, SecretHash, StoredKeyId};
@@ -52,3 +53,4 @@ pub use spec::JobSpec;
 pub use state::{State, Visible};
 pub use tally::{Event, Tally, Times};
 pub use time::{Timestamp, When};
+pub use trace::TraceContext;

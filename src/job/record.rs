@@ -165,6 +165,13 @@ pub struct Meta {
     pub waits_for: Option<SemaphoreName>,
     /// Since when semaphores have kept it from being delivered.
     pub waiting_since: Option<Timestamp>,
+    /// When it last came to wait as it does: another state, or a claim or an edit that changed how it waits, was before. None where
+    /// it waits as it was pushed, and where a server of an older version has changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_at: Option<Timestamp>,
+    /// When a worker last had it no longer, and it waited again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_back_at: Option<Timestamp>,
     /// A random number that every write replaces, for optimistic concurrency: a write whose `rev` does not match is a
     /// conflict.
     #[serde(skip)]
@@ -181,6 +188,14 @@ impl Meta {
     pub fn last_error(&self) -> Option<&str> {
         let failure = self.errors.last().map(|failure| failure.message.as_str());
         failure.or_else(|| self.origin.as_ref()?.error.as_deref())
+    }
+
+    /// Returns when it died; of a dead letter that has not died in its queue, when it did where it came from.
+    pub fn died_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Dead => self.finished_at,
+            _ => self.origin.as_ref().map(|origin| origin.at),
+        }
     }
 
     /// Returns when the delivery ends for good, however often it is extended, if it has such an end.
@@ -389,6 +404,8 @@ impl NewJob {
             semaphores: self.spec.semaphores,
             waits_for: None,
             waiting_since: None,
+            came_at: None,
+            given_back_at: None,
             rev: 0,
         };
         Job { meta, payload: self.spec.payload, headers: self.spec.headers, result: None }

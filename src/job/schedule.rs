@@ -3,7 +3,6 @@
 //! Everything here is pure. A store keeps the rows and makes each firing atomic; when an occurrence is due, missed or
 //! next is decided here for both stores.
 
-use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
 use super::cron::{CronRule, Zone};
@@ -76,7 +75,7 @@ pub struct ScheduleRule {
     /// The queue that the jobs go to.
     pub queue: QueueName,
     /// The job.
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "super::backoff::required_object")]
     pub job: ScheduledJob,
     /// What happens when the job of the last run is still unfinished.
     #[serde(default)]
@@ -90,10 +89,6 @@ pub struct ScheduleRule {
     #[serde(default)]
     #[schema(default = false)]
     pub paused: bool,
-}
-
-fn object<'de, D: Deserializer<'de>>(from: D) -> Result<ScheduledJob, D::Error> {
-    super::backoff::object(from)?.ok_or_else(|| D::Error::custom("must be an object"))
 }
 
 impl ScheduleRule {

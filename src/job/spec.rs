@@ -343,8 +343,7 @@ fn check_route(then: &[Stage]) -> Result<(), Invalid> {
 
 /// Refuses headers that are too many, too long or named wrongly.
 pub fn check_headers(headers: &Headers) -> Result<(), Invalid> {
-    let bytes: usize = headers.iter().map(|(name, value)| name.len() + header_bytes(value)).sum();
-    if headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
+    if headers.len() > HEADERS_MAX || headers_bytes(headers) > HEADER_BYTES_MAX {
         let detail = "must be at most 64 of them with at most 8192 bytes together";
         return Err(Invalid::new("/headers", detail));
     }
@@ -352,6 +351,15 @@ pub fn check_headers(headers: &Headers) -> Result<(), Invalid> {
         return Ok(());
     }
     Err(Invalid::new("/headers", "names must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+}
+
+/// Returns whether there is room for one more header with so many bytes, its name and its text together.
+pub fn has_room(headers: &Headers, bytes: usize) -> bool {
+    headers.len() < HEADERS_MAX && headers_bytes(headers) + bytes <= HEADER_BYTES_MAX
+}
+
+fn headers_bytes(headers: &Headers) -> usize {
+    headers.iter().map(|(name, value)| name.len() + header_bytes(value)).sum()
 }
 
 /// Returns how long a header is: a string by its characters, whatever of them is escaped, and all else by its JSON.

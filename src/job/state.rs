@@ -78,6 +78,10 @@ pub enum Visible {
 }
 
 impl Visible {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Scheduled, Self::Ready, Self::Reserved, Self::Blocked, Self::Done, Self::Dead];
+
     /// Returns the stored state behind this one.
     pub fn stored(self) -> State {
         match self {

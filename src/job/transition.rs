@@ -162,7 +162,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Err(Refusal::Lost { gone: false })
         }
         Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
-        Operation::Release { .. } => Ok(taken_back_in_place(meta)),
+        Operation::Release { .. } => Ok(taken_back_in_place(meta, now)),
         Operation::Expire { expires_at } if meta.expires_at == Some(*expires_at) => {
             Ok(Step::delete(Outcome::Removed))
         }
@@ -179,7 +179,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         }
         Operation::Run { .. } => Ok(returned(Meta { run_at: meta.run_at.min(now), ..meta.clone() })),
         Operation::Revoke { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
-        Operation::Revoke { .. } => Ok(taken_back_in_place(meta)),
+        Operation::Revoke { .. } => Ok(taken_back_in_place(meta, now)),
         Operation::Relocate { queue, when, priority, .. } => {
             by_hand::relocate(meta, queue, *when, priority.unwrap_or(meta.priority), now)
         }
@@ -228,7 +228,7 @@ fn roll_back(meta: &Meta, fate: Fate, error: Option<&str>, around: Surroundings<
             fail(meta, message, around, |limits| run_at(back, &|| limits.backoff_ms(meta)))
         }
         Fate::Snooze(back) => {
-            let mut snoozed = error.map_or_else(|| free(meta), |error| failed(meta, error, now));
+            let mut snoozed = error.map_or_else(|| free(meta, now), |error| failed(meta, error, now));
             snoozed.attempts = meta.attempts.saturating_sub(1);
             snoozed.run_at = run_at(back, &|| 0);
             returned(snoozed)
@@ -252,6 +252,9 @@ fn change(meta: &Meta, edit: &Edit, now: Timestamp) -> Step {
         // Nor has it waited for a semaphore while it waits for its line: that would keep room for it which it cannot take.
         let free = Meta { turn: None, state: State::Ready, waits_for: None, waiting_since: None, ..changed };
         changed = Meta { group: group.clone(), ..free };
+    }
+    if changed.group != meta.group || changed.visible(now) != meta.visible(now) {
+        changed.came_at = Some(now);
     }
     returned(changed).with(edit.payload.as_ref(), edit.headers.as_ref())
 }
@@ -282,8 +285,10 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
         turn: None,
         finished_at: Some(around.now),
         purge_at: Some(around.now.plus_ms(retain_ms)),
+        came_at: None,
+        given_back_at: None,
         claim: meta.claim.clone(), // recognizes the repeat of this commit, on any server
-        ..free(meta)
+        ..free(meta, around.now)
     };
     let meta = Box::new(Meta { expires_at: None, ..finished });
     let next = Next::Write { meta, payload: None, result: result.cloned(), headers: None };
@@ -292,7 +297,7 @@ fn finish(meta: &Meta, result: Option<&Payload>, around: Surroundings<'_>) -> St
 
 /// The job in the next stage of its route. A result, even `null`, is what is to be done there.
 fn hand_on(meta: &Meta, stage: &Stage, rest: &[Stage], result: Option<&Payload>, now: Timestamp) -> Step {
-    let next = rehomed(free(meta), &stage.queue, TrailReason::Committed, now);
+    let next = rehomed(free(meta, now), &stage.queue, TrailReason::Committed, now);
     let step = returned(Meta {
         run_at: now.plus_ms(stage.delay_ms.unwrap_or(0)),
         priority: stage.priority.unwrap_or(meta.priority),
@@ -362,7 +367,7 @@ fn fail(
 
 /// The job without its reservation, and with the failure.
 fn failed(meta: &Meta, message: &str, now: Timestamp) -> Meta {
-    let mut failed = free(meta);
+    let mut failed = free(meta, now);
     failed.errors.push(Failure {
         at: now,
         attempt: meta.attempts,
@@ -415,7 +420,7 @@ fn move_to(meta: &Meta, queue: &QueueName, run_at: Timestamp, priority: i32, now
     if faults::bug("lose_on_move") {
         return Step::delete(Outcome::Returned { queue: queue.clone(), run_at, blocked: false });
     }
-    let moved = Meta { run_at, priority, ..rehomed(free(meta), queue, TrailReason::Moved, now) };
+    let moved = Meta { run_at, priority, ..rehomed(free(meta, now), queue, TrailReason::Moved, now) };
     returned(Meta { progress: None, ..moved })
 }
 
@@ -429,13 +434,15 @@ fn has_expired(meta: &Meta, now: Timestamp) -> bool {
 }
 
 /// The job without its reservation, where it was before its delivery, which does not count.
-fn taken_back_in_place(meta: &Meta) -> Step {
+fn taken_back_in_place(meta: &Meta, now: Timestamp) -> Step {
     let attempts = meta.attempts.saturating_sub(1);
-    returned(Meta { attempts, ..free(meta) })
+    returned(Meta { attempts, ..free(meta, now) })
 }
 
-/// The job without its reservation.
-fn free(meta: &Meta) -> Meta {
+/// The job without its reservation. It is noted that it waits from now on, where it has not, and that a worker has had it until now.
+fn free(meta: &Meta, now: Timestamp) -> Meta {
+    let came_at = if meta.state == State::Ready { meta.came_at } else { Some(now) };
+    let given_back_at = if meta.state == State::Reserved { Some(now) } else { meta.given_back_at };
     Meta {
         state: State::Ready,
         claim: None,
@@ -445,6 +452,8 @@ fn free(meta: &Meta) -> Meta {
         cancel_requested: false,
         waits_for: None,
         waiting_since: None,
+        came_at,
+        given_back_at,
         ..meta.clone()
     }
 }

@@ -6,7 +6,10 @@ use serde::Serialize;
 
 use super::Queues;
 use crate::job::QueueName;
+use crate::job::audit::ACTS;
 use crate::store::AuditRow;
+use crate::store::audit::{along, row};
+use crate::telemetry::trace;
 
 /// Who is acting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,15 +31,16 @@ pub async fn acting<T>(actor: Actor, work: impl Future<Output = T>) -> T {
     ACTOR.scope(actor, work).await
 }
 
-/// Returns work that goes on as a task of its own, and is still made by whoever makes this call.
+/// Returns work that goes on as a task of its own, and is still made by whoever makes this call, with its row and within the same trace.
 pub(super) fn carried<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    let actor = ACTOR.try_with(Clone::clone).ok();
-    async move {
+    let (actor, row) = (ACTOR.try_with(Clone::clone).ok(), row());
+    trace::carrying(async move {
+        let work = along(row, work);
         match actor {
             Some(actor) => acting(actor, work).await,
             None => work.await,
         }
-    }
+    })
 }
 
 /// An act.
@@ -60,11 +64,17 @@ pub(super) fn shown(value: &impl Serialize) -> Option<serde_json::Value> {
 }
 
 impl Queues {
+    /// Returns the row of an act whose jobs the store counts.
+    pub(super) fn counting_row(&self, act: Act<'_>) -> Option<AuditRow> {
+        self.row(act).map(|row| AuditRow { affected: Some(0), ..row })
+    }
+
     /// Returns the row of an act; nothing where no client asks for it, but the server itself.
     pub(super) fn row(&self, act: Act<'_>) -> Option<AuditRow> {
         let Actor { by, name: by_name, address } = ACTOR.try_with(Clone::clone).ok()?;
         let at = self.now().ok()?;
         let Act { what, on, queue, before, after } = act;
+        debug_assert!(ACTS.contains(&what), "{what} is not among the acts that can be looked for");
         Some(AuditRow {
             id: self.0.ids.next(at),
             at,

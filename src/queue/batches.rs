@@ -2,6 +2,7 @@
 
 use futures::FutureExt as _;
 
+use super::audit::Act;
 use super::meter::{Event, Notes};
 use super::push::{Beside, NewPush};
 use super::quotas::Places;
@@ -13,10 +14,12 @@ use crate::job::transition::{Operation, Outcome};
 use crate::job::{
     ApiKeyId, Batch, BatchId, BatchResult, JobId, JobSpec, NewJob, OnFinished, QueueName, Reach, Rules,
 };
+use crate::store::audit::along;
 use crate::store::{
     self, Answering, BatchChange, BatchChanged, BatchDenied, CalledBack, Change, Keyed, Named, Once,
     PushRefused, StoreError,
 };
+use crate::telemetry::trace;
 
 /// The most jobs that one call adds to a batch.
 pub const BATCH_MAX: usize = 1000;
@@ -83,9 +86,13 @@ impl Queues {
             self.check_on_finished(on_finished).await.map_err(|error| error.under("/on_finished"))?;
         }
         let (jobs, places) = self.batch_jobs(&id, new.jobs, new.on_finished.as_ref()).await?;
+        let mut on_finished = new.on_finished;
+        if let (Some(on_finished), Some(trace)) = (&mut on_finished, trace::carried()) {
+            trace.carry(&mut on_finished.headers);
+        }
         let batch = Batch {
             owner: new.owner,
-            ..Batch::new(id.clone(), self.0.ids.next(now), new.on_finished, new.sealed, now)
+            ..Batch::new(id.clone(), self.0.ids.next(now), on_finished, new.sealed, now)
         };
         let (keyed, place) = keyed.unzip();
         self.change_batch(id, jobs, (places, place), move |store, jobs, rules| {
@@ -198,8 +205,9 @@ impl Queues {
     /// Seals a batch and removes those of its jobs within these queues that are not reserved; those that are, are asked to
     /// stop. Returns how many were removed.
     pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
+        let row = self.counting_row(Act { what: "batch.cancel", on: id.as_str(), ..Act::default() });
         self.seal_batch(id).await?;
-        self.cancel_sealed(id, within).await.map_err(|error| error.after(1)) // it is sealed
+        along(row, self.cancel_sealed(id, within)).await.map_err(|error| error.after(1)) // it is sealed
     }
 
     async fn cancel_sealed(&self, id: &BatchId, within: &Reach) -> Result<u64> {
@@ -255,9 +263,9 @@ impl Queues {
             .iter()
             .flat_map(|job| job.then.iter().map(|stage| &stage.queue).chain(std::iter::once(&job.queue)));
         let places = self.admit_queues(self.new_queues(named.chain(finally))).await?;
-        let (now, key_ttl_ms) = (self.now()?, self.options().defaults.key_ttl_ms);
+        let (now, key_ttl_ms, trace) = (self.now()?, self.options().defaults.key_ttl_ms, trace::carried());
         let job = |(queue, push): (QueueName, NewPush)| {
-            let job = push.into_job(self.0.ids.next(now), queue, now, key_ttl_ms);
+            let job = push.into_job((self.0.ids.next(now), queue), now, key_ttl_ms, trace.as_ref());
             NewJob { batch: Some(id.clone()), ..job }
         };
         Ok((jobs.into_iter().map(job).collect(), places))

@@ -1,23 +1,29 @@
 //! What is done to many jobs of a queue at once, in bounded steps: purge, redrive, replay.
+//!
+//! A call does so itself with the first jobs that it looks at. What is behind them it leaves to an operation, which it stores before it is
+//! over: see `rest.rs`.
 
 use std::collections::HashSet;
 
 use serde_json::json;
 
 use super::audit::{Act, shown};
-use super::keyed::{StepDone, Steps};
-use super::{CallKey, Error, Queues, Result};
+use super::keyed::StepDone;
+use super::rest::{Call, Part, Remembered, Rest};
+use super::{CallKey, Error, Queues, Result, push};
+use crate::job::bulk::{BulkAction, BulkCursor, BulkFilter};
 use crate::job::transition::Operation;
 use crate::job::{
-    Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, Reach, Scope, Span, State, Timestamp, Visible,
+    BulkId, Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, QueuePattern, Reach, Scope, Span, State,
+    Timestamp, Visible,
 };
 use crate::store::audit::along;
-use crate::store::{AuditRow, Change, Filter, ListedJob, StoreError, listed_id};
+use crate::store::{AuditRow, Change, Denied, Filter, ListedJob, Once, Search, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
 /// The same for a step of a keyed call: on MongoDB one job that others change stops all of it.
-const KEYED_STEP: usize = 50;
+pub(super) const KEYED_STEP: usize = 50;
 /// By how much the estimate of the store's clock of one server is behind that of another at most, in milliseconds.
 const CLOCKS_DIFFER_MS: u64 = 5000;
 
@@ -32,21 +38,24 @@ pub struct FinishedRange {
     pub limit: Option<u64>,
 }
 
-impl FinishedRange {
-    /// Whether the job died in this time; a dead letter, where it came from.
-    fn has_death_of(&self, meta: &Meta) -> bool {
-        let died_at = match meta.state {
-            State::Dead => meta.finished_at,
-            _ => meta.origin.as_ref().map(|origin| origin.at),
-        };
-        self.from.is_none_or(|from| died_at.is_some_and(|at| at >= from))
-            && self.to.is_none_or(|to| died_at.is_some_and(|at| at < to))
-    }
+/// What a call over many jobs has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Affected {
+    /// How many jobs it has affected itself.
+    pub affected: u64,
+    /// The operation that goes on with the others.
+    pub operation: Option<BulkId>,
 }
 
 impl Queues {
-    /// Removes the jobs that are in this state, or those of them from before a moment. Returns how many.
-    pub async fn purge(&self, queue: &QueueName, state: Visible, before: Option<Timestamp>) -> Result<u64> {
+    /// Removes the jobs that are in this state, or those of them from before a moment.
+    pub async fn purge(
+        &self,
+        queue: &QueueName,
+        state: Visible,
+        before: Option<Timestamp>,
+        caller: &Caller,
+    ) -> Result<Affected> {
         if state == Visible::Reserved {
             return Err(Error::invalid(
                 "/state",
@@ -55,7 +64,8 @@ impl Queues {
         }
         let filter = Filter::state(queue.clone(), state).during(Span { from: None, before });
         let within = Reach::one(queue);
-        // Of each group one job waits to be delivered. Another one was blocked by it until it was purged.
+        // Of each group one job waits to be delivered. Another one was blocked by it until it was purged. The latest come first, so that
+        // those were looked at before.
         let (waits, mut groups) = (state.stored() == State::Ready, HashSet::new());
         let mut was_blocked = move |meta: &Meta| {
             let group = meta.group.as_ref().filter(|_| waits && meta.turn.is_some());
@@ -66,19 +76,23 @@ impl Queues {
             (!stays).then(|| Operation::Purge { within: within.clone(), state })
         };
         let after = shown(&json!({"state": state, "before": before}));
-        let row = self.row(Act {
-            what: "queue.purge",
-            on: queue.as_str(),
-            queue: Some(queue),
-            before: None,
-            after,
-        });
-        self.each(&filter, None, purge, None, row).await
+        let (what, on) = ("queue.purge", queue.as_str());
+        let row = self.counting_row(Act { what, on, queue: Some(queue), before: None, after });
+        let mut call = Call::new(BulkAction::Delete, self.now()?, None).recorded(row);
+        let ask = Search { newest_first: true, ..Search::new(filter, STEP) };
+        let part = self.each(&mut call, ask, None, purge).await?;
+        let Part::Behind { last, operation } = part else { return Ok(call.over()) };
+        let queue = queue.clone();
+        let cursor = BulkCursor { queue: Some(queue.clone()), part: 0, after: last };
+        let filter = BulkFilter { before, state: Some(state), ..of_queue(queue) };
+        let action = BulkAction::Delete;
+        let rest = Rest { id: operation, filter, action, cursor, limit: None, newest_first: true };
+        self.hand_over(call, rest, caller).await
     }
 
     /// Gives dead jobs another chance: the queue's own, and those that were dead-lettered into it, which return to where they
     /// came from, also where they died again here, unless the caller may not push there. Those past their expiry stay.
-    /// Returns how many. With a key, what a step has done is remembered: a repeat goes on where the call was interrupted, and once it is
+    /// With a key, what a step has done is remembered: a repeat goes on where the call was interrupted, and once it is
     /// over changes nothing more.
     pub async fn redrive(
         &self,
@@ -86,30 +100,40 @@ impl Queues {
         range: FinishedRange,
         caller: &Caller,
         key: Option<&CallKey>,
-    ) -> Result<u64> {
-        let mut steps = self.steps(key).await?;
+    ) -> Result<Affected> {
+        let steps = self.steps(key).await?;
+        let began = steps.as_ref().map_or_else(|| self.now(), |steps| Ok(steps.began))?;
         let may_return =
             |job: &Job| job.meta.origin.as_ref().is_none_or(|origin| caller.may(Scope::Push, &origin.queue));
         let (within, home) = (Reach::one(queue), caller.reach());
         let redrive = || Operation::Redrive { within: within.clone(), home: home.clone() };
+        let died = Span { from: range.from, before: range.to };
         // One that cannot be read stays dead.
-        let is_meant = |job: &Job| may_return(job) && range.has_death_of(&job.meta);
+        let is_meant = |job: &Job| may_return(job) && died.has_some(job.meta.died_at());
         let operation = |job: &ListedJob| job.as_ref().is_ok_and(is_meant).then(redrive);
         let letters = [Visible::Blocked, Visible::Scheduled, Visible::Ready]
             .map(|state| Filter { dead_lettered: true, ..Filter::state(queue.clone(), state) });
         // The dead last: a letter that dies here meanwhile is still found, and none of what was revived is found again.
-        let died = Span { from: range.from, before: range.to };
         let dead = Filter::state(queue.clone(), Visible::Dead).during(died);
-        let mut affected = 0;
-        let act = Act { what: "queue.redrive", on: queue.as_str(), queue: Some(queue), ..Act::default() };
-        let row = self.row(act);
+        let mut call = Call::new(BulkAction::Redrive, began, steps).recorded(self.row_of_range(
+            "queue.redrive",
+            queue,
+            range,
+        ));
         for filter in letters.into_iter().chain([dead]) {
-            let left = range.limit.map(|limit| limit.saturating_sub(affected));
-            let row = row.clone().map(|row| AuditRow { affected: Some(affected), ..row });
-            let more = self.each(&filter, left, operation, steps.as_mut(), row).await;
-            affected += more.map_err(|error| error.after(affected))?;
+            let (is_last, ask) = (!filter.dead_lettered, Search::new(filter, STEP));
+            let part = self.each(&mut call, ask, range.limit, operation).await?;
+            let Part::Behind { last, operation } = part else { continue };
+            // An operation has all letters in one part: those that have returned are gone.
+            let (part, after) = if is_last { (1, last) } else { (0, None) };
+            let cursor = BulkCursor { queue: Some(queue.clone()), part, after };
+            let filter =
+                BulkFilter { died_from: range.from, died_before: range.to, ..of_queue(queue.clone()) };
+            let (action, limit) = (BulkAction::Redrive, range.limit);
+            let rest = Rest { id: operation, filter, action, cursor, limit, newest_first: false };
+            return self.hand_over(call, rest, caller).await;
         }
-        Ok(affected)
+        Ok(call.over())
     }
 
     /// Removes every job of the queue, also those that workers hold. Returns how many.
@@ -122,36 +146,36 @@ impl Queues {
         let within = Reach::one(queue);
         let cancel = |_: &ListedJob| Some(Operation::Cancel { within: within.clone(), force: true });
         let act = Act { what: "queue.empty", on: queue.as_str(), queue: Some(queue), ..Act::default() };
-        self.each(&Filter::all(queue.clone()), Some(most), cancel, None, self.row(act)).await
+        let mut call = Call::new(BulkAction::Delete, self.now()?, None)
+            .recorded(self.counting_row(act))
+            .leaving_nothing();
+        self.each(&mut call, Search::new(Filter::all(queue.clone()), STEP), Some(most), cancel).await?;
+        Ok(call.affected)
     }
 
-    /// Applies an operation to each job that the filter means and that there is one for; a job whose state has changed,
-    /// or that has left the queue since it was found, is passed over. Where `steps` are those of a keyed call, what it has done before
+    /// Applies an operation to each job that is asked for and that there is one for, `limit` of them over the whole call; a job whose
+    /// state has changed, or that has left the queue since it was found, is passed over. What a keyed call has done before
     /// is not done again. The row of the act is written with the first step that changes something, and with each further one anew.
     async fn each(
         &self,
-        filter: &Filter,
+        call: &mut Call<'_>,
+        mut ask: Search,
         limit: Option<u64>,
         mut operation: impl FnMut(&ListedJob) -> Option<Operation> + Send,
-        mut steps: Option<&mut Steps<'_>>,
-        row: Option<AuditRow>,
-    ) -> Result<u64> {
-        let mut affected = 0;
-        let mut last: Option<JobId> = None;
+    ) -> Result<Part> {
         loop {
-            let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(affected));
-            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            let left = call.left(limit);
             if left == 0 {
-                return Ok(affected);
+                return Ok(Part::Over);
             }
-            let own = steps.as_mut().map(|steps| steps.next());
-            let done = match self.step_before(own.as_ref()).await? {
-                Some(done) => done,
+            let own = call.next_step();
+            let known = match self.before_step(call, own.as_ref(), &ask).await? {
+                Some(known) => known,
                 None => {
                     // Where the first are not meant, many more may have to be read.
                     let step = if own.is_some() { KEYED_STEP } else { STEP };
-                    let most = if last.is_none() { left.min(step) } else { step };
-                    let jobs = self.0.store.find(filter, last.as_ref(), most).await?;
+                    ask.limit = if ask.after.is_none() { left.min(step) } else { step };
+                    let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
                     let (mut changes, mut next) = (Vec::new(), None);
                     for job in &jobs {
                         if changes.len() == left {
@@ -161,19 +185,35 @@ impl Queues {
                         next = Some(id.clone());
                         changes.extend(operation(job).map(|operation| Change { id, operation }));
                     }
-                    let concerned = affected + changes.len() as u64;
-                    let row = row.clone().map(|row| {
-                        let affected = Some(row.affected.unwrap_or(0) + concerned);
-                        AuditRow { affected, ..row }
-                    });
-                    let done = along(row, self.change_step(own.as_ref(), changes, next)).await;
-                    done.map_err(|error| error.after(affected))?
+                    call.looked += jobs.len();
+                    let done = along(call.row(), self.change_step(own.as_ref(), changes, next)).await;
+                    done.map_err(|error| error.after(call.affected))?
                 }
             };
-            affected += done.affected;
-            last = done.last;
-            if last.is_none() {
-                return Ok(affected);
+            let done = match known {
+                Remembered::Done(done) => done,
+                Remembered::HandedOver { operation } => {
+                    return Ok(Part::Behind { last: ask.after, operation });
+                }
+            };
+            call.affected += done.affected;
+            ask.after = done.last;
+            if ask.after.is_none() {
+                return Ok(Part::Over);
+            }
+        }
+    }
+
+    /// Returns the next jobs that are asked for, so many as that or all there are.
+    pub(super) async fn found(&self, ask: &Search) -> Result<Vec<ListedJob>> {
+        let (mut jobs, mut ask) = (Vec::new(), ask.clone());
+        loop {
+            let found = self.0.store.search(&ask).await?;
+            ask.limit -= found.jobs.len().min(ask.limit);
+            jobs.extend(found.jobs);
+            ask.after = found.stopped_at;
+            if ask.limit == 0 || ask.after.is_none() {
+                return Ok(jobs);
             }
         }
     }
@@ -184,62 +224,78 @@ impl Queues {
         own: Option<&CallKey>,
         changes: Vec<Change>,
         last: Option<JobId>,
-    ) -> Result<StepDone> {
+    ) -> Result<Remembered> {
         if let Some(own) = own {
             return self.apply_step(own, changes, last).await;
         }
         if changes.is_empty() {
-            return Ok(StepDone { affected: 0, last });
+            return Ok(Remembered::Done(StepDone { affected: 0, last }));
         }
         let (done, failed) = self.apply_all(changes).await?;
         let affected = done.len() as u64;
-        failed.map_or(Ok(StepDone { affected, last }), |error| Err(error.after(affected).into()))
+        match failed {
+            Some(error) => Err(error.after(affected).into()),
+            None => Ok(Remembered::Done(StepDone { affected, last })),
+        }
     }
 
     /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
-    /// out. Returns how many. Keys are as in [`redrive`](Self::redrive).
+    /// out. Keys are as in [`redrive`](Self::redrive).
     pub async fn replay(
         &self,
         queue: &QueueName,
         range: FinishedRange,
         caller: &Caller,
         key: Option<&CallKey>,
-    ) -> Result<u64> {
+    ) -> Result<Affected> {
         let may_push =
             |job: &Job| job.meta.semaphores.iter().all(|semaphore| caller.reaches_name(semaphore.as_str()));
-        let mut steps = self.steps(key).await?;
+        let steps = self.steps(key).await?;
         // All that was committed before this call, by whatever server's clock, but not for ever what is committed meanwhile.
         let began = steps.as_ref().map_or_else(|| self.now(), |steps| Ok(steps.began))?;
         let to = range.to.unwrap_or_else(|| began.plus_ms(CLOCKS_DIFFER_MS));
         let done = Span { from: range.from, before: Some(to) };
-        let filter = Filter::state(queue.clone(), Visible::Done).during(done);
+        let mut ask = Search::new(Filter::state(queue.clone(), Visible::Done).during(done), STEP);
         // What this very call has pushed, and workers have finished since, is not repeated.
         let first = JobId::first_of(began);
         let is_own = |job: &Job| job.meta.replay_of.is_some() && job.meta.id >= first;
-        let mut affected = 0;
-        let mut last: Option<JobId> = None;
+        let mut call = Call::new(BulkAction::Replay, began, steps).recorded(self.row_of_range(
+            "queue.replay",
+            queue,
+            range,
+        ));
         loop {
-            let left = range.limit.map_or(u64::MAX, |limit| limit.saturating_sub(affected));
-            let most = usize::try_from(left).unwrap_or(usize::MAX).min(STEP);
-            if most == 0 {
-                return Ok(affected);
+            ask.limit = call.left(range.limit).min(STEP);
+            if ask.limit == 0 {
+                return Ok(call.over());
             }
-            let own = steps.as_mut().map(Steps::next);
-            let done = match self.step_before(own.as_ref()).await? {
-                Some(done) => done,
+            let own = call.next_step();
+            let known = match self.before_step(&mut call, own.as_ref(), &ask).await? {
+                Some(known) => known,
                 None => {
-                    let jobs = self.0.store.find(&filter, last.as_ref(), most).await?;
+                    let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
+                    call.looked += jobs.len();
                     let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?.max(began));
                     let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
                     let copies = originals.map(|job| self.copy(job, now)).collect();
-                    let done = self.copy_step(own.as_ref(), copies, next).await;
-                    done.map_err(|error| error.after(affected))?
+                    let done = along(call.row(), self.copy_step(own.as_ref(), copies, next)).await;
+                    done.map_err(|error| error.after(call.affected))?
                 }
             };
-            affected += done.affected;
-            last = done.last;
-            if last.is_none() {
-                return Ok(affected);
+            let done = match known {
+                Remembered::Done(done) => done,
+                Remembered::HandedOver { operation: id } => {
+                    let cursor = BulkCursor { queue: Some(queue.clone()), part: 0, after: ask.after };
+                    let filter = BulkFilter { from: range.from, before: range.to, ..of_queue(queue.clone()) };
+                    let (action, limit) = (BulkAction::Replay, range.limit);
+                    let rest = Rest { id, filter, action, cursor, limit, newest_first: false };
+                    return self.hand_over(call, rest, caller).await;
+                }
+            };
+            call.affected += done.affected;
+            ask.after = done.last;
+            if ask.after.is_none() {
+                return Ok(call.over());
             }
         }
     }
@@ -250,30 +306,59 @@ impl Queues {
         own: Option<&CallKey>,
         copies: Vec<NewJob>,
         last: Option<JobId>,
-    ) -> Result<StepDone> {
+    ) -> Result<Remembered> {
         if let Some(own) = own {
             return self.push_step(own, copies, last).await;
         }
-        let pushed = self.push_jobs(copies).await;
-        let affected = pushed.iter().filter(|pushed| pushed.is_ok()).count() as u64;
-        // A copy of what another program spoiled is left out.
-        let is_ours = |error: &Error| !matches!(error, Error::Store(StoreError::Unreadable(_)));
-        match pushed.into_iter().filter_map(Result::err).find(is_ours) {
-            Some(error) => Err(error.after(affected)),
-            None => Ok(StepDone { affected, last }),
-        }
+        let affected = self.push_copies(copies).await?;
+        Ok(Remembered::Done(StepDone { affected, last }))
     }
 
-    /// Returns what a step of a keyed call came to before, if it did.
-    async fn step_before(&self, own: Option<&CallKey>) -> Result<Option<StepDone>> {
-        match own {
-            Some(own) => self.step_recalled(own).await,
-            None => Ok(None),
+    /// Pushes copies, in transactions with the row of the act. Where there is no room for all of them, the first ones. Returns how many.
+    pub(super) async fn push_copies(&self, copies: Vec<NewJob>) -> Result<u64> {
+        let mut affected: u64 = 0;
+        for mut rest in push::parts(copies) {
+            let mut size = rest.len();
+            while let Some(first) = rest.first() {
+                size = size.min(rest.len());
+                let part = rest[..size].to_vec();
+                let facts: Vec<_> = part.iter().map(push::facts).collect();
+                let first_expiry = part.iter().filter_map(NewJob::expires_at).min();
+                match self.0.store.push_all(part, &self.rules(), None).await {
+                    Ok(Once::Now(pushed, _)) => {
+                        rest.drain(..size);
+                        affected += size as u64;
+                        let answers = pushed.into_iter().zip(facts);
+                        let answers = answers.map(|(pushed, facts)| push::answer(pushed, facts));
+                        self.note_stored(first_expiry, &answers.collect::<Vec<_>>());
+                    }
+                    Ok(Once::Before(_)) => {
+                        return Err(StoreError::internal("a push without a key was answered as one").into());
+                    }
+                    // One of them keeps the others from being stored.
+                    Err(Denied::PushRefused(_) | Denied::Store(StoreError::Unreadable(_))) if size > 1 => {
+                        size /= 2;
+                    }
+                    // A copy of what another program spoiled is left out.
+                    Err(Denied::Store(StoreError::Unreadable(_))) => drop(rest.remove(0)),
+                    Err(denied) => return Err(Error::denied(&first.id, denied).after(affected)),
+                }
+            }
         }
+        Ok(affected)
+    }
+
+    fn row_of_range(&self, what: &'static str, queue: &QueueName, range: FinishedRange) -> Option<AuditRow> {
+        let after = shown(&json!({"from": range.from, "to": range.to, "limit": range.limit}));
+        self.counting_row(Act { what, on: queue.as_str(), queue: Some(queue), before: None, after })
     }
 
     pub(super) fn copy(&self, job: Job, now: Timestamp) -> NewJob {
         let (queue, replay_of) = (job.meta.queue.clone(), Some(job.meta.id.clone()));
         NewJob { replay_of, ..NewJob::new(self.0.ids.next(now), queue, JobSpec::again(job), now) }
     }
+}
+
+fn of_queue(queue: QueueName) -> BulkFilter {
+    BulkFilter { queue: Some(QueuePattern::One(queue)), ..BulkFilter::default() }
 }

@@ -58,7 +58,7 @@ mod tests {
     use crate::job::SemaphoreName;
     use crate::job::state::Verb;
     use crate::job::transition::Outcome;
-    use crate::queue::{Options, Quotas};
+    use crate::queue::{Options, Quotas, Thresholds};
     use crate::store::sqlite::{Location, SqliteStore};
 
     #[tokio::test]
@@ -72,6 +72,7 @@ mod tests {
             waiting: 1,
             metrics_queues: 1,
             event_streams: 1,
+            attention: Thresholds { idle: Duration::from_secs(1), window: Duration::from_secs(1) },
             quotas,
             poll: Duration::from_secs(1),
             patience: Duration::from_secs(1),

@@ -28,6 +28,8 @@ struct Last {
     asked: Option<Instant>,
     is_turn: bool,
     since: Option<Instant>,
+    /// The step of which something was said last.
+    step: Option<Timestamp>,
     /// The minute in which all queues were looked at.
     minute: Timestamp,
     total: Option<Depth>,
@@ -41,7 +43,7 @@ impl Last {
         let is_known = self.since.is_some_and(|since| since.elapsed() < AGAIN);
         let goes_on = is_turn && self.is_turn && lasted && is_known;
         if !goes_on {
-            *self = Self { since: Some(Instant::now()), ..Self::default() };
+            *self = Self { since: Some(Instant::now()), step: self.step, ..Self::default() };
         }
         (self.asked, self.is_turn) = (Some(Instant::now()), is_turn);
         is_turn && !goes_on
@@ -96,7 +98,8 @@ impl Said {
 
     /// Something that was said is not in the store: it is said again.
     pub fn forget(&self) {
-        *self.last() = Last::default();
+        let mut last = self.last();
+        *last = Last { step: last.step, ..Last::default() };
     }
 }
 
@@ -113,14 +116,27 @@ impl Queues {
             return Ok(Vec::new());
         }
         let is_turn = self.0.store.take_depth_turn(&self.0.ledger.server, TURN_MS).await?;
-        let begins = said.last().begin(is_turn);
+        let step = Span::Step.start(now);
+        let (begins, before) = {
+            let mut last = said.last();
+            (last.begin(is_turn), last.step)
+        };
         if !is_turn {
+            return Ok(Vec::new());
+        }
+        // What was said of the same step before, here or by a server that has ended, would seem to be of this turn.
+        if begins && step <= before.unwrap_or_default().max(Span::Step.start(self.meter().turn(now))) {
+            said.forget();
             return Ok(Vec::new());
         }
         let rows = self.said_now(now).await;
         match &rows {
-            Ok(_) if begins => self.0.ledger.begin_turn(Span::Step.start(now)),
-            Ok(_) => {}
+            Ok(_) => {
+                said.last().step = Some(step);
+                if begins {
+                    self.0.ledger.begin_turn(step);
+                }
+            }
             Err(_) => said.forget(), // its turn begins anew
         }
         rows

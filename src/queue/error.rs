@@ -17,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// There is no such job.
-    #[error("there is no job {0}")]
+    #[error("there is no job {0}: there was none, or it is over and not kept")]
     UnknownJob(JobId),
     /// The job was there when the wait for it began, and is gone.
     #[error(
@@ -57,7 +57,7 @@ pub enum Error {
         gone: bool,
     },
     /// The job's state does not allow it.
-    #[error("job {id} is {state:?}, which does not allow this")]
+    #[error("job {id} is {}, which does not allow this", state.as_str())]
     WrongState {
         /// The job.
         id: JobId,
@@ -95,6 +95,9 @@ pub enum Error {
     /// There are as many operations under way as there may be.
     #[error("there are {0} operations under way, which are as many as there may be; nothing was begun")]
     TooManyOperations(usize),
+    /// There are as many replays that wait for room as there may be.
+    #[error("{0} replays wait for room in their queues, which are as many as may wait; nothing was begun")]
+    TooManyReplays(usize),
     /// The queue cannot be deleted while it has jobs.
     #[error("queue {0} still has jobs")]
     QueueNotEmpty(QueueName),

@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 use rand::distr::{Alphanumeric, SampleString as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::flows::Flows;
+use super::board::{Age, Board, BoardQueue};
 use super::picture::Picture;
 pub use super::picture::{Changes, Happening, Part, QueueState};
 use super::{Error, Queues, Result};
 use crate::job::{QueueName, Rules, Timestamp, WorkerName};
-use crate::store::{QueueCounts, SettingsSnapshot, StoreError, Summary};
+use crate::store::{Counts, SettingsSnapshot, StoreError};
 
-/// The most queues in the picture: those with the most unfinished jobs.
-pub const QUEUES_MAX: usize = 10_000;
 /// How often the picture is read.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How old the board is that is shown, at most.
+const AGE: Age = Age { least: Duration::from_millis(500), rests: 0, most: Duration::ZERO };
 /// It is left alone for so many times as long as reading it took.
 const RESTS: u32 = 4;
-/// A picture that is younger than this is shown at once.
-const FRESH: Duration = Duration::from_secs(3);
+/// A picture that is younger than this is shown at once; one that a task reads again and again is.
+const FRESH: Duration = Duration::from_millis(1500);
 
 #[derive(Default)]
 struct Following {
@@ -249,10 +249,10 @@ impl Queues {
     async fn read_states(
         &self,
     ) -> Result<(Arc<SettingsSnapshot>, Timestamp, BTreeMap<QueueName, QueueState>, u64)> {
-        let summary = self.0.store.summary(QUEUES_MAX).await?;
-        let (at, rules, settings) = (self.now()?, self.rules(), self.snapshot());
-        let left_out = summary.count.saturating_sub(summary.queues.len() as u64);
-        Ok((settings, at, states(summary, &rules, &self.flows()), left_out))
+        // Whoever reads the picture does so in a task of its own: it takes as long as it takes.
+        let board = self.read_board(AGE).await?;
+        let (rules, settings) = (self.rules(), self.snapshot());
+        Ok((settings, board.at, states(&board, &rules), board.left_out))
     }
 }
 
@@ -262,19 +262,23 @@ fn rest(took: Duration, is_read: bool) -> Duration {
     rests.max(PERIOD.saturating_sub(took))
 }
 
-/// Returns the queues as they are shown.
-fn states(summary: Summary, rules: &Rules, flows: &Flows) -> BTreeMap<QueueName, QueueState> {
+/// Returns the queues as they are shown: those that have jobs.
+fn states(board: &Board, rules: &Rules) -> BTreeMap<QueueName, QueueState> {
     let rounded = |rate: f64| (rate * 100.0).round() / 100.0;
-    let state = |(queue, counts): (QueueName, QueueCounts)| {
+    let state = |queue: &BoardQueue| {
         let state = QueueState {
-            counts: counts.counts,
-            oldest_ready_at: counts.oldest_ready,
-            paused: rules.paused(&queue),
-            rates: flows.queues.get(&queue).map(|flow| flow.rates.map(rounded)).unwrap_or_default(),
+            counts: queue.counts.counts,
+            oldest_ready_at: queue.counts.oldest_ready,
+            oldest_is_approximate: queue.counts.oldest_is_approximate && queue.counts.oldest_ready.is_some(),
+            // As it is by now: what happened to the settings is told at once.
+            paused: rules.paused(&queue.name),
+            attention: queue.attention.iter().map(|attention| attention.reason).collect(),
+            rates: queue.flow.rates.map(rounded),
         };
-        (queue, state)
+        (queue.name.clone(), state)
     };
-    summary.queues.into_iter().map(state).collect()
+    let has_jobs = |queue: &&BoardQueue| queue.is_listed && queue.counts.counts != Counts::default();
+    board.queues.iter().filter(has_jobs).map(state).collect()
 }
 
 #[cfg(test)]

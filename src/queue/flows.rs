@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Queues;
+use super::history::History;
 use super::meter::{Event, Step};
 use crate::job::tally::EVENTS;
 use crate::job::{QueueName, Tally, Times, Timestamp};
@@ -147,6 +148,13 @@ fn read_told(StepOfOther { server, since, step }: StepOfOther) -> (Arc<str>, Tim
             Subject::Queue(queue) => drop(read.queues.insert(queue, tally)),
         }
     }
+    // Only the queues that were counted one by one are told; how often it happened in the others is what is left of the total.
+    read.others.counts = read.total.counts;
+    for tally in read.queues.values() {
+        for (left, count) in read.others.counts.iter_mut().zip(tally.counts) {
+            *left = left.saturating_sub(count);
+        }
+    }
     (server, since, Arc::new(read))
 }
 
@@ -160,8 +168,8 @@ impl Others {
         self.has_news.swap(false, Ordering::AcqRel)
     }
 
-    /// Notes what was told, and forgets what is too old.
-    pub fn note(&self, told: Vec<StepOfOther>, now: Timestamp) {
+    /// Notes what was told, and forgets what is too old. What is new of it is a part of the history.
+    pub fn note(&self, told: Vec<StepOfOther>, now: Timestamp, history: &History) {
         // Each is read several times; what is known is not built again, and nothing is built under the lock.
         let knows = |servers: &HashMap<Arc<str>, Other>, told: &StepOfOther| {
             let known = servers.get(&told.server).and_then(|other| other.steps.get(&told.step.at));
@@ -176,7 +184,17 @@ impl Others {
         let mut servers = self.servers();
         for (server, since, step) in read {
             let other = servers.entry(server).or_insert_with(|| Other { since, steps: HashMap::new() });
-            other.steps.insert(step.at, step);
+            let before = other.steps.insert(step.at, step.clone());
+            let is_known =
+                |queue: &QueueName| before.as_ref().is_some_and(|before| before.queues.contains_key(queue));
+            history.note_told(step.at, step.queues.iter().filter(|(queue, _)| !is_known(queue)));
+        }
+        // A step that was written a moment ago may have been read in part.
+        let is_whole = |step: &Step| now.millis() - step.at.millis() >= HEARD_WITHIN_MS;
+        let whole = servers.values().flat_map(|other| other.steps.values()).filter(|step| is_whole(step));
+        let unnamed = whole.filter(|step| !step.others.is_none()).map(|step| step.at).max();
+        if let Some(at) = unnamed {
+            history.note_unnamed(at.plus_ms(Span::Step.ms().unsigned_abs()));
         }
         let over = now.millis() - WINDOW_MS - HEARD_WITHIN_MS;
         servers.retain(|_, other| {
@@ -279,18 +297,40 @@ mod tests {
     }
 
     #[test]
+    fn queues_that_are_told_of_together_are_noticed_once_their_step_is_whole() {
+        let (others, history) = (Others::default(), History::default());
+        let queue: QueueName = "q".parse().unwrap();
+        let told = |pushed, own| {
+            let tallies = vec![(Subject::All, tally(pushed)), (Subject::Queue(queue.clone()), tally(own))];
+            StepOfOther { server: "b".into(), since: at(-600_000), step: ToldStep { at: at(0), tallies } }
+        };
+        let is_unknown = |now: i64| {
+            history.recent([&queue].into_iter(), std::time::Duration::from_secs(60), at(now))[0].is_unknown
+        };
+        others.note(vec![told(6, 4)], at(11_500), &history);
+        assert!(!is_unknown(11_500), "the rest of it may come");
+        others.note(vec![told(6, 4)], at(21_500), &history);
+        assert!(is_unknown(21_500), "two happened in queues without names");
+        assert_eq!(others.seen(at(21_500))[0].steps[0].1.others.of(Event::Pushed), 2);
+        let (others, history) = (Others::default(), History::default());
+        others.note(vec![told(4, 4)], at(21_500), &history);
+        let recent = history.recent([&queue].into_iter(), std::time::Duration::from_secs(60), at(21_500));
+        assert!(!recent[0].is_unknown, "none did");
+    }
+
+    #[test]
     fn others_are_heard_for_a_minute() {
-        let others = Others::default();
+        let (others, history) = (Others::default(), History::default());
         let told = |step: i64, pushed| StepOfOther {
             server: "b".into(),
             since: at(-600_000),
             step: ToldStep { at: at(step), tallies: vec![(Subject::All, tally(pushed))] },
         };
-        others.note(vec![told(0, 6)], at(11_000));
+        others.note(vec![told(0, 6)], at(11_000), &history);
         assert!(others.take_news());
-        others.note(vec![told(0, 6)], at(12_000));
+        others.note(vec![told(0, 6)], at(12_000), &history);
         assert!(!others.take_news(), "a repeat is no news");
-        others.note(vec![told(10_000, 6)], at(21_000));
+        others.note(vec![told(10_000, 6)], at(21_000), &history);
         let pushed = |now: i64| {
             let mut sum = Sum::default();
             for seen in others.seen(at(now)) {
@@ -300,7 +340,7 @@ mod tests {
         };
         assert_eq!(pushed(21_000), 12.0);
         assert_eq!(pushed(85_000), 9.0, "it is silent, and its minute goes on");
-        others.note(Vec::new(), at(200_000));
+        others.note(Vec::new(), at(200_000), &history);
         assert!(others.seen(at(200_000)).is_empty());
     }
 }

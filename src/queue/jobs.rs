@@ -11,7 +11,7 @@ use crate::job::state::Verb;
 use crate::job::transition::{Edit, Operation, Outcome};
 use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State, When};
 use crate::store::audit::along;
-use crate::store::{Answering, Applied, AuditRow, Change, ListedJob, StoreError};
+use crate::store::{Answering, Applied, Change, ListedJob, Pushed, StoreError};
 
 /// What a cancel does to a job that a worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +151,13 @@ impl Queues {
             return Err(Error::WrongState { state: job.meta.visible(now), id: job.meta.id });
         }
         self.check_semaphores(&JobSpec::again(job.clone())).await?;
+        let act = Act {
+            what: "job.replay",
+            on: job.meta.id.as_str(),
+            queue: Some(&job.meta.queue),
+            ..Act::default()
+        };
+        let row = self.counting_row(act);
         let copy = self.copy(job, now);
         let places = self.admit_queues(self.new_queues(std::iter::once(&copy.queue))).await?;
         let named = places.of_each(std::iter::once(push::queues(&copy)));
@@ -158,9 +165,16 @@ impl Queues {
         match keyed {
             Some((key, answer)) => {
                 let place = self.admit_request(&key.id).await?;
-                self.store_once(prepared, place, key, answer).await
+                along(row, self.store_once(prepared, place, key, answer)).await
             }
-            None => Ok(Told::Now(self.store_each(prepared).await)),
+            None => {
+                let Prepared { jobs, places, .. } = prepared;
+                let facts: Vec<_> = jobs.iter().map(push::facts).collect();
+                along(row, self.push_copies(jobs)).await?;
+                places.keep_all();
+                let pushed = facts.into_iter().map(|facts| push::answer(Pushed::Created, facts));
+                Ok(Told::Now(pushed.collect()))
+            }
         }
     }
 
@@ -192,9 +206,8 @@ impl Queues {
         };
         // Once it is removed or moved nobody can tell where it was.
         let queues = self.queues_of_jobs(std::slice::from_ref(id)).await.unwrap_or_default();
-        let row = self.row(Act { what, on: id.as_str(), queue: queues.first(), after, ..Act::default() });
-        let row = row.map(|row| AuditRow { affected: Some(1), ..row });
-        along(row, self.apply_one(id, operation)).await
+        let act = Act { what, on: id.as_str(), queue: queues.first(), after, ..Act::default() };
+        along(self.counting_row(act), self.apply_one(id, operation)).await
     }
 
     async fn apply_one(&self, id: &JobId, operation: Operation) -> Result<Applied> {

@@ -17,13 +17,14 @@ use super::once::TURN_WAIT;
 use super::outcomes::Noted;
 use super::push::{self, Prepared};
 use super::quotas::Places;
+use super::rest::Remembered;
 use super::{Error, IdempotencyKey, NewPush, PopAsk, PushAnswer, Queues, Result, Room};
 use crate::faults;
 use crate::job::transition::Operation;
-use crate::job::{Claim, Job, JobId, NewJob, QueueName, State, Timestamp};
+use crate::job::{BulkId, Claim, Job, JobId, NewJob, QueueName, State, Timestamp};
 use crate::store::hold;
 use crate::store::{
-    Answering, Applied, Change, Denied, Keyed, KeyedCall, Once, Pushed, Recalled, StoreError,
+    Answering, Applied, BegunBy, Change, Denied, Keyed, KeyedCall, Once, Pushed, Recalled, StoreError,
 };
 
 /// The most bytes of jobs that a keyed pop takes, though a single job may have more: its answer is stored.
@@ -85,7 +86,7 @@ impl Queues {
         self.recalled(key).await
     }
 
-    fn keyed_call(&self, key: &CallKey) -> Result<KeyedCall> {
+    pub(super) fn keyed_call(&self, key: &CallKey) -> Result<KeyedCall> {
         let began = key.began.map_or_else(|| self.now(), Ok)?;
         let until = began.plus_ms(self.options().idempotency_ttl_ms);
         Ok(KeyedCall { id: key.id.clone(), digest: key.digest, until })
@@ -377,7 +378,8 @@ impl Queues {
 }
 
 impl Queues {
-    /// Returns the id of what a call creates: that of the first call, where this is a repeat of it. Once it is there, [`Self::id_used`] says so.
+    /// Returns the id of what a call creates: that of the first call, where this is a repeat of it. It is there together with what
+    /// [`Self::id_used`] returns.
     pub(super) async fn id_once(&self, key: &CallKey, fresh: String) -> Result<String> {
         let [begin, used] = [0, 1].map(|number| step_key(key, number));
         for step in [&begin, &used] {
@@ -386,18 +388,19 @@ impl Queues {
         self.remember(&begin, fresh).await
     }
 
-    /// Remembers that there was what the id of a call names. Where that is gone by the next repeat, it is not made again.
-    pub(super) async fn id_used(&self, key: &CallKey, id: String) -> Result<()> {
-        self.remember(&step_key(key, 1), id).await.map(drop) // there is room: see `id_once`
+    /// Returns what remembers that there was the operation which the id of a call names. Where that is gone by the next repeat, it is not
+    /// stored again.
+    pub(super) fn id_used(&self, key: &CallKey, id: &BulkId) -> Result<BegunBy> {
+        self.begun_by(&step_key(key, 1), id) // there is room: see `id_once`
     }
 
-    /// Returns whether that is remembered.
-    pub(super) async fn is_id_used(&self, key: &CallKey) -> Result<bool> {
-        Ok(self.recalled(&step_key(key, 1)).await?.is_some())
+    /// Returns what remembers that a step has stored an operation.
+    pub(super) fn begun_by(&self, step: &CallKey, id: &BulkId) -> Result<BegunBy> {
+        Ok(BegunBy { call: self.keyed_call(step)?, answer: id.to_string() })
     }
 
     /// Returns what is remembered of a step.
-    pub(super) async fn step_recalled(&self, step: &CallKey) -> Result<Option<StepDone>> {
+    pub(super) async fn step_recalled(&self, step: &CallKey) -> Result<Option<Remembered>> {
         let text = self.recalled(step).await?;
         text.map(|text| step_of(&text)).transpose()
     }
@@ -417,7 +420,7 @@ impl Queues {
         step: &CallKey,
         changes: Vec<Change>,
         last: Option<JobId>,
-    ) -> Result<StepDone> {
+    ) -> Result<Remembered> {
         let text = move |applied: &Vec<Result<Applied, Denied>>| {
             let affected = applied.iter().filter(|applied| applied.is_ok()).count() as u64;
             serde_json::to_string(&StepDone { affected, last: last.clone() }).ok()
@@ -439,7 +442,7 @@ impl Queues {
         step: &CallKey,
         copies: Vec<NewJob>,
         last: Option<JobId>,
-    ) -> Result<StepDone> {
+    ) -> Result<Remembered> {
         let facts: Vec<_> = copies.iter().map(push::facts).collect();
         let first_expiry = copies.iter().filter_map(NewJob::expires_at).min();
         let originals: Vec<Option<JobId>> = copies.iter().map(|copy| copy.replay_of.clone()).collect();
@@ -475,6 +478,6 @@ impl Queues {
     }
 }
 
-fn step_of(text: &str) -> Result<StepDone> {
+fn step_of(text: &str) -> Result<Remembered> {
     serde_json::from_str(text).map_err(|error| StoreError::internal(error).into())
 }

@@ -74,6 +74,8 @@ struct State {
     ended: VecDeque<Arc<Step>>,
     /// Those that are not handed over to be written yet.
     unwritten: VecDeque<Arc<Step>>,
+    /// Those that the history does not have yet.
+    unseen: Vec<Arc<Step>>,
 }
 
 impl State {
@@ -94,11 +96,21 @@ impl State {
         self.ended.retain(|step| step.at.millis() > at.millis() - KEPT_MS);
     }
 
+    /// Makes what happened until now a part, unless that was done less than a second ago.
+    fn seal_again(&mut self, now: Timestamp) {
+        self.turn(now);
+        if self.sealed.is_none_or(|at| at.elapsed() >= SEALED_EVERY) {
+            self.seal();
+            self.sealed = Some(Instant::now());
+        }
+    }
+
     fn seal(&mut self) {
         let at = self.now.at;
         if !self.now.total.is_none() {
             let sealed = Arc::new(std::mem::replace(&mut self.now, Step { at, ..Step::default() }));
             self.unwritten.push_back(sealed.clone());
+            self.unseen.push(sealed.clone());
             self.ended.push_back(sealed);
         }
     }
@@ -169,12 +181,15 @@ impl Meter {
     /// Returns the parts of the last minute's steps, which it makes anew once a second at most.
     pub fn lately(&self, now: Timestamp) -> Vec<Arc<Step>> {
         let mut state = self.state();
-        state.turn(now);
-        if state.sealed.is_none_or(|at| at.elapsed() >= SEALED_EVERY) {
-            state.seal();
-            state.sealed = Some(Instant::now());
-        }
+        state.seal_again(now);
         state.ended.iter().cloned().collect()
+    }
+
+    /// Takes those parts that were not taken so before; the last one is made at most once a second.
+    pub fn take_unseen(&self, now: Timestamp) -> Vec<Arc<Step>> {
+        let mut state = self.state();
+        state.seal_again(now);
+        std::mem::take(&mut state.unseen)
     }
 
     /// Returns what happened lately in one queue, or in all, with when its step began.

@@ -29,6 +29,10 @@
 //! | `stats` | how many jobs there are |
 //! | `meter`, `flows` | what happens on this server, and lately on all of them |
 //! | `totals` | what happened on this server since its start |
+//! | `history` | what happened in each queue within the last quarter of an hour |
+//! | `board`, `attention` | the figures of all queues at one moment, and which of them need a person |
+//! | `held` | what keeps blocked jobs from being delivered |
+//! | `listing` | lists of queues with their figures |
 //! | `ledger`, `depths`, `series` | what is written of that, how many jobs there were, and reading both |
 //! | `census`, `emptied` | what else `/metrics` tells |
 //! | `feed`, `picture` | the figures as clients follow them |
@@ -43,8 +47,10 @@
 mod access;
 mod alarm;
 mod ask;
+pub mod attention;
 mod audit;
 mod batches;
+mod board;
 mod bulk;
 mod census;
 mod changes;
@@ -58,10 +64,13 @@ mod error;
 mod feed;
 pub mod flows;
 mod groups;
+mod held;
+pub mod history;
 mod jobs;
 mod key_limits;
 mod keyed;
 mod ledger;
+pub mod listing;
 mod lost;
 mod maintenance;
 pub mod meter;
@@ -78,6 +87,7 @@ mod quotas;
 mod reached;
 mod readiness;
 mod reserve;
+mod rest;
 mod rounds;
 mod schedules;
 mod search;
@@ -88,6 +98,7 @@ pub mod settle;
 mod stats;
 mod sweep;
 pub mod totals;
+mod traced;
 mod turns;
 mod waiters;
 mod waiting_for;
@@ -104,9 +115,12 @@ use self::access::KeyRing;
 pub use self::access::{FreshKey, NewApiKey, Recognised};
 use self::alarm::{Alarm, PollAlarm};
 pub use self::ask::{PopAsk, ReserveAsk, Room};
+pub use self::attention::{Attention, Thresholds};
 pub use self::audit::{Actor, acting};
 pub use self::batches::{BatchState, NewBatch};
-pub use self::bulk::FinishedRange;
+use self::board::BoardCache;
+pub use self::board::{Board, BoardQueue};
+pub use self::bulk::{Affected, FinishedRange};
 pub use self::census::Census;
 use self::census::CensusCache;
 use self::configure::ConfigureRounds;
@@ -120,6 +134,8 @@ use self::feed::Feed;
 pub use self::feed::{Changes, Follower, Happening, Part, QueueState};
 use self::flows::Others;
 pub use self::groups::GroupsFound;
+use self::held::HeldCache;
+use self::history::History;
 pub use self::jobs::{Cancelled, OfHeld, Relocation};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, Told};
@@ -148,6 +164,7 @@ pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, QueueFigures, Stats};
 pub use self::sweep::Swept;
+use self::traced::Traced;
 use self::turns::Turns;
 use self::waiters::Waiters;
 pub use self::waiting_for::{Reason, WaitingFor};
@@ -170,6 +187,8 @@ pub struct Options {
     pub waiting: usize,
     /// The most queues with series of their own in `/metrics`.
     pub metrics_queues: usize,
+    /// When a queue needs attention.
+    pub attention: Thresholds,
     /// How many streams of events may be open at once.
     pub event_streams: usize,
     /// How many queues, workers and so on there may be.
@@ -207,8 +226,12 @@ pub struct Shared {
     /// The turns of repeated requests that read what the first one won.
     repeats: Semaphore,
     outcomes: Outcomes,
+    traced: Traced,
     meter: Meter,
     others: Others,
+    history: History,
+    board: BoardCache,
+    held: HeldCache,
     ledger: Ledger,
     said: Said,
     /// Held while what happened is written.
@@ -262,7 +285,11 @@ impl Queues {
             waiters,
             endings: Endings::default(),
             outcomes: Outcomes::default(),
+            traced: Traced::default(),
             others: Others::default(),
+            history: History::default(),
+            board: BoardCache::default(),
+            held: HeldCache::default(),
             ledger: Ledger::default(),
             said: Said::default(),
             series_writing: tokio::sync::Mutex::default(),

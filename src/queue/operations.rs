@@ -1,16 +1,25 @@
 //! Operations over many jobs: asked for, shown and stopped here. What they do is done in the background, step by step.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use super::audit::{Act, shown};
 use super::configure::back_off;
 use super::{CallKey, Error, Page, Queues, Result};
 use crate::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
-use crate::job::{Bulk, BulkId, Caller, Filter, JobId, QueueName, QueuePattern, Span, Timestamp, Visible};
-use crate::store::{AuditFilter, AuditRow, Counts, Search, StoreError};
+use crate::job::{
+    ApiKeyId, Bulk, BulkId, Caller, Filter, JobId, QueueName, QueuePattern, Span, Timestamp, Visible,
+};
+use crate::store::{AuditFilter, AuditRow, BulkRow, Counts, Search, StoreError};
 
-/// How many operations may be under way.
+/// How many operations may be under way, those aside that wait for room.
 const OPEN_MAX: usize = 100;
+/// How many may wait for room when a replay begins.
+const WAITING_MAX: usize = 100;
+/// How many operations are read at once.
+const READ: usize = 100;
 /// How often a change of an operation is tried that its own steps change as well.
 const TRIES: usize = 20;
 /// How long a dry run looks at jobs at most.
@@ -58,25 +67,18 @@ impl NewBulk {
     /// Returns what is wanted, for a caller that may do it.
     fn into_intent(self, caller: &Caller) -> Result<BulkIntent> {
         let Self { filter, action, to, priority, limit, confirm } = self;
-        let named = match &filter.queue {
-            Some(QueuePattern::One(_)) => None,
-            Some(QueuePattern::Prefix(prefix)) if !prefix.is_empty() => Some(format!("{prefix}*")),
-            _ => Some(ALL_QUEUES.to_owned()),
+        let (named, is_one) = match &filter.queue {
+            Some(QueuePattern::One(queue)) => (queue.to_string(), true),
+            Some(QueuePattern::Prefix(prefix)) if !prefix.is_empty() => (format!("{prefix}*"), false),
+            _ => (ALL_QUEUES.to_owned(), false),
         };
-        if let Some(named) = named
-            && confirm.as_ref() != Some(&named)
-        {
-            return Err(Error::invalid(
-                "/confirm",
-                format!("must be {named:?}: the filter names more than one queue"),
-            ));
+        let is_confirmed = confirm.map_or(is_one, |confirm| confirm == named);
+        if !is_confirmed {
+            let why = if is_one { "" } else { ": the filter names more than one queue" };
+            return Err(Error::invalid("/confirm", format!("must be {named:?}{why}")));
         }
-        let within = caller.is_limited().then(|| caller.patterns().to_vec());
-        let owner = match caller {
-            Caller::Key(key) if caller.is_limited() => Some(key.id.clone()),
-            _ => None,
-        };
-        let intent = BulkIntent { filter, action, to, priority, limit, within, owner };
+        let (within, owner) = bounds(caller);
+        let intent = BulkIntent { filter, action, to, priority, limit, newest_first: false, within, owner };
         match intent.fault() {
             Some((pointer, what)) => Err(Error::invalid(pointer, what)),
             None => Ok(intent),
@@ -93,48 +95,87 @@ impl Queues {
         key: Option<&CallKey>,
     ) -> Result<Bulk> {
         let intent = new.into_intent(caller)?;
-        if self.0.store.open_operations(OPEN_MAX).await?.len() >= OPEN_MAX {
-            return Err(Error::TooManyOperations(OPEN_MAX));
+        if let Some(why) = self.no_room_for(intent.action).await? {
+            return Err(why);
         }
         let places = self.admit_queues(self.new_queues(intent.to.iter())).await?;
         let now = self.now()?;
         let fresh = self.0.ids.next_bulk(now);
         let id = match key {
-            Some(key) => self.bulk_id_once(key, &fresh).await?,
+            Some(key) => self.id_once(key, fresh.to_string()).await?.parse().map_err(StoreError::internal)?,
             None => fresh,
         };
         let operation = Bulk::new(id, intent, caller.identity().to_owned(), now);
         let row = self.row_of(&operation, "operation.begin");
-        let is_new = self.0.store.add_operation(&operation, row.as_ref()).await?;
-        if is_new {
+        let by = key.map(|key| self.id_used(key, &operation.id)).transpose()?;
+        if self.0.store.add_operation(&operation, row.as_ref(), by.as_ref()).await? {
             places.keep_all();
             self.0.operations.notify_one();
+            return Ok(operation);
         }
-        if let Some(key) = key {
-            self.id_used(key, operation.id.to_string()).await?;
+        // One that is over and forgotten must not run again: many others have ended since, or the store was copied by `migrate`, which
+        // copies what calls were answered, but no operations.
+        match self.0.store.operation(&operation.id).await? {
+            Some(found) if is_seen_by(&found, caller) => Ok(found),
+            Some(_) => Err(Error::UnknownOperation(operation.id)),
+            None => Err(Error::OperationGone(operation.id)),
         }
-        if is_new { Ok(operation) } else { self.operation(&operation.id, caller).await }
     }
 
-    /// Returns the id of the operation of a call, which is not over and forgotten: it would run again. That happens where a store was
-    /// restored, since a backup has what calls were answered, but no operations.
-    async fn bulk_id_once(&self, key: &CallKey, fresh: &BulkId) -> Result<BulkId> {
-        let id = self.id_once(key, fresh.to_string()).await?.parse().map_err(StoreError::internal)?;
-        let is_gone =
-            id != *fresh && self.is_id_used(key).await? && self.0.store.operation(&id).await?.is_none();
-        if is_gone { Err(Error::OperationGone(id)) } else { Ok(id) }
+    /// Returns all operations that are not over, the oldest first.
+    pub(super) async fn open_operations(&self) -> Result<Vec<Bulk>> {
+        let mut open: Vec<Bulk> = Vec::new();
+        loop {
+            let after = open.last().map(|last| &last.id);
+            let page = self.0.store.open_operations(after, READ).await?;
+            if page.is_empty() {
+                return Ok(open);
+            }
+            open.extend(page);
+        }
+    }
+
+    /// Returns why no operation may begin with this action, if none may. Those that wait for room do not count among the others: what makes
+    /// room for them must be able to begin.
+    pub(super) async fn no_room_for(&self, action: BulkAction) -> Result<Option<Error>> {
+        let open = self.open_operations().await?;
+        let waiting = open.iter().filter(|operation| operation.waits_for_room).count();
+        Ok(match action {
+            _ if open.len() - waiting >= OPEN_MAX => Some(Error::TooManyOperations(OPEN_MAX)),
+            BulkAction::Replay if waiting >= WAITING_MAX => Some(Error::TooManyReplays(WAITING_MAX)),
+            _ => None,
+        })
     }
 
     /// Returns the row of an act on an operation.
-    fn row_of(&self, operation: &Bulk, what: &'static str) -> Option<AuditRow> {
-        let queue = match &operation.intent.filter.queue {
-            Some(QueuePattern::One(queue)) => Some(queue),
-            _ => None,
-        };
-        let after = shown(&operation.intent);
+    pub(super) fn row_of(&self, operation: &Bulk, what: &'static str) -> Option<AuditRow> {
+        let (queue, after) = (operation.intent.queue(), shown(&operation.intent));
         let act = Act { what, on: operation.id.as_str(), queue, before: None, after };
         let row = self.row(act)?;
         Some(AuditRow { affected: Some(operation.affected), ..row })
+    }
+
+    /// Returns what makes the row of an operation that is over by then: what it has done stays known once its record is forgotten.
+    pub(super) fn row_of_end(&self, now: Timestamp) -> BulkRow {
+        let id = self.0.ids.next(now);
+        Arc::new(move |operation: &Bulk| {
+            let Bulk { state, scanned, skipped, error, .. } = operation;
+            let after =
+                shown(&json!({"state": state, "scanned": scanned, "skipped": skipped, "error": error}));
+            (!state.is_open()).then(|| AuditRow {
+                id: id.clone(),
+                at: now,
+                by: operation.by.clone(),
+                by_name: None,
+                address: None,
+                what: "operation.end".to_owned(),
+                on: operation.id.to_string(),
+                queue: operation.intent.queue().cloned(),
+                affected: Some(operation.affected),
+                before: None,
+                after,
+            })
+        })
     }
 
     /// Returns an operation that the caller may see.
@@ -262,6 +303,14 @@ impl Queues {
     }
 }
 
+/// Returns the queues in which an operation of this caller may act, where they are limited, and the key that may see it then.
+pub(super) fn bounds(caller: &Caller) -> (Option<Vec<QueuePattern>>, Option<ApiKeyId>) {
+    match caller {
+        Caller::Key(key) if caller.is_limited() => (Some(caller.patterns().to_vec()), Some(key.id.clone())),
+        _ => (caller.is_limited().then(|| caller.patterns().to_vec()), None),
+    }
+}
+
 /// How many names of queues are read at once.
 const NAMES: usize = 100;
 
@@ -283,6 +332,11 @@ pub(super) fn filter(
     let before = Some(before.map_or(began, |before| before.min(began)));
     let has_ended = |state: &Visible| !state.stored().is_unfinished();
     let is_mixed = part.states.iter().any(has_ended) && !part.states.iter().all(has_ended);
+    // Of other states, deaths are no time that a store knows: each job is judged by its own.
+    let is_dead = part.states == [Visible::Dead];
+    let died_from = intent.filter.died_from.filter(|_| is_dead);
+    let from = from.max(died_from);
+    let before = intent.filter.died_before.filter(|_| is_dead).into_iter().chain(before).min();
     let filter = Filter { dead_lettered: part.dead_lettered, ..intent.filter.in_queue(queue, part.states) };
     // Whatever ended before was pushed before; each job is judged by its own time as well.
     filter.during(Span { from: from.filter(|_| !is_mixed), before })

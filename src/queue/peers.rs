@@ -23,7 +23,7 @@ pub(super) const ANNOUNCEMENT_HOLDS_MS: u64 = 10_000;
 /// How often it is repeated; also how long a queue stays in it after its last waiter left, since the next one
 /// usually comes soon.
 const REPEAT_AFTER: Duration = Duration::from_secs(4);
-/// The most queues and prefixes of an announcement; a server with more announces that it waits for any queue.
+/// The most queues and prefixes of an announcement; a server with more announces some of them and, as the last, that it waits for any queue.
 const PATTERNS_MAX: usize = 256;
 /// Jobs that come due later than this are not published: every server with waiters reads ahead once a second.
 const DUE_SOON_MS: u64 = 2_000;
@@ -55,11 +55,18 @@ struct State {
 struct Peer {
     queues: HashSet<QueueName>,
     prefixes: Vec<Arc<str>>,
+    /// Whether they were too many, so that it has announced any queue.
+    are_too_many: bool,
     until: Instant,
 }
 
 impl Peer {
     fn waits_for(&self, queue: &QueueName) -> bool {
+        self.are_too_many || self.names(queue)
+    }
+
+    /// Returns whether it surely does.
+    fn names(&self, queue: &QueueName) -> bool {
         self.queues.contains(queue)
             || self.prefixes.iter().any(|prefix| queue.as_str().starts_with(&**prefix))
     }
@@ -106,6 +113,11 @@ impl Peers {
         self.possible.store(true, Ordering::Release);
     }
 
+    /// Returns whether there may be other servers.
+    pub fn are_possible(&self) -> bool {
+        self.possible.load(Ordering::Acquire)
+    }
+
     /// Notified when there is something to publish.
     pub fn notify(&self) -> Arc<Notify> {
         self.notify.clone()
@@ -133,6 +145,12 @@ impl Peers {
     pub fn wait_for(&self, queue: &QueueName) -> bool {
         let now = Instant::now();
         self.state().peers.values().any(|peer| peer.until > now && peer.waits_for(queue))
+    }
+
+    /// Returns whether the waiters of another server surely wait for this queue: not where it has too many to announce them all.
+    pub fn surely_wait_for(&self, queue: &QueueName) -> bool {
+        let now = Instant::now();
+        self.state().peers.values().any(|peer| peer.until > now && peer.names(queue))
     }
 
     /// Returns whether another server has any waiters, by what it announced last.
@@ -194,10 +212,13 @@ impl Peers {
         if patterns.is_empty() || holds.is_zero() {
             state.peers.remove(&server);
         } else {
-            let mut peer =
-                Peer { queues: HashSet::new(), prefixes: Vec::new(), until: Instant::now() + holds };
+            let any = any_queue();
+            let are_too_many = patterns.len() >= PATTERNS_MAX && patterns.contains(&any);
+            let until = Instant::now() + holds;
+            let mut peer = Peer { queues: HashSet::new(), prefixes: Vec::new(), are_too_many, until };
             for pattern in patterns {
                 match pattern {
+                    pattern if are_too_many && pattern == any => {}
                     QueuePattern::One(queue) => drop(peer.queues.insert(queue)),
                     QueuePattern::Prefix(prefix) => peer.prefixes.push(prefix),
                 }
@@ -237,7 +258,9 @@ impl Peers {
             return None;
         }
         if patterns.len() > PATTERNS_MAX {
-            patterns = HashSet::from([any_queue()]);
+            // Which has as many as may be and any queue among them was cut.
+            patterns.remove(&any_queue());
+            patterns = patterns.into_iter().take(PATTERNS_MAX - 1).chain([any_queue()]).collect();
         }
         // Peers have forgotten what was announced too long ago.
         let news = announced.is_older_than(Duration::from_millis(ANNOUNCEMENT_HOLDS_MS))
@@ -323,7 +346,14 @@ mod tests {
         let many: Vec<String> = (0..=PATTERNS_MAX).map(|n| format!("q{n}")).collect();
         peers.note_waiter(&patterns(&many.iter().map(String::as_str).collect::<Vec<_>>()));
         let next = peers.next_announcement(HashSet::new).unwrap();
-        assert!(next.news && next.patterns == HashSet::from([any_queue()]));
+        assert!(next.news && next.patterns.len() == PATTERNS_MAX && next.patterns.contains(&any_queue()));
+        let (other, holds) = (Peers::default(), Duration::from_secs(60));
+        other.set("s1".into(), next.patterns.iter().cloned().collect(), holds);
+        let named = (0..=PATTERNS_MAX).filter(|n| other.surely_wait_for(&queue(&format!("q{n}")))).count();
+        assert!(named >= PATTERNS_MAX - 2 && !other.surely_wait_for(&queue("another")));
+        assert!(other.wait_for(&queue("another")), "it may");
+        other.set("s1".into(), patterns(&["*"]), holds);
+        assert!(other.surely_wait_for(&queue("another")), "that is what a call waits for");
         peers.announced(next.patterns);
         peers.note_waiter(&patterns(&["another", "any*"]));
         assert!(!is_notified(&peers) || peers.next_announcement(HashSet::new).is_none());

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::attention::Reason;
 use super::meter::Event;
 use crate::job::{QueueName, Timestamp, WorkerName};
 use crate::store::{Counts, SettingsSnapshot};
@@ -20,8 +21,12 @@ pub struct QueueState {
     pub counts: Counts,
     /// Since when the oldest ready job has been ready.
     pub oldest_ready_at: Option<Timestamp>,
+    /// Whether it may be another one by now.
+    pub oldest_is_approximate: bool,
     /// Whether delivery is stopped.
     pub paused: bool,
+    /// Why it needs attention.
+    pub attention: Vec<Reason>,
     /// Events on all servers during the last minute, per second, in the order of [`Event::ALL`].
     pub rates: [f64; Event::ALL.len()],
 }

@@ -11,8 +11,11 @@ use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::record::{KeyConflict, KeyHold, KeyUntil};
 use crate::job::spec::check_year;
-use crate::job::{Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, State, Timestamp, Visible, When};
+use crate::job::{
+    Invalid, JobId, JobKey, JobSpec, NewJob, QueueName, State, Timestamp, TraceContext, Visible, When,
+};
 use crate::store::{self, Pushed, StoreError};
+use crate::telemetry::trace;
 
 /// A job that a client wants to push.
 #[derive(Debug, Clone)]
@@ -71,8 +74,14 @@ impl NewPush {
         self.spec.then.iter().map(|stage| &stage.queue)
     }
 
-    /// Returns the job that is stored, pushed at this moment.
-    pub(super) fn into_job(self, id: JobId, queue: QueueName, now: Timestamp, key_ttl_ms: u64) -> NewJob {
+    /// Returns the job that is stored, pushed at this moment. It carries this context unless its producer says another.
+    pub(super) fn into_job(
+        self,
+        (id, queue): (JobId, QueueName),
+        now: Timestamp,
+        key_ttl_ms: u64,
+        trace: Option<&TraceContext>,
+    ) -> NewJob {
         let until = now.plus_ms(self.key_ttl_ms.unwrap_or(key_ttl_ms));
         let run_at = if faults::bug("ignore_delay") { now } else { self.when.from(now) };
         let (lasts, conflict) = (self.key_until.unwrap_or_default(), self.key_conflict.unwrap_or_default());
@@ -81,6 +90,9 @@ impl NewPush {
         let mut spec = self.spec;
         if faults::bug("drop_push") {
             spec.expires_in_ms = Some(1);
+        }
+        if let Some(trace) = trace {
+            trace.carry(&mut spec.headers);
         }
         NewJob { run_at, key, ..NewJob::new(id, queue, spec, now) }
     }
@@ -139,7 +151,7 @@ pub(super) fn rounds(shared: &Weak<Shared>, turns: &Arc<Turns>) -> PushRounds {
 }
 
 /// Splits jobs that are much to store, so that others are stored in between.
-fn parts(jobs: Vec<NewJob>) -> Vec<Vec<NewJob>> {
+pub(super) fn parts(jobs: Vec<NewJob>) -> Vec<Vec<NewJob>> {
     let mut parts: Vec<Vec<NewJob>> = Vec::new();
     let mut bytes = PART_BYTES;
     for job in jobs {
@@ -202,7 +214,7 @@ impl Queues {
         let unknown = self.unknown_semaphores(valid().map(|(_, push): &(_, NewPush)| &push.spec)).await?;
         let named = valid().flat_map(|(queue, push)| push.stages().chain(std::iter::once(queue)));
         let (places, full) = self.take_queues(&self.new_queues(named)).await?;
-        let mut jobs = Vec::with_capacity(pushes.len());
+        let (mut jobs, trace) = (Vec::with_capacity(pushes.len()), trace::carried());
         for ((queue, push), refusal) in pushes.into_iter().zip(&mut refusals) {
             if refusal.is_none() {
                 let named = std::iter::once(&queue).chain(push.stages());
@@ -211,7 +223,7 @@ impl Queues {
             }
             if refusal.is_none() {
                 let id = self.0.ids.next(now);
-                jobs.push(push.into_job(id, queue, now, options.defaults.key_ttl_ms));
+                jobs.push(push.into_job((id, queue), now, options.defaults.key_ttl_ms, trace.as_ref()));
             }
         }
         let named = places.of_each(jobs.iter().map(queues));

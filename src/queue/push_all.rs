@@ -9,6 +9,7 @@ use super::{CallKey, Error, NewPush, PushAnswer, Queues, Result, Told};
 use crate::faults;
 use crate::job::{NewJob, QueueName};
 use crate::store::{Answering, Denied, Keyed, Named, Once, PushRefused, Pushed, StoreError};
+use crate::telemetry::trace;
 
 /// The most jobs that one call stores together.
 pub const TOGETHER_MAX: usize = 1000;
@@ -119,9 +120,10 @@ impl Queues {
                 .and_then(|()| self.check_queues(&full, named.iter()))
                 .map_err(|error| Error::in_job(n, error))?;
         }
-        let key_ttl_ms = options.defaults.key_ttl_ms;
-        let job =
-            |(queue, push): (QueueName, NewPush)| push.into_job(self.0.ids.next(now), queue, now, key_ttl_ms);
+        let (key_ttl_ms, trace) = (options.defaults.key_ttl_ms, trace::carried());
+        let job = |(queue, push): (QueueName, NewPush)| {
+            push.into_job((self.0.ids.next(now), queue), now, key_ttl_ms, trace.as_ref())
+        };
         Ok((pushes.into_iter().map(job).collect(), places))
     }
 }

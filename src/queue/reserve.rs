@@ -21,6 +21,7 @@ use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
 use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
+use crate::telemetry::trace;
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
@@ -256,12 +257,12 @@ impl Queues {
             Purpose::PopOnce(once) => {
                 let (this, ask) = (self.clone(), ask.clone());
                 // In a task that outlives the client: what it has claimed is answered, or given back.
-                let popping = tokio::spawn(async move {
+                let popping = tokio::spawn(trace::carrying(async move {
                     let jobs =
                         this.claim_from_queues(&ask, By::Request(&once.claim), true).await?.hand_over();
                     faults::point("pop.claimed").await;
                     this.finish_pop_once(jobs, once).await
-                });
+                }));
                 return popping.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()));
             }
         };
@@ -273,7 +274,7 @@ impl Queues {
     /// repeat.
     async fn claim_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
         let (this, ask) = (self.clone(), ask.clone());
-        let claiming = tokio::spawn(async move {
+        let claiming = tokio::spawn(trace::carrying(async move {
             let guard = once.claiming().await;
             let jobs = this.claim_from_queues(&ask, By::Request(once.claim()), false).await?.hand_over();
             faults::point("request.claimed").await;
@@ -281,7 +282,7 @@ impl Queues {
             faults::point("request.closed").await;
             this.count_deliveries(&jobs);
             Ok(jobs)
-        });
+        }));
         claiming.await.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
@@ -395,6 +396,7 @@ impl Queues {
             }
         }
         drop(notes);
+        self.trace_deliveries(jobs);
         if let Some(first) = jobs.iter().filter_map(|job| job.meta.reserved_until).min() {
             self.note_deadline(first);
         }

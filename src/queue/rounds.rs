@@ -22,6 +22,7 @@ use super::turns::{Gathering, REMEMBERED, Turns};
 use crate::faults;
 use crate::store::hold::{Held, held, holding};
 use crate::telemetry;
+use crate::telemetry::trace::{self, End, Kind, Span, number};
 
 /// How large rounds may be.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +72,8 @@ struct Waiting<I, O> {
     answer: oneshot::Sender<O>,
     /// It may be in its lane for longer than its caller waits.
     held: Option<Held>,
+    /// The span of its caller.
+    span: Option<Arc<Span>>,
 }
 
 struct Lane<I, O> {
@@ -148,7 +151,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
         if lane.waiting.is_empty() {
             lane.since = Instant::now();
         }
-        lane.waiting.push_back(Waiting { item, answer, held: held() });
+        lane.waiting.push_back(Waiting { item, answer, held: held(), span: trace::current() });
         if lane.waiting.len() >= lane.enough || lane.weight >= self.limits.large {
             lane.wake.notify_one();
         }
@@ -237,6 +240,14 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
         }
     }
 
+    /// What is told of a round that has ended.
+    fn ended(&self, carried: usize, began: Instant) -> End {
+        let lane = self.turns.as_ref().map(|(name, _)| *name);
+        let name = lane.map_or("round".into(), |lane| format!("round {lane}").into());
+        let attributes = vec![number("tailback.round.size", carried)];
+        End { name, kind: Kind::Internal, took: began.elapsed(), attributes, error: None }
+    }
+
     fn is_draining(&self) -> bool {
         self.turns.as_ref().is_some_and(|(_, turns)| turns.draining.is_cancelled())
     }
@@ -258,22 +269,28 @@ where
         if round.is_empty() {
             return;
         }
-        let (mut items, mut waiting, mut held) = (Vec::new(), Vec::with_capacity(round.len()), Vec::new());
+        let (mut items, mut waiting) = (Vec::with_capacity(round.len()), Vec::with_capacity(round.len()));
+        let (mut held, mut spans) = (Vec::new(), Vec::new());
         for next in round {
             items.push(next.item);
             waiting.push(next.answer);
             held.extend(next.held);
+            spans.extend(next.span);
         }
         let (carried, began) = (items.len(), Instant::now());
         let held = (!held.is_empty()).then(|| Arc::new(held) as Held);
+        let span = Span::of_round(&spans);
         // A round that panics loses its own items only: their senders are dropped.
         let (own, lane) = (rounds.clone(), key.clone());
         faults::point("round.begin").await;
-        let answers = AssertUnwindSafe(holding(held, async move { (own.run)(lane, items).await }));
-        let answers = answers.catch_unwind().await;
+        let answers = holding(held, async move { (own.run)(lane, items).await });
+        let answers = AssertUnwindSafe(trace::within(span.clone(), answers)).catch_unwind().await;
         faults::point("round.end").await;
         if let Some((name, _)) = &rounds.turns {
             telemetry::round(name, carried, began.elapsed());
+        }
+        if let Some(span) = span {
+            span.end(rounds.ended(carried, began));
         }
         for (answer, waiting) in answers.unwrap_or_default().into_iter().zip(waiting) {
             let _ = waiting.send(answer); // the caller may have left

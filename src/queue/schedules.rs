@@ -22,6 +22,7 @@ use crate::job::spec::check_year;
 use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
 use crate::store::audit::along;
 use crate::store::{Answering, Fired, Firing, Keyed, ListedSchedule, Named, Once, Saved, StoreError};
+use crate::telemetry::trace;
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
@@ -115,7 +116,8 @@ impl Queues {
         for _ in 0..TRIES {
             let found = match self.schedule(name).await {
                 Err(Error::Store(StoreError::Unreadable(_))) if *precondition == Precondition::None => {
-                    return Ok(self.0.store.discard_unreadable_schedule(name).await?);
+                    let row = self.row(act_on("schedule.delete", None, None, name));
+                    return Ok(along(row, self.0.store.discard_unreadable_schedule(name)).await?);
                 }
                 found => found?,
             };
@@ -284,7 +286,10 @@ impl Queues {
     /// Returns the job of an occurrence.
     fn scheduled(&self, rule: &ScheduleRule, at: Timestamp) -> Result<NewJob> {
         let now = self.now()?;
-        let spec = JobSpec::from(rule.job.clone());
+        let mut spec = JobSpec::from(rule.job.clone());
+        if let Some(trace) = trace::carried() {
+            trace.carry(&mut spec.headers);
+        }
         let run_at = at.plus_ms(rule.job.delay_ms.unwrap_or(0));
         Ok(NewJob { run_at, ..NewJob::new(self.0.ids.next(now), rule.queue.clone(), spec, now) })
     }

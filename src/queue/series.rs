@@ -164,7 +164,7 @@ impl Queues {
         // Before the store is read, so that nothing is missed on its way there. What is found in both is the same.
         let unwritten = self.0.ledger.unwritten(self.meter(), &ask.subject);
         let from = Span::Coarse.start(ask.from);
-        let SeriesRead { tallies, depths, before, mut runs } =
+        let SeriesRead { tallies, depths, before, mut runs, turns } =
             self.0.store.read_series(&ask.subject, from, ask.to).await?;
         let server = &self.0.ledger.server;
         runs.push(SeriesRun { server: server.clone(), since, seen: now, turn: None });
@@ -181,7 +181,8 @@ impl Queues {
             }
         }
         // What is not said of a queue when a server begins to say it of each is 0.
-        let turns = runs.iter().filter_map(|run| run.turn).filter(|_| ask.subject != Subject::All);
+        let turns =
+            runs.iter().filter_map(|run| run.turn).chain(turns).filter(|_| ask.subject != Subject::All);
         let depths = depths_in(&steps, before.into_iter().chain(depths), turns);
         let is_there = |n: usize| {
             let (begin, end) = (steps.at(n), steps.end(n));

@@ -16,8 +16,11 @@ use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::spec::{Headers, check_content, check_headers, check_size, check_year};
 use crate::job::state::Verb;
 use crate::job::transition::{Back, Fate, Operation, Outcome, Refusal};
-use crate::job::{Child, Claim, Content, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp, When};
+use crate::job::{
+    Child, Claim, Content, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp, TraceContext, When,
+};
 use crate::store::{Applied, Change, Denied, StoreError};
+use crate::telemetry::trace;
 
 /// The most jobs of one settle.
 pub const SETTLE_MAX: usize = 1000;
@@ -170,20 +173,24 @@ impl Settle {
         self.pushed().iter().enumerate().try_for_each(check)
     }
 
-    fn into_change(self, queues: &Queues, now: Timestamp) -> Change {
+    /// Returns the change. What it pushes, and the headers that it gives, carry this context unless they say another.
+    fn into_change(self, queues: &Queues, now: Timestamp, trace: Option<&TraceContext>) -> Change {
         let claim = self.claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
         let operation = match self.action {
             Action::Commit { result, push } => {
                 let key_ttl_ms = queues.options().defaults.key_ttl_ms;
                 let job = |(queue, push): (QueueName, NewPush)| {
-                    push.into_job(queues.0.ids.next(now), queue, now, key_ttl_ms)
+                    push.into_job((queues.0.ids.next(now), queue), now, key_ttl_ms, trace)
                 };
                 let count = if faults::bug("half_of_children") { push.len() / 2 } else { push.len() };
                 Operation::Commit { claim, result, push: push.into_iter().take(count).map(job).collect() }
             }
             Action::Rollback { fate, error } => Operation::Rollback { claim, fate, error },
             Action::Extend { lease_ms, progress } => Operation::Extend { claim, lease_ms, progress },
-            Action::Move { queue, payload, when, priority, headers, key } => {
+            Action::Move { queue, payload, when, priority, mut headers, key } => {
+                if let (Some(headers), Some(trace)) = (&mut headers, trace) {
+                    trace.carry(headers);
+                }
                 let key = key.map(|key| key.into_hold(now, queues.options().defaults.key_ttl_ms));
                 Operation::Move { claim, queue, payload, when, priority, headers, key }
             }
@@ -238,6 +245,10 @@ impl Queues {
 
     async fn settle_valid(&self, settles: Vec<Settle>, take: Option<Taking>) -> Result<SettledAndTaken> {
         let now = self.now()?;
+        let tokens = settles.iter().filter(|settle| settle.claim.is_some());
+        self.trace_settles(tokens.map(|settle| &settle.id));
+        // Of several jobs each has a trace of its own: what is pushed with one of them belongs there.
+        let trace = trace::sent().filter(|_| settles.len() == 1);
         let refused = |settle: &Settle| settle.check(self.options().payload_bytes).err().map(Err);
         let mut answers: Vec<Option<Result<Settled>>> = settles.iter().map(refused).collect();
         // What is wrong by itself, or has no token that ever was, asks the store nothing, and takes no place.
@@ -262,7 +273,7 @@ impl Queues {
             }
             let queues =
                 places.of_each(std::iter::once(&settle).map(|settle| settle.queues().cloned().collect()));
-            let change = settle.into_change(self, now);
+            let change = settle.into_change(self, now, trace.as_ref());
             *answer = self.recall(&change).map(|earlier| Ok(Settled::again(&change.id, earlier)));
             if answer.is_none() {
                 changes.push(change);

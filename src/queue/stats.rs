@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::attention::Attention;
 use super::flows::Flow;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
@@ -109,6 +110,8 @@ pub struct Stats {
     pub queues: HashMap<QueueName, QueueCounts>,
     /// All others together, if there are any.
     pub others: Option<Counts>,
+    /// In which queue the oldest ready job is, of the listed ones and some more.
+    pub oldest_in: Option<QueueName>,
     /// All of them together.
     pub(super) total: QueueCounts,
 }
@@ -122,6 +125,8 @@ pub struct Figures {
     pub split_is_approximate: bool,
     /// For how long the job that has been ready for longest has been so, in milliseconds.
     pub oldest_ready_age_ms: Option<u64>,
+    /// Whether that was looked up a while ago, and the queue has changed since.
+    pub oldest_is_approximate: bool,
     /// What happened lately, on all servers.
     pub flow: Flow,
     /// How many calls wait for jobs on this server.
@@ -143,6 +148,10 @@ pub struct QueueFigures {
     pub oldest_first_age_ms: Option<u64>,
     /// The same of those that were.
     pub oldest_retried_age_ms: Option<u64>,
+    /// Why it needs attention.
+    pub attention: Vec<Attention>,
+    /// Whether it is not known yet if it does for some reason.
+    pub attention_is_partial: bool,
 }
 
 impl Figures {
@@ -152,6 +161,7 @@ impl Figures {
             counts: counts.counts,
             split_is_approximate: counts.split_is_approximate,
             oldest_ready_age_ms: counts.oldest_ready.map(|oldest| at.ms_since(oldest)),
+            oldest_is_approximate: counts.oldest_is_approximate,
             flow: queues.flow(queue),
             waiting_here: waiters.count(queue),
             waiting_elsewhere: match queue {
@@ -171,6 +181,8 @@ impl Stats {
         listed: u64,
         workers: u64,
     ) -> Self {
+        let ready = queues.iter().filter_map(|(queue, counts)| Some((counts.oldest_ready?, queue)));
+        let oldest_in = ready.min().map(|(_, queue)| queue.clone());
         if queues.len() > shown {
             let unfinished = |QueueCounts { counts, .. }: &QueueCounts| {
                 counts.ready + counts.scheduled + counts.reserved + counts.blocked
@@ -191,7 +203,7 @@ impl Stats {
             rest
         };
         let others = (!are_all).then(|| queues.values().fold(total.counts, rest));
-        Self { at, count, listed, workers, queues, others, total }
+        Self { at, count, listed, workers, queues, others, oldest_in, total }
     }
 
     /// Returns how many jobs there are in all queues together.
@@ -250,10 +262,11 @@ impl Queues {
     /// Reads the counts, whatever is known.
     pub(super) async fn count_stats(&self) -> Result<Stats> {
         let shown = self.options().metrics_queues;
+        let at = self.now()?; // before anything is read: it is no older than it says
         let summary = self.0.store.summary(shown.max(SUMMARY_QUEUES)).await?;
         let listed = summary.count + self.empty_queues(&summary).await?;
         let workers = self.0.store.how_many(Named::Workers, u64::MAX).await?;
-        Ok(Stats::new(self.now()?, summary, shown, listed, workers))
+        Ok(Stats::new(at, summary, shown, listed, workers))
     }
 
     /// Returns how many queues have settings and no jobs.
@@ -287,27 +300,36 @@ impl Queues {
         let counted = self.0.store.count_now(queue).await?;
         let mut own = self.read_own(queue).await?;
         (own.counts.counts, own.counts.split_is_approximate) = (counted, false);
-        Ok(self.figures_of(queue, own))
+        self.figures_of(queue, own).await
     }
 
     async fn read_own(&self, queue: &QueueName) -> Result<Own> {
-        let (began, store) = (Instant::now(), &self.0.store);
+        let (began, at, store) = (Instant::now(), self.now()?, &self.0.store);
         let counts = store.counts(queue).await?;
         let next_due = store.next_due(queue).await?;
         let load = store.load(queue).await?;
-        Ok(Own { began, at: self.now()?, counts, next_due, load })
+        Ok(Own { began, at, counts, next_due, load })
     }
 
-    fn figures_of(&self, queue: &QueueName, Own { at, counts, next_due, load, .. }: Own) -> QueueFigures {
+    async fn figures_of(
+        &self,
+        queue: &QueueName,
+        Own { at, counts, next_due, load, .. }: Own,
+    ) -> Result<QueueFigures> {
         let now = self.now().unwrap_or(at);
         let age = |oldest: Option<Timestamp>| oldest.map(|oldest| at.ms_since(oldest));
-        QueueFigures {
+        let mut figures = QueueFigures {
             figures: Figures::new(at, &counts, self, Some(queue)),
             next_due_at: next_due.filter(|due| *due > now),
             load,
             oldest_first_age_ms: age(load.oldest_first),
             oldest_retried_age_ms: age(load.oldest_retried),
-        }
+            attention: Vec::new(),
+            attention_is_partial: false,
+        };
+        (figures.attention, figures.attention_is_partial) =
+            self.attention(queue, &counts, &figures.figures.flow).await?;
+        Ok(figures)
     }
 
     /// Returns the figures of a queue, at most a second old. Others cost it nothing.
@@ -326,7 +348,7 @@ impl Queues {
         });
         let read: Result<Own> =
             self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()));
-        Ok(self.figures_of(name, read?))
+        self.figures_of(name, read?).await
     }
 
     /// Returns the figures of all queues together, and the counts that they are of.

@@ -60,6 +60,27 @@ impl Waiter {
     }
 }
 
+/// How many waiters wait for each queue.
+#[derive(Default)]
+pub(super) struct WaiterCounts {
+    by_name: HashMap<QueueName, u64>,
+    /// Those with a prefix among what they wait for, which may name queues as well.
+    by_patterns: HashMap<Vec<QueuePattern>, u64>,
+}
+
+impl WaiterCounts {
+    /// Returns how many wait for this queue.
+    pub fn of(&self, queue: &QueueName) -> u64 {
+        let is_named = |pattern: &QueuePattern| matches!(pattern, QueuePattern::One(name) if name == queue);
+        let by_prefix = self.by_patterns.iter().filter(|(patterns, _)| {
+            let is_meant = patterns.iter().any(|pattern| pattern.matches(queue));
+            is_meant && !patterns.iter().any(is_named) // those are counted by name
+        });
+        let named = self.by_name.get(queue).copied().unwrap_or(0);
+        named + by_prefix.map(|(_, count)| count).sum::<u64>()
+    }
+}
+
 /// A place among the waiters; dropping it gives it up.
 pub(super) struct Ticket<'a> {
     waiters: &'a Waiters,
@@ -141,6 +162,25 @@ impl Waiters {
         let named = named.flat_map(|(_, waiters)| waiters.iter());
         let all = named.chain(&register.by_prefix).filter(|(_, waiter)| is_meant(waiter));
         all.map(|(number, _)| *number).collect::<HashSet<u64>>().len() as u64
+    }
+
+    /// Returns how many waiters of this server wait for each queue.
+    pub fn counts(&self) -> WaiterCounts {
+        let register = lock(&self.register);
+        let mut counts = WaiterCounts::default();
+        for (name, waiters) in &register.by_name {
+            let asleep = waiters.values().filter(|waiter| waiter.sleeps()).count() as u64;
+            if asleep > 0 {
+                counts.by_name.insert(name.clone(), asleep);
+            }
+        }
+        for waiter in register.by_prefix.values().filter(|waiter| waiter.sleeps()) {
+            match counts.by_patterns.get_mut(&waiter.patterns) {
+                Some(count) => *count += 1,
+                None => drop(counts.by_patterns.insert(waiter.patterns.clone(), 1)),
+            }
+        }
+        counts
     }
 
     /// Returns whether there are no waiters.

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
+use super::audit::Act;
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
 use crate::faults;
 use crate::job::settings::{WORKER_TIMEOUT_MAX_MS, WORKER_TIMEOUT_MIN_MS};
 use crate::job::transition::{Loss, Operation};
 use crate::job::{Reach, WorkerName, WorkerVersion};
+use crate::store::audit::along;
 use crate::store::{Change, Holdings, Named, Report, Worker};
 
 /// How many jobs are taken back in one step. On MongoDB a step is one transaction, and a conflict with the
@@ -87,8 +89,10 @@ impl Queues {
     /// Takes back at once what a worker holds, in steps, and forgets it once it holds nothing.
     pub async fn remove_worker(&self, name: &WorkerName) -> Result<Removed> {
         let (end, mut step, mut affected, mut failures) = (Instant::now() + REMOVE_MAX, STEP, 0, 0);
+        let act = Act { what: "worker.remove", on: name.as_str(), ..Act::default() };
+        let row = self.counting_row(act);
         loop {
-            let taken = self.take_from(name, step).await;
+            let taken = along(row.clone(), self.take_from(name, step)).await;
             let Taken { found, taken, failed } =
                 taken.unwrap_or_else(|error| Taken { found: 0, taken: 0, failed: Some(error) });
             affected += taken;
@@ -108,8 +112,10 @@ impl Queues {
                 return Ok(Removed { affected, holds_more: true });
             }
         }
+        // A worker that held nothing leaves whenever it ends: that is no act on jobs.
+        let row = row.filter(|_| affected > 0);
         // Only now: should this server die before, another one finds that the worker has timed out.
-        let forgotten = self.0.store.forget_worker(name).await;
+        let forgotten = along(row, self.0.store.forget_worker(name)).await;
         let was_known = forgotten.map_err(|error| error.after(affected))?;
         self.forget(Named::Workers, name.as_str());
         if affected == 0 && !was_known {

@@ -2,6 +2,9 @@
 //!
 //! A verb that is such an act, and changes one thing, takes its row from the call that it is made in ([`along`]): so it is for all of
 //! them alike, and none has a parameter more. Verbs that do several things at once take a row with each of them.
+//!
+//! **A store counts the jobs**: where such a row has `affected`, each transaction of the call that changes or stores jobs adds how many to
+//! what it says there of them by then. So it is true however many transactions an act takes, and wherever it is interrupted.
 
 use async_trait::async_trait;
 
@@ -29,6 +32,12 @@ pub async fn along<T>(row: Option<AuditRow>, call: impl Future<Output = T>) -> T
 /// Returns the row of the current call.
 pub fn row() -> Option<AuditRow> {
     ROW.try_with(Clone::clone).ok()
+}
+
+/// Returns the row of a call as it is to be written once so many more jobs were affected; `there`: as it is by now.
+pub fn counted(row: &AuditRow, there: Option<AuditRow>, more: u64) -> AuditRow {
+    let before = there.and_then(|there| there.affected).or(row.affected).unwrap_or(0);
+    AuditRow { affected: Some(before.saturating_add(more)), ..row.clone() }
 }
 
 /// Which rows.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{QueueName, State, Timestamp};
+use crate::job::{GroupName, JobId, QueueName, SemaphoreName, State, Timestamp};
 
 /// How many jobs of a queue are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,6 +47,10 @@ pub struct QueueCounts {
     /// The `run_at` of the job that has been ready for longest; in a queue where much happens, it may be that
     /// of one that was so a few seconds ago.
     pub oldest_ready: Option<Timestamp>,
+    /// Whether that was looked up a while ago, and the queue has changed since.
+    pub oldest_is_approximate: bool,
+    /// When it was looked up, by the store's clock, where it is approximate.
+    pub oldest_seen: Option<Timestamp>,
     /// Whether the split of `ready` and `scheduled` is of a moment ago; their sum never is.
     pub split_is_approximate: bool,
 }
@@ -84,6 +88,31 @@ pub struct Load {
 
 /// The ages that divide what workers hold, in milliseconds.
 pub const RESERVED_AGES_MS: [u64; 3] = [60_000, 600_000, 3_600_000];
+
+/// How many dead jobs of a queue, and how many blocked ones, are looked at for its [`Blockers`].
+pub const BLOCKED_LOOKED_AT: u64 = 1000;
+
+/// What may keep the blocked jobs of a queue from ever being delivered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Blockers {
+    /// How many groups are held by a dead job, of the [`BLOCKED_LOOKED_AT`] oldest dead jobs.
+    pub dead_heads: u64,
+    /// The oldest of these dead jobs.
+    pub head: Option<DeadHead>,
+    /// The semaphores that the [`BLOCKED_LOOKED_AT`] oldest blocked jobs wait for, by name.
+    pub semaphores: Vec<SemaphoreName>,
+}
+
+/// A dead job that is the first of its group, and holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadHead {
+    /// The job.
+    pub id: JobId,
+    /// Its group.
+    pub group: GroupName,
+    /// When it died, where that is known.
+    pub since: Option<Timestamp>,
+}
 
 /// What there may be a limited number of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +197,13 @@ pub trait Figures: Send + Sync {
 
     /// Returns who works on a queue, and what is tried again: of [`LOOKED_AT`] jobs at most of each kind, those first that come first.
     async fn load(&self, queue: &QueueName) -> Result<Load>;
+
+    /// Returns how many named workers hold jobs of each of these queues, of [`LOOKED_AT`] reserved jobs of each at most, and on MongoDB of
+    /// fewer where there are many queues, but of 200 at least. Queues of which nobody holds any are left out.
+    async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>>;
+
+    /// Returns what may keep the blocked jobs of a queue from ever being delivered. It looks at [`BLOCKED_LOOKED_AT`] jobs at most of a kind.
+    async fn blockers(&self, queue: &QueueName) -> Result<Blockers>;
 
     /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64>;

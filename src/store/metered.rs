@@ -5,10 +5,10 @@
 //! `metered!` is the table of all methods that are measured alike. Those that open the store, stay usable
 //! while it is closed, or return no `Result` are written out below it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
@@ -16,13 +16,14 @@ use futures::stream::BoxStream;
 
 use super::{
     Access, Answers, Applied, Audit, AuditFilter, AuditRow, BatchChange, BatchChanged, BatchDenied, Batches,
-    BulkDone, BulkStep, Change, ClaimAsk, Claims, Counts, Denied, Figures, Fired, Firing, Found, GroupLine,
-    HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall, KnownServer, ListedJob, ListedSchedule,
-    Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Operations, Overdue, Pool, Pushed, QueueCounts,
-    Recalled, Reconciled, Removal, Report, Request, Requests, Result, Saved, Schedules, Search,
-    SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite, Settings, SettingsChange, SettingsSnapshot,
-    Signal, SignalEvent, Signals, StepOfOther, Store, StoreError, StoreSize, StoredKeys, Subject, Summary,
-    TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked, Worker, Workers,
+    BegunBy, Blockers, BulkDone, BulkStep, Change, ClaimAsk, Claims, Counts, Denied, Figures, Fired, Firing,
+    Found, GroupLine, HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall, KnownServer, ListedJob,
+    ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Operations, Overdue, Pool, Pushed,
+    QueueCounts, Recalled, RecentTally, Reconciled, Removal, Report, Request, Requests, RestoreMark, Result,
+    Saved, Schedules, Search, SemaphoreUse, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite,
+    Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError,
+    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
@@ -31,6 +32,7 @@ use crate::job::{
     QueueName, Reach, Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp,
     WorkerName,
 };
+use crate::telemetry::trace::{Command, End, Kind, number, text};
 use crate::telemetry::{self, StoreFailure, Throttle};
 
 /// What is said of calls that fail while the store is away.
@@ -80,24 +82,41 @@ impl Metered {
 }
 
 async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<Output = A>) -> A {
-    let start = Instant::now();
+    let (start, command) = (Instant::now(), Command::begin());
     let answer = call.await;
-    telemetry::store_call(name, start.elapsed(), jobs);
+    let took = start.elapsed();
+    telemetry::store_call(name, took, jobs);
     if let Some(error) = answer.error() {
         note(name, error);
+    }
+    if let Some(command) = command {
+        command.end(ended(name, took, jobs, answer.error()));
     }
     answer
 }
 
-fn note(call: &'static str, error: &StoreError) {
-    telemetry::store_error(match error {
+/// What is told of a call in a trace. Its error may name what is nobody's business there.
+fn ended(name: &'static str, took: Duration, jobs: usize, error: Option<&StoreError>) -> End {
+    let mut attributes = vec![text("db.operation.name", name), number("db.operation.batch.size", jobs)];
+    let error = error.map(|error| failure(error).as_str());
+    attributes.extend(error.map(|kind| text("error.type", kind)));
+    let (name, error) = (format!("store {name}").into(), error.map(Into::into));
+    End { name, kind: Kind::Client, took, attributes, error }
+}
+
+fn failure(error: &StoreError) -> StoreFailure {
+    match error {
         StoreError::Unavailable(_) | StoreError::Building => StoreFailure::Unavailable,
         StoreError::Damaged(_) => StoreFailure::Damaged,
         StoreError::Full(_) => StoreFailure::Full,
         StoreError::Unsuitable(_) => StoreFailure::Unsuitable,
         StoreError::Unreadable(_) => StoreFailure::Unreadable,
         StoreError::Internal(_) => StoreFailure::Internal,
-    });
+    }
+}
+
+fn note(call: &'static str, error: &StoreError) {
+    telemetry::store_error(failure(error));
     let text = || super::chain(error);
     if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {
         tracing::error!(call, error = text(), "a call of the store failed");
@@ -247,6 +266,8 @@ metered! {
         count_now(queue: &QueueName) -> Result<Counts>;
         next_due(queue: &QueueName) -> Result<Option<Timestamp>>;
         load(queue: &QueueName) -> Result<Load>;
+        workers_of(queues: &[QueueName]) -> Result<HashMap<QueueName, u64>>, each queues;
+        blockers(queue: &QueueName) -> Result<Blockers>;
         how_many(of: Named, limit: u64) -> Result<u64>;
         with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
@@ -258,6 +279,7 @@ metered! {
         steps_of_others(server: &str, from: Timestamp) -> Result<Vec<StepOfOther>>;
         take_depth_turn(server: &str, for_ms: u64) -> Result<bool>;
         depths() -> Result<Vec<(QueueName, Counts)>>;
+        recent_tallies(but_of: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>>;
         fold_series(limit: usize) -> Result<u64>;
     }
     Requests {
@@ -286,10 +308,10 @@ metered! {
         note_api_key_uses(uses: &[(ApiKeyId, Timestamp)]) -> Result<()>;
     }
     Operations {
-        add_operation(operation: &Bulk, row: Option<&AuditRow>) -> Result<bool>;
+        add_operation(operation: &Bulk, row: Option<&AuditRow>, by: Option<&BegunBy>) -> Result<bool>;
         operation(id: &BulkId) -> Result<Option<Bulk>>;
         operations(before: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>>;
-        open_operations(limit: usize) -> Result<Vec<Bulk>>;
+        open_operations(after: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>>;
         save_operation(to: &Bulk, seen: i64, row: Option<&AuditRow>) -> Result<bool>;
         step_operation(step: BulkStep, rules: &Rules) -> Result<Option<BulkDone>>;
     }
@@ -320,6 +342,7 @@ metered! {
     Semaphores {
         capacities(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<(SemaphoreName, u64)>>;
         semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>>;
+        uses(names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>>;
         holders(name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;
         unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
@@ -343,6 +366,7 @@ metered! {
         import_keys(keys: Vec<HeldKey>) -> Vec<Result<Imported>>, each keys;
         export_memos(kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
         import_memos(memos: Vec<Memo>) -> Vec<Result<Imported>>, each memos;
+        import_audit(rows: Vec<AuditRow>) -> Vec<Result<Imported>>, each rows;
     }
 }
 
@@ -364,14 +388,14 @@ impl Store for Metered {
         measured("token_secret", 1, self.inner.token_secret(fresh)).await
     }
 
-    async fn restoring(&self) -> Result<Option<String>> {
+    async fn restoring(&self) -> Result<Option<RestoreMark>> {
         self.check_migrated()?;
         measured("restoring", 1, self.inner.restoring()).await
     }
 
-    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
         self.check_migrated()?;
-        measured("note_restoring", 1, self.inner.note_restoring(backup)).await
+        measured("mark_restoring", 1, self.inner.mark_restoring(seen, to)).await
     }
 
     async fn ping(&self) -> Result<()> {

@@ -20,6 +20,7 @@ macro_rules! migrations {
             "0013_binary"
             "0014_series"
             "0015_operations"
+            "0016_came_at"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

@@ -40,6 +40,7 @@ pub mod answers;
 pub mod audit;
 pub mod batches;
 pub mod delivered;
+pub mod fence;
 pub mod figures;
 pub mod hold;
 pub mod jobs;
@@ -69,24 +70,26 @@ pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recal
 pub use audit::{Audit, AuditFilter, AuditRow};
 pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
-    Counts, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts, RESERVED_AGES_MS, Reconciled, StoreSize,
-    Summary,
+    BLOCKED_LOOKED_AT, Blockers, Counts, DeadHead, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts,
+    RESERVED_AGES_MS, Reconciled, StoreSize, Summary,
 };
 pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, GroupLine, Jobs, LOOK_AHEAD_MS, LineHead,
     ListedJob, Obstacles, Overdue, UnreadableJob, listed_id,
 };
 pub use next::{TakeAsk, Taken};
-pub use operations::{BulkDone, BulkEffect, BulkNext, BulkStep, Operations};
+pub use operations::{BegunBy, BulkDone, BulkEffect, BulkNext, BulkRow, BulkStep, Operations};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
 pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use search::{Found, Search};
 pub use semaphores::{
-    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreView, Semaphores, Unblocked,
+    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreUse, SemaphoreView, Semaphores,
+    Unblocked,
 };
 pub use series::{
-    Depth, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject, ToldStep,
+    Depth, RecentTally, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject,
+    ToldStep,
 };
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, KnownServer, Signal, SignalEvent, Signals};
@@ -129,6 +132,15 @@ pub enum StoreError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(pub Arc<str>);
+
+/// What says that a backup is being restored into a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreMark {
+    /// The id of the backup.
+    pub backup: String,
+    /// A random number that whoever restores it replaces again and again, as a sign that it goes on; 0: none is known.
+    pub beat: i64,
+}
 
 impl StoreError {
     /// Returns the error of a call that has stored so many things already: that there is no room for the rest does not
@@ -210,11 +222,12 @@ pub trait Store:
     /// Returns the secret of this database, which is `fresh` where there was none.
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
 
-    /// Returns the id of the backup that is being restored here, if a restore has begun and not ended.
-    async fn restoring(&self) -> Result<Option<String>>;
+    /// Returns the mark of the backup that is being restored here, if a restore has begun and not ended.
+    async fn restoring(&self) -> Result<Option<RestoreMark>>;
 
-    /// Notes that this backup is being restored here; without one, that the restore has ended.
-    async fn note_restoring(&self, backup: Option<&str>) -> Result<()>;
+    /// Replaces that mark, if it is still as it was seen; without a new one the restore has ended. Returns whether it is so from now on: a
+    /// repeat after an unknown outcome as well.
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
 
     /// Fails where only a part of a backup is there: nothing but its restore may use that.
     async fn check_whole(&self) -> Result<()> {

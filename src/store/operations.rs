@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Applied, AuditRow, Change, Denied, Pushed, Result};
+use super::{Applied, AuditRow, Change, Denied, KeyedCall, Pushed, Recalled, Result};
 use crate::job::{Bulk, BulkId, NewJob, Rules};
 
 /// How many operations that are over are kept at most.
@@ -34,6 +34,26 @@ pub enum BulkDone {
 /// Returns the record as it is once a step has come to this.
 pub type BulkNext = Arc<dyn Fn(&BulkDone) -> Bulk + Send + Sync>;
 
+/// Returns the row that is written with a record, if one is.
+pub type BulkRow = Arc<dyn Fn(&Bulk) -> Option<AuditRow> + Send + Sync>;
+
+/// What is remembered of a keyed call together with the operation that it stores: so its absence proves that the operation was not
+/// stored, however long ago that was over.
+#[derive(Debug, Clone)]
+pub struct BegunBy {
+    /// The call.
+    pub call: KeyedCall,
+    /// What is remembered of it: the operation.
+    pub answer: String,
+}
+
+impl BegunBy {
+    /// Whether that was remembered before. Another operation is that of an earlier call, whose key was forgotten since.
+    pub fn was_there(&self, recalled: Option<&Recalled>) -> bool {
+        matches!(recalled, Some(Recalled::Answer(answer)) if *answer == self.answer)
+    }
+}
+
 /// A step of an operation.
 #[derive(Clone)]
 pub struct BulkStep {
@@ -45,13 +65,21 @@ pub struct BulkStep {
     pub seen: i64,
     /// The record from then on.
     pub next: BulkNext,
+    /// The row that is written with that.
+    pub row: BulkRow,
 }
 
 /// Operations over many jobs.
 #[async_trait]
 pub trait Operations: Send + Sync {
-    /// Stores an operation, together with the row of it. Returns whether it is new: nothing is stored where there is one of its id.
-    async fn add_operation(&self, operation: &Bulk, row: Option<&AuditRow>) -> Result<bool>;
+    /// Stores an operation, together with the row of it, and with what is remembered of its call. Returns whether it is new: it is not
+    /// stored where there is one of its id, and where that is remembered already.
+    async fn add_operation(
+        &self,
+        operation: &Bulk,
+        row: Option<&AuditRow>,
+        by: Option<&BegunBy>,
+    ) -> Result<bool>;
 
     /// Returns an operation.
     async fn operation(&self, id: &BulkId) -> Result<Option<Bulk>>;
@@ -59,8 +87,8 @@ pub trait Operations: Send + Sync {
     /// Returns operations, the newest first, those before `before`.
     async fn operations(&self, before: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>>;
 
-    /// Returns the operations that are not over, the oldest first.
-    async fn open_operations(&self, limit: usize) -> Result<Vec<Bulk>>;
+    /// Returns operations that are not over, the oldest first, those after `after`.
+    async fn open_operations(&self, after: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>>;
 
     /// Replaces the record of an operation if its revision is still the one that was seen, together with a row. Returns whether it was.
     async fn save_operation(&self, to: &Bulk, seen: i64, row: Option<&AuditRow>) -> Result<bool>;

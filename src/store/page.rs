@@ -108,6 +108,8 @@ impl Weight for Item {
             Self::BatchResult(_, result) => FIELDS + result.weight(),
             Self::Memo(memo) => memo.weight(),
             Self::Schedule(schedule) => FIELDS + schedule.weight(),
+            // They have conditions, or what a schedule was, of which a restore reads pages.
+            Self::Operation(_) | Self::Audit(_) => 32 << 10,
             _ => FIELDS,
         }
     }

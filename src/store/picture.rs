@@ -5,8 +5,10 @@
 
 use tokio::sync::mpsc;
 
-use super::{HeldKey, Memo, MemoKind, PageBuilder, StoreError, StoredSettings, TokenSecret};
-use crate::job::{ApiKey, Batch, BatchId, BatchResult, Job, QueueName, Schedule, SemaphoreName, Timestamp};
+use super::{AuditRow, HeldKey, Memo, MemoKind, PageBuilder, StoreError, StoredSettings, TokenSecret};
+use crate::job::{
+    ApiKey, Batch, BatchId, BatchResult, Bulk, Job, QueueName, Schedule, SemaphoreName, Timestamp,
+};
 
 /// The most things in one page.
 const PAGE: usize = 500;
@@ -29,13 +31,15 @@ pub enum Kind {
     Request,
     Answer,
     Deliveries,
+    Operation,
+    Audit,
     Schedule,
 }
 
 impl Kind {
-    /// All of them with their words, in the order in which a restore writes them: jobs after what they need, and schedules last, so that
-    /// none fires from a half of a backup.
-    pub const ALL: [(Self, &str); 13] = [
+    /// All of them with their words, in the order in which a restore writes them: jobs after what they need, operations after the
+    /// jobs, and schedules last, so that none fires from a half of a backup.
+    pub const ALL: [(Self, &str); 15] = [
         (Self::TokenSecret, "token_secret"),
         (Self::Settings, "settings"),
         (Self::ApiKey, "api_key"),
@@ -48,6 +52,8 @@ impl Kind {
         (Self::Request, "request"),
         (Self::Answer, "answer"),
         (Self::Deliveries, "deliveries"),
+        (Self::Operation, "operation"),
+        (Self::Audit, "audit"),
         (Self::Schedule, "schedule"),
     ];
 
@@ -75,6 +81,8 @@ pub enum Item {
     BatchResult(BatchId, BatchResult),
     Job(Box<Job>),
     Memo(Memo),
+    Operation(Box<Bulk>),
+    Audit(Box<AuditRow>),
     Schedule(Box<Schedule>),
 }
 
@@ -96,6 +104,8 @@ impl Item {
                 MemoKind::Answers => Kind::Answer,
                 MemoKind::Deliveries => Kind::Deliveries,
             },
+            Self::Operation(_) => Kind::Operation,
+            Self::Audit(_) => Kind::Audit,
             Self::Schedule(_) => Kind::Schedule,
         }
     }
@@ -117,6 +127,8 @@ impl Item {
                 (receipt.id.to_string(), receipt.claim.as_str().to_owned())
             }
             Self::Memo(memo) => one(&memo.id()),
+            Self::Operation(operation) => one(&operation.id),
+            Self::Audit(row) => one(&row.id),
             Self::Schedule(schedule) => one(&schedule.name),
         }
     }

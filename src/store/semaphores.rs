@@ -31,6 +31,17 @@ pub struct SemaphoreView {
     pub waiting: u64,
 }
 
+/// How many jobs hold a semaphore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SemaphoreUse {
+    /// Its name.
+    pub name: SemaphoreName,
+    /// How many jobs may hold it at once.
+    pub capacity: u64,
+    /// How many jobs hold it. More than its capacity where that was lowered.
+    pub held: u64,
+}
+
 /// What became of the removal of a semaphore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removal {
@@ -88,6 +99,9 @@ pub trait Semaphores {
 
     /// Returns those of these semaphores that exist, as they are used now, in any order.
     async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>>;
+
+    /// Returns how many jobs hold those of these semaphores that exist, in any order; the jobs that wait are not counted.
+    async fn uses(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>>;
 
     /// Returns the jobs that hold the semaphore, those first whose reservations run out first.
     async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;

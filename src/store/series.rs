@@ -69,6 +69,9 @@ impl Span {
 pub const HOUR_MS: i64 = 3_600_000;
 /// How much longer than an hour or a day, in milliseconds.
 const SLACK_MS: i64 = 300_000;
+/// For so many milliseconds a server writes its turn again with all that it writes: what could not be written for as long is
+/// given up, and its next turn is another one.
+const TURN_WRITTEN_MS: u64 = HOUR_MS.unsigned_abs();
 /// How long what servers tell each other of a step is kept, in milliseconds.
 pub const TOLD_MS: u64 = 300_000;
 
@@ -154,8 +157,16 @@ pub struct SeriesRun {
     pub since: Timestamp,
     /// When it was seen last.
     pub seen: Timestamp,
-    /// When it last began to say how many jobs each queue has: those of which nothing has been said since then had none.
+    /// When it last began to say how many jobs each queue has: those of which nothing is said at this moment or later had none. Servers
+    /// of older versions keep the last such moment only.
     pub turn: Option<Timestamp>,
+}
+
+impl SeriesRun {
+    /// Returns the beginning of its turn that is to be written, if it may not be in the store yet.
+    pub fn new_turn(&self) -> Option<Timestamp> {
+        self.turn.filter(|turn| self.seen.ms_since(*turn) <= TURN_WRITTEN_MS)
+    }
 }
 
 /// All that a server writes at the end of a step.
@@ -234,6 +245,21 @@ pub struct SeriesRead {
     pub before: Option<(Timestamp, Depth)>,
     /// The servers that were there.
     pub runs: Vec<SeriesRun>,
+    /// Each time that a server began to say how many jobs each queue has, since `before`: see [`SeriesRun::turn`].
+    pub turns: Vec<Timestamp>,
+}
+
+/// What a server has said of a step of a queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecentTally {
+    /// The queue.
+    pub queue: QueueName,
+    /// How long the step was.
+    pub span: Span,
+    /// When it began.
+    pub at: Timestamp,
+    /// What happened.
+    pub tally: Tally,
 }
 
 /// The verbs about the past; part of the contract of [`super::Store`].
@@ -254,6 +280,10 @@ pub trait Series: Send + Sync {
 
     /// Returns how many jobs each queue has, without counting them. Those without jobs are left out.
     async fn depths(&self) -> Result<Vec<(QueueName, Counts)>>;
+
+    /// Returns what happened in each queue in steps that began in this time, within the last hour, as all servers but this one wrote it.
+    /// It reads whole hours: for the start of a server, not for each request.
+    async fn recent_tallies(&self, but_of: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>>;
 
     /// Makes longer spans of up to about so many records that are old enough, or deletes them where they are too old. Returns how many
     /// it found.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{KeyedCall, Result};
+use super::{AuditRow, KeyedCall, Result};
 use crate::job::rate::Deliveries;
 use crate::job::receipt::Receipt;
 use crate::job::record::KeyUntil;
@@ -151,6 +151,9 @@ pub trait Transfer: Send + Sync {
 
     /// Remembers what another store did. What is there already stays.
     async fn import_memos(&self, memos: Vec<Memo>) -> Vec<Result<Imported>>;
+
+    /// Stores rows of the audit of another store. What is there already stays.
+    async fn import_audit(&self, rows: Vec<AuditRow>) -> Vec<Result<Imported>>;
 }
 
 /// Returns whether two jobs are equal in all that clients can see: all but the guard of their writes.

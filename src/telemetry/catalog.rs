@@ -78,6 +78,13 @@ catalog! {
     OLDEST_READY_SECONDS: Gauge "tailback_oldest_ready_seconds" ["queue"]
         "For how long the oldest ready job of a queue has been ready; 0 if none is";
     QUEUE_PAUSED: Gauge "tailback_queue_paused" ["queue"] "Whether the queue is paused, 1 or 0";
+    QUEUE_ATTENTION: Gauge "tailback_queue_attention" ["queue", "reason"]
+        "1 while a queue needs attention for this reason; no series otherwise, and for the most urgent queues only";
+    ATTENTION_QUEUES: Gauge "tailback_attention_queues" ["reason"] "Queues that need attention, by the reason";
+    UNJUDGED_QUEUES: Gauge "tailback_attention_unjudged_queues" []
+        "Queues of which it is not known yet whether they need attention for some reason";
+    OLDEST_APPROXIMATE: Gauge "tailback_oldest_ready_approximate_queues" []
+        "Queues whose oldest ready job was looked up a while ago, and may have been taken since";
 
     WORKERS: Gauge "tailback_workers" [] "Workers that have sent a heartbeat and are not forgotten yet";
     WAITING_CONSUMERS: Gauge "tailback_waiting_consumers" []
@@ -124,5 +131,7 @@ catalog! {
     TASK_LAST_SUCCESS: Gauge "tailback_task_last_success_timestamp_seconds" ["task"]
         "Unix time at which the last run of a background task succeeded; at which it was started before that";
     TASK_DONE: Counter "tailback_task_done_total" ["task"] "Items that background tasks have processed";
+    TRACE_EXPORTED: Counter "tailback_trace_spans_exported_total" [] "Spans that the receiver has taken";
+    TRACE_DROPPED: Counter "tailback_trace_spans_dropped_total" ["reason"] "Spans that were recorded and not exported";
     COUNTS_CORRECTED: Counter "tailback_counts_corrected_total" [] "By how many jobs the kept counts were corrected";
 }

@@ -101,7 +101,7 @@ pub(crate) async fn settle_counts(target: &dyn Store) -> anyhow::Result<()> {
 
 /// Fails if an operation over many jobs is not over: it would end in the middle.
 async fn check_operations(store: &dyn Store, side: &str) -> anyhow::Result<()> {
-    match with_retries(async || store.open_operations(1).await).await?.first() {
+    match with_retries(async || store.open_operations(None, 1).await).await?.first() {
         Some(open) => bail!(
             "the {side} has an operation that is not over, {id}, and operations are not copied; nothing was written. Start a server \
              on it and wait for the operation, or end it with DELETE /v1/operations/{id}",

@@ -31,6 +31,11 @@ pub async fn a_session_stands_for_its_key(place: &Place) {
     let second = format!("theme=dark; {bare}");
     ok(&with_cookie(&server, &second, Method::GET, "/v1/queues/a.b").await);
     forbidden(&with_cookie(&server, &bare, Method::GET, "/v1/queues/b").await);
+    let (status, who) = with_cookie(&server, &bare, Method::GET, "/v1/session").await;
+    assert_eq!((status, &who["name"], &who["queues"]), (200, &json!("ada"), &json!(["a.*"])));
+    assert_eq!((&who["scopes"], &who["ends_at"]), (&json!(["read"]), &session["ends_at"]));
+    assert_eq!((&who["keys_required"], &who["read_only"]), (&json!(true), &json!(false)));
+    refused(&with_cookie(&server, "a=b", Method::GET, "/v1/session").await, 401, "unauthorized");
     forbidden(&with_cookie(&server, &bare, Method::POST, "/v1/queues/a.b/pause").await);
     let (_, _, _, admin) = log_in(&server, ADMIN, &[]).await;
     ok(&with_cookie(&server, &admin, Method::GET, "/v1/keys").await);

@@ -1,6 +1,7 @@
 //! What the black-box tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod cli;
 pub mod contract;
 pub mod fail_point;
 pub mod fleet;
@@ -13,3 +14,4 @@ pub mod server;
 pub mod shim;
 pub mod steps;
 pub mod stores;
+pub mod worker;

@@ -1,7 +1,7 @@
 //! API keys, and the secret of reservation tokens.
 
 use tailback::job::{ApiKey, Rate, Scope, SecretHash, StoredKeyId, Timestamp};
-use tailback::store::{Store, StoredKeys};
+use tailback::store::{RestoreMark, Store, StoredKeys};
 
 fn key(scopes: &[Scope], queues: &[&str]) -> ApiKey {
     let id = ApiKey::fresh_id();
@@ -99,13 +99,25 @@ pub async fn the_secret_of_tokens_is_made_once(store: &dyn Store) {
 }
 
 pub async fn a_restore_is_noted_until_it_has_ended(store: &dyn Store) {
+    let mark = |backup: &str, beat| RestoreMark { backup: backup.to_owned(), beat };
+    let (one, other) = (mark("one", 1), mark("other", 2));
+    let set = async |seen: Option<&RestoreMark>, to: Option<&RestoreMark>| {
+        store.mark_restoring(seen, to).await.unwrap()
+    };
     assert_eq!(store.restoring().await.unwrap(), None);
-    for id in ["one", "other"] {
-        store.note_restoring(Some(id)).await.unwrap();
-        assert_eq!(store.restoring().await.unwrap().as_deref(), Some(id));
-    }
+    // Of two at once one sets its mark.
+    let both = tokio::join!(set(None, Some(&one)), set(None, Some(&other)));
+    assert!(both.0 != both.1, "{both:?}");
+    let (mine, theirs) = if both.0 { (&one, &other) } else { (&other, &one) };
+    assert_eq!(store.restoring().await.unwrap().as_ref(), Some(mine));
+    assert!(set(None, Some(mine)).await, "a repeat after an unknown outcome");
+    assert!(!set(Some(theirs), None).await && !set(Some(&mark(&mine.backup, 9)), None).await);
+    let next = mark(&mine.backup, 3);
+    assert!(set(Some(mine), Some(&next)).await);
+    assert!(!set(Some(mine), Some(&mark(&mine.backup, 4))).await, "it was taken over");
+    assert_eq!(store.restoring().await.unwrap().as_ref(), Some(&next));
     for _ in 0..2 {
-        store.note_restoring(None).await.unwrap();
+        assert!(set(Some(&next), None).await);
         assert_eq!(store.restoring().await.unwrap(), None);
     }
     let secret = store.token_secret([1; 32]).await.unwrap();

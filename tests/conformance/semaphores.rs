@@ -8,7 +8,7 @@ use tailback::job::settings::Defaults;
 use tailback::job::state::State;
 use tailback::job::transition::{Edit, Loss, Operation};
 use tailback::job::{Job, JobId, QueueSettings, Rules, SemaphoreName, Timestamp, Visible};
-use tailback::store::{ClaimAsk, Filter, Needed, Removal, SemaphoreView, Store};
+use tailback::store::{ClaimAsk, Filter, Needed, Removal, SemaphoreUse, SemaphoreView, Store};
 
 use super::support::*;
 
@@ -301,6 +301,8 @@ pub async fn a_capacity_may_change_at_any_time(store: &dyn Store) {
     assert_eq!(first.len(), 3);
     make(store, &[("s", 1)]).await;
     assert_eq!(held(store, "s").await, 3, "who holds it keeps it");
+    let used = SemaphoreUse { name: name("s"), capacity: 1, held: 3 };
+    assert_eq!(store.uses(&[name("none"), name("s")]).await.unwrap(), [used]);
     for job in &first[..2] {
         apply(store, commit(job)).await.unwrap();
         assert!(call(store, &["s"]).await.is_empty());

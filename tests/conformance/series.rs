@@ -1,8 +1,11 @@
 //! The past: what servers write of it adds up, is read again, and gets longer steps with age.
 
+use std::collections::HashMap;
+
 use tailback::job::{Event, Tally, Timestamp};
 use tailback::store::{
-    Counts, Depth, Load, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Store, Subject, ToldStep,
+    Blockers, ClaimAsk, Counts, Depth, Load, RecentTally, SeriesRow, SeriesRun, SeriesWrite, Span,
+    StepOfOther, Store, Subject, ToldStep,
 };
 
 use super::support::*;
@@ -109,6 +112,30 @@ pub async fn one_depth_counts_in_a_step(store: &dyn Store) {
     assert_eq!(store.read_series(&of("b"), step(2), step(9)).await.unwrap().before, None);
 }
 
+pub async fn every_turn_is_kept(store: &dyn Store) {
+    let at = Span::Coarse.start(store.now().unwrap()).minus_ms(HOUR_MS);
+    let minutes = |n: u64| at.plus_ms(60_000 * n);
+    let said = |server: &str, seen, turn| {
+        let written = write(server, seen, Vec::new());
+        SeriesWrite { run: SeriesRun { turn: Some(turn), ..written.run }, ..written }
+    };
+    let first = write("1", minutes(0), vec![depth_row(of("a"), at, 5)]);
+    store.write_series(&first).await.unwrap();
+    let turns = [("2", 1, 1), ("2", 2, 1), ("2", 9, 8), ("3", 20, 20), ("2", 9, 8)];
+    for (server, seen, turn) in turns {
+        store.write_series(&said(server, minutes(seen), minutes(turn))).await.unwrap();
+    }
+    let read = async |from, to| {
+        let mut read = store.read_series(&of("a"), minutes(from), minutes(to)).await.unwrap();
+        read.turns.sort();
+        read.turns
+    };
+    assert_eq!(read(0, 30).await, [minutes(1), minutes(8), minutes(20)]);
+    assert_eq!(read(0, 20).await, [minutes(1), minutes(8)]);
+    // Also those before that time, by servers that were not there any more, as far back as the queue was spoken of.
+    assert_eq!(read(15, 19).await, [minutes(1), minutes(8)]);
+}
+
 async fn fold(store: &dyn Store) -> u64 {
     let mut found = 0;
     loop {
@@ -150,6 +177,34 @@ pub async fn steps_get_longer_with_age(store: &dyn Store) {
         assert_eq!((read.depths.len(), *last_said), (if ago == 0 { 3 } else { 1 }, depth(last)));
     }
     assert_eq!(fold(store).await, 0, "there is nothing left to do");
+}
+
+pub async fn a_turn_stays_between_what_was_said_before_and_with_it(store: &dyn Store) {
+    let now = store.now().unwrap();
+    // What is known of a queue last, and in the end.
+    let left = async |name: &str, begin: Timestamp| {
+        let read = store.read_series(&of(name), begin, begin.plus_ms(HOUR_MS)).await.unwrap();
+        let said = read.depths.into_iter().map(|(at, depth)| (at, 1, depth.counts.ready));
+        let turns = read.turns.into_iter().map(|at| (at, 0, 0));
+        said.chain(turns).max().map(|(_, _, ready)| ready)
+    };
+    let hour = |ago: i64| Timestamp::from_millis((now.millis() / 3_600_000 - ago) * 3_600_000);
+    for ago in [0, 4, 40] {
+        let at = |n: u64| hour(ago).plus_ms(10_000 * n);
+        let rows = vec![depth_row(of("gone"), at(1), 3), depth_row(of("there"), at(1), 4)];
+        store.write_series(&write("1", at(1), rows)).await.unwrap();
+        let rows = vec![depth_row(of("there"), at(2), 5), depth_row(of("new"), at(4), 6)];
+        let turn = write("2", at(2), rows);
+        let run = SeriesRun { turn: Some(at(2)), ..turn.run };
+        store.write_series(&SeriesWrite { run, ..turn }).await.unwrap();
+    }
+    for is_folded in [false, true] {
+        for begin in [0, 4, 40].map(hour) {
+            let all = [left("gone", begin).await, left("there", begin).await, left("new", begin).await];
+            assert_eq!(all, [Some(0), Some(5), Some(6)], "folded: {is_folded}, from {begin}");
+        }
+        assert!(is_folded || fold(store).await > 0);
+    }
 }
 
 pub async fn servers_tell_each_other(store: &dyn Store) {
@@ -214,4 +269,94 @@ pub async fn a_load_tells_what_is_tried_again(store: &dyn Store) {
     let load = store.load(&queue("b")).await.unwrap();
     assert_eq!((load.reserved, load.oldest_first, load.oldest_retried), ([1, 0, 0, 0], None, None));
     assert_eq!(load.workers, u64::from(taken.meta.worker.is_some()));
+}
+
+pub async fn what_was_before_a_server_is_read_at_once(store: &dyn Store) {
+    let now = store.now().unwrap();
+    let minute = Span::Minute.start(now.minus_ms(120_000));
+    let step = |n: u64| minute.plus_ms(n * 10_000);
+    let rows = vec![
+        row(Subject::All, Span::Step, step(0), 9),
+        row(of("a"), Span::Step, step(0), 1),
+        row(of("a"), Span::Step, step(3), 2),
+        row(of("b"), Span::Minute, step(0), 3),
+        row(of("a"), Span::Step, step(9), 4),
+        depth_row(of("c"), step(0), 1),
+    ];
+    store.write_series(&write("1", now, rows)).await.unwrap();
+    store.write_series(&write("2", now, vec![row(of("a"), Span::Step, step(0), 5)])).await.unwrap();
+    store.write_series(&write("me", now, vec![row(of("a"), Span::Step, step(0), 6)])).await.unwrap();
+    let read = async |from, to| {
+        let recent = store.recent_tallies("me", from, to).await.unwrap();
+        let pushed = |it: &RecentTally| (it.queue.to_string(), it.span, it.at, it.tally.of(Event::Pushed));
+        let mut all: Vec<_> = recent.iter().map(pushed).collect();
+        all.sort();
+        all
+    };
+    let of_queue = |name: &str, span, at, pushed| (name.to_owned(), span, at, pushed);
+    assert_eq!(
+        read(step(0), step(9)).await,
+        [
+            of_queue("a", Span::Step, step(0), 1),
+            of_queue("a", Span::Step, step(0), 5),
+            of_queue("a", Span::Step, step(3), 2),
+            of_queue("b", Span::Minute, step(0), 3),
+        ]
+    );
+    assert_eq!(read(step(3), step(10)).await.len(), 2, "from that moment on");
+    assert!(read(step(10), step(20)).await.is_empty());
+}
+
+pub async fn workers_are_counted_queue_by_queue(store: &dyn Store) {
+    for (name, worker) in
+        [("a", Some("w1")), ("a", Some("w1")), ("a", Some("w2")), ("a", None), ("b", None), ("c", Some("w1"))]
+    {
+        push_all(store, vec![job(name)]).await;
+        let worker = worker.map(|worker| worker.parse().unwrap());
+        assert_eq!(claim(store, ClaimAsk { worker, ..ask(name, 1) }).await.len(), 1);
+    }
+    push_all(store, vec![job("d")]).await;
+    let found = store.workers_of(&["a", "b", "d", "e"].map(queue)).await.unwrap();
+    assert_eq!(found, HashMap::from([(queue("a"), 2)]));
+    let many: Vec<_> = (0..120).map(|n| queue(&format!("none{n}"))).chain([queue("a")]).collect();
+    assert_eq!(
+        store.workers_of(&many).await.unwrap(),
+        HashMap::from([(queue("a"), 2)]),
+        "behind many others"
+    );
+    assert!(store.workers_of(&[]).await.unwrap().is_empty());
+}
+
+pub async fn what_holds_blocked_jobs_is_found(store: &dyn Store) {
+    let none = Blockers::default();
+    assert_eq!(store.blockers(&queue("a")).await.unwrap(), none);
+    let dead = async |group: &str| {
+        let job = push_and_take(store, job("a").group(group).max_attempts(1)).await;
+        apply(store, rollback(&job, None)).await.unwrap();
+        job.meta.id
+    };
+    // Dead without a group, in another queue, and behind one that lives.
+    let alone = push_and_take(store, job("a").max_attempts(1)).await;
+    apply(store, rollback(&alone, None)).await.unwrap();
+    push(store, vec![job("a").group("alive"), job("a").group("alive"), job("b")]).await;
+    assert_eq!(store.blockers(&queue("a")).await.unwrap(), none);
+    take(store, "a").await; // of the group that lives
+    let first = dead("g1").await;
+    dead("g2").await;
+    push(store, vec![job("a").group("g1"), job("a").group("g2")]).await;
+    let found = store.blockers(&queue("a")).await.unwrap();
+    let head = found.head.unwrap();
+    assert_eq!((found.dead_heads, &head.id, head.group.to_string()), (2, &first, "g1".to_owned()));
+    assert!(head.since.is_some_and(|since| since <= store.now().unwrap()));
+    assert_eq!(store.blockers(&queue("b")).await.unwrap(), none);
+
+    let (database, missing) = ("database".parse().unwrap(), "missing".parse().unwrap());
+    store.save_semaphore(&database, 1).await.unwrap();
+    push_all(store, vec![job("holds").needs(&["database"])]).await;
+    take(store, "holds").await;
+    push_all(store, vec![job("needs").needs(&["database"]), job("needs").needs(&["missing"])]).await;
+    assert!(claim(store, ask("needs", 2)).await.is_empty());
+    let found = store.blockers(&queue("needs")).await.unwrap();
+    let expected = Blockers { semaphores: vec![database, missing], ..Blockers::default() };
+    assert_eq!(found, expected);
 }

@@ -18,7 +18,7 @@ const LINES: &[(&str, &str)] = &[
     ("BREW /healthz HTTP/1.1", "405+"), ("get /healthz HTTP/1.1", "405+"), ("G\0T /healthz HTTP/1.1", "400"), ("G:T /healthz HTTP/1.1", "400"), ("G\u{e9}T /healthz HTTP/1.1", "400"),
     ("TRACE /healthz HTTP/1.1", "405+"), ("OPTIONS /healthz HTTP/1.1", "405+"), ("OPTIONS * HTTP/1.1", "404+|405+|400"), ("GET * HTTP/1.1", "404+|405+|400"),
     ("CONNECT localhost:80 HTTP/1.1", "405"), ("CONNECT / HTTP/1.1", "405"), ("GET localhost:80 HTTP/1.1", "400+|404+"), ("GET healthz HTTP/1.1", "400|421+"),
-    ("GET http://localhost/healthz HTTP/1.1", "200+"), ("GET http://localhost HTTP/1.1", "307+"), ("GET https://localhost/healthz HTTP/1.1", "200+"),
+    ("GET http://localhost/healthz HTTP/1.1", "200+"), ("GET http://localhost HTTP/1.1", "200+"), ("GET https://localhost/healthz HTTP/1.1", "200+"),
     ("GET http://127.0.0.1/v1/queues HTTP/1.1", "400+"), ("GET http://evil.example/v1/queues HTTP/1.1", "421+"), ("GET http://u:p@localhost/v1/queues HTTP/1.1", "400+|421+"),
     ("GET ftp://localhost/healthz HTTP/1.1", "200+|400"), ("GET http:///healthz HTTP/1.1", "400"), ("GET http://[::1/healthz HTTP/1.1", "400"), ("GET http://localhost:99999/healthz HTTP/1.1", "400+|400"),
     ("GET // HTTP/1.1", "404+"), ("GET //healthz HTTP/1.1", "404+"), ("GET /./healthz HTTP/1.1", "404+"), ("GET /../healthz HTTP/1.1", "404+"), ("GET /v1/../healthz HTTP/1.1", "404+"),

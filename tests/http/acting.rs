@@ -114,7 +114,10 @@ pub async fn each_act_is_remembered(place: &Place) {
     let (status, operation) =
         server.post("/v1/operations", json!({"filter": {"queue": "mail"}, "action": "delete"})).await;
     assert_eq!(status, 202, "{operation}");
+    let path = format!("/v1/operations/{}", id(&operation));
+    until("the operation is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
     let all = [
+        ("operation.end", id(&operation)),
         ("operation.begin", id(&operation)),
         ("job.cancel", job.clone()),
         ("job.move", job.clone()),
@@ -133,6 +136,14 @@ pub async fn each_act_is_remembered(place: &Place) {
     assert_eq!(acts(&server, "").await, all);
     let (_, page) = server.get("/v1/audit?what=queue.pause&queue=mail").await;
     let pause = &page["entries"][0];
+    let (_, ends) = server.get("/v1/audit?what=operation.end").await;
+    let end = &ends["entries"][0];
+    assert_eq!(
+        (&end["by"], &end["queue"], &end["affected"]),
+        (&json!(""), &json!("mail"), &json!(0)),
+        "{end}"
+    );
+    assert_eq!(end["after"]["state"], "done", "{end}");
     assert_eq!((&pause["by"], &pause["address"]), (&json!(""), &json!("127.0.0.1")), "{pause}");
     assert_eq!(
         (&pause["before"]["paused"], &pause["after"]["paused"]),
@@ -148,10 +159,66 @@ pub async fn each_act_is_remembered(place: &Place) {
     let rest = format!("?limit=100&cursor={}", first["cursor"].as_str().unwrap());
     assert_eq!(acts(&server, &rest).await, all[5..]);
     let at = pause["at"].as_str().unwrap();
-    assert_eq!(acts(&server, &format!("?from={at}")).await[..12], all[..12]);
+    assert_eq!(acts(&server, &format!("?from={at}")).await[..13], all[..13]);
     let earlier = acts(&server, &format!("?to={at}")).await;
-    assert!(earlier.is_empty() || earlier == all[12..], "{earlier:?}");
+    assert!(earlier.is_empty() || earlier == all[13..], "{earlier:?}");
     bad_parameter(&server.get("/v1/audit?from=yesterday").await, "from");
+}
+
+/// The acts, and how many jobs each has affected.
+async fn affected(server: &Server) -> Vec<(String, Option<u64>)> {
+    let (status, page) = server.get("/v1/audit").await;
+    assert_eq!(status, 200, "{page}");
+    let entry = |entry: &Value| (entry["what"].as_str().unwrap().to_owned(), entry["affected"].as_u64());
+    page["entries"].as_array().unwrap().iter().map(entry).collect()
+}
+
+pub async fn acts_on_many_jobs_are_remembered_with_how_many(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"max_attempts": 1, "retain_done_ms": 600_000})).await;
+    for end in ["commit", "commit", "rollback"] {
+        let taken = push_and_take(&server, "mail").await;
+        assert_eq!(server.settle(&taken, end, json!({})).await.0, 200);
+    }
+    let (_, done) = server.get("/v1/queues/mail/jobs?state=done").await;
+    let finished = id(&done["jobs"][0]);
+    assert_eq!(post(&server, &finished, "replay", json!({})).await.0, 201);
+    assert_eq!(server.post("/v1/queues/mail/replay", json!({})).await.1, json!({"affected": 2}));
+    assert_eq!(server.post("/v1/queues/mail/redrive", json!({})).await.1, json!({"affected": 1}));
+    assert_eq!(server.post("/v1/queues/mail/redrive", json!({})).await.1, json!({"affected": 0}));
+    for n in 0..2 {
+        server.push("mail", json!({"payload": n, "group": "g"})).await;
+    }
+    let purged = server.post("/v1/queues/mail/purge", json!({"state": "ready"})).await;
+    assert_eq!(purged.1, json!({"affected": 5}), "the second one of the group was blocked");
+    let held = server.reserve("mail", json!({"worker": "w"})).await;
+    assert_eq!(held.len(), 1);
+    assert_eq!(server.post("/v1/workers/w/heartbeat", json!({})).await.0, 200);
+    for _ in 0..2 {
+        assert_eq!(server.send(Method::DELETE, "/v1/workers/w", None).await.0, 200);
+        // The second time it holds nothing: there is no row of that.
+        assert_eq!(server.post("/v1/workers/w/heartbeat", json!({})).await.0, 200);
+    }
+    let batch = json!({"jobs": [{"queue": "a", "payload": 1}, {"queue": "b", "payload": 2}]});
+    let (status, batch) = server.post("/v1/batches", batch).await;
+    assert_eq!(status, 201, "{batch}");
+    let path = format!("/v1/batches/{}", id(&batch));
+    for _ in 0..2 {
+        assert_eq!(server.send(Method::DELETE, &path, None).await.0, 200);
+    }
+    assert_eq!(server.send(Method::DELETE, "/v1/queues/mail?force=true", None).await.0, 200);
+    let all = [
+        ("queue.delete", None),
+        ("queue.empty", Some(3)),
+        ("batch.cancel", Some(2)),
+        ("worker.remove", Some(1)),
+        ("queue.purge", Some(5)),
+        ("queue.redrive", Some(1)),
+        ("queue.replay", Some(2)),
+        ("job.replay", Some(1)),
+        ("queue.set", None),
+    ];
+    assert_eq!(affected(&server).await, all.map(|(what, affected)| (what.to_owned(), affected)));
 }
 
 pub async fn a_server_that_only_shows_changes_nothing(place: &Place) {

@@ -202,6 +202,40 @@ pub async fn each_action_does_what_it_says(place: &Place) {
     assert_eq!((count(&server, "small", "ready").await, count(&server, "p", "ready").await), (2, 1));
 }
 
+/// Copies that a full queue refuses are made once there is room, each once.
+pub async fn a_replay_into_a_full_queue_goes_on_later(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "small", json!({"retain_done_ms": 600_000})).await;
+    for _ in 0..5 {
+        let taken = push_and_take(&server, "small").await;
+        assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+    }
+    configure(&server, "small", json!({"retain_done_ms": 600_000, "max_jobs": 2})).await;
+    let id = begin_one(&server, json!({"filter": {"queue": "small"}, "action": "replay"})).await;
+    let full = "queue small has as many unfinished jobs as its max_jobs allows";
+    until("it says why it waits", || async { operation(&server, &id).await["errors"] == json!([full]) })
+        .await;
+    let waits = operation(&server, &id).await;
+    let figures =
+        |now: &Value| [&now["affected"], &now["scanned"], &now["skipped"]].map(|n| n.as_u64().unwrap());
+    assert_eq!((&waits["state"], figures(&waits)), (&json!("running"), [2, 2, 0]), "{waits}");
+    until("all are copied", || async {
+        for taken in server.reserve("small", json!({"count": 2})).await {
+            assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+        }
+        operation(&server, &id).await["state"] != "running"
+    })
+    .await;
+    let done = operation(&server, &id).await;
+    assert_eq!((&done["state"], figures(&done)), (&json!("done"), [5, 5, 0]), "{done}");
+    let (_, page) = server.get("/v1/queues/small/jobs?limit=1000").await;
+    let copied = |job: &Value| job["replay_of"].as_str().map(str::to_owned);
+    let mut originals: Vec<String> = page["jobs"].as_array().unwrap().iter().filter_map(copied).collect();
+    originals.sort();
+    originals.dedup();
+    assert_eq!((page["jobs"].as_array().unwrap().len(), originals.len()), (10, 5));
+}
+
 pub async fn a_dry_run_changes_nothing(place: &Place) {
     let server = Server::start(&place.url).await;
     let dead = kill(&server, "mail", 12).await;

@@ -183,11 +183,12 @@ pub async fn the_document_and_its_page_are_served(place: &Place) {
     for part in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-initializer.js", "openapi.json"] {
         assert_eq!(raw(&server, "GET", &format!("/docs/{part}"), &[], "").await.status, 200, "{part}");
     }
-    for path in ["/docs/", "/"] {
-        let reply = raw(&server, "GET", path, &[], "").await;
-        assert_eq!(reply.status, 200, "{path}");
-        assert!(reply.header("content-type").starts_with("text/html"), "{path}");
-        assert!(reply.text.contains("<title>Tailback API</title>"), "{path}");
+    let page = |reply: &Reply, title: &str| {
+        assert_eq!(reply.status, 200, "{title}");
+        assert!(reply.header("content-type").starts_with("text/html"), "{title}");
+        assert!(reply.text.contains(&format!("<title>{title}</title>")), "{title}: {}", reply.text);
         assert!(!reply.text.contains("://"), "the page works offline: {}", reply.text);
-    }
+    };
+    page(&raw(&server, "GET", "/docs/", &[], "").await, "Tailback API");
+    page(&raw(&server, "GET", "/", &[], "").await, "Tailback");
 }

@@ -311,7 +311,7 @@ impl Job {
         changing! {
             state priority run_at attempts max_attempts backoff queue key created_at started_at finished_at
             expires_at purge_at worker claim reserved_until lease_ms extended_at progress cancel_requested errors
-            trail origin route batch group turn waits_for waiting_since rev
+            trail origin route batch group turn waits_for waiting_since came_at given_back_at rev
         }
     }
 

@@ -2,19 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
+use mongodb::options::ReadConcern;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::checker::{Outcome as Recorded, Recorder};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::proxy::Proxy;
-use crate::common::server::{Server, until};
+use crate::common::server::{PATIENCE, Server};
 use crate::record;
 use crate::story::{Outcome, Story};
 
@@ -166,6 +168,12 @@ impl Lane {
         format!("l{}c{}x", self.number, self.cases + 1)
     }
 
+    /// The name of the last case, for what ends it early.
+    pub fn last_name(&self) -> &str {
+        let tag = format!("l{}c{}x", self.number, self.cases);
+        self.names.get(&tag).map_or("the undisturbed call", String::as_str)
+    }
+
     pub fn next_tag(&mut self) -> String {
         let tag = self.coming_tag();
         self.cases += 1;
@@ -220,18 +228,18 @@ impl Lane {
     /// A call until it is answered with something else than 503. Returns how often it was made, as well: of each that was not the
     /// last it is unknown whether it happened.
     async fn call_at(&self, server: &Server, call: &Call) -> (usize, u16, Value) {
-        let answer = std::sync::Mutex::new((0, None));
-        until("a call is answered", || async {
-            let got = call.send(&self.recorder, &server.http, &server.base).await;
-            let is_over = got.as_ref().is_some_and(|(status, _)| *status != 503);
-            let mut answer = answer.lock().unwrap();
-            *answer = (answer.0 + 1, got);
-            is_over
-        })
-        .await;
-        let (tries, answer) = answer.into_inner().unwrap();
-        let (status, answer) = answer.unwrap();
-        (tries, status, answer)
+        let (deadline, mut tries) = (Instant::now() + PATIENCE, 0);
+        loop {
+            let answer = call.send(&self.recorder, &server.http, &server.base).await;
+            tries += 1;
+            match answer {
+                Some((status, answer)) if status != 503 => return (tries, status, answer),
+                answer => {
+                    assert!(Instant::now() < deadline, "{call:?} is not done in {tries} tries: {answer:?}")
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// A call at `near`, until it is answered with something else than 503.
@@ -290,10 +298,42 @@ impl Lane {
 
     /// The documents of a collection whose `field` belongs to a case.
     pub async fn documents(&self, collection: &str, field: &str, tag: &str) -> Vec<Document> {
-        // What follows a dot among the characters: names of another case lie outside.
-        let own = doc! { field: { "$gte": format!("{tag}."), "$lt": format!("{tag}/") } };
+        let own = doc! { field: of_case(tag) };
         let found = self.database.collection::<Document>(collection).find(own).await.unwrap();
         found.try_collect().await.unwrap()
+    }
+
+    /// The documents that these queries find, all of them at one moment.
+    pub async fn at_one_moment(
+        &self,
+        wanted: &[(&'static str, Document)],
+    ) -> Vec<(&'static str, Vec<Document>)> {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            match self.snapshot(wanted).await {
+                Ok(found) => return found,
+                // A member that steps down, or a collection that was made since the snapshot.
+                Err(error) if Instant::now() < end => drop(error),
+                Err(error) => panic!("no snapshot: {error}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn snapshot(
+        &self,
+        wanted: &[(&'static str, Document)],
+    ) -> mongodb::error::Result<Vec<(&'static str, Vec<Document>)>> {
+        let mut session = self.database.client().start_session().await?;
+        session.start_transaction().read_concern(ReadConcern::snapshot()).await?;
+        let mut found = Vec::new();
+        for (name, query) in wanted {
+            let documents = self.database.collection::<Document>(name);
+            let mut cursor = documents.find(query.clone()).session(&mut session).await?;
+            found.push((*name, cursor.stream(&mut session).try_collect().await?));
+        }
+        session.abort_transaction().await?;
+        Ok(found)
     }
 
     /// Ends the transactions that a server has left open, as MongoDB would a minute later.
@@ -308,4 +348,9 @@ impl Lane {
 
 pub fn signal(server: &Server, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
+}
+
+/// The names of a case: what follows a dot among the characters lies outside, as the names of another case do.
+pub fn of_case(tag: &str) -> Document {
+    doc! { "$gte": format!("{tag}."), "$lt": format!("{tag}/") }
 }

@@ -15,7 +15,7 @@ use crate::common::proxy::{Fault, Placed};
 use crate::common::server::PATIENCE;
 use crate::common::steps::Step;
 use crate::harm::{Harm, Moment};
-use crate::lane::{Lane, signal};
+use crate::lane::{Lane, of_case, signal};
 use crate::story::{Outcome, Story, judge};
 
 /// How long a fault is waited for.
@@ -133,7 +133,7 @@ impl<'a> World<'a> {
         let (Some(lease_ms), Some((200, answer))) = (self.case.lease_ms, answer) else { return };
         let jobs = answer["jobs"].as_array().or(answer["next"]["jobs"].as_array());
         let jobs = jobs.cloned().unwrap_or_default();
-        self.story.deliveries(asked, lease_ms, &jobs);
+        self.story.repeated_deliveries(self.asked, asked, lease_ms, &jobs);
         for job in jobs.iter().filter(|job| job["reservation"].is_null()) {
             let popped = self.story.settling(job["id"].as_str().unwrap(), "", true);
             self.story.settled(popped, Outcome::Ok);
@@ -191,24 +191,17 @@ impl<'a> World<'a> {
         self.lane.documents("jobs", "queue", &self.story.tag).await
     }
 
+    /// What is there at one moment: a server that was parted may commit between two reads.
     async fn found(&self, answer: Answer) -> Found<'_> {
-        let mut others = Vec::new();
-        for name in OTHERS {
-            others.push((name, self.lane.documents(name, "_id", &self.story.tag).await));
-        }
-        others.push(("api_keys", self.lane.documents("api_keys", "name", &self.story.tag).await));
-        for (name, id) in &self.case.others {
-            let found = self.lane.database.collection::<Document>(name).find_one(doc! { "_id": id }).await;
-            others.push((name, found.unwrap().into_iter().collect()));
-        }
-        Found {
-            jobs: self.jobs().await,
-            others,
-            story: &self.story,
-            answer,
-            asked: self.asked,
-            until: Duration::MAX,
-        }
+        let tag = &self.story.tag;
+        let own = |field: &str| doc! { field: of_case(tag) };
+        let mut wanted: Vec<(&'static str, Document)> = OTHERS.map(|name| (name, own("_id"))).into();
+        wanted.push(("api_keys", own("name")));
+        wanted.extend(self.case.others.iter().map(|(name, id)| (*name, doc! { "_id": id })));
+        wanted.push(("jobs", own("queue")));
+        let mut others = self.lane.at_one_moment(&wanted).await;
+        let jobs = others.pop().map(|(_, jobs)| jobs).unwrap_or_default();
+        Found { jobs, others, story: &self.story, answer, asked: self.asked, until: Duration::MAX }
     }
 
     /// Finishes everything. Returns what is wrong if that does not end, and the jobs that are left.
@@ -219,9 +212,7 @@ impl<'a> World<'a> {
         let end = self.story.now() + DRAINS;
         loop {
             let active = ["ready", "reserved", "blocked"];
-            let tag = &self.story.tag;
-            let own = doc! { "$gte": format!("{tag}."), "$lt": format!("{tag}/") };
-            let left = doc! { "queue": own, "state": { "$in": active.to_vec() } };
+            let left = doc! { "queue": of_case(&self.story.tag), "state": { "$in": active.to_vec() } };
             let left = self.lane.database.collection::<Document>("jobs").count_documents(left).await.unwrap();
             if left == 0 {
                 return (Vec::new(), self.jobs().await);
@@ -239,12 +230,7 @@ impl<'a> World<'a> {
     /// What is wrong in the end.
     async fn verdict(&self, found: Found<'_>, outcome: Option<Outcome>, was_repeated: bool) -> Report {
         let (mut wrong, kept) = self.drain().await;
-        let mut done = (self.case.effect)(&found);
-        if matches!(done, Done::Part(_)) {
-            // A server that was parted may have committed between two of the reads. What is half done stays so.
-            let until = found.until;
-            done = (self.case.effect)(&Found { until, ..self.found(found.answer.clone()).await });
-        }
+        let done = (self.case.effect)(&found);
         match (outcome, &done) {
             (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
             (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),

@@ -19,6 +19,8 @@ pub enum Outcome {
 impl Outcome {
     pub fn of(answer: Option<&(u16, Value)>) -> Self {
         match answer {
+            // It says itself that it is not all, and asks for a repeat.
+            Some((200..=299, body)) if body["more"] == true => Self::Unknown,
             Some((200..=299, _)) => Self::Ok,
             Some((status @ 400..=499, _)) => Self::Refused(*status),
             _ => Self::Unknown,
@@ -30,6 +32,8 @@ impl Outcome {
 #[derive(Debug, Clone)]
 pub struct Delivered {
     pub asked: Duration,
+    /// When the first call was made that may have claimed it: its lease runs from then on, also where a repeat returned it.
+    pub leased: Duration,
     pub got: Duration,
     pub lease: Duration,
     pub id: String,
@@ -99,11 +103,17 @@ impl Story {
 
     /// Jobs were returned by a call.
     pub fn deliveries(&self, asked: Duration, lease_ms: u64, jobs: &[Value]) {
+        self.repeated_deliveries(asked, asked, lease_ms, jobs);
+    }
+
+    /// Jobs were returned by a call that may have repeated one made at `leased`.
+    pub fn repeated_deliveries(&self, leased: Duration, asked: Duration, lease_ms: u64, jobs: &[Value]) {
         let got = self.now();
         let lease = Duration::from_millis(lease_ms);
         let text = |job: &Value, field: &str| job[field].as_str().unwrap_or_default().to_owned();
         let delivered = jobs.iter().map(|job| Delivered {
             asked,
+            leased,
             got,
             lease,
             id: text(job, "id"),
@@ -157,7 +167,7 @@ pub struct Rules {
 /// From when until when a job was certainly held.
 fn hold(one: &Delivered, log: &Log, breaks: bool) -> Option<(Duration, Duration)> {
     let ends = log.settled.iter().filter(|end| end.token == one.token).map(|end| end.asked);
-    let until = ends.fold(one.asked + one.lease, Ord::min);
+    let until = ends.fold(one.leased + one.lease, Ord::min);
     (!breaks && !one.token.is_empty() && one.got < until).then_some((one.got, until))
 }
 
@@ -234,7 +244,7 @@ fn dead_tokens(log: &Log, rules: &Rules) -> Vec<String> {
     let refused = |end: &&Settled| end.is_first && end.outcome == Outcome::Refused(409);
     for end in log.settled.iter().filter(refused).filter(|_| !rules.breaks_holds) {
         let holds = log.delivered.iter().find(|one| one.token == end.token);
-        if let Some(one) = holds.filter(|one| end.got < one.asked + one.lease) {
+        if let Some(one) = holds.filter(|one| end.got < one.leased + one.lease) {
             wrong.push(format!("dead token: {} {}", one.label, one.token));
         }
     }

@@ -348,7 +348,7 @@ impl Kind {
                 .unwrap();
         let id = tag.replace('.', "-").parse().unwrap();
         let operation = Bulk::new(id, intent, String::new(), store.now().unwrap());
-        assert!(store.add_operation(&operation, None).await.unwrap());
+        assert!(store.add_operation(&operation, None, None).await.unwrap());
         let effect = match self {
             Self::OperationPush => {
                 BulkEffect::Push(vec![job(&q).build(store), job(&q).group("g").build(store)])
@@ -367,7 +367,13 @@ impl Kind {
             let stopped = operation.ended(BulkState::Cancelled, None, revised.created_at);
             return Call::SaveOperation(Box::new(stopped), seen, Box::new(row(store, tag)));
         }
-        Call::Step(Box::new(BulkStep { effect, id, seen, next: Arc::new(move |_| revised.clone()) }))
+        Call::Step(Box::new(BulkStep {
+            effect,
+            id,
+            seen,
+            next: Arc::new(move |_| revised.clone()),
+            row: Arc::new(|_| None),
+        }))
     }
 
     async fn prepare_batch(self, store: &dyn Store, tag: &str) -> (Call, BatchId) {

@@ -18,8 +18,9 @@ use utoipa_axum::routes;
 use super::AppState;
 use super::problem::{Code, Problem};
 use super::routes::{
-    audit, batches, bulk, dead, events, groups, jobs, keys, metrics, one_job, operations, push_many, queues,
-    reserve, schedules, search, semaphores, series, servers, session, settle, stats, workers,
+    audit, batches, bulk, dead, events, groups, jobs, keys, metrics, one_job, operations, push_many,
+    queue_list, queues, reserve, schedules, search, semaphores, series, servers, session, settle, stats,
+    workers,
 };
 
 #[derive(utoipa::OpenApi)]
@@ -86,7 +87,7 @@ fn for_work(router: OpenApiRouter<AppState>) -> OpenApiRouter<AppState> {
 
 fn for_operators(router: OpenApiRouter<AppState>) -> OpenApiRouter<AppState> {
     router
-        .routes(routes!(queues::list, queues::delete_many))
+        .routes(routes!(queue_list::list, queues::delete_many))
         .routes(routes!(groups::list))
         .routes(routes!(queues::get, queues::put, queues::patch, queues::delete))
         .routes(routes!(queues::pause))
@@ -111,7 +112,7 @@ fn for_operators(router: OpenApiRouter<AppState>) -> OpenApiRouter<AppState> {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
-        .routes(routes!(session::log_in, session::log_out))
+        .routes(routes!(session::get, session::log_in, session::log_out))
         .routes(routes!(series::series))
         .routes(routes!(stats::queue))
         .routes(routes!(events::follow))

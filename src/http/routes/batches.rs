@@ -312,7 +312,7 @@ pub async fn cancel(
     OfBatch(id): OfBatch,
 ) -> ApiResult<Json<AffectedResponse>> {
     by.batch(&queues, &id).await?;
-    Ok(Json(AffectedResponse { affected: queues.cancel_batch(&id, &by.caller.reach()).await? }))
+    Ok(Json(queues.cancel_batch(&id, &by.caller.reach()).await?.into()))
 }
 
 /// The result of a job of a batch.

@@ -10,6 +10,7 @@ use crate::http::json::Json;
 use crate::http::keyed::Keyed;
 use crate::http::params::{OfOperation, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
+use crate::job::backoff::required_object;
 use crate::job::bulk::{BulkAction, BulkFilter, BulkState};
 use crate::job::{Bulk, BulkId, JobId, QueueName, QueuePattern, Scope, Timestamp, Visible};
 use crate::queue::{NewBulk, Queues, Sample};
@@ -19,6 +20,7 @@ use crate::queue::{NewBulk, Queues, Sample};
 #[serde(deny_unknown_fields)]
 pub struct OperationRequest {
     /// Which jobs. Those are meant that match when the operation begins: what comes to match since is left alone.
+    #[serde(deserialize_with = "required_object")]
     filter: BulkFilter,
     /// What is done to each of them.
     action: BulkAction,
@@ -30,8 +32,11 @@ pub struct OperationRequest {
     #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     limit: Option<u64>,
     /// `true`: looks at some of the jobs for a second at most, and changes none. Default: `false`.
-    dry_run: Option<bool>,
-    /// Where `filter.queue` is not one queue it must be said again: the same pattern, such as `mail.*`, or `all queues`.
+    #[serde(default)]
+    #[schema(default = false)]
+    dry_run: bool,
+    /// Where `filter.queue` is not one queue it must be said again: the same pattern, such as `mail.*`, or `all queues`. Where it is one
+    /// queue its name may be said.
     #[schema(max_length = 129)]
     confirm: Option<String>,
 }
@@ -206,7 +211,7 @@ pub async fn begin(
     }
     to.iter().try_for_each(|to| by.need(Scope::Push, to))?;
     let new = NewBulk { filter, action, to, priority, limit, confirm };
-    if dry_run == Some(true) {
+    if dry_run {
         let sample = queues.sample_operation(new, &by.caller).await?;
         return Ok(Json(DryRunResponse::from(sample)).into_response());
     }

@@ -35,7 +35,6 @@ pub fn docs(api: Value) -> Router<AppState> {
         .route("/docs/{*rest}", get(page.clone()))
         .route("/docs/", get(page))
         .route("/docs", get(|| async { Redirect::temporary("/docs/") }))
-        .route("/", get(|| async { Redirect::temporary("/docs/") }))
 }
 
 fn config() -> Config<'static> {

@@ -22,6 +22,7 @@ use crate::http::params::Query;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::waiting::{Place, Waiting};
 use crate::job::{QueueName, QueuePattern, Timestamp, WorkerName};
+use crate::queue::attention::Reason;
 use crate::queue::meter::Event;
 use crate::queue::{Changes, Error, Follower, Happening, Part, QueueState, Queues};
 
@@ -51,6 +52,13 @@ pub struct QueueMessage {
     /// Since when the oldest ready job has been ready; absent if none is.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_at: Option<Timestamp>,
+    /// Whether that job was looked up more than 30 s ago, and jobs have left the queue since: it may be another one by now. Absent where it
+    /// was not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oldest_is_approximate: bool,
+    /// Why it needs attention, the most urgent reason first; absent where it needs none. `GET /v1/queues/{queue}/stats` has the details.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attention: Vec<Reason>,
     /// Events per second during the last minute, on all servers, of those that there were.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     rates_per_s: BTreeMap<&'static str, f64>,
@@ -64,6 +72,8 @@ impl From<(QueueName, QueueState)> for QueueMessage {
             counts: state.counts.into(),
             paused: state.paused,
             oldest_ready_at: state.oldest_ready_at,
+            oldest_is_approximate: state.oldest_is_approximate,
+            attention: state.attention,
             rates_per_s: rates.map(|(event, rate)| (event.as_str(), rate)).collect(),
         }
     }

@@ -333,7 +333,8 @@ pub async fn edit(
     let EditRequest { priority, run_at, headers, max_attempts, expires_in_ms, group, .. } = request;
     let headers = headers.map(Option::unwrap_or_default);
     let edit = Edit { priority, run_at, payload, headers, max_attempts, expires_in_ms, group };
-    let job = queues.edit(&id, edit, &by.caller.reach()).await?;
+    let needs = "a change needs a job that no worker holds and that is not done; the priority and the time only of one that waits";
+    let job = queues.edit(&id, edit, &by.caller.reach()).await.map_err(Problem::needing(needs))?;
     Ok(Json(Shown::to(&by, JobView::new(job, &queues.rules(), queues.now()?))))
 }
 
@@ -385,7 +386,9 @@ pub async fn cancel(
         (false, Some(OfReserved::Refuse)) => OfHeld::Refuse,
         (false, Some(OfReserved::Request) | None) => OfHeld::Ask,
     };
-    let (status, deleted) = match queues.cancel(&id, held, &by.caller.reach()).await? {
+    let cancelled = queues.cancel(&id, held, &by.caller.reach()).await;
+    let needs = "with reserved=refuse the job must not be reserved";
+    let (status, deleted) = match cancelled.map_err(Problem::needing(needs))? {
         Cancelled::Removed => (StatusCode::OK, true),
         Cancelled::Requested => (StatusCode::ACCEPTED, false),
     };

@@ -13,7 +13,7 @@ use crate::http::body::Body;
 use crate::http::params::{OfKey, Query};
 use crate::http::problem::{ApiResult, Problem};
 use crate::job::{ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, StoredKeyId, Timestamp};
-use crate::queue::{FreshKey, NewApiKey, Queues};
+use crate::queue::{Credential, FreshKey, NewApiKey, Queues};
 
 /// A new API key.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -128,7 +128,8 @@ pub struct KeysResponse {
 
 /// Make a key
 ///
-/// The response is the only one that has the key's text. It is valid here at once, and on all servers within two seconds.
+/// The response is the only one that has the key's text. It is valid here at once, and on all servers within two seconds. From the first
+/// key on every request needs one, so that the first key of a server without an admin key must have the scope `admin`.
 #[utoipa::path(post, path = "/v1/keys", operation_id = "create_key", tag = "keys",
     request_body = KeyRequest,
     responses((status = 201, description = "The key", body = FreshKeyResponse)))]
@@ -138,6 +139,12 @@ pub async fn create(
     Body(request): Body<KeyRequest>,
 ) -> ApiResult<Response> {
     let KeyRequest { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent } = request;
+    // From the first key on every request needs one: without `admin` no request could make another.
+    if matches!(by.credential, Credential::NoKey) && !scopes.contains(&Scope::Admin) {
+        let detail = "must have admin: this is the first key, and from then on every request needs one; make a key with the scope admin \
+             first, or set auth.admin_key_file, or auth.required = false";
+        return Err(Problem::field("/scopes", detail));
+    }
     let new = NewApiKey { name, scopes, queues: patterns, expires_in_ms, rate, max_concurrent };
     let fresh = queues.create_api_key(new).await?;
     let ApiKey { id, name, scopes, .. } = &fresh.key;

@@ -9,18 +9,19 @@ use axum::response::{IntoResponse as _, Response};
 use crate::http::AppState;
 use crate::http::exposition::{Page, Series};
 use crate::job::QueueName;
+use crate::queue::attention::Reason;
 use crate::queue::meter::Event;
 use crate::queue::totals::{Snapshot, Times, Total};
-use crate::queue::{Census, Queues, Stats};
+use crate::queue::{Board, Census, Queues, Stats};
 use crate::store::{Counts, Pool};
 use crate::telemetry;
 use crate::telemetry::catalog::{
-    BUILD_INFO, CPU_SECONDS, JOB_EVENTS, JOBS, MAX_FDS, OLDEST_READY_SECONDS, OPEN_FDS, QUEUE_JOB_EVENTS,
-    QUEUE_PAUSED, QUEUE_QUEUE_SECONDS, QUEUE_RUN_SECONDS, QUEUE_SECONDS, QUEUES, READY, RESIDENT_BYTES,
-    RUN_SECONDS, SCHEDULE_LAG_SECONDS, SCHEDULES, SEMAPHORE_CAPACITY, SEMAPHORE_HELD, SEMAPHORE_WAITING,
-    SEMAPHORES, START_TIME, STORE_CONNECTIONS, STORE_CONNECTIONS_MAX, STORE_OPENED, STORE_SIZE,
-    STORE_UNCONNECTED, STORE_WAITING, THREADS, VIRTUAL_BYTES, WAITING_CONSUMERS, WAITING_CONSUMERS_MAX,
-    WORKERS,
+    ATTENTION_QUEUES, BUILD_INFO, CPU_SECONDS, JOB_EVENTS, JOBS, MAX_FDS, OLDEST_APPROXIMATE,
+    OLDEST_READY_SECONDS, OPEN_FDS, QUEUE_ATTENTION, QUEUE_JOB_EVENTS, QUEUE_PAUSED, QUEUE_QUEUE_SECONDS,
+    QUEUE_RUN_SECONDS, QUEUE_SECONDS, QUEUES, READY, RESIDENT_BYTES, RUN_SECONDS, SCHEDULE_LAG_SECONDS,
+    SCHEDULES, SEMAPHORE_CAPACITY, SEMAPHORE_HELD, SEMAPHORE_WAITING, SEMAPHORES, START_TIME,
+    STORE_CONNECTIONS, STORE_CONNECTIONS_MAX, STORE_OPENED, STORE_SIZE, STORE_UNCONNECTED, STORE_WAITING,
+    THREADS, UNJUDGED_QUEUES, VIRTUAL_BYTES, WAITING_CONSUMERS, WAITING_CONSUMERS_MAX, WORKERS,
 };
 use crate::telemetry::process::Process;
 
@@ -48,8 +49,9 @@ pub async fn metrics(State(state): State<AppState>) -> Response {
     };
     let queues = &state.queues;
     // Each waits for itself: where one takes long, the other is there.
-    let (listed, census, process) = tokio::join!(
+    let (listed, board, census, process) = tokio::join!(
         tokio::time::timeout(STORE_WAIT, of_queues(queues)),
+        tokio::time::timeout(STORE_WAIT, queues.board_for_metrics()),
         tokio::time::timeout(STORE_WAIT, queues.census()),
         tokio::task::spawn_blocking(Process::read),
     );
@@ -59,6 +61,9 @@ pub async fn metrics(State(state): State<AppState>) -> Response {
     write_totals(&mut page, &queues.meter().totals().snapshot());
     if let Ok(Some((stats, emptied))) = listed {
         write_queues(&mut page, queues, &stats, &emptied);
+    }
+    if let Ok(Ok(board)) = board {
+        write_attention(&mut page, &board, queues.options().metrics_queues);
     }
     if let Ok(Ok(census)) = census {
         write_census(&mut page, &census);
@@ -164,6 +169,24 @@ fn write_queues(page: &mut Page, queues: &Queues, stats: &Stats, emptied: &[Queu
         paused.put(&[queue.as_str()], u8::from(rules.paused(queue)));
     }
     page.single(QUEUES, Some(stats.count));
+}
+
+/// Writes which queues need attention: so many of them, the most urgent first.
+fn write_attention(page: &mut Page, board: &Board, most: usize) {
+    let mut needing: Vec<_> = board.queues.iter().filter(|queue| !queue.attention.is_empty()).collect();
+    needing.sort_by_key(|queue| queue.attention.first().map(|attention| attention.reason));
+    let mut series = page.metric(QUEUE_ATTENTION);
+    for queue in needing.into_iter().take(most) {
+        for attention in &queue.attention {
+            series.put(&[queue.name.as_str(), attention.reason.as_str()], 1);
+        }
+    }
+    let mut totals = page.metric(ATTENTION_QUEUES);
+    for (reason, count) in Reason::ALL.into_iter().zip(board.attention()) {
+        totals.put(&[reason.as_str()], count);
+    }
+    page.single(UNJUDGED_QUEUES, Some(board.unjudged()));
+    page.single(OLDEST_APPROXIMATE, Some(board.approximate()));
 }
 
 fn write_census(page: &mut Page, census: &Census) {

@@ -15,6 +15,7 @@ pub mod one_job;
 pub mod operations;
 pub mod push;
 pub mod push_many;
+pub mod queue_list;
 pub mod queues;
 pub mod reserve;
 pub mod schedules;
@@ -32,7 +33,8 @@ pub mod workers;
 
 use serde_json::value::RawValue;
 
-use super::body::{off_worker, parse};
+use super::body::off_worker;
+use super::parse::parse;
 use super::problem::{Code, Problem};
 
 /// Parses independent elements: an invalid one does not affect the others. Returns the outcome for each element,

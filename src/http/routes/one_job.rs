@@ -43,7 +43,10 @@ pub async fn retry(
     _: Body<Nothing>,
 ) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     budget.check()?; // the job is shown whole
-    shown(&queues, &by, queues.retry(&id, &by.caller.reach()).await?)
+    let job = queues.retry(&id, &by.caller.reach()).await.map_err(Problem::needing(
+        "a retry needs a job that is dead, scheduled or ready, and not past its expiry",
+    ))?;
+    shown(&queues, &by, job)
 }
 
 /// Run a job now
@@ -65,7 +68,8 @@ pub async fn run(
     _: Body<Nothing>,
 ) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     budget.check()?; // the job is shown whole
-    shown(&queues, &by, queues.run(&id, &by.caller.reach()).await?)
+    let job = queues.run(&id, &by.caller.reach()).await.map_err(Problem::needing("run needs a job that is scheduled, ready or blocked, and not past its expiry; retry revives a dead one"))?;
+    shown(&queues, &by, job)
 }
 
 /// Take a job back
@@ -85,7 +89,11 @@ pub async fn release(
     OfJob(id): OfJob,
     _: Body<Nothing>,
 ) -> ApiResult<Json<ReleaseResponse>> {
-    Ok(Json(queues.release(&id, &by.caller.reach()).await?.into()))
+    let released = queues
+        .release(&id, &by.caller.reach())
+        .await
+        .map_err(Problem::needing("release needs a job that is reserved"))?;
+    Ok(Json(released.into()))
 }
 
 /// Redrive a job
@@ -106,7 +114,10 @@ pub async fn redrive(
     _: Body<Nothing>,
 ) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     budget.check()?; // the job is shown whole
-    shown(&queues, &by, queues.redrive_job(&id, &by.caller.reach()).await?)
+    let job = queues.redrive_job(&id, &by.caller.reach()).await.map_err(Problem::needing(
+        "a redrive needs a job that is dead or dead-lettered, not reserved, and not past its expiry",
+    ))?;
+    shown(&queues, &by, job)
 }
 
 /// Replay a job
@@ -143,7 +154,8 @@ pub async fn replay(
         Ok(Answer::new(pushed.status(), &pushed)?.at(format!("/v1/jobs/{}", pushed.id)))
     });
     let keyed = key.as_ref().map(|key| (key, kept(&render)));
-    respond(queues.replay_job(job, keyed).await?, &render)
+    let needs = "a replay needs a job that is done or dead; a retry makes one that waits ready";
+    respond(queues.replay_job(job, keyed).await.map_err(Problem::needing(needs))?, &render)
 }
 
 /// The jobs that are delivered next.

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::http::body::{off_worker, parse};
+use crate::http::body::off_worker;
+use crate::http::parse::parse;
 use crate::job::record::{KeyConflict, KeyUntil};
 use crate::job::spec::flat_spec;
 use crate::job::{Invalid, JobKey, OnFinished, QueueName, Timestamp, When};

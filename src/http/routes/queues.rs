@@ -9,14 +9,17 @@ use utoipa::openapi::{ObjectBuilder, Type};
 
 use super::view::{Deleted, QueueIdentity, Shown};
 use crate::http::access::Granted;
-use crate::http::body::{Body, Whole, parse};
+use crate::http::body::{Body, Whole};
 use crate::http::keyed::Keyed;
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
+use crate::http::parse::parse;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::NAME_RULE;
 use crate::job::settings::Lapsed;
-use crate::job::{Backoff, Invalid, QueueName, QueuePattern, QueueSettings, Scope, Timestamp, Visible};
-use crate::queue::{FinishedRange, QueueView, Queues, Swept};
+use crate::job::{
+    Backoff, BulkId, Invalid, QueueName, QueuePattern, QueueSettings, Scope, Timestamp, Visible,
+};
+use crate::queue::{Affected, FinishedRange, QueueView, Queues, Swept};
 
 /// A queue and its settings.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -91,34 +94,8 @@ fn tagged(by: &Granted, view: QueueView) -> ApiResult<Response> {
     Ok(([(header::ETAG, tag)], Json(shown)).into_response())
 }
 
-/// Queues.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct QueuesPage {
-    /// The queues that have settings or jobs, by name.
-    queues: Vec<QueueResponse>,
-    /// The cursor of the next page, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cursor: Option<String>,
-}
-
-/// List the queues
-#[utoipa::path(get, path = "/v1/queues", operation_id = "list_queues", tag = "queues",
-    params(("prefix" = Option<String>, Query, description = "Only queues whose names begin so", max_length = 128),
-        ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
-        ("cursor" = Option<String>, Query, description = "The cursor of the previous page")),
-    responses((status = 200, description = "The queues that have settings or jobs, by name", body = QueuesPage)))]
-pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> ApiResult<Json<QueuesPage>> {
-    let query = query.only(&["prefix", "limit", "cursor"])?;
-    let (prefix, after) = (prefix(&query)?.unwrap_or_default(), query.cursor::<QueueName>()?);
-    let page = queues.list(&prefix, after.as_ref(), query.limit()?, &by.caller.reach()).await?;
-    Ok(Json(QueuesPage {
-        queues: page.items.into_iter().map(QueueResponse::from).collect(),
-        cursor: page.next.as_ref().map(cursor),
-    }))
-}
-
 /// Returns the prefix of names that a query has.
-fn prefix(query: &Query) -> ApiResult<Option<String>> {
+pub fn prefix(query: &Query) -> ApiResult<Option<String>> {
     let invalid = || Problem::parameter("prefix", format!("must be the beginning of a name: {NAME_RULE}"));
     let Some(prefix) = query.get::<String>("prefix", NAME_RULE)? else { return Ok(None) };
     match format!("{prefix}*").parse() {
@@ -338,13 +315,43 @@ fn only_dead() -> utoipa::openapi::schema::Object {
     words(&["dead"])
 }
 
+/// The states of jobs that can be purged.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Purgeable {
+    Ready,
+    Scheduled,
+    Blocked,
+    Done,
+    Dead,
+}
+
+impl From<Purgeable> for Visible {
+    fn from(state: Purgeable) -> Self {
+        match state {
+            Purgeable::Ready => Self::Ready,
+            Purgeable::Scheduled => Self::Scheduled,
+            Purgeable::Blocked => Self::Blocked,
+            Purgeable::Done => Self::Done,
+            Purgeable::Dead => Self::Dead,
+        }
+    }
+}
+
+/// The state of jobs that can be redriven.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DeadOnly {
+    Dead,
+}
+
 /// Which jobs to purge.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurgeRequest {
     /// The state of the jobs; reserved jobs cannot be purged.
     #[schema(schema_with = purgeable)]
-    state: Visible,
+    state: Purgeable,
     /// Only jobs from before this time: by `finished_at` for done and dead jobs, else by `created_at`.
     before: Option<Timestamp>,
 }
@@ -355,7 +362,8 @@ pub struct PurgeRequest {
 pub struct RedriveRequest {
     /// Always `dead`.
     #[schema(schema_with = only_dead)]
-    state: Option<Visible>,
+    #[expect(dead_code, reason = "it says again what is meant")]
+    state: Option<DeadOnly>,
     /// Only jobs that died at this time or later: by `finished_at` or, of those that were dead-lettered into the queue and did
     /// not die here again, by `dead_lettered_from.at`.
     from: Option<Timestamp>,
@@ -382,23 +390,50 @@ pub struct ReplayRequest {
 /// How many jobs were affected.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct AffectedResponse {
-    /// How many jobs were affected.
+    /// How many jobs were affected by the call.
     pub affected: u64,
+    /// The operation that goes on with the other jobs, where there were too many for the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<FollowingOperation>,
+}
+
+/// An operation that goes on where a call has ended.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct FollowingOperation {
+    /// Its id, for `GET /v1/operations/{id}`. It counts the jobs that it affects, not those of the call.
+    pub id: BulkId,
+}
+
+impl From<u64> for AffectedResponse {
+    fn from(affected: u64) -> Self {
+        Self { affected, operation: None }
+    }
+}
+
+impl From<Affected> for AffectedResponse {
+    fn from(Affected { affected, operation }: Affected) -> Self {
+        Self { affected, operation: operation.map(|id| FollowingOperation { id }) }
+    }
 }
 
 /// Purge a queue
 ///
 /// Removes the jobs that are in one state, each counted by one call. A job that was blocked by one that is removed stays.
+///
+/// A call looks at 2000 jobs, the latest first, and counts in `affected` what it has removed. Where there are more, it stores an operation
+/// that removes them in the background, and the response says which: together they remove each job once. Jobs that are redriven, retried or
+/// given back by their workers meanwhile stay; a push with a `key` that meets a job which is still to be removed is removed with it.
 #[utoipa::path(post, path = "/v1/queues/{queue}/purge", operation_id = "purge_queue", tag = "queues",
     params(("queue" = QueueName, Path, description = "The queue")), request_body = PurgeRequest,
     responses((status = 200, description = "How many jobs were removed", body = AffectedResponse)))]
 pub async fn purge(
     State(queues): State<Queues>,
+    by: Granted,
     InQueue(queue): InQueue,
     Body(request): Body<PurgeRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
-    let affected = queues.purge(&queue, request.state, request.before).await?;
-    Ok(Json(AffectedResponse { affected }))
+    let affected = queues.purge(&queue, request.state.into(), request.before, &by.caller).await?;
+    Ok(Json(affected.into()))
 }
 
 /// Redrive dead jobs
@@ -406,7 +441,8 @@ pub async fn purge(
 /// Makes the queue's dead jobs ready again, with their attempts reset, and returns the jobs that were dead-lettered
 /// into it to their original queues, also those that died again here. Each job counts once. Jobs past their `expires_at`
 /// are left where they are. A repeat with the same `Idempotency-Key` goes on where the first call was interrupted, and
-/// returns the same number once that is over.
+/// returns the same response once that is over. A call looks at 2000 jobs; where there are more, it stores an `operation` that goes on
+/// with them in the background.
 #[utoipa::path(post, path = "/v1/queues/{queue}/redrive", operation_id = "redrive_queue", tag = "queues",
     params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
@@ -418,19 +454,17 @@ pub async fn redrive(
     InQueue(queue): InQueue,
     Keyed { key, body: request, .. }: Keyed<RedriveRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
-    if request.state.is_some_and(|state| state != Visible::Dead) {
-        return Err(Problem::field("/state", "must be dead"));
-    }
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
     let affected = queues.redrive(&queue, range, &by.caller, key.as_ref()).await?;
-    Ok(Json(AffectedResponse { affected }))
+    Ok(Json(affected.into()))
 }
 
 /// Replay finished jobs
 ///
 /// Pushes copies of done jobs from the queue's history, which is not changed. Without `to`, all that was committed before
 /// the call is repeated, and what the call itself pushes is not. A repeat with the same `Idempotency-Key` goes on
-/// where the first call was interrupted, and returns the same number once that is over.
+/// where the first call was interrupted, and returns the same response once that is over. A call looks at 2000 jobs; where there are more,
+/// it stores an `operation` that goes on with them in the background.
 #[utoipa::path(post, path = "/v1/queues/{queue}/replay", operation_id = "replay_queue", tag = "queues",
     params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the response of the first one is sent again")),
@@ -444,7 +478,7 @@ pub async fn replay(
 ) -> ApiResult<Json<AffectedResponse>> {
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
     let affected = queues.replay(&queue, range, &by.caller, key.as_ref()).await?;
-    Ok(Json(AffectedResponse { affected }))
+    Ok(Json(affected.into()))
 }
 
 fn limit(limit: Option<u64>) -> ApiResult<Option<u64>> {

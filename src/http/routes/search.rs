@@ -16,7 +16,6 @@ use crate::http::params::{InQueue, Named, OfJob, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
 use crate::job::filter::{ERROR_MAX, FIELDS_MAX};
 use crate::job::names::{KEY_RULE, NAME_RULE};
-use crate::job::time::TIME_RULE;
 use crate::job::{
     BatchId, Content, FieldIs, Filter, GroupName, HeaderIs, JobId, JobKey, QueueName, QueuePattern, Reach,
     Span, Timestamp, Visible, WorkerName,
@@ -157,7 +156,7 @@ pub struct FilterParams {
 fn filter(query: Query, known: &[&'static str], within: Reach) -> ApiResult<(Filter, Query)> {
     let (query, fields) = query.with_fields(known)?;
     let times = |from, before| -> ApiResult<Span<Timestamp>> {
-        span(before, Span { from: query.get(from, TIME_RULE)?, before: query.get(before, TIME_RULE)? })
+        span(before, Span { from: query.time(from)?, before: query.time(before)? })
     };
     let mut filter = Filter {
         within,

@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde::Serialize;
 
 use crate::http::access::Granted;
-use crate::http::params::Query;
+use crate::http::params::{Query, with_offset};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::NAME_RULE;
 use crate::job::{QueueName, Timestamp};
@@ -73,7 +73,7 @@ impl std::str::FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.strip_prefix('-') {
             Some(ago) => duration_ms(ago).map(Self::Ago).ok_or(()),
-            None => text.parse().map(Self::At).map_err(drop),
+            None => with_offset(text).parse().map(Self::At).map_err(drop),
         }
     }
 }

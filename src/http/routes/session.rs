@@ -41,6 +41,29 @@ pub struct SessionResponse {
     ends_at: Timestamp,
 }
 
+/// Who asks, and of which server.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = CurrentSession)]
+pub struct WhoResponse {
+    /// The name of the key; absent: the admin key, or keys are not required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<ApiKeyName>,
+    /// What the caller may do.
+    scopes: Vec<Scope>,
+    /// In which queues; absent: in all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queues: Vec<QueuePattern>,
+    /// When the browser's session ends; absent where a key was shown, or none is required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ends_at: Option<Timestamp>,
+    /// Whether requests need a key.
+    keys_required: bool,
+    /// Whether this server changes nothing (`http.read_only`).
+    read_only: bool,
+    /// The version of this server.
+    version: &'static str,
+}
+
 impl SessionResponse {
     fn new(caller: &Caller, ends_at: Timestamp) -> Self {
         match caller {
@@ -53,6 +76,24 @@ impl SessionResponse {
             _ => Self { name: None, scopes: vec![Scope::Admin], queues: Vec::new(), ends_at },
         }
     }
+}
+
+/// Who one is
+///
+/// What the shown key or the session allows, and what a page must know of the server before it asks for more.
+#[utoipa::path(get, path = "/v1/session", operation_id = "get_session", tag = "keys",
+    responses((status = 200, description = "What the caller may do", body = WhoResponse)))]
+pub async fn get(State(state): State<AppState>, granted: Granted) -> ApiResult<Json<WhoResponse>> {
+    let session = SessionResponse::new(&granted.caller, granted.session_ends.unwrap_or(state.queues.now()?));
+    Ok(Json(WhoResponse {
+        name: session.name,
+        scopes: session.scopes,
+        queues: session.queues,
+        ends_at: granted.session_ends,
+        keys_required: !matches!(granted.caller, Caller::Anyone),
+        read_only: state.read_only,
+        version: env!("CARGO_PKG_VERSION"),
+    }))
 }
 
 /// Log in with a key

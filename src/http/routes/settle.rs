@@ -180,7 +180,10 @@ pub async fn move_job(
     by.scoped(Scope::Operate)?;
     let to = request.into_relocation()?;
     by.need(Scope::Push, &to.queue)?;
-    Ok(Json(queues.relocate(&id, to, &by.caller.reach()).await?.into()))
+    let needs = "without a reservation a move needs a job that no worker holds, that is not done, and not past its expiry: send its \
+         reservation, or release it first";
+    let moved = queues.relocate(&id, to, &by.caller.reach()).await.map_err(Problem::needing(needs))?;
+    Ok(Json(moved.into()))
 }
 
 macro_rules! items {

@@ -14,7 +14,7 @@ use crate::http::problem::ApiResult;
 use crate::job::{QueueName, Timestamp};
 use crate::queue::flows::Percentiles;
 use crate::queue::meter::Event;
-use crate::queue::{Figures, QueueFigures, Queues};
+use crate::queue::{Attention, Figures, QueueFigures, Queues};
 use crate::store::Counts;
 
 /// How many jobs are in each state, at most a second ago; with `exact=true` now.
@@ -88,6 +88,10 @@ pub struct FiguresView {
     /// (a thousand, or `limits.metrics_queues`).
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_age_ms: Option<u64>,
+    /// Whether that job was looked up more than 30 s ago, and its queue has changed since: it may be another one by now. Absent where it
+    /// was not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oldest_is_approximate: bool,
     /// Events on all servers per second, over `rates_over_ms`: `pushed`, `reserved`, `committed`, `rolled_back`, `moved`, `lapsed`,
     /// `expired`, `dead`, `cancelled`. What happened on another server is in them within twenty seconds.
     #[schema(value_type = EventRates)]
@@ -109,25 +113,30 @@ pub struct FiguresView {
     waiting: WaitingView,
 }
 
+/// Rounds a rate to thousandths.
+pub fn rounded(rate: f64) -> f64 {
+    (rate * 1000.0).round() / 1000.0
+}
+
 /// The calls that wait for jobs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = WaitingCalls)]
 pub struct WaitingView {
     /// How many wait on this server.
-    here: u64,
+    pub here: u64,
     /// Whether any wait on other servers, which is known within some seconds.
-    elsewhere: bool,
+    pub elsewhere: bool,
 }
 
 impl From<Figures> for FiguresView {
     fn from(figures: Figures) -> Self {
-        let rounded = |rate: f64| (rate * 1000.0).round() / 1000.0;
         let rates =
             Event::ALL.iter().zip(figures.flow.rates).map(|(event, rate)| (event.as_str(), rounded(rate)));
         Self {
             counts: figures.counts.into(),
             split_is_approximate: figures.split_is_approximate,
             oldest_ready_age_ms: figures.oldest_ready_age_ms,
+            oldest_is_approximate: figures.oldest_is_approximate,
             rates_per_s: rates.collect(),
             rates_over_ms: figures.flow.over_ms,
             rates_are_partial: figures.flow.is_partial,
@@ -166,6 +175,12 @@ pub struct QueueStats {
     /// scheduled and reserved ones.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_partial: bool,
+    /// Why the queue needs attention, the most urgent reason first; empty where it needs none.
+    attention: Vec<Attention>,
+    /// Whether that may not be all: what holds its blocked jobs, since when its oldest job has been ready, or what happened in it is not
+    /// known yet. Absent where it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attention_is_partial: bool,
 }
 
 /// How many jobs workers hold, by how long they have.
@@ -200,6 +215,9 @@ pub struct ServerStats {
     clock_ahead_ms: Option<u64>,
     #[serde(flatten)]
     figures: FiguresView,
+    /// The queue that has the oldest ready job, whose age `oldest_ready_age_ms` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_ready_queue: Option<QueueName>,
     /// The status of this server's background tasks.
     tasks: Vec<TaskStatus>,
 }
@@ -217,6 +235,7 @@ pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats
         workers: stats.workers,
         clock_ahead_ms: state.queues.clock_ahead_ms(),
         figures: figures.into(),
+        oldest_ready_queue: stats.oldest_in.clone(),
         tasks: state.server.tasks.list(),
     }))
 }
@@ -240,7 +259,15 @@ pub async fn queue(
         false => queues.figures(&queue).await?,
     };
     let paused = queues.rules().paused(&queue);
-    let QueueFigures { figures, next_due_at, load, oldest_first_age_ms, oldest_retried_age_ms } = found;
+    let QueueFigures {
+        figures,
+        next_due_at,
+        load,
+        oldest_first_age_ms,
+        oldest_retried_age_ms,
+        attention,
+        attention_is_partial,
+    } = found;
     let [under_1_minute, under_10_minutes, under_1_hour, longer] = load.reserved;
     Ok(Json(QueueStats {
         queue,
@@ -253,5 +280,7 @@ pub async fn queue(
         workers: load.workers,
         reserved_for: ReservedFor { under_1_minute, under_10_minutes, under_1_hour, longer },
         is_partial: load.is_partial,
+        attention,
+        attention_is_partial,
     }))
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::filter::{ERROR_MAX, FIELDS_MAX};
 use crate::job::spec::Headers;
 use crate::job::{
-    BatchId, FieldIs, Filter, GroupName, HeaderIs, JobKey, QueueName, QueuePattern, Timestamp, Visible,
+    BatchId, FieldIs, Filter, GroupName, HeaderIs, JobKey, QueueName, QueuePattern, Span, Timestamp, Visible,
     WorkerName,
 };
 
@@ -57,6 +57,12 @@ pub struct BulkFilter {
     /// Only jobs from before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Timestamp>,
+    /// Only jobs that died at this time or later: by `finished_at` of dead jobs, else by `dead_lettered_from.at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub died_from: Option<Timestamp>,
+    /// Only jobs that died before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub died_before: Option<Timestamp>,
 }
 
 /// The schema of conditions on payloads and on headers.
@@ -80,6 +86,17 @@ impl BulkFilter {
     /// Returns whether all jobs of the queues are meant that are in the state.
     pub fn is_whole(&self) -> bool {
         Self { queue: None, state: None, ..self.clone() } == Self::default()
+    }
+
+    /// Returns whether all jobs of the queues are meant that are in the state, or those of them from a time: a job that cannot be read is
+    /// judged by that as well.
+    pub fn is_of_time(&self) -> bool {
+        Self { from: None, before: None, ..self.clone() }.is_whole()
+    }
+
+    /// Returns when the jobs died that are meant.
+    pub fn died(&self) -> Span<Timestamp> {
+        Span { from: self.died_from, before: self.died_before }
     }
 
     /// Returns the jobs that are meant in one queue and in these states, whatever their time.

@@ -15,7 +15,7 @@ pub fn relocate(
     if has_expired(meta, now) {
         return Err(Refusal::Conflict { state: meta.visible(now) });
     }
-    let free = if meta.state == State::Dead { revived(meta, now) } else { free(meta) };
+    let free = if meta.state == State::Dead { revived(meta, now) } else { free(meta, now) };
     let run_at = when.map_or(free.run_at, |when| when.from(now));
     let moved = Meta { run_at, priority, ..rehomed(free, queue, TrailReason::Moved, now) };
     Ok(returned(Meta { progress: None, ..moved }))
@@ -54,6 +54,6 @@ fn revived(meta: &Meta, now: Timestamp) -> Meta {
         finished_at: None,
         purge_at: None,
         batch: None, // it was counted as dead
-        ..free(meta)
+        ..free(meta, now)
     }
 }

@@ -73,6 +73,7 @@ pub fn block(meta: &mut Meta, semaphore: &SemaphoreName, now: Timestamp) -> Resu
     change_state(meta, BLOCK, now)?;
     meta.waits_for = Some(semaphore.clone());
     meta.waiting_since = meta.waiting_since.or(Some(now));
+    meta.came_at = Some(now);
     Ok(())
 }
 
@@ -87,6 +88,7 @@ pub fn join_line(meta: &mut Meta, turn: i64, is_first: bool) {
 pub fn unblock(meta: &mut Meta, now: Timestamp) -> Result<(), Refusal> {
     change_state(meta, UNBLOCK, now)?;
     meta.waits_for = None;
+    meta.came_at = Some(now);
     Ok(())
 }
 

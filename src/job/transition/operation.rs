@@ -245,7 +245,7 @@ impl Edit {
             finished_at: found.finished_at.or(Some(now)),
             // Dead, only the first of its line has a place there.
             turn: found.turn.filter(|_| !group::is_behind_others(found)),
-            ..super::free(found)
+            ..super::free(found, now)
         };
         if let Some(group) = self.group.filter(|group| *group != found.group) {
             meta = Meta { group, turn: None, ..meta };

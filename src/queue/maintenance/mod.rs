@@ -28,7 +28,6 @@ mod signals;
 mod waiter_poll;
 mod workers;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -70,8 +69,6 @@ pub struct Maintenance {
     semaphores_checked: Mutex<Option<Instant>>,
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
-    /// Whether what other servers did was read before.
-    series_read: AtomicBool,
     signals: Option<SignalStream>,
     /// What tells this server from others in the records of operations.
     runner: String,
@@ -99,7 +96,6 @@ impl Maintenance {
             endings: Mutex::default(),
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
-            series_read: AtomicBool::new(false),
             signals,
             runner: ulid::Ulid::new().to_string(),
             steps: Mutex::default(),

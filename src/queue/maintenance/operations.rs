@@ -23,8 +23,6 @@ use crate::store::{
     listed_id,
 };
 
-/// The most operations that are read at once.
-const READ: usize = 100;
 /// How many operations a server works on at once.
 const AT_ONCE: usize = 4;
 /// How long it works on one before it looks at the others.
@@ -33,18 +31,24 @@ const SLICE: Duration = Duration::from_millis(500);
 const LEASE_MS: u64 = 5000;
 /// The most jobs of a step.
 const STEP: usize = 100;
+/// How long one waits whose queue takes no more jobs.
+const FULL_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is known of the operations that this server works on.
 #[derive(Default)]
 pub(super) struct Steps {
     /// How many jobs the next step of an operation has, where one has failed: others may have changed some of them.
     sizes: HashMap<BulkId, usize>,
+    /// When an operation goes on here whose queue was full.
+    full: HashMap<BulkId, Instant>,
 }
 
 /// What a step has come to.
 enum Stepped {
     /// There is more to do.
     More,
+    /// There is more to do once its queue has room.
+    Full,
     /// The operation is over, or another server has it.
     Over,
 }
@@ -52,14 +56,20 @@ enum Stepped {
 impl Maintenance {
     /// Works on operations for a while. Counts the jobs that it has changed.
     pub async fn work_on_operations(self: Arc<Self>) -> Result<Run> {
-        let open = self.queues.0.store.open_operations(READ).await?;
+        let open = self.queues.open_operations().await?;
         let now = self.queues.now()?;
-        let mut again_in = open.iter().map(|it| it.acts_at().ms_since(now)).filter(|ms| *ms > 0).min();
+        let full = self.full_ones();
+        let waits_ms = |operation: &Bulk| {
+            let pause = full.get(&operation.id).map_or(0, |left| left.as_millis().max(1) as u64);
+            operation.acts_at().ms_since(now).max(pause)
+        };
+        let mut again_in = open.iter().map(waits_ms).filter(|ms| *ms > 0).min();
         let is_ours = |operation: &Bulk| {
             let is_free = operation.leased_until.is_none_or(|until| until <= now) || !self.has_peers();
-            operation.acts_at() <= now && (is_free || operation.runner.as_deref() == Some(&self.runner))
+            waits_ms(operation) == 0 && (is_free || operation.runner.as_deref() == Some(&self.runner))
         };
-        let ours: Vec<Bulk> = open.into_iter().filter(is_ours).collect();
+        let mut ours: Vec<Bulk> = open.into_iter().filter(is_ours).collect();
+        ours.sort_by_key(|operation| operation.waits_for_room); // however many wait, the others go on first
         lock(&self.steps).sizes.retain(|id, _| ours.iter().any(|operation| operation.id == *id));
         if !ours.is_empty() {
             again_in = Some(0);
@@ -95,6 +105,10 @@ impl Maintenance {
         while Instant::now() < end {
             match self.step(&mut operation, end).await? {
                 Stepped::More => self.double(&operation.id),
+                Stepped::Full => {
+                    lock(&self.steps).full.insert(operation.id.clone(), Instant::now() + FULL_PAUSE);
+                    break;
+                }
                 Stepped::Over => break,
             }
         }
@@ -119,9 +133,10 @@ impl Maintenance {
         Bulk { runner: Some(self.runner.clone()), leased_until: Some(now.plus_ms(LEASE_MS)), ..operation }
     }
 
-    /// Replaces the record, unless it has changed since.
+    /// Replaces the record, unless it has changed since. Where it is over, with the row of its end.
     async fn save(&self, seen: &Bulk, to: Bulk) -> Result<Option<Bulk>> {
-        let is_saved = self.queues.0.store.save_operation(&to, seen.rev, None).await?;
+        let row = self.queues.row_of_end(self.queues.now()?)(&to);
+        let is_saved = self.queues.0.store.save_operation(&to, seen.rev, row.as_ref()).await?;
         Ok(is_saved.then_some(to))
     }
 
@@ -145,7 +160,8 @@ impl Maintenance {
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
             let filter = filter(&operation.intent, part.clone(), queue, began);
-            let ask = Search { after: at.after.clone(), ..Search::new(filter, size) };
+            let newest_first = operation.intent.newest_first;
+            let ask = Search { after: at.after.clone(), newest_first, ..Search::new(filter, size) };
             let found = queues.0.store.search(&ask).await?;
             if !found.jobs.is_empty() {
                 return self.do_step(operation, next, found.jobs).await;
@@ -169,45 +185,61 @@ impl Maintenance {
     async fn do_step(&self, operation: &mut Bulk, next: Bulk, jobs: Vec<ListedJob>) -> Result<Stepped> {
         let now = self.queues.now()?;
         let chosen = self.choose(self.leased(next, now), jobs, now)?;
-        let Chosen { effect, base, ids } = chosen;
-        let next: BulkNext = Arc::new(move |done| after_step(&base, &ids, done, now));
+        let Chosen { effect, base, picked } = chosen;
+        let next: BulkNext = Arc::new(move |done| after_step(&base, &picked, done, now));
         faults::point("operation.chosen").await;
         let noted = Notes::of(&effect);
-        let step = BulkStep { effect, id: operation.id.clone(), seen: operation.rev, next: next.clone() };
+        let (id, seen, row) = (operation.id.clone(), operation.rev, self.queues.row_of_end(now));
+        let step = BulkStep { effect, id, seen, next: next.clone(), row };
         let done = self.queues.0.store.step_operation(step, &self.queues.rules()).await?;
         faults::point("operation.stepped").await;
         let Some(done) = done else { return Ok(Stepped::Over) };
         *operation = next(&done);
+        let waits = first_refused(&done).is_some();
         noted.note(&self.queues, done, now);
-        Ok(if operation.state.is_open() { Stepped::More } else { Stepped::Over })
+        Ok(match (operation.state.is_open(), waits) {
+            (true, true) => Stepped::Full,
+            (true, false) => Stepped::More,
+            (false, _) => Stepped::Over,
+        })
     }
 
     /// Chooses what is to be done with jobs that were found, up to the limit of the operation.
     fn choose(&self, mut base: Bulk, jobs: Vec<ListedJob>, now: Timestamp) -> Result<Chosen> {
         let (began, left) = (base.began(), usize::try_from(base.left()).unwrap_or(usize::MAX));
-        let (mut changes, mut copies, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut changes, mut copies, mut picked) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
-            if ids.len() >= left {
+            if picked.len() >= left {
                 break;
             }
             let id = listed_id(&job).clone();
+            let pick = Picked::of(&job, &base);
             base.scanned += 1;
             base.cursor.after = Some(id.clone());
             match job {
                 Err(unreadable) => {
-                    base.skipped += 1;
-                    base.note(format!("job {id} cannot be read: {}", unreadable.why));
+                    let queue = base.cursor.queue.as_ref();
+                    match queue.and_then(|queue| base.intent.operation_on_unreadable(queue)) {
+                        Some(operation) => {
+                            changes.push(Change { id, operation });
+                            picked.push(pick);
+                        }
+                        None => {
+                            base.skipped += 1;
+                            base.note(format!("job {id} cannot be read: {}", unreadable.why));
+                        }
+                    }
                 }
                 Ok(job) if base.intent.action == BulkAction::Replay => {
                     if base.intent.copies(&job, began) {
                         copies.push(self.queues.copy(job, now));
-                        ids.push(id);
+                        picked.push(pick);
                     }
                 }
                 Ok(job) => {
                     if let Some(operation) = base.intent.operation(&job.meta, began) {
-                        changes.push(Change { id: id.clone(), operation });
-                        ids.push(id);
+                        changes.push(Change { id, operation });
+                        picked.push(pick);
                     }
                 }
             }
@@ -216,7 +248,7 @@ impl Maintenance {
             BulkAction::Replay => BulkEffect::Push(copies),
             _ => BulkEffect::Change(changes),
         };
-        Ok(Chosen { effect, base, ids })
+        Ok(Chosen { effect, base, picked })
     }
 
     /// Ends an operation that cannot go on.
@@ -228,6 +260,13 @@ impl Maintenance {
             self.save(&operation, failed).await?;
         }
         Ok(())
+    }
+
+    /// Returns how much longer operations wait here whose queues were full.
+    fn full_ones(&self) -> HashMap<BulkId, Duration> {
+        let (now, mut steps) = (Instant::now(), lock(&self.steps));
+        steps.full.retain(|_, until| *until > now);
+        steps.full.iter().map(|(id, until)| (id.clone(), *until - now)).collect()
     }
 
     fn size(&self, id: &BulkId) -> usize {
@@ -255,58 +294,83 @@ struct Chosen {
     /// The record, but for what comes of it.
     base: Bulk,
     /// The jobs that it is done to, in its order.
-    ids: Vec<JobId>,
+    picked: Vec<Picked>,
 }
 
-/// Returns the record once a step has come to this.
-fn after_step(base: &Bulk, ids: &[JobId], done: &BulkDone, now: Timestamp) -> Bulk {
-    let (mut next, mut full) = (base.clone(), None);
+/// A job that something is to be done to.
+struct Picked {
+    id: JobId,
+    /// Where the step was in front of it.
+    after: Option<JobId>,
+    scanned: u64,
+    skipped: u64,
+}
+
+impl Picked {
+    fn of(job: &ListedJob, base: &Bulk) -> Self {
+        Self {
+            id: listed_id(job).clone(),
+            after: base.cursor.after.clone(),
+            scanned: base.scanned,
+            skipped: base.skipped,
+        }
+    }
+}
+
+/// Returns the first copy that its queue had no room for. They all go to one queue: the others had none either.
+fn first_refused(done: &BulkDone) -> Option<usize> {
+    match done {
+        BulkDone::Changed(_) => None,
+        BulkDone::Pushed(all) => all.iter().position(|pushed| matches!(pushed, Pushed::Full)),
+    }
+}
+
+fn is_full(queue: &QueueName) -> String {
+    format!("queue {queue} has as many unfinished jobs as its max_jobs allows")
+}
+
+/// Returns the record once a step has come to this. A move ends where its queue is full. Copies that there is no room for are made later,
+/// from the first of them on.
+fn after_step(base: &Bulk, picked: &[Picked], done: &BulkDone, now: Timestamp) -> Bulk {
+    let (mut next, mut full) = (Bulk { waits_for_room: false, ..base.clone() }, None);
     match done {
         BulkDone::Changed(all) => {
-            for (id, changed) in ids.iter().zip(all) {
+            for (Picked { id, .. }, changed) in picked.iter().zip(all) {
                 match changed {
                     Ok(_) => next.affected += 1,
                     Err(denied) => {
                         next.skipped += 1;
-                        full = full.or_else(|| full_queue(base, denied));
-                        if let Denied::Store(error) = denied {
-                            next.note(format!("job {id}: {error}"));
+                        match denied {
+                            Denied::Store(error) => next.note(format!("job {id}: {error}")),
+                            Denied::Refused(Refusal::Full) => full = base.intent.to.clone(),
+                            _ => {}
                         }
                     }
                 }
             }
         }
         BulkDone::Pushed(all) => {
-            for pushed in all {
+            let stored = first_refused(done).unwrap_or(all.len());
+            for pushed in all.iter().take(stored) {
                 match pushed {
                     Pushed::Created | Pushed::Blocked => next.affected += 1,
-                    Pushed::Full => {
-                        next.skipped += 1;
-                        full = base.cursor.queue.clone();
-                    }
                     // Copies have no keys.
-                    Pushed::Duplicate { .. } | Pushed::Replaced { .. } | Pushed::KeyConflict { .. } => {
-                        next.skipped += 1;
-                    }
+                    _ => next.skipped += 1,
                 }
+            }
+            if let Some(refused) = picked.get(stored) {
+                let again = next.skipped - base.skipped;
+                next.waits_for_room = true;
+                (next.scanned, next.skipped) = (refused.scanned, refused.skipped + again);
+                next.cursor.after = refused.after.clone();
+                base.cursor.queue.iter().for_each(|queue| next.note(is_full(queue)));
             }
         }
     }
     match full {
-        Some(queue) => {
-            let why = format!("queue {queue} has as many unfinished jobs as its max_jobs allows");
-            next.ended(BulkState::Failed, Some(why), now)
-        }
+        Some(queue) => next.ended(BulkState::Failed, Some(is_full(&queue)), now),
         None if next.left() == 0 => next.ended(BulkState::Done, None, now),
         None => next,
-    }
-}
-
-/// Returns the queue that takes no more jobs, where that is the reason.
-fn full_queue(operation: &Bulk, denied: &Denied) -> Option<QueueName> {
-    match denied {
-        Denied::Refused(Refusal::Full) => operation.intent.to.clone(),
-        _ => None,
     }
 }
 

@@ -6,16 +6,17 @@
 //! see it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use rand::seq::SliceRandom as _;
 
 use super::{Maintenance, Run};
 use crate::faults;
-use crate::job::{ScheduleName, Timestamp};
+use crate::job::{Schedule, ScheduleName, Timestamp};
 use crate::queue::Result;
 use crate::store::{Fired, StoreError};
+use crate::telemetry::trace::{self, End, Kind, Span, text};
 
 /// How many schedules one step finds at most.
 const STEP: usize = 128;
@@ -30,6 +31,20 @@ struct Step {
     more: bool,
     /// When the next occurrence comes.
     next_at: Option<Timestamp>,
+}
+
+/// What is told of a run in its trace.
+fn ended(schedule: &Schedule, fired: &Result<Fired>, took: Duration) -> End {
+    let mut attributes = vec![
+        text("tailback.schedule", schedule.name.as_str()),
+        text("messaging.system", "tailback"),
+        text("messaging.destination.name", schedule.rule.queue.as_str()),
+    ];
+    if let Ok(Fired::Done(run)) = fired {
+        attributes.extend(run.job_id.as_ref().map(|id| text("messaging.message.id", id.as_str())));
+    }
+    let error = fired.is_err().then(|| "the store failed".into());
+    End { name: "schedule".into(), kind: Kind::Internal, took, attributes, error }
 }
 
 impl Maintenance {
@@ -82,7 +97,12 @@ impl Maintenance {
         let Some(schedule) = found else { return Ok(Some(0)) };
         let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(Some(0)) };
         faults::point("schedule.read").await;
-        let fired = self.queues.fire(&schedule, turn).await?;
-        Ok(Some(u64::from(matches!(fired, Fired::Done(_)))))
+        // Each run begins a trace of its own.
+        let (span, began) = (Span::of_own(), Instant::now());
+        let fired = trace::within(span.clone(), self.queues.fire(&schedule, turn)).await;
+        if let Some(span) = span {
+            span.end(ended(&schedule, &fired, began.elapsed()));
+        }
+        Ok(Some(u64::from(matches!(fired?, Fired::Done(_)))))
     }
 }

@@ -2,7 +2,6 @@
 //! longer steps of what is old.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Maintenance, Run};
@@ -14,9 +13,6 @@ use crate::store::{Span, chain};
 const WRITTEN_AFTER_MS: std::ops::Range<u64> = 100..700;
 /// When it is read what the others have written of it.
 const READ_AFTER_MS: u64 = 1500;
-/// How far back that is read: what was late the last time, and at the start all that the rates are about.
-const LATE_MS: i64 = 40_000;
-const FIRST_MS: i64 = 80_000;
 /// How many records one run folds, and how long to rest where there are more.
 const FOLD_STEP: usize = 1000;
 const FOLD_REST: Duration = Duration::from_millis(200);
@@ -38,9 +34,7 @@ impl Maintenance {
     /// Reads what happened on other servers. Counts their steps.
     pub async fn read_series_of_others(self: Arc<Self>) -> Result<Run> {
         let now = self.queues.now()?;
-        let is_first = !self.series_read.swap(true, Ordering::Relaxed);
-        let from = Timestamp::from_millis(now.millis() - if is_first { FIRST_MS } else { LATE_MS });
-        let done = self.queues.read_steps_of_others(from, now).await?;
+        let done = self.queues.read_steps_of_others(now).await?;
         Ok(Run { done, again_in: Some(until_after(now, READ_AFTER_MS)) })
     }
 
@@ -56,6 +50,7 @@ impl Queues {
     pub async fn write_series(&self, tells: bool, is_last: bool) -> Result<u64> {
         let _writing = self.0.series_writing.lock().await;
         let (now, ledger) = (self.now()?, &self.0.ledger);
+        self.note_history(now);
         let moved = self.meter().has_unwritten() || self.0.others.take_news();
         let depths = if is_last { Ok(Vec::new()) } else { self.changed_depths(now, moved).await };
         let depths = depths.unwrap_or_else(|error| {
@@ -81,11 +76,13 @@ impl Queues {
         }
     }
 
-    /// Reads what other servers did in steps from `from` on. Returns how many steps it found.
-    async fn read_steps_of_others(&self, from: Timestamp, now: Timestamp) -> Result<u64> {
+    /// Reads what other servers did since it was read last, and what was late by then. Returns how many steps it found.
+    async fn read_steps_of_others(&self, now: Timestamp) -> Result<u64> {
+        let (from, is_broken) = self.0.history.heard(now);
         let told = self.0.store.steps_of_others(&self.0.ledger.server, from).await?;
         let found = told.len() as u64;
-        self.0.others.note(told, now);
+        self.0.history.note_heard(from, now, is_broken);
+        self.0.others.note(told, now, &self.0.history);
         Ok(found)
     }
 }

@@ -24,12 +24,17 @@ impl Audit for Mongo {
     }
 }
 
-/// The command that writes a row. A repeat writes the same again.
-pub fn writing(row: &AuditRow) -> Result<Document> {
+/// Returns what is stored of a row.
+pub fn document(row: &AuditRow) -> Result<Document> {
     let body = serde_json::to_string(row).map_err(StoreError::internal)?;
     let mut document = doc! { "_id": row.id.as_str(), "by": &row.by, "what": &row.what, "body": body };
     document.extend(row.queue.as_ref().map(|queue| ("queue".to_owned(), queue.as_str().into())));
-    let statement = doc! { "q": { "_id": row.id.as_str() }, "u": document, "upsert": true };
+    Ok(document)
+}
+
+/// The command that writes a row. A repeat writes the same again.
+pub fn writing(row: &AuditRow) -> Result<Document> {
+    let statement = doc! { "q": { "_id": row.id.as_str() }, "u": document(row)?, "upsert": true };
     Ok(doc! { "update": AUDIT, "updates": [statement] })
 }
 
@@ -56,9 +61,15 @@ async fn find(
     Ok(documents.iter().filter_map(read).collect())
 }
 
-fn read(document: &Stored) -> Option<AuditRow> {
-    let body = document.get_str("body").unwrap_or_default();
-    let row = serde_json::from_str(body);
+/// Reads a row.
+pub fn parse(document: &Document) -> Result<AuditRow> {
+    let body = document.get_str("body").map_err(StoreError::internal)?;
+    serde_json::from_str(body).map_err(StoreError::internal)
+}
+
+/// Returns a row; nothing where it cannot be read.
+pub fn read(document: &Stored) -> Option<AuditRow> {
+    let row = parse(document);
     row.inspect_err(|error| tracing::error!(%error, "a row of the audit cannot be read")).ok()
 }
 

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{Endings, Finish, only_duplicates};
 use crate::job::push::Room;
 use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::store::fence::fence;
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
@@ -29,7 +29,7 @@ use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::{Stored, deletion};
-use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::mongo::transaction::{self, InsertMissing, Transaction, Tx, TxError, Verdict};
 use crate::store::{
     BatchChange, BatchChanged, BatchDenied, Batches, CalledBack, Keyed, Once, PageBuilder, Result,
     Store as _, StoreError,
@@ -464,7 +464,7 @@ async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result
         return Ok(false);
     }
     let ids: Vec<String> = results.iter().map(|result| result_id(&batch.id, &result.id)).collect();
-    let mut found = kept.find(doc! { "_id": { "$in": ids } }).await.map_err(fault)?;
+    let mut found = kept.find(doc! { "_id": { "$in": &ids } }).await.map_err(fault)?;
     while let Some(document) = found.try_next().await.map_err(fault)? {
         let there = to_result(&document)?;
         if !results.contains(&there) {
@@ -472,18 +472,25 @@ async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result
         }
     }
     if there.is_none() {
-        insert_new(&batches, vec![from_batch(batch)?.into()]).await?;
+        insert_new(mongo, BATCHES, vec![from_batch(batch)?.into()], &[batch.id.as_str()]).await?;
     }
-    insert_new(&kept, results.iter().map(|result| from_result(&batch.id, result).into()).collect()).await?;
+    let documents = results.iter().map(|result| from_result(&batch.id, result).into()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    insert_new(mongo, BATCH_RESULTS, documents, &ids).await?;
     Ok(true)
 }
 
-/// Inserts documents, unless they are there.
-async fn insert_new(collection: &Collection<Stored>, documents: Vec<Stored>) -> Result<()> {
+/// Inserts documents, unless they are there. For a restore, in a transaction.
+async fn insert_new(mongo: &Mongo, collection: &str, documents: Vec<Stored>, ids: &[&str]) -> Result<()> {
     if documents.is_empty() {
         return Ok(());
     }
-    let refused = insert_each(collection, documents).await?;
+    if fence().is_some() {
+        let insert = InsertMissing { collection, documents: &documents, ids };
+        let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+        return Ok(attempts.run(insert).await.map(drop)?);
+    }
+    let refused = insert_each(&mongo.collection(collection).await?, documents).await?;
     match refused.into_iter().find(|refused| refused.code != DUPLICATE_KEY) {
         Some(refused) => Err(StoreError::internal(refused.message)),
         None => Ok(()),

@@ -225,6 +225,10 @@ pub fn code(error: &Error) -> Option<i32> {
         ErrorKind::Command(command) => Some(command.code),
         ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
         ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => Some(concern.code),
+        ErrorKind::InsertMany(failure) => {
+            let refused = failure.write_errors.iter().flatten().next().map(|error| error.code);
+            refused.or(failure.write_concern_error.as_ref().map(|concern| concern.code))
+        }
         _ => None,
     }
 }
@@ -239,6 +243,7 @@ pub fn fault(error: Error) -> StoreError {
         | ErrorKind::Authentication { .. }
         | ErrorKind::Shutdown
         | ErrorKind::Write(WriteFailure::WriteConcernError(_)) => true,
+        ErrorKind::InsertMany(failure) if failure.write_concern_error.is_some() => true,
         _ => code(&error).is_some_and(|code| PASSING.contains(&code)),
     };
     let labelled = error.contains_label("TransientTransactionError")

@@ -61,7 +61,7 @@ use mongodb::Collection;
 use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
-use self::client::{Connection, fault};
+use self::client::{Connection, DUPLICATE_KEY, code, fault};
 use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
@@ -77,8 +77,9 @@ use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use self::stored::Stored;
 use super::delivered::DeliveredCache;
-use super::{Pool, Result, Store, StoreError, StoredKeys, TokenSecret};
+use super::{Pool, RestoreMark, Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
+use crate::job::trace::OfJob;
 use crate::job::{QueueName, Timestamp};
 
 const API_KEYS: &str = "api_keys";
@@ -111,7 +112,8 @@ pub struct Mongo {
     group_mutex: KeyedMutex<Line>,
     /// For what raises the revision of the settings.
     revision_mutex: tokio::sync::Mutex<()>,
-    delivered: DeliveredCache,
+    /// Each with its trace, which jobs have that are pushed with it.
+    delivered: DeliveredCache<OfJob>,
     heads: HeadCache,
     semaphores: SemaphoreCache,
     deadlines: DeadlineCache,
@@ -234,29 +236,12 @@ impl Store for Mongo {
         self.connection.within(access::token_secret(self, &fresh)).await
     }
 
-    async fn restoring(&self) -> Result<Option<String>> {
-        let reading = async {
-            let found =
-                self.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
-            Ok(found.map(|found| found.get_str("backup").unwrap_or_default().to_owned()))
-        };
-        self.connection.within(reading).await
+    async fn restoring(&self) -> Result<Option<RestoreMark>> {
+        self.connection.within(restoring(self)).await
     }
 
-    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
-        let by_id = doc! { "_id": "restoring" };
-        let noting = async {
-            let meta = self.collection(META).await?;
-            match backup {
-                Some(id) => {
-                    let set = doc! { "$set": { "backup": id } };
-                    meta.update_one(by_id, set).upsert(true).await.map(drop)
-                }
-                None => meta.delete_one(by_id).await.map(drop),
-            }
-            .map_err(fault)
-        };
-        self.connection.within(noting).await
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+        self.connection.within(mark_restoring(self, seen, to)).await
     }
 
     async fn ping(&self) -> Result<()> {
@@ -280,4 +265,43 @@ impl Store for Mongo {
         self.counters.close().await;
         self.connection.close().await;
     }
+}
+
+async fn restoring(mongo: &Mongo) -> Result<Option<RestoreMark>> {
+    let found = mongo.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
+    Ok(found.map(|found| RestoreMark {
+        backup: found.get_str("backup").unwrap_or_default().to_owned(),
+        beat: found.get_i64("beat").unwrap_or(0),
+    }))
+}
+
+/// One command each, guarded by what was seen: of two at once one takes effect.
+async fn mark_restoring(mongo: &Mongo, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+    let meta = mongo.collection(META).await?;
+    let by_id = doc! { "_id": "restoring" };
+    let guard = seen.map(|seen| {
+        let beat = if seen.beat == 0 {
+            doc! { "$in": [0_i64, mongodb::bson::Bson::Null] }
+        } else {
+            doc! { "$eq": seen.beat }
+        };
+        doc! { "_id": "restoring", "backup": &seen.backup, "beat": beat }
+    });
+    let fields = |mark: &RestoreMark| doc! { "backup": &mark.backup, "beat": mark.beat };
+    let is_done = match (guard, to) {
+        (Some(guard), Some(to)) => {
+            meta.update_one(guard, doc! { "$set": fields(to) }).await.map_err(fault)?.matched_count > 0
+        }
+        (Some(guard), None) => meta.delete_one(guard).await.map_err(fault)?.deleted_count > 0,
+        (None, Some(to)) => {
+            let set = doc! { "$setOnInsert": fields(to) };
+            match meta.update_one(by_id, set).upsert(true).await {
+                Ok(done) => done.upserted_id.is_some(),
+                Err(error) if code(&error) == Some(DUPLICATE_KEY) => false,
+                Err(error) => return Err(fault(error)),
+            }
+        }
+        (None, None) => return Ok(restoring(mongo).await?.is_none()),
+    };
+    Ok(is_done || restoring(mongo).await?.as_ref() == to)
 }

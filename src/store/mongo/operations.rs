@@ -11,6 +11,7 @@ use crate::job::transition::Refusal;
 use crate::job::{Bulk, BulkId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::OPERATIONS;
+use crate::store::mongo::answers;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::apply_once::{self, Planned};
@@ -22,7 +23,7 @@ use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::operations::{KEPT_MAX, KEPT_MS};
 use crate::store::{
-    AuditRow, BulkDone, BulkEffect, BulkStep, Denied, Operations, Result, Store as _, StoreError,
+    AuditRow, BegunBy, BulkDone, BulkEffect, BulkStep, Denied, Operations, Result, Store as _, StoreError,
 };
 
 /// How often a step is planned at most, where it conflicts with others.
@@ -30,8 +31,13 @@ const ATTEMPTS: usize = 4;
 
 #[async_trait]
 impl Operations for Mongo {
-    async fn add_operation(&self, operation: &Bulk, row: Option<&AuditRow>) -> Result<bool> {
-        let save = Save { to: operation, seen: None, row };
+    async fn add_operation(
+        &self,
+        operation: &Bulk,
+        row: Option<&AuditRow>,
+        by: Option<&BegunBy>,
+    ) -> Result<bool> {
+        let save = Save { to: operation, seen: None, row, by };
         Ok(transaction::until(self, self.connection.end()).retrying_duplicate_keys().run(save).await?)
     }
 
@@ -39,7 +45,7 @@ impl Operations for Mongo {
         let reading = async {
             let all = self.collection(OPERATIONS).await?;
             let found = all.find_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
-            found.as_ref().map(parse).transpose().map_err(StoreError::unreadable)
+            found.as_deref().map(parse).transpose().map_err(StoreError::unreadable)
         };
         self.connection.within(reading).await
     }
@@ -49,12 +55,14 @@ impl Operations for Mongo {
         self.connection.within(list(self, filter, -1, limit)).await
     }
 
-    async fn open_operations(&self, limit: usize) -> Result<Vec<Bulk>> {
-        self.connection.within(list(self, doc! { "open": true }, 1, limit)).await
+    async fn open_operations(&self, after: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>> {
+        let mut filter = doc! { "open": true };
+        filter.extend(after.map(|after| ("_id".to_owned(), doc! { "$gt": after.as_str() }.into())));
+        self.connection.within(list(self, filter, 1, limit)).await
     }
 
     async fn save_operation(&self, to: &Bulk, seen: i64, row: Option<&AuditRow>) -> Result<bool> {
-        let save = Save { to, seen: Some(seen), row };
+        let save = Save { to, seen: Some(seen), row, by: None };
         Ok(transaction::until(self, self.connection.end()).run(save).await?)
     }
 
@@ -87,7 +95,8 @@ async fn list(mongo: &Mongo, filter: Document, order: i32, limit: usize) -> Resu
     Ok(documents.iter().filter_map(|document| read(document).ok()).collect())
 }
 
-fn parse(document: &Stored) -> Result<Bulk> {
+/// Reads an operation.
+pub fn parse(document: &Document) -> Result<Bulk> {
     let body: String = Row(document).text("body")?;
     serde_json::from_str(&body).map_err(|_| Row(document).fault("body"))
 }
@@ -109,7 +118,19 @@ async fn replace(to: &Bulk, seen: i64, tx: &mut Tx<'_>) -> Result<bool, TxError>
     Ok(tx.write(doc! { "update": OPERATIONS, "updates": [statement] }).await? == 1)
 }
 
-/// A record, and the row of the act that changes it.
+/// Replaces the record of a step that has come to this, and writes its row. Returns whether it was of the revision that was seen.
+async fn end(step: &BulkStep, done: &BulkDone, tx: &mut Tx<'_>) -> Result<bool, TxError> {
+    let next = (step.next)(done);
+    if !replace(&next, step.seen, tx).await? {
+        return Ok(false);
+    }
+    if let Some(row) = (step.row)(&next) {
+        tx.write_row(&row).await?;
+    }
+    Ok(true)
+}
+
+/// A record, the row of the act that changes it, and what is remembered of its call.
 ///
 /// Idempotence: an id is new, and a change is guarded by the revision, which it replaces: a repeat after an unknown outcome finds
 /// another one, and changes nothing.
@@ -117,6 +138,7 @@ struct Save<'a> {
     to: &'a Bulk,
     seen: Option<i64>,
     row: Option<&'a AuditRow>,
+    by: Option<&'a BegunBy>,
 }
 
 impl Transaction for Save<'_> {
@@ -127,6 +149,12 @@ impl Transaction for Save<'_> {
             Some(seen) if !replace(self.to, seen, tx).await? => return Ok(Verdict::Abort(false)),
             Some(_) => {}
             None => {
+                if let Some(by) = self.by {
+                    if by.was_there(answers::find(&by.call, tx).await?.as_ref()) {
+                        return Ok(Verdict::Commit(false));
+                    }
+                    answers::keep(&by.call, &by.answer, tx).await?;
+                }
                 let by_id = doc! { "_id": self.to.id.as_str() };
                 let all = tx.collection(OPERATIONS);
                 let find = all.find_one(by_id.clone()).projection(doc! { "_id": 1 });
@@ -237,7 +265,7 @@ impl Transaction for Work<'_> {
             }
         }
         let done = BulkDone::Changed(all);
-        if !replace(&(self.step.next)(&done), self.step.seen, tx).await? {
+        if !end(self.step, &done, tx).await? {
             return Ok(Verdict::Abort(Outcome::Overtaken));
         }
         Ok(Verdict::Commit(Outcome::Done(done)))
@@ -285,7 +313,7 @@ impl Transaction for Push<'_> {
             None => BulkDone::Changed(Vec::new()),
             Some(jobs) => BulkDone::Pushed(self.push(jobs, tx).await?),
         };
-        if !replace(&(self.step.next)(&done), self.step.seen, tx).await? {
+        if !end(self.step, &done, tx).await? {
             return Ok(Verdict::Abort(None));
         }
         Ok(Verdict::Commit(Some(done)))

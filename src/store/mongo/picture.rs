@@ -11,6 +11,7 @@ use mongodb::{ClientSession, Collection, Database, SessionCursor};
 
 use crate::job::{QueueSettings, Timestamp};
 use crate::store::mongo::API_KEYS;
+use crate::store::mongo::AUDIT;
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::JOBS;
@@ -18,6 +19,7 @@ use crate::store::mongo::KEYS;
 use crate::store::mongo::LIMITS;
 use crate::store::mongo::META;
 use crate::store::mongo::MongoOptions;
+use crate::store::mongo::OPERATIONS;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::REQUESTS;
@@ -25,10 +27,12 @@ use crate::store::mongo::SCHEDULES;
 use crate::store::mongo::SEMAPHORES;
 use crate::store::mongo::access;
 use crate::store::mongo::answers;
+use crate::store::mongo::audit;
 use crate::store::mongo::batches::document::{to_batch, to_result};
 use crate::store::mongo::client::{Connection, code, fault};
 use crate::store::mongo::jobs::document::{Row, to_job};
 use crate::store::mongo::migrate;
+use crate::store::mongo::operations;
 use crate::store::mongo::schedules;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transfer;
@@ -83,6 +87,10 @@ fn tables() -> [Table; Kind::ALL.len()] {
         part(Kind::Deliveries, LIMITS, doc! { "recent": exists() }, |found| {
             transfer::memo(MemoKind::Deliveries, found).map(Item::Memo)
         }),
+        table(Kind::Operation, OPERATIONS, |found| {
+            operations::parse(found).map(|operation| Item::Operation(Box::new(operation)))
+        }),
+        table(Kind::Audit, AUDIT, |found| audit::parse(found).map(|row| Item::Audit(Box::new(row)))),
         table(Kind::Schedule, SCHEDULES, |found| Ok(Item::Schedule(Box::new(schedules::parse(found)?)))),
     ]
 }

@@ -9,11 +9,12 @@ use mongodb::bson::{Document, doc};
 
 use crate::job::{Schedule, ScheduleName, State, Timestamp};
 use crate::store::audit;
+use crate::store::fence::fence;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
 use crate::store::mongo::answers;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write_raw};
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
@@ -50,17 +51,7 @@ impl Schedules for Mongo {
     }
 
     async fn discard_unreadable_schedule(&self, name: &ScheduleName) -> Result<()> {
-        let discarding = async {
-            let all = self.collection(SCHEDULES).await?;
-            let found = all.find_one(doc! { "_id": name.as_str() }).await.map_err(fault)?;
-            if let Some(document) = found.filter(|document| parse(document).is_err()) {
-                // The whole document is the guard: a valid one that was written meanwhile stays.
-                let database = self.connection.database().await?;
-                write_raw(database, deletion(SCHEDULES, document.as_read()?)).await?;
-            }
-            Ok(())
-        };
-        self.connection.within(discarding).await
+        Ok(transaction::until(self, self.connection.end()).run(Discard(name)).await?)
     }
 
     async fn save_schedule(
@@ -69,7 +60,7 @@ impl Schedules for Mongo {
         to: Option<&Schedule>,
         seen: Option<i64>,
     ) -> Result<Saved> {
-        if audit::row().is_some() {
+        if audit::row().is_some() || fence().is_some() {
             let saved = transaction::until(self, self.connection.end()).run(Save { name, to, seen }).await;
             return Ok(saved?);
         }
@@ -191,6 +182,28 @@ impl Transaction for Save<'_> {
         }
         tx.record().await?;
         Ok(Verdict::Commit(Saved::Done))
+    }
+}
+
+/// A schedule that cannot be read leaves.
+///
+/// Idempotence: what is there is read in the transaction, and what can be read stays.
+struct Discard<'a>(&'a ScheduleName);
+
+impl Transaction for Discard<'_> {
+    type Done = ();
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<()>, TxError> {
+        let by_id = doc! { "_id": self.0.as_str() };
+        let found = tx.collection(SCHEDULES).find_one(by_id).session(tx.session()).await?;
+        let Some(document) = found.filter(|document| parse(document).is_err()) else {
+            return Ok(Verdict::Abort(()));
+        };
+        // The whole document is the guard: a valid one that was written meanwhile stays.
+        if tx.write_raw(deletion(SCHEDULES, document.as_read()?)).await? > 0 {
+            tx.record().await?;
+        }
+        Ok(Verdict::Commit(()))
     }
 }
 

@@ -28,8 +28,8 @@ use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{
-    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, Result, SemaphoreView, Semaphores,
-    Store as _, StoreError, Unblocked,
+    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, Result, SemaphoreUse, SemaphoreView,
+    Semaphores, Store as _, StoreError, Unblocked,
 };
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
@@ -56,6 +56,11 @@ impl Semaphores for Mongo {
     async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>> {
         let names: Vec<&SemaphoreName> = names.iter().collect();
         self.connection.within(views(self, &names)).await
+    }
+
+    async fn uses(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>> {
+        let names: Vec<&SemaphoreName> = names.iter().collect();
+        self.connection.within(uses(self, &names)).await
     }
 
     async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>> {
@@ -334,12 +339,18 @@ async fn admission<'r>(
     reader.admission(gauges, rules, now).await
 }
 
-async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
-    let mut reader = Reader::Plain(mongo);
-    let now = mongo.now()?;
-    let mut views = Vec::new();
+async fn uses(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreUse>> {
+    let (mut reader, mut uses) = (Reader::Plain(mongo), Vec::new());
     for (name, capacity) in reader.capacities(names).await.map_err(plain)? {
         let held = reader.count(&name, State::Reserved, None).await.map_err(plain)?;
+        uses.push(SemaphoreUse { name, capacity, held });
+    }
+    Ok(uses)
+}
+
+async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreView>> {
+    let (mut reader, now, mut views) = (Reader::Plain(mongo), mongo.now()?, Vec::new());
+    for SemaphoreUse { name, capacity, held } in uses(mongo, names).await? {
         let mut waiting = 0;
         for (state, is_due) in waiting_states(capacity, held) {
             waiting += reader.count(&name, *state, is_due.then_some(now)).await.map_err(plain)?;

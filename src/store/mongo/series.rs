@@ -15,7 +15,7 @@
 //! | `until` | when MongoDB removes the document |
 //!
 //! Beside them there are documents that begin with `!`, which no queue does: `!run|` and a server, since and until when that is there, and since when it says
-//! how many jobs each queue has;
+//! how many jobs each queue has (the last time; older servers write nothing else of it); `!turn|`, a moment and a server, each time that one began to say that;
 //! `!told|`, a step, a server and a number, what all other servers read of that step, for five minutes; and `!depth`, which server says
 //! how many jobs there are.
 
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
@@ -38,8 +38,8 @@ use crate::store::mongo::series::fields::{Hour, binary, bytes};
 use crate::store::mongo::stored::Stored;
 use crate::store::series::{HOUR_MS, TOLD_MS};
 use crate::store::{
-    Counts, Depth, Result, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther,
-    Store as _, Subject, ToldStep,
+    Counts, Depth, RecentTally, Result, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span,
+    StepOfOther, Store as _, Subject, ToldStep,
 };
 
 /// The collection.
@@ -110,6 +110,10 @@ impl Series for Mongo {
         self.connection.within(depths).await
     }
 
+    async fn recent_tallies(&self, but_of: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>> {
+        self.connection.within(recent(self, but_of, from, to)).await
+    }
+
     async fn fold_series(&self, limit: usize) -> Result<u64> {
         self.connection.within(fold::fold(self, limit)).await
     }
@@ -142,6 +146,12 @@ fn statements(SeriesWrite { run, rows, told }: &SeriesWrite) -> Vec<Document> {
     latest.extend(run.turn.map(|turn| ("turn".to_owned(), date(turn).into())));
     let update = doc! { "$set": { "since": date(run.since) }, "$max": latest };
     statements.push(doc! { "q": { "_id": format!("!run|{server}") }, "u": update, "upsert": true });
+    if let Some(turn) = run.new_turn() {
+        let id = format!("{}{server}", turns_from(turn));
+        let until = date(turn.plus_ms(KEPT_MS));
+        let update = doc! { "$set": { "at": date(turn), "until": until } };
+        statements.push(doc! { "q": { "_id": id }, "u": update, "upsert": true });
+    }
     let pieces = told.iter().flat_map(|told| told.to_pieces(PIECE).into_iter().map(|piece| (told.at, piece)));
     for (n, (at, piece)) in pieces.enumerate() {
         let id = format!("!told|{:014}|{server}|{n:04}", at.millis());
@@ -179,8 +189,48 @@ async fn read(mongo: &Mongo, subject: &Subject, from: Timestamp, to: Timestamp) 
         None => before(mongo, between(bound(0), bound(hour(from)))).await?,
     };
     read.depths = within.into_iter().filter(|(at, _)| *at < to).collect();
-    read.runs = runs(mongo, from, to).await?;
+    let since = read.before.map_or(from, |(at, _)| at);
+    (read.runs, read.turns) = tokio::try_join!(runs(mongo, from, to), turns(mongo, since, to))?;
     Ok(read)
+}
+
+/// Reads the documents of some hours, whatever they are about: those that are folded at these times.
+async fn recent(mongo: &Mongo, server: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>> {
+    let hours = from.millis() / HOUR_MS..=to.millis() / HOUR_MS;
+    let folded = |hour: i64| {
+        let end = Timestamp::from_millis((hour + 1) * HOUR_MS);
+        date(end.plus_ms(Span::Step.kept_ms().unsigned_abs()))
+    };
+    let folds: Vec<Bson> = hours.map(|hour| folded(hour).into()).collect();
+    let series = mongo.collection(SERIES).await?;
+    let find = series.find(doc! { "fold": { "$in": folds } }).projection(doc! { "s": 1, "m": 1 });
+    let mut found = find.await.map_err(fault)?;
+    let mut recent = Vec::new();
+    while let Some(document) = found.try_next().await.map_err(fault)? {
+        let subject = document.get_str("_id").ok().and_then(|id| id.split('|').next()?.parse().ok());
+        let (Some(hour), Some(queue)) = (Hour::read(&document), subject) else { continue };
+        let queue: QueueName = queue;
+        if &*hour.server == server {
+            continue;
+        }
+        for span in [Span::Step, Span::Minute] {
+            let own = hour.tallies(span).into_iter().filter(|(at, _)| (from..to).contains(at));
+            recent.extend(own.map(|(at, tally)| RecentTally { queue: queue.clone(), span, at, tally }));
+        }
+    }
+    Ok(recent)
+}
+
+/// Returns what the `_id` begins with of each turn that began at this moment.
+fn turns_from(at: Timestamp) -> String {
+    format!("!turn|{:014}|", at.millis())
+}
+
+async fn turns(mongo: &Mongo, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>> {
+    let series = mongo.collection(SERIES).await?;
+    let find = series.find(between(turns_from(from), turns_from(to)));
+    let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    Ok(documents.iter().filter_map(|document| Row(document).time("at").ok().flatten()).collect())
 }
 
 /// Returns how many jobs there were last in these documents.

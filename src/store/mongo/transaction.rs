@@ -20,20 +20,25 @@
 //! Attempts share one session. Should an abort get lost, the next attempt ends the old one: a session has one
 //! transaction. Otherwise the new attempt would conflict with what the old one left behind.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use mongodb::action::{Aggregate, Find};
-use mongodb::bson::{Document, RawDocumentBuf};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection, Database};
+use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::faults;
 use crate::job::{QueueName, State};
-use crate::store::audit::row;
+use crate::store::audit::{counted, row};
+use crate::store::fence::{Fence, fence};
+use crate::store::mongo::AUDIT;
 use crate::store::mongo::JOBS;
+use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
@@ -199,8 +204,37 @@ impl<'m> Tx<'m> {
     /// Writes the row of the call that this is, if it has one: to be called where the act takes effect.
     pub async fn record(&mut self) -> Result<(), TxError> {
         match self.row.clone() {
+            Some(row) if row.affected.is_some() => self.count_row(&row, 0).await,
             Some(row) => self.write_row(&row).await,
             None => Ok(()),
+        }
+    }
+
+    /// The same where the act changes or stores so many jobs; nothing where it does none.
+    pub async fn record_jobs(&mut self, jobs: usize) -> Result<(), TxError> {
+        match self.row.clone() {
+            Some(_) if jobs == 0 => Ok(()),
+            Some(row) if row.affected.is_some() => self.count_row(&row, jobs as u64).await,
+            Some(row) => self.write_row(&row).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn count_row(&mut self, row: &AuditRow, more: u64) -> Result<(), TxError> {
+        let rows = self.collection(AUDIT);
+        let there = rows.find_one(doc! { "_id": row.id.as_str() }).session(&mut self.session).await?;
+        self.write_row(&counted(row, there.as_ref().and_then(audit::read), more)).await
+    }
+
+    /// Goes on only where the mark of a restore is there, which stays until the commit: whoever takes it over waits for that.
+    async fn look_at_mark(&mut self, fence: &Fence) -> Result<(), TxError> {
+        let marks = fence.marks();
+        let own = marks.iter().map(|mark| doc! { "backup": &mark.backup, "beat": mark.beat });
+        let own = doc! { "_id": "restoring", "$or": own.collect::<Vec<Document>>() };
+        let update = doc! { "q": own, "u": { "$inc": { "writes": 1_i64 } } };
+        match self.write(doc! { "update": META, "updates": [update] }).await? {
+            0 => Err(StoreError::unavailable("the mark of the restore is not there any more").into()),
+            _ => Ok(()),
         }
     }
 
@@ -309,11 +343,19 @@ impl<'m> Attempts<'m> {
 
     /// Runs the transaction, again after each attempt that is certainly not stored, until the deadline.
     pub async fn run<T: Transaction>(self, mut transaction: T) -> Result<T::Done, Failed> {
+        let fence = fence();
+        let _turn = match &fence {
+            Some(fence) => Some(fence.turn().await),
+            None => None,
+        };
         let mut tx = self.session().await.map_err(Failed::NotStored)?;
         let mut backoff = Backoff::default();
         loop {
             let attempt = timeout_at(self.end, async {
                 tx.begin().await?;
+                if let Some(fence) = &fence {
+                    tx.look_at_mark(fence).await?;
+                }
                 transaction.attempt(&mut tx).await
             });
             let next = match attempt.await {
@@ -376,6 +418,38 @@ impl<'m> Attempts<'m> {
             }
             TxError::Driver(error) => Next::Stop(Failed::NotStored(fault(error))),
         }
+    }
+}
+
+/// Documents that are inserted unless their ids are there; its result is what is.
+///
+/// Idempotence: a repeat after an unknown outcome finds them.
+pub struct InsertMissing<'a, T> {
+    /// Into which collection.
+    pub collection: &'a str,
+    /// The documents.
+    pub documents: &'a [T],
+    /// Their ids.
+    pub ids: &'a [&'a str],
+}
+
+impl<T: Serialize + Send + Sync> Transaction for InsertMissing<'_, T> {
+    type Done = HashMap<String, Stored>;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
+        let all = tx.collection(self.collection);
+        let found = tx.read(all.find(doc! { "_id": { "$in": self.ids } })).await?;
+        let named =
+            found.into_iter().filter_map(|found| Some((found.get_str("_id").ok()?.to_owned(), found)));
+        let there: HashMap<String, Stored> = named.collect();
+        let own = self.documents.iter().zip(self.ids);
+        let missing: Vec<&T> =
+            own.filter(|(_, id)| !there.contains_key(**id)).map(|(document, _)| document).collect();
+        if !missing.is_empty() {
+            let all = all.clone_with_type::<T>();
+            all.insert_many(missing).session(tx.session()).await?;
+        }
+        Ok(Verdict::Commit(there))
     }
 }
 

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::Collection;
-use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use serde::Serialize;
 
 use crate::job::group::Line;
 use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, Meta, State, Timestamp};
+use crate::store::fence::fence;
+use crate::store::mongo::AUDIT;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::LIMITS;
@@ -18,15 +20,17 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::REQUESTS;
 use crate::store::mongo::answers;
+use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, serialized, to_job};
 use crate::store::mongo::jobs::groups;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::stored::Stored;
+use crate::store::mongo::transaction::{self, InsertMissing};
 use crate::store::transfer::same;
 use crate::store::{
-    HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Store as _, StoreError, Transfer,
+    AuditRow, HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Store as _, StoreError, Transfer,
 };
 
 #[async_trait]
@@ -64,6 +68,19 @@ impl Transfer for Mongo {
         let imported = self.connection.within(import_memos(self, memos)).await;
         imported.unwrap_or_else(|error| vec![Err(error); count])
     }
+
+    async fn import_audit(&self, rows: Vec<AuditRow>) -> Vec<Result<Imported>> {
+        let count = rows.len();
+        let imported = self.connection.within(import_audit(self, rows)).await;
+        imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+}
+
+async fn import_audit(mongo: &Mongo, rows: Vec<AuditRow>) -> Result<Vec<Result<Imported>>> {
+    let documents: Vec<Stored> =
+        rows.iter().map(|row| Ok(Stored::from(audit::document(row)?))).collect::<Result<_>>()?;
+    let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    insert_or_compare(mongo, AUDIT, documents, &ids, |n, there| Ok(audit::parse(there)? == rows[n])).await
 }
 
 /// Jobs of every queue, by id. A page ends early where the jobs are long.
@@ -94,12 +111,11 @@ fn deadline(meta: &Meta) -> Option<Timestamp> {
 pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported>>> {
     let now = mongo.now()?;
     jobs.iter().for_each(|job| mongo.indexes.note(&job.meta));
-    let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
+    let documents: Vec<RawDocumentBuf> = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
-    let collection = mongo.collection(JOBS).await?.clone_with_type();
     let sent = mongo.counters.sending(jobs.iter().map(|job| &job.meta.queue));
     let imported =
-        insert_or_compare(&collection, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
+        insert_or_compare(mongo, JOBS, documents, &ids, |n, there| Ok(same(&to_job(there)?, &jobs[n])))
             .await?;
     let places = jobs.iter().filter_map(|job| Some((Line::of(&job.meta)?, job.meta.turn?)));
     groups::import(mongo, places).await?;
@@ -118,9 +134,10 @@ pub async fn import(mongo: &Mongo, jobs: Vec<Job>) -> Result<Vec<Result<Imported
     Ok(imported)
 }
 
-/// Inserts documents; one whose id is there is compared with what is there.
+/// Inserts documents; one whose id is there is compared with what is there. For a restore, in a transaction.
 async fn insert_or_compare<T: Serialize + Send + Sync>(
-    collection: &Collection<T>,
+    mongo: &Mongo,
+    collection: &str,
     documents: Vec<T>,
     ids: &[&str],
     is_same: impl Fn(usize, &Document) -> Result<bool>,
@@ -129,7 +146,19 @@ async fn insert_or_compare<T: Serialize + Send + Sync>(
     if ids.is_empty() {
         return Ok(imported);
     }
-    let (met, refused): (Vec<_>, Vec<_>) = insert_each(collection, documents)
+    if fence().is_some() {
+        let insert = InsertMissing { collection, documents: &documents, ids };
+        let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+        let there = attempts.run(insert).await?;
+        for (imported, (n, id)) in imported.iter_mut().zip(ids.iter().enumerate()) {
+            if let Some(there) = there.get(*id) {
+                *imported = compared(is_same(n, there));
+            }
+        }
+        return Ok(imported);
+    }
+    let collection: Collection<T> = mongo.collection(collection).await?.clone_with_type();
+    let (met, refused): (Vec<_>, Vec<_>) = insert_each(&collection, documents)
         .await?
         .into_iter()
         .partition(|refused| refused.code == DUPLICATE_KEY);
@@ -141,13 +170,15 @@ async fn insert_or_compare<T: Serialize + Send + Sync>(
     let there = by_id(&collection.clone_with_type(), &met_ids).await?;
     for n in met {
         imported[n] = match there.get(ids[n]) {
-            Some(there) => {
-                is_same(n, there).map(|is_same| if is_same { Imported::Same } else { Imported::Different })
-            }
+            Some(there) => compared(is_same(n, there)),
             None => Err(StoreError::unavailable("a document left while it was compared")),
         };
     }
     Ok(imported)
+}
+
+fn compared(is_same: Result<bool>) -> Result<Imported> {
+    is_same.map(|is_same| if is_same { Imported::Same } else { Imported::Different })
 }
 
 /// The documents with these ids. Asked for in pages of bounded memory by the caller.
@@ -216,10 +247,9 @@ pub async fn import_keys(mongo: &Mongo, keys: Vec<HeldKey>) -> Result<Vec<Result
         }
         Stored::from(record)
     };
-    let records = keys.iter().zip(&ids).map(record).collect();
+    let records: Vec<Stored> = keys.iter().zip(&ids).map(record).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let collection = mongo.collection(KEYS).await?;
-    insert_or_compare(&collection, records, &ids, |n, there| Ok(held(there)? == keys[n])).await
+    insert_or_compare(mongo, KEYS, records, &ids, |n, there| Ok(held(there)? == keys[n])).await
 }
 
 /// The collection of a kind of memos.
@@ -332,12 +362,11 @@ async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Impo
         }
         let own: Vec<Document> = documents.iter().map(|document| (**document).clone()).collect();
         let ids: Vec<&str> = own.iter().map(|document| document.get_str("_id").unwrap_or_default()).collect();
-        let collection = mongo.collection(collection_of(kind)).await?;
         let is_same = |n: usize, there: &Document| match kind {
             MemoKind::Answers => Ok(own[n].iter().all(|(field, value)| there.get(field) == Some(value))),
             _ => Ok(memo(kind, there)? == memos[places[n]]),
         };
-        let told = insert_or_compare(&collection, documents, &ids, is_same).await?;
+        let told = insert_or_compare(mongo, collection_of(kind), documents, &ids, is_same).await?;
         // The last document says whether it was there, and each that it was another.
         for (place, told) in places.iter().zip(told) {
             if !matches!(imported[*place], Ok(Imported::Different) | Err(_)) {

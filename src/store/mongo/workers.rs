@@ -26,6 +26,7 @@ use crate::store::mongo::WORKERS;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::workers::{Holding, Suspect, TIMED_OUT_KEPT_MS, TimeoutDecision, WORKERS_PER_CHECK};
 use crate::store::{Holdings, Report, Result, Store as _, StoreError, TimedOut, Worker, Workers};
 
@@ -64,12 +65,25 @@ impl Workers for Mongo {
     }
 
     async fn forget_worker(&self, worker: &WorkerName) -> Result<bool> {
-        let forget = async {
-            let statement = doc! { "q": { "_id": worker.as_str() }, "limit": 1 };
-            let database = self.connection.database().await?;
-            Ok(write(database, doc! { "delete": WORKERS, "deletes": [statement] }).await? > 0)
-        };
-        self.connection.within(forget).await
+        Ok(transaction::until(self, self.connection.end()).run(Forget(worker)).await?)
+    }
+}
+
+/// A worker leaves.
+///
+/// Idempotence: a repeat finds none.
+struct Forget<'a>(&'a WorkerName);
+
+impl Transaction for Forget<'_> {
+    type Done = bool;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<bool>, TxError> {
+        let statement = doc! { "q": { "_id": self.0.as_str() }, "limit": 1 };
+        let was_there = tx.write(doc! { "delete": WORKERS, "deletes": [statement] }).await? > 0;
+        if was_there {
+            tx.record().await?;
+        }
+        Ok(Verdict::Commit(was_there))
     }
 }
 

@@ -143,7 +143,8 @@ pub fn keep(db: &Connection, call: &KeyedCall, answer: &str) -> Result<(), Fault
     Ok(())
 }
 
-fn find(db: &Connection, call: &KeyedCall, now: Timestamp) -> Result<Option<Recalled>, Fault> {
+/// Returns what is remembered of a call.
+pub fn find(db: &Connection, call: &KeyedCall, now: Timestamp) -> Result<Option<Recalled>, Fault> {
     let mut by_id = db.prepare_cached("SELECT digest, won, until FROM requests WHERE id = ?1")?;
     let mut rows = by_id.query([&call.id])?;
     let Some(found) = rows.next()? else { return Ok(None) };

@@ -5,7 +5,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
 use crate::job::{JobId, Timestamp};
-use crate::store::audit::{KEPT_MS, ROWS_MAX};
+use crate::store::audit::{KEPT_MS, ROWS_MAX, counted};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
@@ -39,6 +39,18 @@ pub fn write(db: &Connection, row: &AuditRow) -> Result<(), Fault> {
         row::to_json(Some(row))?,
     ])?;
     Ok(())
+}
+
+/// Writes the row of an act that affects so many more jobs.
+pub fn count(db: &Connection, row: &AuditRow, more: u64) -> Result<(), Fault> {
+    write(db, &counted(row, readable(there(db, &row.id))?.flatten(), more))
+}
+
+/// Returns a row.
+pub fn there(db: &Connection, id: &JobId) -> Result<Option<AuditRow>, Fault> {
+    let mut by_id = db.prepare_cached("SELECT body FROM audit WHERE id = ?1")?;
+    let mut rows = by_id.query([id.as_str()])?;
+    rows.next()?.map_or(Ok(None), |found| row::json(found, 0, "row of the audit"))
 }
 
 fn find(

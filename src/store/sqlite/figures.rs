@@ -12,7 +12,9 @@ use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::load;
 use crate::store::sqlite::readers::Readers;
-use crate::store::{Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreSize, Summary};
+use crate::store::{
+    Blockers, Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreSize, Summary,
+};
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
 /// since are counted instead: few, but among those of all queues.
@@ -44,6 +46,16 @@ impl Figures for SqliteStore {
     async fn load(&self, queue: &QueueName) -> Result<Load> {
         let queue = queue.clone();
         self.read(move |db, now| load::load(db, &queue, now)).await
+    }
+
+    async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
+        let queues = queues.to_vec();
+        self.read(move |db, _| load::workers_of(db, &queues)).await
+    }
+
+    async fn blockers(&self, queue: &QueueName) -> Result<Blockers> {
+        let queue = queue.clone();
+        self.read(move |db, _| load::blockers(db, &queue)).await
     }
 
     async fn how_many(&self, of: Named, _: u64) -> Result<u64> {
@@ -98,7 +110,7 @@ fn summary(db: &Connection, most: usize, now: Timestamp) -> Result<Summary, Faul
         let counts = split(by_state(found)?, |marked| marked.saturating_sub(due));
         let oldest_ready = oldest_if_any(db, &queue, &counts, now)?;
         total.oldest_ready = [total.oldest_ready, oldest_ready].into_iter().flatten().min();
-        queues.insert(queue, QueueCounts { counts, oldest_ready, split_is_approximate: false });
+        queues.insert(queue, QueueCounts { counts, oldest_ready, ..QueueCounts::default() });
     }
     Ok(Summary { total, count: count.unsigned_abs(), queues })
 }
@@ -128,7 +140,7 @@ fn counts(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<QueueCou
     };
     let counts = split(row, |_| scheduled);
     let oldest_ready = oldest_if_any(db, queue, &counts, now)?;
-    Ok(QueueCounts { counts, oldest_ready, split_is_approximate: false })
+    Ok(QueueCounts { counts, oldest_ready, ..QueueCounts::default() })
 }
 
 pub const COUNT_NOW: &str = "SELECT state, 0, count(*) FROM jobs INDEXED BY jobs_browse WHERE queue = ?1 GROUP BY state \

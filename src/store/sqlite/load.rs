@@ -1,11 +1,14 @@
-//! Who works on a queue, and what is tried again.
+//! Who works on a queue, what is tried again, and what is blocked for good.
+
+use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::job::{QueueName, Timestamp};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::figures::{OLDEST_READY, PRIORITIES_LOOKED_AT};
-use crate::store::{LOOKED_AT, Load, RESERVED_AGES_MS};
+use crate::store::sqlite::jobs::row;
+use crate::store::{BLOCKED_LOOKED_AT, Blockers, DeadHead, LOOKED_AT, Load, RESERVED_AGES_MS};
 
 pub const DUE: &str = "SELECT count(*), min(CASE WHEN attempts = 0 THEN run_at END), \
      min(CASE WHEN attempts > 0 THEN run_at END) \
@@ -64,4 +67,52 @@ pub fn load(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Load, 
     load.reserved = [minute, ten - minute, hour - ten, all - hour];
     load.is_partial |= [dues, aheads, all].iter().any(|seen| *seen >= LOOKED_AT);
     Ok(load)
+}
+
+pub const HOLDERS: &str = "SELECT count(DISTINCT worker) FROM (SELECT worker FROM jobs INDEXED BY jobs_browse \
+     WHERE queue = ?1 AND state = 'reserved' LIMIT ?2)";
+
+/// Returns how many named workers hold jobs of each of these queues.
+pub fn workers_of(db: &Connection, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>, Fault> {
+    let mut holders = db.prepare_cached(HOLDERS)?;
+    let mut found = HashMap::new();
+    for queue in queues {
+        let of_queue = params![queue.as_str(), LOOKED_AT.cast_signed()];
+        let workers = holders.query_row(of_queue, |row| row.get::<_, i64>(0))?.unsigned_abs();
+        if workers > 0 {
+            found.insert(queue.clone(), workers);
+        }
+    }
+    Ok(found)
+}
+
+/// A dead job that has a place in the line of its group is the first of it.
+pub const DEAD_HEADS: &str = "SELECT id, group_name, finished_at \
+     FROM (SELECT id, group_name, finished_at, turn FROM jobs INDEXED BY jobs_browse \
+     WHERE queue = ?1 AND state = 'dead' ORDER BY id LIMIT ?2) WHERE turn IS NOT NULL";
+
+pub const WAITED_FOR: &str = "SELECT DISTINCT waits_for FROM (SELECT waits_for FROM jobs INDEXED BY jobs_browse \
+     WHERE queue = ?1 AND state = 'blocked' ORDER BY id LIMIT ?2) WHERE waits_for IS NOT NULL ORDER BY waits_for";
+
+/// Returns what may keep the blocked jobs of a queue from ever being delivered.
+pub fn blockers(db: &Connection, queue: &QueueName) -> Result<Blockers, Fault> {
+    let mut blockers = Blockers::default();
+    let of_queue = params![queue.as_str(), BLOCKED_LOOKED_AT.cast_signed()];
+    let mut heads = db.prepare_cached(DEAD_HEADS)?;
+    let mut rows = heads.query(of_queue)?;
+    while let Some(found) = rows.next()? {
+        blockers.dead_heads += 1;
+        if blockers.head.is_none() {
+            let id = readable(row::parsed(found, 0, "id"))?;
+            let group = readable(row::parsed(found, 1, "group_name"))?;
+            let since = readable(row::time(found, 2))?.flatten();
+            blockers.head = id.zip(group).map(|(id, group)| DeadHead { id, group, since });
+        }
+    }
+    let mut waited_for = db.prepare_cached(WAITED_FOR)?;
+    let mut rows = waited_for.query(of_queue)?;
+    while let Some(found) = rows.next()? {
+        blockers.semaphores.extend(readable(row::parsed(found, 0, "waits_for"))?);
+    }
+    Ok(blockers)
 }

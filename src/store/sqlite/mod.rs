@@ -20,7 +20,7 @@ pub use self::picture::picture;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::{KnownServer, Pool, Result, Signals, Store, StoredKeys, TokenSecret};
+use super::{KnownServer, Pool, RestoreMark, Result, Signals, Store, StoredKeys, TokenSecret};
 use crate::job::Timestamp;
 
 mod access;
@@ -150,13 +150,21 @@ impl Store for SqliteStore {
         self.writer.run(move |db, _| access::token_secret(db, &fresh)).await
     }
 
-    async fn restoring(&self) -> Result<Option<String>> {
+    async fn restoring(&self) -> Result<Option<RestoreMark>> {
         self.read(|db, _| restoring(db)).await
     }
 
-    async fn note_restoring(&self, backup: Option<&str>) -> Result<()> {
-        let backup = backup.map(str::to_owned);
-        self.writer.run(move |db, _| note_restoring(db, backup.as_deref())).await
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+        let (seen, to) = (seen.cloned(), to.cloned());
+        let mark = move |db: &Tx<'_>, _| {
+            let there = restoring(db)?;
+            if there != seen {
+                return Ok(there == to);
+            }
+            note_restoring(db, to.as_ref())?;
+            Ok(true)
+        };
+        self.writer.run(mark).await
     }
 
     async fn ping(&self) -> Result<()> {
@@ -196,18 +204,23 @@ impl Store for SqliteStore {
     }
 }
 
-/// Returns the id of the backup that is being restored. It stands beside the secret, in a table of names and values.
-fn restoring(db: &Connection) -> Result<Option<String>, Fault> {
+/// Returns the mark of the backup that is being restored. It stands beside the secret, in a table of names and values: the id, which has
+/// no slash, and the beat.
+fn restoring(db: &Connection) -> Result<Option<RestoreMark>, Fault> {
     let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'restoring'")?;
     let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
-    Ok(found.map(|id| String::from_utf8_lossy(&id).into_owned()))
+    Ok(found.map(|mark| {
+        let mark = String::from_utf8_lossy(&mark).into_owned();
+        let (backup, beat) = mark.split_once('/').unwrap_or((&mark, "0"));
+        RestoreMark { backup: backup.to_owned(), beat: beat.parse().unwrap_or(0) }
+    }))
 }
 
-fn note_restoring(db: &Connection, backup: Option<&str>) -> Result<(), Fault> {
-    match backup {
-        Some(id) => db
+fn note_restoring(db: &Connection, mark: Option<&RestoreMark>) -> Result<(), Fault> {
+    match mark {
+        Some(RestoreMark { backup, beat }) => db
             .prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('restoring', ?1)")?
-            .execute([id.as_bytes()])?,
+            .execute([format!("{backup}/{beat}").into_bytes()])?,
         None => db.prepare_cached("DELETE FROM secrets WHERE name = 'restoring'")?.execute([])?,
     };
     Ok(())

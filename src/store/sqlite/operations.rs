@@ -6,19 +6,33 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use crate::job::{Bulk, BulkId, NewJob, Rules, Timestamp};
 use crate::store::operations::{KEPT_MAX, KEPT_MS};
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::answers;
 use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::apply;
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{AuditRow, BulkDone, BulkEffect, BulkStep, Operations, Pushed, Result, StoreError};
+use crate::store::{
+    AuditRow, BegunBy, BulkDone, BulkEffect, BulkStep, Operations, Pushed, Result, StoreError,
+};
 
 #[async_trait]
 impl Operations for SqliteStore {
-    async fn add_operation(&self, operation: &Bulk, row: Option<&AuditRow>) -> Result<bool> {
-        let (operation, row) = (operation.clone(), row.cloned());
-        let add = move |db: &Tx<'_>, _| {
+    async fn add_operation(
+        &self,
+        operation: &Bulk,
+        row: Option<&AuditRow>,
+        by: Option<&BegunBy>,
+    ) -> Result<bool> {
+        let (operation, row, by) = (operation.clone(), row.cloned(), by.cloned());
+        let add = move |db: &Tx<'_>, now| {
+            if let Some(by) = &by {
+                if by.was_there(answers::find(db, &by.call, now)?.as_ref()) {
+                    return Ok(false);
+                }
+                answers::keep(db, &by.call, &by.answer)?;
+            }
             if rev(db, &operation.id)?.is_some() {
                 return Ok(false);
             }
@@ -45,9 +59,11 @@ impl Operations for SqliteStore {
         self.read(move |db, _| list(db, sql, params![before, row::signed(limit)])).await
     }
 
-    async fn open_operations(&self, limit: usize) -> Result<Vec<Bulk>> {
-        let sql = "SELECT body FROM operations INDEXED BY operations_open WHERE finished_at IS NULL ORDER BY id LIMIT ?1";
-        self.read(move |db, _| list(db, sql, params![row::signed(limit)])).await
+    async fn open_operations(&self, after: Option<&BulkId>, limit: usize) -> Result<Vec<Bulk>> {
+        let after = after.map_or("", BulkId::as_str).to_owned();
+        let sql = "SELECT body FROM operations INDEXED BY operations_open WHERE finished_at IS NULL AND id > ?1 \
+             ORDER BY id LIMIT ?2";
+        self.read(move |db, _| list(db, sql, params![after, row::signed(limit)])).await
     }
 
     async fn save_operation(&self, to: &Bulk, seen: i64, row: Option<&AuditRow>) -> Result<bool> {
@@ -64,7 +80,7 @@ impl Operations for SqliteStore {
     }
 
     async fn step_operation(&self, step: BulkStep, rules: &Rules) -> Result<Option<BulkDone>> {
-        let BulkStep { effect, id, seen, next } = step;
+        let BulkStep { effect, id, seen, next, row } = step;
         let rules = rules.clone();
         let work = move |tx: &Tx<'_>, now| {
             if rev(tx, &id)? != Some(seen) {
@@ -74,7 +90,9 @@ impl Operations for SqliteStore {
                 BulkEffect::Change(changes) => BulkDone::Changed(apply::apply(tx, changes, &rules, now)?),
                 BulkEffect::Push(jobs) => BulkDone::Pushed(store(tx, jobs, &rules, now)?),
             };
-            put(tx, &next(&done))?;
+            let next = next(&done);
+            put(tx, &next)?;
+            row(&next).iter().try_for_each(|row| audit::write(tx, row))?;
             Ok(Some(done))
         };
         self.writer.run(work).await

@@ -89,6 +89,14 @@ fn tables() -> [Table; Kind::ALL.len()] {
         Table::memos(Kind::Deliveries, Deliveries, "ORDER BY queue", &[0], |found| {
             transfer::memo(Deliveries, found).map(Item::Memo)
         }),
+        Table::new(Kind::Operation, "SELECT id, body FROM operations ORDER BY id", &[0], |found| {
+            let operation = row::json(found, 1, "operation")?;
+            operation.map(Item::Operation).ok_or_else(|| Fault::stored("operation", "it is missing"))
+        }),
+        Table::new(Kind::Audit, "SELECT id, body FROM audit ORDER BY id", &[0], |found| {
+            let kept = row::json(found, 1, "row of the audit")?;
+            kept.map(Item::Audit).ok_or_else(|| Fault::stored("row of the audit", "it is missing"))
+        }),
         Table::new(Kind::Schedule, schedules::ALL, &[0], |found| {
             Ok(Item::Schedule(Box::new(schedules::schedule(found)?)))
         }),

@@ -16,7 +16,8 @@ use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
-    Holder, NEEDED_MAX, NEEDED_NAMED, Needed, Removal, Result, SemaphoreView, Semaphores, Unblocked,
+    Holder, NEEDED_MAX, NEEDED_NAMED, Needed, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores,
+    Unblocked,
 };
 
 /// The most queues whose jobs are unblocked for a semaphore at once.
@@ -36,6 +37,11 @@ impl Semaphores for SqliteStore {
     async fn semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreView>> {
         let names = names.to_vec();
         self.read(move |db, now| views(db, &names, now)).await
+    }
+
+    async fn uses(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>> {
+        let names = names.to_vec();
+        self.read(move |db, _| uses(db, &names)).await
     }
 
     async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>> {
@@ -128,16 +134,24 @@ fn capacities(
     Ok(semaphores)
 }
 
-fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec<SemaphoreView>, Fault> {
-    let mut views = Vec::new();
+fn uses(db: &Connection, names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>, Fault> {
+    let mut uses = Vec::new();
     for name in names {
         let Some(capacity) = capacity(db, name)? else { continue };
         let held = needs::count(db, name, State::Reserved, None)?;
+        uses.push(SemaphoreUse { name: name.clone(), capacity, held });
+    }
+    Ok(uses)
+}
+
+fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec<SemaphoreView>, Fault> {
+    let mut views = Vec::new();
+    for SemaphoreUse { name, capacity, held } in uses(db, names)? {
         let mut waiting = 0;
         for (state, is_due) in waiting_states(capacity, held) {
-            waiting += needs::count(db, name, *state, is_due.then_some(now))?;
+            waiting += needs::count(db, &name, *state, is_due.then_some(now))?;
         }
-        views.push(SemaphoreView { name: name.clone(), capacity, held, waiting });
+        views.push(SemaphoreView { name, capacity, held, waiting });
     }
     Ok(views)
 }

@@ -1,6 +1,6 @@
 //! The past: how much happened in each step of time, and how many jobs there were.
 //!
-//! The rows are in the order of time. What is read of one queue is a seek for each moment that has rows: 2,808 at most.
+//! The rows are in the order of time. Those of no length say that a server began to say how many jobs each queue has. What is read of one queue is a seek for each moment that has rows: 2,808 at most.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::figures;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{
-    Counts, Depth, Result, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject,
+    Counts, Depth, RecentTally, Result, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span,
+    StepOfOther, Subject,
 };
 
 /// The most rows of one transaction: the jobs' own wait behind it.
@@ -54,10 +55,18 @@ impl Series for SqliteStore {
         self.read(figures::depths).await
     }
 
+    async fn recent_tallies(&self, but_of: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>> {
+        let server = but_of.to_owned();
+        self.read(move |db, _| recent(db, &server, from, to)).await
+    }
+
     async fn fold_series(&self, limit: usize) -> Result<u64> {
         self.writer.run(move |tx, now| fold_all(tx, limit, now)).await
     }
 }
+
+/// The length of a moment, in the place of a [`Span`].
+const TURN: i64 = 0;
 
 const INSERT: &str = "INSERT INTO series (span, at, subject, server, tally, depth) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
      ON CONFLICT (span, at, subject, server) DO UPDATE SET \
@@ -79,11 +88,19 @@ fn keep(tx: &Tx<'_>, run: &SeriesRun, rows: &[SeriesRow]) -> Result<(), Fault> {
         run.seen.millis(),
         run.turn.map(Timestamp::millis)
     ])?;
+    if let Some(turn) = run.new_turn() {
+        tx.prepare_cached(
+            "INSERT OR IGNORE INTO series (span, at, subject, server) VALUES (?1, ?2, '', ?3)",
+        )?
+        .execute(params![TURN, turn.millis(), &*run.server])?;
+    }
     Ok(())
 }
 
 pub const NEXT: &str = "SELECT at FROM series WHERE span = ?1 AND at >= ?2 ORDER BY at LIMIT 1";
 pub const LAST: &str = "SELECT at FROM series WHERE span = ?1 AND at < ?2 ORDER BY at DESC LIMIT 1";
+pub const TURNS: &str = "SELECT DISTINCT at FROM series WHERE span = ?1 AND at >= ?2 AND at < ?3";
+pub const LAST_TURN: &str = "SELECT max(at) FROM series WHERE span = ?1 AND at >= ?2 AND at < ?3";
 pub const ROWS: &str = "SELECT server, tally, depth FROM series WHERE span = ?1 AND at = ?2 AND subject = ?3";
 
 /// What one server has said of a subject and a span.
@@ -112,6 +129,21 @@ fn moment(db: &Connection, sql: &str, span: Span, at: i64) -> Result<Option<i64>
     Ok(db.prepare_cached(sql)?.query_row(params![span.ms(), at], |row| row.get(0)).optional()?)
 }
 
+/// Returns when the last turn began in this time.
+fn last_turn(db: &Connection, begin: i64, end: i64) -> Result<Option<i64>, Fault> {
+    Ok(db.prepare_cached(LAST_TURN)?.query_row(params![TURN, begin, end], |row| row.get(0))?)
+}
+
+/// Returns of which moment a depth is: where longer spans were made, of the last turn in it, which it has outlasted (see
+/// [`fold_subject`]).
+fn said_at(db: &Connection, subject: &Subject, span: Span, at: i64) -> Result<Timestamp, Fault> {
+    let turn = match (subject, span) {
+        (Subject::All, _) | (_, Span::Step) => None,
+        _ => last_turn(db, at, at + span.ms())?,
+    };
+    Ok(Timestamp::from_millis(turn.unwrap_or(at)))
+}
+
 fn read(db: &Connection, subject: &Subject, from: Timestamp, to: Timestamp) -> Result<SeriesRead, Fault> {
     let mut read = SeriesRead::default();
     let mut depths = BTreeMap::new();
@@ -119,9 +151,10 @@ fn read(db: &Connection, subject: &Subject, from: Timestamp, to: Timestamp) -> R
         let mut next = from.millis();
         while let Some(at) = moment(db, NEXT, span, next)?.filter(|at| *at < to.millis()) {
             let when = Timestamp::from_millis(at);
+            let said = said_at(db, subject, span, at)?;
             for Row { server, tally, depth } in rows(db, span, at, subject.as_str())? {
                 read.tallies.extend(tally.map(|tally| (server, span, when, tally)));
-                depths.extend(depth.map(|depth| (when, depth)));
+                depths.extend(depth.map(|depth| (said, depth)));
             }
             next = at + 1;
         }
@@ -130,7 +163,8 @@ fn read(db: &Connection, subject: &Subject, from: Timestamp, to: Timestamp) -> R
             && let Some(at) = moment(db, LAST, span, last)?
         {
             let depth = rows(db, span, at, subject.as_str())?.into_iter().find_map(|row| row.depth);
-            read.before = depth.map(|depth| (Timestamp::from_millis(at), depth));
+            let said = said_at(db, subject, span, at)?;
+            read.before = depth.map(|depth| (said.min(from), depth));
             last = at;
         }
     }
@@ -149,7 +183,29 @@ fn read(db: &Connection, subject: &Subject, from: Timestamp, to: Timestamp) -> R
         })
     })?;
     read.runs = runs.collect::<rusqlite::Result<Vec<SeriesRun>>>()?;
+    let since = read.before.map_or(from, |(at, _)| at);
+    let mut turns = db.prepare_cached(TURNS)?;
+    let turns = turns.query_map(params![TURN, since.millis(), to.millis()], |row| row.get(0))?;
+    read.turns = turns.map(|at| at.map(Timestamp::from_millis)).collect::<rusqlite::Result<_>>()?;
     Ok(read)
+}
+
+pub const RECENT: &str = "SELECT at, subject, tally FROM series \
+     WHERE span = ?1 AND at >= ?2 AND at < ?3 AND subject > '' AND server <> ?4 AND tally IS NOT NULL";
+
+fn recent(db: &Connection, server: &str, from: Timestamp, to: Timestamp) -> Result<Vec<RecentTally>, Fault> {
+    let mut recent = Vec::new();
+    for span in [Span::Step, Span::Minute] {
+        let mut of_span = db.prepare_cached(RECENT)?;
+        let mut rows = of_span.query(params![span.ms(), from.millis(), to.millis(), server])?;
+        while let Some(found) = rows.next()? {
+            let at = Timestamp::from_millis(found.get(0)?);
+            let queue = found.get_ref(1)?.as_str().ok().and_then(|text| text.parse().ok());
+            let tally = found.get_ref(2)?.as_blob().ok().and_then(Tally::from_bytes);
+            recent.extend(queue.zip(tally).map(|(queue, tally)| RecentTally { queue, span, at, tally }));
+        }
+    }
+    Ok(recent)
 }
 
 /// Deletes what is too old, and makes longer spans of what is old.
@@ -164,6 +220,8 @@ fn fold_all(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
         .execute(params![Span::Coarse.ms(), over, limit_of])?;
     if found == 0 {
         tx.prepare_cached("DELETE FROM series_runs WHERE seen < ?1")?.execute([over - HOUR_MS])?;
+        tx.prepare_cached("DELETE FROM series WHERE span = ?1 AND at < ?2")?
+            .execute([TURN, over - HOUR_MS])?;
     }
     for span in [Span::Minute, Span::Step] {
         if found < limit {
@@ -208,6 +266,11 @@ fn fold_subject(
     let mut sums: BTreeMap<Arc<str>, Row> =
         rows(tx, longer, begin, subject)?.into_iter().map(|row| (row.server.clone(), row)).collect();
     let mut delete = tx.prepare_cached("DELETE FROM series WHERE span = ?1 AND at = ?2 AND subject = ?3")?;
+    // One depth counts: the last that was said by any server.
+    let mut last: Option<(i64, Arc<str>, Depth)> = None;
+    for (server, sum) in &mut sums {
+        last = sum.depth.take().map(|depth| (begin, server.clone(), depth)).or(last);
+    }
     let (mut found, mut at) = (0, begin);
     while at < end {
         for row in rows(tx, span, at, subject)? {
@@ -216,10 +279,18 @@ fn fold_subject(
             if let Some(tally) = &row.tally {
                 sum.tally.get_or_insert_default().add(tally);
             }
-            sum.depth = row.depth.or(sum.depth); // the last one
+            last = row.depth.map(|depth| (at, row.server, depth)).or(last);
         }
         found += delete.execute(params![span.ms(), at, subject])?;
         at += span.ms();
+    }
+    if let Some((said, server, depth)) = last
+        && let Some(sum) = sums.get_mut(&server)
+    {
+        // What was said before a turn, and not with it, was none from then on. A turn within a span is older than what that says.
+        let turn = if subject.is_empty() { None } else { last_turn(tx, begin, end)? };
+        let is_over = turn.is_some_and(|turn| turn >= said + span.ms());
+        sum.depth = Some(if is_over { Depth::default() } else { depth });
     }
     let mut insert = tx.prepare_cached(INSERT)?;
     for (server, Row { tally, depth, .. }) in sums {

@@ -330,7 +330,9 @@ async fn the_past_is_read_by_seeks() {
     store.migrate().await.unwrap();
     let plans = store.writer.run(|db, _| {
         let mut plans = Vec::new();
-        for sql in [series::NEXT, series::LAST, series::ROWS] {
+        for sql in
+            [series::NEXT, series::LAST, series::ROWS, series::RECENT, series::TURNS, series::LAST_TURN]
+        {
             let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
             let given = vec![1; explain.parameter_count()];
             let lines =

@@ -8,13 +8,14 @@ use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::answers;
+use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::apply;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::transfer::same;
-use crate::store::{HeldKey, Imported, KeyedCall, Memo, MemoKind, PageBuilder, Result, Transfer};
+use crate::store::{AuditRow, HeldKey, Imported, KeyedCall, Memo, MemoKind, PageBuilder, Result, Transfer};
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -62,6 +63,29 @@ impl Transfer for SqliteStore {
             Err(error) => vec![Err(error); count],
         }
     }
+
+    async fn import_audit(&self, rows: Vec<AuditRow>) -> Vec<Result<Imported>> {
+        let count = rows.len();
+        match self.writer.run(move |db, _| import_audit(db, &rows)).await {
+            Ok(imported) => imported.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+}
+
+fn import_audit(db: &Connection, rows: &[AuditRow]) -> Result<Vec<Imported>, Fault> {
+    let mut imported = Vec::with_capacity(rows.len());
+    for row in rows {
+        imported.push(match audit::there(db, &row.id)? {
+            Some(there) if there == *row => Imported::Same,
+            Some(_) => Imported::Different,
+            None => {
+                audit::write(db, row)?;
+                Imported::New
+            }
+        });
+    }
+    Ok(imported)
 }
 
 /// Returns jobs of every queue, by id. A page ends early where the jobs are long.

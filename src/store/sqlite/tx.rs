@@ -1,6 +1,6 @@
 //! A transaction under way: the connection, and how it changes the number of jobs in each state.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Deref;
 
@@ -16,6 +16,8 @@ use crate::store::sqlite::fault::Fault;
 pub struct Tx<'c> {
     db: &'c Connection,
     changes: RefCell<HashMap<QueueName, Change>>,
+    /// How many jobs the current piece of work has changed or stored, where it says so.
+    acted: Cell<Option<u64>>,
     /// The jobs that were delivered lately, and their places in the table.
     pub delivered: &'c DeliveredCache<i64>,
 }
@@ -38,7 +40,17 @@ impl Deref for Tx<'_> {
 impl<'c> Tx<'c> {
     /// Returns the transaction that has just begun on this connection.
     pub fn new(db: &'c Connection, delivered: &'c DeliveredCache<i64>) -> Self {
-        Self { db, changes: RefCell::default(), delivered }
+        Self { db, changes: RefCell::default(), acted: Cell::default(), delivered }
+    }
+
+    /// Notes that so many jobs were changed or stored, for the row of the act that this may be: see `store/audit.rs`.
+    pub fn acts_on(&self, jobs: usize) {
+        self.acted.set(Some(self.acted.get().unwrap_or(0) + jobs as u64));
+    }
+
+    /// Returns what was noted, and forgets it.
+    pub fn take_acted(&self) -> Option<u64> {
+        self.acted.take()
     }
 
     /// Counts a job that is in this state now; `marked`: it has a due mark.

@@ -48,6 +48,9 @@ impl Workers for SqliteStore {
         let forget = move |db: &Tx<'_>, _| {
             let gone =
                 db.prepare_cached("DELETE FROM workers WHERE name = ?1")?.execute([worker.as_str()])?;
+            if gone > 0 {
+                db.acts_on(0);
+            }
             Ok(gone > 0)
         };
         self.writer.run(forget).await

@@ -55,9 +55,14 @@ where
         // Skipped where the caller has gone away or ran into its deadline: it would not learn the outcome.
         if !self.reply.is_closed() {
             let before = tx.total_changes();
+            let _ = tx.take_acted(); // of the work before
             self.value = Some((self.work)(tx, now)?);
-            if let Some(row) = self.row.as_ref().filter(|_| tx.total_changes() > before) {
-                audit::write(tx, row)?;
+            match (&self.row, tx.take_acted()) {
+                (Some(row), acted) if row.affected.is_some() => {
+                    acted.map_or(Ok(()), |more| audit::count(tx, row, more))?;
+                }
+                (Some(row), _) if tx.total_changes() > before => audit::write(tx, row)?,
+                _ => {}
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::TryStreamExt;
+use futures::{StreamExt as _, TryStreamExt, stream};
 use mongodb::Cursor;
 use mongodb::bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::Hint;
@@ -35,8 +35,16 @@ const AGE_MAX: Duration = Duration::from_millis(900);
 
 /// The oldest ready jobs of so many queues are looked up by one command.
 const QUEUES_AT_ONCE: usize = 50;
-/// In so many queues the oldest job is looked up again with each request.
-const LOOKED_UP_AGAIN: usize = 250;
+/// So many such commands are under way at once.
+const SIDE_BY_SIDE: usize = 4;
+/// For so long with each request, oldest jobs that are known are looked up again; so many such commands are sent in any case.
+const LOOKED_UP_FOR: Duration = Duration::from_millis(250);
+const LOOKED_UP_ANYWAY: usize = 5;
+
+/// A queue that has changed since its oldest job was looked up so long ago has an approximate one.
+const APPROXIMATE_AFTER: Duration = Duration::from_secs(30);
+/// What nobody asked about for so long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(180);
 
 /// A cache of earlier figures; cheap to clone.
 #[derive(Clone, Default)]
@@ -60,9 +68,12 @@ pub struct Row {
     pub fixes: Option<i64>,
 }
 
+/// Changes with every change of a queue that was counted.
+pub type Version = (i64, Option<i64>);
+
 impl Row {
     /// Changes with every change of the queue that was counted.
-    pub fn version(&self) -> (i64, Option<i64>) {
+    pub fn version(&self) -> Version {
         (self.changes, self.fixes)
     }
 }
@@ -166,10 +177,46 @@ async fn count_scheduled(connection: &Connection, now: Timestamp, most: Option<u
 /// The oldest ready job of a queue, as it was looked up.
 #[derive(Clone, Copy)]
 struct Oldest {
-    /// Changes with every change of the queue that was counted.
-    version: (i64, Option<i64>),
+    version: Version,
     run_at: Timestamp,
     read: Instant,
+    /// The same by the store's clock.
+    seen: Timestamp,
+    asked: Instant,
+}
+
+/// Since when the oldest ready job of a queue has been ready, as it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToldOldest {
+    /// Its `run_at`.
+    pub run_at: Timestamp,
+    /// When that was looked up, where that is a while ago and the queue has changed since.
+    pub stale_since: Option<Timestamp>,
+}
+
+/// Queues whose oldest job is looked up by one command, and whether that is to be done in any case.
+struct Part {
+    queues: Vec<(QueueName, Version)>,
+    is_needed: bool,
+}
+
+/// What was found in them, and when.
+struct Found {
+    queues: Vec<(QueueName, Version)>,
+    oldest: HashMap<QueueName, Timestamp>,
+    read: Instant,
+    seen: Timestamp,
+}
+
+/// Looks up a part; `None` where there is no time left for it.
+async fn look_up_part(mongo: &Mongo, part: Part, asked: Instant) -> Result<Option<Found>> {
+    let Part { queues, is_needed } = part;
+    if !is_needed && asked.elapsed() >= LOOKED_UP_FOR {
+        return Ok(None);
+    }
+    let (read, seen) = (Instant::now(), mongo.now()?);
+    let oldest = mongo.connection.within(look_up(mongo, &queues)).await?;
+    Ok(Some(Found { queues, oldest, read, seen }))
 }
 
 impl Figures {
@@ -220,43 +267,66 @@ impl Figures {
         Ok(())
     }
 
-    /// Returns the `run_at` of the oldest due job of each queue: looked up again where something has changed, in the
-    /// queues first where that was longest ago.
+    /// Returns the `run_at` of the oldest due job of each queue: looked up again where something has changed, as long as there is time, in
+    /// the queues first where that was longest ago. What other calls ask about stays known.
     pub async fn oldest(
         &self,
         mongo: &Mongo,
-        ready: Vec<(QueueName, (i64, Option<i64>))>,
-    ) -> Result<Vec<(QueueName, Timestamp)>> {
+        ready: Vec<(QueueName, Version)>,
+    ) -> Result<Vec<(QueueName, ToldOldest)>> {
         let mut known = self.0.oldest.lock().await;
-        let mut kept: HashMap<QueueName, Oldest> = HashMap::with_capacity(ready.len());
-        let (mut unknown, mut changed) = (Vec::new(), Vec::new());
-        for (queue, version) in ready {
-            match known.get(&queue) {
-                None => unknown.push((queue, version)),
-                Some(last) => {
-                    if last.version != version {
-                        changed.push((last.read, queue.clone(), version));
+        let asked = Instant::now();
+        known.retain(|_, oldest| oldest.asked.elapsed() < FORGOTTEN_AFTER);
+        let parts = wanted(&mut known, &ready, asked);
+        let mut reads =
+            stream::iter(parts).map(|part| look_up_part(mongo, part, asked)).buffer_unordered(SIDE_BY_SIDE);
+        while let Some(found) = reads.try_next().await? {
+            let Some(Found { queues, oldest, read, seen }) = found else { continue };
+            for (queue, version) in queues {
+                match oldest.get(&queue) {
+                    Some(run_at) => {
+                        known.insert(queue, Oldest { version, run_at: *run_at, read, seen, asked });
                     }
-                    kept.insert(queue, *last);
+                    None => drop(known.remove(&queue)),
                 }
             }
         }
-        changed.sort_by_key(|(read, _, _)| *read);
-        let again = changed.into_iter().take(LOOKED_UP_AGAIN).map(|(_, queue, version)| (queue, version));
-        let wanted: Vec<_> = unknown.into_iter().chain(again).collect();
-        for some in wanted.chunks(QUEUES_AT_ONCE) {
-            let read = Instant::now();
-            let found = mongo.connection.within(look_up(mongo, some)).await?;
-            for (queue, version) in some {
-                kept.remove(queue);
-                if let Some(run_at) = found.get(queue) {
-                    kept.insert(queue.clone(), Oldest { version: *version, run_at: *run_at, read });
-                }
-            }
-        }
-        *known = kept;
-        Ok(known.iter().map(|(queue, oldest)| (queue.clone(), oldest.run_at)).collect())
+        let told = |(queue, version): (QueueName, Version)| {
+            let Oldest { version: then, run_at, read, seen, .. } = *known.get(&queue)?;
+            let is_approximate = then != version && read.elapsed() >= APPROXIMATE_AFTER;
+            Some((queue, ToldOldest { run_at, stale_since: is_approximate.then_some(seen) }))
+        };
+        Ok(ready.into_iter().filter_map(told).collect())
     }
+}
+
+/// Returns the queues in which the oldest job is looked up: all where it is not known, and those that have changed, of which that is to be
+/// done as long as there is time.
+fn wanted(
+    known: &mut HashMap<QueueName, Oldest>,
+    ready: &[(QueueName, Version)],
+    asked: Instant,
+) -> Vec<Part> {
+    let (mut unknown, mut changed) = (Vec::new(), Vec::new());
+    for (queue, version) in ready {
+        match known.get_mut(queue) {
+            None => unknown.push((queue.clone(), *version)),
+            Some(last) => {
+                last.asked = asked;
+                if last.version != *version {
+                    changed.push((last.read, queue, *version));
+                }
+            }
+        }
+    }
+    changed.sort_by_key(|(read, _, _)| *read);
+    let changed: Vec<(QueueName, Version)> =
+        changed.into_iter().map(|(_, queue, version)| (queue.clone(), version)).collect();
+    let part = |queues: &[(QueueName, Version)], is_needed| Part { queues: queues.to_vec(), is_needed };
+    let unknown = unknown.chunks(QUEUES_AT_ONCE).map(|some| part(some, true));
+    let changed =
+        changed.chunks(QUEUES_AT_ONCE).enumerate().map(|(n, some)| part(some, n < LOOKED_UP_ANYWAY));
+    unknown.chain(changed).collect()
 }
 
 /// Returns the earliest `run_at` of the due jobs of each queue: one seek in the index `head` for each priority in use.
@@ -289,4 +359,33 @@ pub async fn look_up<T>(mongo: &Mongo, queues: &[(QueueName, T)]) -> Result<Hash
         }
     }
     Ok(oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_looked_up_and_of_what_has_changed_the_oldest() {
+        let (now, mut known) = (Instant::now(), HashMap::new());
+        let queue = |n: usize| -> QueueName { format!("q{n}").parse().unwrap() };
+        for n in 0..1000 {
+            let read = now + Duration::from_millis(1000 - n as u64);
+            let run_at = Timestamp::from_millis(0);
+            let oldest = Oldest { version: (0, None), run_at, read, seen: run_at, asked: now };
+            known.insert(queue(n), oldest);
+        }
+        let asked = now + Duration::from_secs(9);
+        let ready: Vec<(QueueName, Version)> =
+            (500..1001).map(|n| (queue(n), ((n % 3 != 0).into(), None))).collect();
+        let parts = wanted(&mut known, &ready, asked);
+        let wanted: Vec<&QueueName> =
+            parts.iter().flat_map(|part| &part.queues).map(|(queue, _)| queue).collect();
+        let changed = (500..1000).filter(|n| n % 3 != 0).count();
+        assert_eq!((wanted.len(), wanted[0], wanted[1]), (1 + changed, &queue(1000), &queue(998)));
+        assert_eq!(*wanted[changed], queue(500), "every one that has changed, the oldest first");
+        let needed = parts.iter().take_while(|part| part.is_needed).count();
+        assert_eq!((needed, parts.len()), (1 + LOOKED_UP_ANYWAY, 1 + changed.div_ceil(QUEUES_AT_ONCE)));
+        assert_eq!((known.len(), known[&queue(499)].asked, known[&queue(501)].asked), (1000, now, asked));
+    }
 }

@@ -1,16 +1,25 @@
-//! Who works on a queue, and what is tried again.
+//! Who works on a queue, what is tried again, and what is blocked for good.
+
+use std::collections::HashMap;
 
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
-use crate::job::QueueName;
+use crate::job::{QueueName, SemaphoreName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{count, fault};
-use crate::store::mongo::jobs::document::{Row, date};
+use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
-use crate::store::{LOOKED_AT, Load, RESERVED_AGES_MS, Result, Store as _};
+use crate::store::{
+    BLOCKED_LOOKED_AT, Blockers, DeadHead, LOOKED_AT, Load, RESERVED_AGES_MS, Result, Store as _,
+};
+
+/// The workers of so many queues are counted by one command.
+const QUEUES_AT_ONCE: usize = 50;
+/// So many jobs of a queue are looked at for them at least.
+const WORKERS_LOOKED_AT_MIN: u64 = 200;
 
 /// Puts the first of the jobs that the filter means together.
 async fn looked_at(mongo: &Mongo, filter: Document, index: &str, then: Vec<Document>) -> Result<Stored> {
@@ -68,4 +77,95 @@ pub async fn load(mongo: &Mongo, queue: &QueueName) -> Result<Load> {
         workers: count(&held, "workers"),
         is_partial: seen.iter().any(|seen| *seen >= LOOKED_AT),
     })
+}
+
+async fn all(mongo: &Mongo, pipeline: Vec<Document>) -> Result<Vec<Stored>> {
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name("browse".to_owned()));
+    find.await.map_err(fault)?.try_collect().await.map_err(fault)
+}
+
+/// How many jobs are looked at for the workers of a queue, where there are so many queues: not many more of all together than of one, but
+/// some of each.
+fn looked_at_of_each(queues: usize) -> u64 {
+    (10 * LOOKED_AT / (queues as u64).max(1)).clamp(WORKERS_LOOKED_AT_MIN, LOOKED_AT)
+}
+
+/// Returns how many named workers hold jobs of each of these queues.
+pub async fn workers_of(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
+    let (most, mut workers) = (looked_at_of_each(queues.len()), HashMap::new());
+    for some in queues.chunks(QUEUES_AT_ONCE) {
+        let found = mongo.connection.within(workers_of_some(mongo, some, most)).await?;
+        workers
+            .extend(readable(&found, |row| Ok((Row(row).text::<QueueName>("_id")?, count(row, "workers")))));
+    }
+    Ok(workers)
+}
+
+async fn workers_of_some(mongo: &Mongo, queues: &[QueueName], most: u64) -> Result<Vec<Stored>> {
+    let mut pipeline: Vec<Document> = Vec::new();
+    for queue in queues {
+        let branch = vec![
+            doc! { "$match": { "queue": queue.as_str(), "state": "reserved" } },
+            doc! { "$limit": most.cast_signed() },
+            doc! { "$match": { "worker": { "$type": "string" } } },
+            doc! { "$group": { "_id": "$worker" } },
+            doc! { "$group": { "_id": { "$literal": queue.as_str() }, "workers": { "$sum": 1 } } },
+        ];
+        match pipeline.is_empty() {
+            true => pipeline = branch,
+            false => pipeline.push(doc! { "$unionWith": { "coll": JOBS, "pipeline": branch } }),
+        }
+    }
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>();
+    find.await.map_err(fault)?.try_collect().await.map_err(fault)
+}
+
+/// Returns what may keep the blocked jobs of a queue from ever being delivered.
+pub async fn blockers(mongo: &Mongo, queue: &QueueName) -> Result<Blockers> {
+    let oldest = |state: &str| {
+        vec![
+            doc! { "$match": { "queue": queue.as_str(), "state": state } },
+            doc! { "$sort": { "_id": 1 } },
+            doc! { "$limit": BLOCKED_LOOKED_AT.cast_signed() },
+        ]
+    };
+    // A dead job that has a place in the line of its group is the first of it.
+    let heads = [
+        doc! { "$match": { "turn": { "$exists": true } } },
+        doc! { "$project": { "group": 1, "finished_at": 1 } },
+    ];
+    let waited_for = [
+        doc! { "$match": { "waits_for": { "$type": "string" } } },
+        doc! { "$group": { "_id": "$waits_for" } },
+        doc! { "$sort": { "_id": 1 } },
+    ];
+    let (heads, waited_for) = tokio::try_join!(
+        all(mongo, oldest("dead").into_iter().chain(heads).collect()),
+        all(mongo, oldest("blocked").into_iter().chain(waited_for).collect()),
+    )?;
+    let read = |document: &Document| {
+        let row = Row(document);
+        let since = row.time("finished_at").ok().flatten();
+        Ok(DeadHead { id: row.text("_id")?, group: row.text("group")?, since })
+    };
+    Ok(Blockers {
+        dead_heads: heads.len() as u64,
+        head: readable(&heads, read).into_iter().next(),
+        semaphores: readable(&waited_for, |row| Row(row).text::<SemaphoreName>("_id")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_jobs_of_each_queue_are_looked_at_for_its_workers() {
+        assert_eq!(
+            [0, 1, 10, 20, 100, 1000].map(looked_at_of_each),
+            [10_000, 10_000, 10_000, 5000, 1000, 200]
+        );
+    }
 }

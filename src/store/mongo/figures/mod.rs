@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `counters` | counts what this server writes |
 //! | `counts` | reads the counters, the scheduled jobs and the oldest ones |
-//! | `load` | who works on a queue, and what is tried again |
+//! | `load` | who works on a queue, what is tried again, and what is blocked for good |
 //! | `now` | reads figures of one queue from its jobs |
 //! | `summary` | puts the figures of all queues, or of one, together |
 //! | `reconcile` | compares them with the index and corrects them |
@@ -16,14 +16,14 @@ mod now;
 pub mod reconcile;
 pub mod summary;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, StoreSize, Summary,
+    Blockers, Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, StoreSize, Summary,
 };
 
 /// How many times its usual deadline reading the figures of many queues may take.
@@ -52,6 +52,14 @@ impl Figures for Mongo {
 
     async fn load(&self, queue: &QueueName) -> Result<Load> {
         self.connection.within(load::load(self, queue)).await
+    }
+
+    async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
+        load::workers_of(self, queues).await
+    }
+
+    async fn blockers(&self, queue: &QueueName) -> Result<Blockers> {
+        self.connection.within(load::blockers(self, queue)).await
     }
 
     async fn how_many(&self, of: Named, limit: u64) -> Result<u64> {

@@ -54,7 +54,7 @@ async fn summary(
     let figures = |row: &Row, ahead: u64| {
         let counts = split(row, ahead);
         let split_is_approximate = !scheduled.is_exact() && counts.ready + counts.scheduled > 0;
-        QueueCounts { counts, oldest_ready: None, split_is_approximate }
+        QueueCounts { counts, split_is_approximate, ..QueueCounts::default() }
     };
     let mut queues = HashMap::with_capacity(rows.len());
     let mut ready = Vec::new();
@@ -67,9 +67,15 @@ async fn summary(
     }
     let mut total = figures(&total, scheduled.total());
     for (queue, oldest) in mongo.figures.oldest(mongo, ready).await? {
-        if let Some(figures) = queues.get_mut(&queue) {
-            figures.oldest_ready = Some(oldest);
-            total.oldest_ready = Some(total.oldest_ready.map_or(oldest, |first| first.min(oldest)));
+        let Some(figures) = queues.get_mut(&queue) else { continue };
+        let tell = |figures: &mut QueueCounts| {
+            figures.oldest_ready = Some(oldest.run_at);
+            figures.oldest_seen = oldest.stale_since;
+            figures.oldest_is_approximate = oldest.stale_since.is_some();
+        };
+        tell(figures);
+        if total.oldest_ready.is_none_or(|first| oldest.run_at < first) {
+            tell(&mut total);
         }
     }
     Ok(Summary { total, count, queues })
@@ -170,7 +176,7 @@ pub async fn of_queue(mongo: &Mongo, queue: &QueueName) -> Result<QueueCounts> {
         0 => None,
         _ => look_up(mongo, &[(queue.clone(), ())]).await?.remove(queue),
     };
-    Ok(QueueCounts { counts, oldest_ready, split_is_approximate: !is_exact })
+    Ok(QueueCounts { counts, oldest_ready, split_is_approximate: !is_exact, ..QueueCounts::default() })
 }
 
 /// Returns how many jobs of a queue wait for their `run_at`, and whether that is exact: their entries in the index `head` are

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::faults;
 use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
+use crate::job::trace::{OfJob, inherits};
 use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::audit;
@@ -23,7 +24,7 @@ use crate::store::mongo::client::{barrier, fault, parts, strict, write_strict};
 use crate::store::mongo::jobs::apply_atomic::Writer;
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::deletion::delete;
-use crate::store::mongo::jobs::document::{Row, to_job, to_meta, without_contents};
+use crate::store::mongo::jobs::document::{Row, to_job, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::unreadable;
@@ -51,6 +52,7 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
             attempt: 0,
             pending: round,
             sent: HashMap::new(),
+            traces: HashMap::new(),
             answers: &mut answers,
         };
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
@@ -126,6 +128,8 @@ struct Round<'a> {
     pending: Vec<(usize, Change)>,
     /// Plans that were sent and whose outcome is unknown, also once the change is planned again: they may land late.
     sent: HashMap<JobId, Plan>,
+    /// The traces of those jobs that were read, or are remembered.
+    traces: HashMap<JobId, OfJob>,
     answers: &'a mut Vec<Option<Answer>>,
 }
 
@@ -135,7 +139,7 @@ impl Round<'_> {
         for attempt in 0..ATTEMPTS {
             self.attempt = attempt;
             let (mut metas, spoiled) =
-                if attempt == 0 { self.recall().await? } else { self.read(&self.ids()).await? };
+                if attempt == 0 { self.recall().await? } else { self.read(self.ids()).await? };
             if !spoiled.is_empty() {
                 self.set_aside(spoiled, &mut metas).await?;
             }
@@ -219,6 +223,7 @@ impl Round<'_> {
                 }
                 (Ok(step), Some(meta)) => {
                     let mut plan = Plan::new(meta, step, &change.operation, now);
+                    plan.inherit(self.traces.get(&change.id).unwrap_or(&OfJob::Unread));
                     plan.earlier = revs;
                     plans.push((n, plan));
                 }
@@ -311,48 +316,58 @@ impl Round<'_> {
         })
     }
 
-    fn ids(&self) -> Vec<&JobId> {
-        self.pending.iter().map(|(_, change)| &change.id).collect()
+    fn ids(&self) -> Vec<JobId> {
+        self.pending.iter().map(|(_, change)| change.id.clone()).collect()
     }
 
     /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have
     /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
     /// read: a refusal is not guarded, so that it must not come from memory.
-    async fn recall(&self) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
+    async fn recall(&mut self) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
-            let known = operation
-                .claim()
-                .and_then(|claim| self.mongo.delivered.take(id, claim))
-                .map(|(meta, ())| meta);
+            let known = operation.claim().and_then(|claim| self.mongo.delivered.take(id, claim));
             let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
-            match known.filter(|meta| !compares && !meta.may_be_overdue(now)) {
-                Some(meta) => drop(metas.insert(id.clone(), meta)),
-                None => unknown.push(id),
+            let lacks_trace = |trace: &OfJob| *trace == OfJob::Unread && inherits(operation.pushes());
+            let known =
+                known.filter(|(meta, trace)| !compares && !meta.may_be_overdue(now) && !lacks_trace(trace));
+            match known {
+                Some((meta, trace)) => {
+                    metas.insert(id.clone(), meta);
+                    self.traces.insert(id.clone(), trace);
+                }
+                None => unknown.push(id.clone()),
             }
         }
-        let (read, spoiled) = self.read(&unknown).await?;
+        let (read, spoiled) = self.read(unknown).await?;
         metas.extend(read);
         Ok((metas, spoiled))
     }
 
     /// Reads jobs. Returns the documents of those that cannot be read as well.
-    async fn read(&self, ids: &[&JobId]) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
+    async fn read(&mut self, ids: Vec<JobId>) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         if ids.is_empty() {
             return Ok((HashMap::new(), Vec::new()));
         }
-        let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let jobs = self.mongo.collection(JOBS).await?;
         let is_whole = self.pending.iter().any(|(_, change)| change.operation.looks_at_contents());
+        let has_heirs = self.pending.iter().any(|(_, change)| inherits(change.operation.pushes()));
         let find = jobs.find(doc! { "_id": { "$in": ids } });
-        let cursor = if is_whole { find.await } else { find.projection(without_contents()).await };
+        let part = if has_heirs { without_long() } else { without_contents() };
+        let cursor = if is_whole { find.await } else { find.projection(part).await };
         let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
         let (mut metas, mut spoiled) = (HashMap::with_capacity(documents.len()), Vec::new());
         for document in documents {
             let read = if is_whole { to_job(&document).map(|job| job.meta) } else { to_meta(&document) };
             match read {
-                Ok(meta) => drop(metas.insert(meta.id.clone(), meta)),
+                Ok(meta) => {
+                    if has_heirs {
+                        self.traces.insert(meta.id.clone(), trace_of(&document));
+                    }
+                    metas.insert(meta.id.clone(), meta);
+                }
                 Err(error) => spoiled.push(Spoiled { document, why: chain(&error) }),
             }
         }
@@ -468,7 +483,8 @@ impl Round<'_> {
                 }
             };
             if certain {
-                self.mongo.delivered.remember(plan.held().iter().map(|meta| (meta, ())));
+                let trace = self.traces.get(&plan.meta.id).cloned().unwrap_or(OfJob::Unread);
+                self.mongo.delivered.remember(plan.held().iter().map(|meta| (meta, trace.clone())));
                 self.mongo.counters.stepped(&plan.meta, &plan.step.next);
                 self.answer(n, Ok(plan.applied(Vec::new(), None)));
             } else if !in_vain {

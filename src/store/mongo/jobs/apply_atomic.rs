@@ -227,7 +227,7 @@ impl Transaction for CarryOut<'_> {
         let receipts = plans.iter().zip(&pushed).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
         receipts::insert(&receipts.collect::<Vec<Receipt>>(), tx).await?;
         push::write(resolved, tx).await?;
-        tx.record().await?;
+        tx.record_jobs(plans.len()).await?;
         note(plans, &next, tx);
         let callbacks = callbacks.iter().map(|(batch, callback)| (batch.clone(), CalledBack::from(callback)));
         let callbacks = callbacks.collect();

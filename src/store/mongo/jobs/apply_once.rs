@@ -6,6 +6,7 @@ use futures::TryStreamExt;
 use mongodb::bson::doc;
 
 use crate::job::push::Room;
+use crate::job::trace::{OfJob, inherits};
 use crate::job::transition::{Next, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::mongo::JOBS;
@@ -13,7 +14,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::answers;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
-use crate::store::mongo::jobs::document::{Row, to_meta, without_contents};
+use crate::store::mongo::jobs::document::{Row, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
@@ -23,7 +24,7 @@ use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, Sto
 const ATTEMPTS: usize = 6;
 
 type Answer = Result<Applied, Denied>;
-type Found = Result<Meta, StoreError>;
+type Found = Result<(Meta, OfJob), StoreError>;
 
 /// Applies changes of different jobs, unless the call was answered before.
 pub async fn apply(
@@ -59,11 +60,14 @@ async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>
     }
     let ids: Vec<&str> = changes.iter().map(|change| change.id.as_str()).collect();
     let jobs = mongo.collection(JOBS).await?;
-    let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(without_contents()).await;
+    let has_heirs = changes.iter().any(|change| inherits(change.operation.pushes()));
+    let projection = if has_heirs { without_long() } else { without_contents() };
+    let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(projection).await;
     let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
     let found = documents.iter().filter_map(|document| {
         let id = Row(document).text::<JobId>("_id").ok()?;
-        Some((id, to_meta(document).map_err(StoreError::unreadable)))
+        let meta = to_meta(document).map_err(StoreError::unreadable);
+        Some((id, meta.map(|meta| (meta, trace_of(document)))))
     });
     Ok(found.collect())
 }
@@ -93,9 +97,13 @@ fn plan(
     for (n, change) in changes.iter().enumerate() {
         let around = Surroundings { now, rules, chance: rand::random() };
         let planned = match found.remove(&change.id) {
-            Some(Ok(meta)) => match step(&meta, &change.operation, around) {
+            Some(Ok((meta, trace))) => match step(&meta, &change.operation, around) {
                 Ok(step) if step.next == Next::Keep => Err(Denied::Refused(Refusal::Unknown)),
-                Ok(step) => Ok(Plan::new(meta, step, &change.operation, now)),
+                Ok(step) => {
+                    let mut plan = Plan::new(meta, step, &change.operation, now);
+                    plan.inherit(&trace);
+                    Ok(plan)
+                }
                 Err(refusal) => Err(Denied::Refused(refusal)),
             },
             Some(Err(error)) => Err(Denied::Store(error)),

@@ -15,6 +15,7 @@ use mongodb::options::Hint;
 use tokio::time::Instant;
 
 use crate::faults;
+use crate::job::trace::OfJob;
 use crate::job::transition::delivery::RESERVE;
 use crate::job::{Claim, Job, Mark, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
@@ -45,7 +46,10 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
             None => claim(mongo, first, &asks, rules, now).await,
         };
         if let Ok(given) = &given {
-            mongo.delivered.remember(given.won.iter().flatten().map(|job| (&job.meta, ())));
+            // Read before: all calls that settle or claim wait for whoever remembers.
+            let won: Vec<_> =
+                given.won.iter().flatten().map(|job| (&job.meta, OfJob::read(&job.headers))).collect();
+            mongo.delivered.remember(won.into_iter());
         }
         (&first.queue, members, given)
     });

@@ -8,6 +8,7 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{self, Bson, Document, RawBson, RawDocumentBuf, doc};
 
 use crate::job::spec::Headers;
+use crate::job::trace::OfJob;
 use crate::job::transition::Salvaged;
 use crate::job::{Binary, Content, GroupName, Job, Meta, Payload, QueueName, State, Timestamp};
 use crate::store::mongo::jobs::field::Field;
@@ -56,6 +57,8 @@ macro_rules! meta_table {
             semaphores "semaphores",
             waits_for "waits_for",
             waiting_since "waiting_since",
+            came_at "came_at",
+            given_back_at "given_back_at",
             rev "rev",
         }
     };
@@ -326,6 +329,11 @@ pub fn to_job(document: &Document) -> Result<Job> {
         headers: headers(&row)?,
         result: row.json("result")?,
     })
+}
+
+/// Returns the trace of a job, as far as its document was read and says one.
+pub fn trace_of(document: &Document) -> OfJob {
+    OfJob::read(&salvaged_headers(&Row(document)))
 }
 
 /// Reads a job from a document that was read [without](without_long) its payload and its result: they are `null` and none.

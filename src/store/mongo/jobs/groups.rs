@@ -18,12 +18,12 @@ use crate::store::mongo::GROUPS;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{parts, write};
+use crate::store::mongo::client::parts;
 use crate::store::mongo::jobs::document::{Row, place_in_line};
 use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
-use crate::store::mongo::transaction::{Tx, TxError};
+use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Result, Store as _};
 
 /// The lines that a transaction changes: [vacate](Self::vacate) places, see [who comes next](Self::advance),
@@ -65,6 +65,7 @@ pub struct Next {
     id: String,
     rev: i64,
     due: Option<Timestamp>,
+    at: Timestamp,
     /// See [`rewrite::small`].
     document: Option<RawDocumentBuf>,
 }
@@ -83,7 +84,7 @@ pub fn unblocking(next: &mut [Next]) -> Vec<Rewrite> {
         id: next.id.clone(),
         rev: next.rev,
         from: UNBLOCK.from,
-        update: transitions::unblock_first(next.due, rev),
+        update: transitions::unblock_first(next.due, next.at, rev),
         document: next.document.take(),
     };
     next.iter_mut().map(change).collect()
@@ -173,6 +174,7 @@ impl Lines {
             line,
             position: Position { priority: row.number("priority")?, run_at },
             due: Some(run_at).filter(|at| *at > now),
+            at: now,
             document: whole.clone(),
         })
     }
@@ -239,15 +241,35 @@ async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Rea
 /// A job in a line: what decides, and its document unless that is too large.
 struct Read(Stored, Option<RawDocumentBuf>);
 
-/// Jobs that are copied here stand where they stood: their lines go on behind them.
+/// Jobs that are copied here stand where they stood: their lines go on behind them. In a transaction, as all that a restore writes: a line that
+/// is made after its jobs are gone would block whoever comes next.
 pub async fn import(mongo: &Mongo, places: impl Iterator<Item = (Line, i64)>) -> Result<()> {
     let statements = places.map(|(line, turn)| {
         let update = doc! { "$max": { "last": turn }, "$inc": { "rev": 1_i64 } };
         doc! { "q": { "_id": id(&line) }, "u": update, "upsert": true }
     });
-    let database = mongo.connection.database().await?;
-    for part in parts(statements.collect())? {
-        write(database, doc! { "update": GROUPS, "updates": part }).await?;
+    let parts = parts(statements.collect())?;
+    if parts.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+    Ok(attempts.run(Extend { parts }).await?)
+}
+
+/// Lines go on behind the jobs that were copied.
+///
+/// Idempotence: a repeat after an unknown outcome finds the place that it wrote, or a later one.
+struct Extend {
+    parts: Vec<Vec<Document>>,
+}
+
+impl Transaction for Extend {
+    type Done = ();
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<()>, TxError> {
+        for part in &self.parts {
+            tx.write(doc! { "update": GROUPS, "updates": part.clone() }).await?;
+        }
+        Ok(Verdict::Commit(()))
+    }
 }

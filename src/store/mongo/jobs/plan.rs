@@ -9,6 +9,7 @@ use crate::job::receipt::Receipt;
 use crate::job::record::KeyHold;
 use crate::job::semaphore;
 use crate::job::state::Verb;
+use crate::job::trace::{self, OfJob};
 use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Content, JobKey, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
@@ -67,6 +68,13 @@ impl Plan {
             rev: rand::random(),
             earlier: Vec::new(),
             is_lost: false,
+        }
+    }
+
+    /// What it pushes takes over the trace of the job, where that has one.
+    pub fn inherit(&mut self, from: &OfJob) {
+        if let Some(from) = from.known() {
+            trace::inherit(&mut self.pushes, from);
         }
     }
 

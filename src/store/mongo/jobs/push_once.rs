@@ -83,6 +83,7 @@ impl Transaction for Push<'_> {
             return Ok(Verdict::Abort(Once::Now(pushed, None)));
         };
         lines.write(tx).await?;
+        tx.record_jobs(resolved.stored()).await?;
         push::write(resolved, tx).await?;
         answers::keep(&self.keyed.call, &answer, tx).await?;
         Ok(Verdict::Commit(Once::Now(pushed, Some(answer))))
@@ -117,6 +118,7 @@ impl Transaction for PushAll<'_> {
             }
         }
         lines.write(tx).await?;
+        tx.record_jobs(resolved.stored()).await?;
         push::write(resolved, tx).await?;
         let answer = self.keyed.and_then(|keyed| keyed.answered(&pushed));
         if let (Some(keyed), Some(answer)) = (self.keyed, &answer) {

@@ -130,16 +130,17 @@ pub fn reserve_one(meta: &Meta) -> Document {
 pub fn block_one(meta: &Meta, rev: i64) -> Document {
     let waits_for = Bson::from(meta.waits_for.as_ref().map(|semaphore| semaphore.as_str()));
     let since = Bson::from(meta.waiting_since.map(date));
+    let came_at = Bson::from(meta.came_at.map(date));
     let set = doc! {
-        "rev": rev, "state": meta.state.as_str(), "waits_for": waits_for, "waiting_since": since,
+        "rev": rev, "state": meta.state.as_str(), "waits_for": waits_for, "waiting_since": since, "came_at": came_at,
     };
     doc! { "$set": set, "$unset": { "due": "", "called_at": "" } }
 }
 
-/// Returns the update that unblocks a job which is the first of its group now. `due`: when it is due, if that is in the
+/// Returns the update that unblocks a job which is the first of its group from this moment on. `due`: when it is due, if that is in the
 /// future.
-pub fn unblock_first(due: Option<Timestamp>, rev: i64) -> Document {
-    let mut set = doc! { "state": UNBLOCK.to.as_str(), "rev": rev };
+pub fn unblock_first(due: Option<Timestamp>, now: Timestamp, rev: i64) -> Document {
+    let mut set = doc! { "state": UNBLOCK.to.as_str(), "came_at": date(now), "rev": rev };
     set.extend(due.map(|at| ("due".to_owned(), date(at).into())));
     doc! { "$set": set }
 }
@@ -150,7 +151,8 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
     let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
     let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
     let mut set = doc! { "called_at": "$$NOW", "due": due, "rev": rand::random::<i64>() };
-    if let Some(Meta { state, waits_for, .. }) = jobs.first() {
+    if let Some(Meta { state, waits_for, came_at, .. }) = jobs.first() {
+        set.extend(came_at.map(|at| ("came_at".to_owned(), date(at).into())));
         let waits_for = waits_for.as_ref().map_or("$$REMOVE", |semaphore| semaphore.as_str());
         set.extend(doc! { "state": state.as_str(), "waits_for": waits_for });
     }

@@ -50,18 +50,20 @@ fn folded(document: &Stored) -> Option<Document> {
     for (at, tally) in hour.tallies(span).into_iter().chain(hour.tallies(longer)) {
         tallies.entry(number(at, longer)).or_default().add(&tally);
     }
-    // The last of each longer span, in the place of its begin.
+    // The last of each longer span stays in its place, so that it is known what it is older than.
     let mut depths: BTreeMap<i64, (Timestamp, Depth)> = BTreeMap::new();
     for (at, depth) in hour.depths() {
-        let last = depths.entry(number(longer.start(at), Span::Step)).or_insert((at, depth));
+        let last = depths.entry(number(at, longer)).or_insert((at, depth));
         if last.0 <= at {
             *last = (at, depth);
         }
     }
     let tallies: Document =
         tallies.into_iter().map(|(n, tally)| (n.to_string(), binary(tally.to_bytes()))).collect();
-    let depths: Document =
-        depths.into_iter().map(|(n, (_, depth))| (n.to_string(), binary(depth.to_bytes()))).collect();
+    let depths: Document = depths
+        .into_values()
+        .map(|(at, depth)| (number(at, Span::Step).to_string(), binary(depth.to_bytes())))
+        .collect();
     let mut set = doc! { name(longer): tallies };
     if !depths.is_empty() {
         set.insert("d", depths); // who never said any is not to look so

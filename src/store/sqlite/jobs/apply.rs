@@ -50,6 +50,10 @@ pub fn apply(
             );
         }
     }
+    let done = applied.iter().filter(|applied| applied.is_ok()).count();
+    if done > 0 {
+        tx.acts_on(done);
+    }
     Ok(applied)
 }
 
@@ -181,7 +185,8 @@ fn carry_out(
     {
         return Ok(Err(Denied::KeyTaken(holder)));
     }
-    let pushes = operation.pushes();
+    let pushes = children::inheriting(tx, found.rowid, operation.pushes())?;
+    let pushes = &*pushes;
     let children =
         match children::check(tx, pushes, Some(Committed { before: meta, next: &done.next }), rules, now)? {
             Ok(children) => children,

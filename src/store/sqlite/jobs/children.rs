@@ -1,15 +1,38 @@
 //! Jobs that are pushed together with something else: decided about before anything is written, so that one that is
 //! refused leaves nothing behind.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::job::batch;
 use crate::job::push::{self as rule, Decision, Holder, PushRefused, Room};
+use crate::job::spec::Headers;
+use crate::job::trace;
 use crate::job::transition::Next;
-use crate::job::{Child, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp};
+use crate::job::{Child, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp, TraceContext};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::push::{self, New};
+use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
+
+/// Returns the jobs with the trace of the one that they are pushed with, where they are in none.
+pub fn inheriting<'p>(tx: &Tx<'_>, rowid: i64, pushes: &'p [NewJob]) -> Result<Cow<'p, [NewJob]>, Fault> {
+    if !trace::inherits(pushes) {
+        return Ok(Cow::Borrowed(pushes));
+    }
+    let mut by_place = tx.prepare_cached("SELECT headers FROM jobs WHERE rowid = ?1")?;
+    let mut rows = by_place.query([rowid])?;
+    // What another program has made of the headers decides nothing about the commit.
+    let headers: Option<Headers> = match rows.next()? {
+        Some(row) => row::json(row, 0, "headers").unwrap_or_default(),
+        None => None,
+    };
+    let mut pushes = Cow::Borrowed(pushes);
+    if let Some(from) = headers.as_ref().and_then(TraceContext::of) {
+        trace::inherit(pushes.to_mut(), &from);
+    }
+    Ok(pushes)
+}
 
 /// What is to become of one of them.
 pub enum Fate {

@@ -32,7 +32,15 @@ pub fn push(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Vec<Result<Pushed, StoreError>>, Fault> {
-    jobs.iter().map(|job| push_one(tx, job, rules, now)).collect()
+    let pushed: Vec<Result<Pushed, StoreError>> =
+        jobs.iter().map(|job| push_one(tx, job, rules, now)).collect::<Result<_, Fault>>()?;
+    let is_stored =
+        |pushed: &&Result<Pushed, StoreError>| matches!(pushed, Ok(Pushed::Created | Pushed::Blocked));
+    match pushed.iter().filter(is_stored).count() {
+        0 => {}
+        stored => tx.acts_on(stored),
+    }
+    Ok(pushed)
 }
 
 fn push_one(

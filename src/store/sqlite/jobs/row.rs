@@ -68,6 +68,8 @@ macro_rules! meta_table {
                 origin "origin",
                 waits_for "waits_for",
                 waiting_since "waiting_since",
+                came_at "came_at",
+                given_back_at "given_back_at",
             }
         }
     };

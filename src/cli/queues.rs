@@ -1,0 +1,332 @@
+//! `tailback queues`
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Subcommand;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::body::Body;
+use super::client::{Answer, Call, segment};
+use super::events::{Queue, picture};
+use super::failure::{DONE, Failure};
+use super::job::Wait;
+use super::operations;
+use super::out::note;
+use super::pages::{self, Paging, page};
+use super::shown::shown;
+use super::table::{Cell, Table, Tone, number, text, word};
+use super::time::{ago, human};
+use super::view::{Counts, rate};
+use super::{Context, Run};
+
+/// Arguments of `queues`.
+#[derive(Debug, clap::Args)]
+pub struct Queues {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Queues whose names begin so
+    #[arg(long, allow_hyphen_values = true)]
+    prefix: Option<String>,
+    #[command(flatten)]
+    paging: Paging,
+}
+
+/// What is done to a queue.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show the settings of a queue.
+    Show {
+        /// The queue
+        queue: String,
+    },
+    /// Stop delivery; pushes go on.
+    Pause {
+        /// The queue
+        queue: String,
+    },
+    /// Let delivery go on.
+    Resume {
+        /// The queue
+        queue: String,
+    },
+    /// Delete the jobs in one state. Asks for the queue's name, unless --confirm says it.
+    Purge {
+        /// The queue
+        queue: String,
+        /// Which jobs: scheduled, ready, blocked, done or dead
+        #[arg(long)]
+        state: String,
+        /// Only jobs from before this time: 2026-01-31T12:00:00Z, or how long ago: 7d
+        #[arg(long, value_name = "TIME", value_parser = ago)]
+        before: Option<String>,
+        /// The queue's name again
+        #[arg(long, value_name = "QUEUE", allow_hyphen_values = true)]
+        confirm: Option<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Dead jobs are ready again; dead-lettered ones go back to where they came from.
+    Redrive {
+        /// The queue
+        queue: String,
+        /// How many at most
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Push copies of done and dead jobs.
+    Replay {
+        /// The queue
+        queue: String,
+        /// How many at most
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// Only jobs that finished from this time on: 2026-01-31T12:00:00Z, or how long ago: 2h
+        #[arg(long, value_name = "TIME", value_parser = ago)]
+        from: Option<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Delete a queue: its settings, and with --force its jobs. Asks for its name, unless --confirm says it.
+    Delete {
+        /// The queue
+        queue: String,
+        /// Also if it has jobs
+        #[arg(long)]
+        force: bool,
+        /// The queue's name again
+        #[arg(long, value_name = "QUEUE")]
+        confirm: Option<String>,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Settings {
+    queue: String,
+    paused: bool,
+    counts: Option<Counts>,
+    effective: Effective,
+    unreadable: Option<String>,
+    dead_letter: Option<String>,
+    max_reserved: Option<u64>,
+    max_jobs: Option<u64>,
+    lapsed: Option<String>,
+    version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Effective {
+    paused: bool,
+    lease_ms: u64,
+    max_attempts: u64,
+    retain_done_ms: u64,
+    retain_dead_ms: u64,
+}
+
+page!(QueuesPage, queues: Settings);
+
+/// How many jobs were affected.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Affected {
+    affected: u64,
+    /// What does the rest, where there are many.
+    operation: Option<Begun>,
+}
+
+/// An operation that was begun.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Begun {
+    id: String,
+}
+
+impl Run for Queues {
+    async fn run(self, context: &Context) -> Result<u8, Failure> {
+        match self.action {
+            Some(action) => action.run(context).await,
+            None => {
+                let parameters = [("prefix", self.prefix.clone())];
+                let table = async |page: &QueuesPage| table(context, page).await;
+                pages::print(context, "/v1/queues", &parameters, &self.paging, table).await
+            }
+        }
+    }
+}
+
+/// The list says how queues are set; what is in them is in the picture of the events.
+async fn table(context: &Context, page: &QueuesPage) -> Result<Table, Failure> {
+    let named: Vec<String> = page.queues.iter().map(|queue| queue.queue.clone()).collect();
+    let now = if named.is_empty() { BTreeMap::new() } else { picture(&context.client, &named).await? };
+    let mut table = Table::new(&[
+        text("QUEUE"),
+        word("STATE").spare(7),
+        text("ATTENTION").spare(1),
+        number("READY"),
+        number("RESERVED").spare(3),
+        number("DEAD"),
+        number("OLDEST").spare(2),
+        number("IN/S").spare(5),
+        number("DONE/S").spare(4),
+        number("FAILED/S").spare(6),
+        number("SCHEDULED").spare(8),
+        number("BLOCKED").spare(9),
+        number("DONE").spare(10),
+    ]);
+    let none = Queue::default();
+    for queue in &page.queues {
+        let now = now.get(&queue.queue).unwrap_or(&none);
+        let counts = queue.counts.unwrap_or(now.counts);
+        let (state, tone) = match (&queue.unreadable, queue.paused || queue.effective.paused) {
+            (Some(_), _) => ("unreadable", Tone::Bad),
+            (None, true) => ("paused", Tone::Warn),
+            (None, false) => ("", Tone::Plain),
+        };
+        let dead = if counts.dead > 0 { Tone::Bad } else { Tone::Plain };
+        table.row(vec![
+            Cell::from(&queue.queue),
+            Cell::new(state, tone),
+            Cell::new(now.attention_words(), now.attention_tone()),
+            Cell::from(counts.ready.to_string()),
+            Cell::from(counts.reserved.to_string()),
+            Cell::new(counts.dead.to_string(), dead),
+            Cell::from(now.oldest().unwrap_or_default()),
+            Cell::from(rate(now.rate("pushed"))),
+            Cell::from(rate(now.rate("committed"))),
+            Cell::from(rate(now.rate("rolled_back"))),
+            Cell::from(counts.scheduled.to_string()),
+            Cell::from(counts.blocked.to_string()),
+            Cell::from(counts.done.to_string()),
+        ]);
+    }
+    Ok(table)
+}
+
+impl Action {
+    fn call(&self) -> Call {
+        let path = |queue: &str| format!("/v1/queues/{}", segment(queue));
+        match self {
+            Self::Show { queue } => Call::get(path(queue)),
+            Self::Pause { queue } => Call::new(Method::POST, format!("{}/pause", path(queue))),
+            Self::Resume { queue } => Call::new(Method::POST, format!("{}/resume", path(queue))),
+            Self::Purge { queue, state, before, .. } => {
+                let body = Body::default().text("state", Some(state)).text("before", before.as_deref());
+                Call::post(format!("{}/purge", path(queue)), body.json())
+            }
+            Self::Redrive { queue, limit, .. } => {
+                Call::post(format!("{}/redrive", path(queue)), Body::default().raw("limit", *limit).json())
+            }
+            Self::Replay { queue, limit, from, .. } => {
+                let body = Body::default().raw("limit", *limit).text("from", from.as_deref());
+                Call::post(format!("{}/replay", path(queue)), body.json())
+            }
+            Self::Delete { queue, force, .. } => {
+                let force = if *force { "?force=true" } else { "" };
+                Call::new(Method::DELETE, format!("{}{force}", path(queue)))
+            }
+        }
+    }
+
+    async fn run(self, context: &Context) -> Result<u8, Failure> {
+        if let Self::Purge { queue, confirm, .. } | Self::Delete { queue, confirm, .. } = &self {
+            confirmed(queue, confirm.as_deref())?;
+        }
+        // Large queues take their time.
+        let call = self.call().waits(Duration::from_secs(600));
+        let answer = context.client.call(&call).await.map_err(in_flags)?;
+        let out = context.out;
+        if let Self::Purge { wait, .. } | Self::Redrive { wait, .. } | Self::Replay { wait, .. } = &self {
+            return affected(context, &answer, wait.span()).await;
+        }
+        if out.is_json {
+            out.body(&answer.body)?;
+            return Ok(DONE);
+        }
+        match &self {
+            Self::Show { .. } => show(context, &answer.read()?)?,
+            Self::Pause { queue } => out.line(format!("{}  paused", shown(queue)))?,
+            Self::Resume { queue } => out.line(format!("{}  goes on", shown(queue)))?,
+            Self::Delete { queue, .. } => out.line(format!("{}  deleted", shown(queue)))?,
+            Self::Purge { .. } | Self::Redrive { .. } | Self::Replay { .. } => {}
+        }
+        Ok(DONE)
+    }
+}
+
+/// Returns a failure with what a flag can do about it.
+fn in_flags(failure: Failure) -> Failure {
+    match failure {
+        Failure::Problem(problem) if problem.word() == "queue-not-empty" => {
+            let text = "the queue has jobs; --force deletes them as well";
+            Failure::Problem(Box::new(problem.said(text)))
+        }
+        failure => failure,
+    }
+}
+
+/// Prints how many jobs were affected, and what does the rest; once that is over, if it is to wait.
+async fn affected(context: &Context, answer: &Answer, wait: Option<Duration>) -> Result<u8, Failure> {
+    let Affected { affected, operation } = answer.read()?;
+    let rest = operation.map(|operation| operation.id);
+    match (&rest, wait) {
+        (Some(id), Some(wait)) => {
+            note(&format!("{affected} jobs; operation {} does the rest", shown(id)));
+            return operations::show(context, id, Some(wait), true).await;
+        }
+        _ if context.out.is_json => context.out.body(&answer.body)?,
+        (Some(id), None) => {
+            context.out.line(format!("{affected} jobs; operation {} does the rest", shown(id)))?;
+        }
+        (None, _) => context.out.line(format!("{affected} jobs"))?,
+    }
+    Ok(DONE)
+}
+
+/// What cannot be taken back is asked for by name.
+pub fn confirmed(name: &str, confirm: Option<&str>) -> Result<(), Failure> {
+    let said = match confirm {
+        Some(confirm) => confirm.to_owned(),
+        None if std::io::stdin().is_terminal() => {
+            let mut err = std::io::stderr().lock();
+            write!(err, "This cannot be taken back. Type the name {} to go on: ", shown(name))?;
+            err.flush()?;
+            let mut line = String::new();
+            std::io::stdin().lock().read_line(&mut line)?;
+            line.trim_end_matches(['\r', '\n']).to_owned()
+        }
+        None => {
+            return Err(Failure::Usage(format!("this cannot be taken back: add --confirm {}", shown(name))));
+        }
+    };
+    if said == name {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("this is not the name {}: nothing was done", shown(name))))
+}
+
+fn show(context: &Context, queue: &Settings) -> Result<(), Failure> {
+    let kept = |ms: u64, zero: &str| if ms == 0 { zero.to_owned() } else { human(ms) };
+    let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+    let text = |text: &Option<String>| text.as_deref().map_or_else(String::new, shown);
+    let effective = &queue.effective;
+    context.out.facts(&[
+        ("queue", shown(&queue.queue)),
+        ("paused", if queue.paused || effective.paused { "yes".to_owned() } else { "no".to_owned() }),
+        ("lease", human(effective.lease_ms)),
+        ("attempts", effective.max_attempts.to_string()),
+        ("dead letters to", text(&queue.dead_letter)),
+        ("done jobs kept", kept(effective.retain_done_ms, "no")),
+        ("dead jobs kept", kept(effective.retain_dead_ms, "until they are deleted")),
+        ("reserved at most", number(queue.max_reserved)),
+        ("jobs at most", number(queue.max_jobs)),
+        ("lapsed jobs", text(&queue.lapsed)),
+        ("version", shown(&queue.version)),
+        ("unreadable", text(&queue.unreadable)),
+    ])
+}

@@ -1,0 +1,204 @@
+// The public API, and nothing else: whatever this page does, curl can do.
+
+import { remember } from './bounded.js';
+/**
+ * What the API returns, by its names in openapi/tailback.json; `scripts/ui-check types` compares.
+ * @template {keyof import('openapi').components['schemas']} Name
+ * @typedef {import('openapi').components['schemas'][Name]} Api
+ */
+
+/** What is said where the server does not: a proxy may stand in front of it. @type {Record<number, string>} */
+const SAID = {
+  0: 'The server cannot be reached.',
+  401: 'The session has ended: log in again.',
+  403: 'This key does not allow that.',
+  502: 'The proxy cannot reach the server (502).',
+  503: 'The server cannot be reached at the moment (503).',
+  504: 'The server took too long to respond (504).',
+};
+
+/** An error that the server explains (RFC 9457), or that it could not be reached (`status` 0). */
+export class Problem extends Error {
+  /** @param {number} status @param {any} body */
+  constructor(status, body) {
+    super(body?.detail ?? body?.title ?? SAID[status] ?? `The server returned ${status}.`);
+    this.status = status;
+    /** @type {string} */
+    this.code = body?.code ?? '';
+    /** Which field is wrong, where one is. @type {string | undefined} */
+    this.pointer = body?.pointer;
+    this.body = body;
+    /** When to try again, as a header said. @type {number | undefined} */
+    this.retryAfterMs = undefined;
+  }
+}
+
+/** When to try again, in milliseconds, where an error says that. @param {any} error @returns {number | undefined} */
+export function retryAfter(error) {
+  return error?.body?.retry_after_ms ?? error?.retryAfterMs;
+}
+
+/** Called where a call is 401: the page shows the login. */
+let unauthorized = () => {};
+
+/** @param {() => void} then */
+export function onUnauthorized(then) {
+  unauthorized = then;
+}
+
+/**
+ * Makes a path of parts: each is one segment, whatever is in it.
+ * @param {...string} parts
+ */
+export function path(...parts) {
+  return `/v1/${parts.map(encodeURIComponent).join('/')}`;
+}
+
+/**
+ * Adds parameters; those without a value are left out, lists are repeated.
+ * @param {string} at
+ * @param {Record<string, any>} params
+ */
+export function query(at, params) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== '') search.append(name, String(one));
+    }
+  }
+  const text = search.toString();
+  return text === '' ? at : `${at}${at.includes('?') ? '&' : '?'}${text}`;
+}
+
+/** How long a GET may take, in milliseconds: a connection may be gone without this side being told. What may be large may take longer. */
+const GET_MS = 30_000;
+const LARGE_MS = 180_000;
+
+/**
+ * Sends a request. `body` is sent as JSON; `raw` as it is.
+ * @param {string} method
+ * @param {string} at
+ * @param {{body?: any, raw?: BodyInit, type?: string, headers?: Record<string, string>, signal?: AbortSignal}} [options]
+ * @returns {Promise<Response>}
+ */
+export async function send(method, at, { body, raw, type = 'application/json', headers = {}, signal } = {}) {
+  const content = raw ?? (body === undefined ? undefined : JSON.stringify(body));
+  /** @type {Response} */
+  let response;
+  try {
+    response = await fetch(at, {
+      method,
+      body: content,
+      headers: content === undefined ? headers : { 'content-type': type, ...headers },
+      signal,
+      cache: 'no-store',
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, null);
+  }
+  if (response.ok) return response;
+  let problem = null;
+  try {
+    problem = await response.json();
+  } catch {
+    /* not from us: a proxy */
+  }
+  if (response.status === 401 && !(method === 'POST' && at === path('session'))) unauthorized();
+  const failed = new Problem(response.status, problem);
+  const seconds = Number(response.headers.get('retry-after'));
+  if (seconds > 0) failed.retryAfterMs = 1000 * seconds;
+  throw failed;
+}
+
+/** @param {string} at @param {AbortSignal} [signal] @returns {Promise<any>} */
+export function get(at, signal) {
+  return read(at, GET_MS, signal, (response) => response.json());
+}
+
+/**
+ * Sends a GET and takes all of its response within this time, or it counts as not reached.
+ * @param {string} at @param {number} ms @param {AbortSignal | undefined} signal @param {(response: Response) => Promise<any>} take
+ */
+async function read(at, ms, signal, take) {
+  const limit = AbortSignal.timeout(ms);
+  try {
+    return await take(await send('GET', at, { signal: signal === undefined ? limit : AbortSignal.any([signal, limit]) }));
+  } catch (error) {
+    if (limit.aborted && !signal?.aborted) throw new Problem(0, null);
+    throw error;
+  }
+}
+
+/** The response as text, for what JSON.parse would change. @param {string} at @param {AbortSignal} [signal] */
+export function getText(at, signal) {
+  return read(at, LARGE_MS, signal, (response) => response.text());
+}
+
+/** @param {string} at @param {any} [body] @param {Record<string, string>} [headers] @returns {Promise<any>} */
+export async function post(at, body, headers) {
+  return (await send('POST', at, { body, headers })).json();
+}
+
+/** @param {string} at @param {any} body @param {Record<string, string>} [headers] @returns {Promise<any>} */
+export async function put(at, body, headers) {
+  return (await send('PUT', at, { body, headers })).json();
+}
+
+/** A merge patch. @param {string} at @param {any} body @param {Record<string, string>} [headers] @returns {Promise<any>} */
+export async function patch(at, body, headers) {
+  return (await send('PATCH', at, { body, type: 'application/merge-patch+json', headers })).json();
+}
+
+/** @param {string} at @param {any} [body] @returns {Promise<any>} */
+export async function del(at, body) {
+  return (await send('DELETE', at, { body })).json();
+}
+
+/** A key for a call that must not happen twice. */
+export function once() {
+  return { 'idempotency-key': crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
+}
+
+/**
+ * Keys for the calls of a form that is sent until it succeeds: the same call has the same key each time, another call another key.
+ * @returns {(call: string) => Record<string, string>}
+ */
+export function attempts() {
+  let last = '';
+  let key = once();
+  return (call) => {
+    if (last !== '' && call !== last) key = once();
+    last = call;
+    return key;
+  };
+}
+
+/** The keys of calls that were not answered. @type {Map<string, Record<string, string>>} */
+const unanswered = new Map();
+
+/**
+ * Makes a call that must not happen twice. Its key is kept until an answer has come, so that who tries again after a lost connection does not do
+ * it a second time.
+ * @template T
+ * @param {string} what names the call @param {(headers: Record<string, string>) => Promise<T>} call @returns {Promise<T>}
+ */
+export async function onceAnswered(what, call) {
+  const key = unanswered.get(what) ?? once();
+  remember(unanswered, what, key, 1000);
+  try {
+    const answer = await call(key);
+    unanswered.delete(what);
+    return answer;
+  } catch (/** @type {any} */ error) {
+    if (error.status >= 400 && error.status < 500 && error.status !== 409) unanswered.delete(what);
+    throw error;
+  }
+}
+
+/** The same call for a shell. @param {string} method @param {string} at @param {string} [body] */
+export function curl(method, at, body) {
+  const quote = (/** @type {string} */ word) => `'${word.replaceAll("'", "'\\''")}'`;
+  const send = body === undefined ? '' : ` --json ${quote(body)}`;
+  return `curl -s${method === 'GET' ? '' : ` -X ${method}`}${send} ${quote(location.origin + at)}`;
+}

@@ -1,0 +1,108 @@
+// A binary payload: as text where it is text, else its bytes; an image as one, if one asks for it.
+
+import { h, show, swap } from './dom.js';
+import * as format from './format.js';
+import { plain } from './json.js';
+import { raw, save } from './jsonview.js';
+import { badge } from './widgets.js';
+
+/** How many bytes are shown. */
+const BYTES = 4096;
+
+/** @param {string} base64 @returns {Uint8Array<ArrayBuffer>} */
+export function decode(base64) {
+  const binary = atob(base64.replaceAll('-', '+').replaceAll('_', '/'));
+  const bytes = new Uint8Array(binary.length);
+  for (let n = 0; n < binary.length; n++) bytes[n] = binary.charCodeAt(n);
+  return bytes;
+}
+
+/** The text that bytes are in UTF-8, if they are one. @param {Uint8Array} bytes */
+function textOf(bytes) {
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+    return text.includes('\0') ? undefined : text;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Rows of sixteen bytes: the place, the bytes, what of them is ASCII. @param {Uint8Array} bytes */
+export function hex(bytes) {
+  const rows = [];
+  for (let at = 0; at < bytes.length; at += 16) {
+    const part = [...bytes.subarray(at, at + 16)];
+    const shown = part
+      .map((byte) => byte.toString(16).padStart(2, '0'))
+      .join(' ')
+      .padEnd(47);
+    rows.push(
+      `${at.toString(16).padStart(8, '0')}  ${shown}  ${part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : '.')).join('')}`,
+    );
+  }
+  return rows.join('\n');
+}
+
+export function binaryCard() {
+  const body = h('div', { class: 'j-body' });
+  const about = h('span', { class: 'muted' });
+  const tools = h('div', { class: 'row' });
+  const node = h(
+    'section',
+    { class: 'card', 'aria-label': 'Payload', hidden: true },
+    h('div', { class: 'head' }, h('h2', null, 'Payload ', badge('binary')), tools),
+    about,
+    body,
+  );
+  /** @type {string | undefined} */ let before;
+  return {
+    node,
+    set: (/** @type {any} */ job) => {
+      const base64 = job.payload_base64;
+      show(node, base64 !== undefined);
+      if (base64 === undefined || base64 === before) return;
+      before = base64;
+      const bytes = decode(base64);
+      const type = job.payload_type ?? 'application/octet-stream';
+      const text = textOf(bytes);
+      const asHex = () => [
+        raw(hex(bytes.subarray(0, BYTES))),
+        bytes.length > BYTES && h('p', { class: 'muted' }, `The first ${format.count(BYTES)} bytes; download it for all.`),
+      ];
+      const image =
+        /^image\/(png|jpeg|gif|webp|avif|bmp)$/.test(type) &&
+        h(
+          'button',
+          {
+            type: 'button',
+            class: 'quiet',
+            on: {
+              click: () =>
+                swap(
+                  body,
+                  h('img', {
+                    class: 'payload',
+                    src: `/v1/jobs/${encodeURIComponent(job.id)}/payload`,
+                    alt: 'The payload as an image',
+                  }),
+                ),
+            },
+          },
+          'As an image',
+        );
+      swap(about, `${plain(type)}, ${format.bytes(bytes.length)}`);
+      swap(
+        tools,
+        image,
+        text !== undefined && h('button', { type: 'button', class: 'quiet', on: { click: () => swap(body, raw(text)) } }, 'Text'),
+        h('button', { type: 'button', class: 'quiet', on: { click: () => swap(body, ...asHex()) } }, 'Bytes'),
+        h(
+          'button',
+          { type: 'button', class: 'quiet', on: { click: () => save(`${job.id}.bin`, bytes, 'application/octet-stream') } },
+          'Download',
+        ),
+      );
+      swap(body, ...(text !== undefined ? [raw(text)] : asHex()));
+    },
+  };
+}

@@ -1,0 +1,264 @@
+// What is asked before something is done to many jobs: to those that are selected, or to all that match.
+
+import { attempts, curl, send } from './api.js';
+import { act, perform } from './acts.js';
+import { ask, field, queueField } from './dialog.js';
+import { h, show, swap, text } from './dom.js';
+import * as format from './format.js';
+import { plain } from './json.js';
+import { ACTIONS } from './operation.js';
+import { filterOf, inWords as conditionInWords } from './search.js';
+import { button, copy, jobLink, message, toast } from './widgets.js';
+
+/** @typedef {import('./bulk.js').Meant} Meant */
+
+/** What says where the jobs are and what state they are in, but not which of them. */
+const WIDE = ['queue', 'queue_prefix', 'state', 'dead_lettered'];
+/** From so many selected jobs on a move must be confirmed. */
+const MANY = 10;
+
+/**
+ * What must be typed before it is done, or undefined: the name of the queue, the beginning of their names, "everything", or what is done. That is asked
+ * where jobs are deleted or moved, and where all jobs of all queues are meant.
+ * @param {string} action @param {Meant} meant @returns {string | undefined}
+ */
+export function wordOf(action, { conditions, fixed }) {
+  const { queue, confirm } = filterOf(conditions, fixed);
+  const isAll = confirm === 'all queues';
+  const isNarrow = [...Object.keys(fixed), ...conditions.map(({ name }) => name)].some((name) => !WIDE.includes(name));
+  if (action !== 'delete' && action !== 'move' && (!isAll || isNarrow)) return undefined;
+  return queue ?? (isAll ? (isNarrow ? action : 'everything') : confirm);
+}
+
+/** The fields that an action needs. @param {string} action */
+function wishes(action) {
+  const { input: to, nodes: toNodes } = queueField('To the queue');
+  const priority = h('input', {
+    name: 'priority',
+    type: 'number',
+    step: '1',
+    required: action === 'set_priority',
+    placeholder: action === 'move' ? 'as it is' : '0',
+  });
+  const limit = h('input', { name: 'limit', type: 'number', min: '1', step: '1', placeholder: 'all' });
+  return {
+    limit: field('At most', limit, 'Leave it empty for all of them.'),
+    fields: [action === 'move' && toNodes, (action === 'move' || action === 'set_priority') && field('Priority', priority)]
+      .flat()
+      .filter(Boolean),
+    ready: () => (action !== 'move' || to.value !== '') && (action !== 'set_priority' || priority.value !== ''),
+    read: () => ({
+      to: action === 'move' ? to.value : undefined,
+      priority: priority.value === '' ? undefined : Number(priority.value),
+      limit: limit.value === '' ? undefined : Number(limit.value),
+    }),
+  };
+}
+
+/** The raw text of an operation: values of payloads are in it as they are written. @param {Meant} meant @param {string} action @param {{to?: string, priority?: number, limit?: number}} wanted @param {boolean} dry */
+export function requestText(meant, action, wanted, dry) {
+  const { filter, confirm } = filterOf(meant.conditions, meant.fixed);
+  const rest = JSON.stringify({ action, ...wanted, confirm, dry_run: dry || undefined }, null, 1)
+    .replaceAll('\n ', ' ')
+    .replace(/^\{ ?/, '')
+    .replace(/\n?\}$/, '');
+  return `{"filter": ${filter}, ${rest}}`;
+}
+
+/**
+ * How many jobs a dry run found, in words. `most`: no more than these are affected.
+ * @param {any} found @param {string} action @param {number} [most]
+ */
+export function countInWords({ matched, scanned, complete, estimate }, action, most = Infinity) {
+  const { done } = ACTIONS[action];
+  const known = complete ? matched : estimate;
+  if (most < (known ?? matched)) {
+    const of = complete ? '' : known === undefined ? 'at least ' : 'about ';
+    return `${format.count(most)} of ${of}${format.plural(known ?? matched, 'job')} would be ${done}.`;
+  }
+  if (complete) return `${format.plural(matched, 'job')} would be ${done}.`;
+  return known !== undefined
+    ? `About ${format.plural(known, 'job')} would be ${done}; ${format.count(matched)} of ${format.count(scanned)} looked at match.`
+    : `${format.count(matched)} of the ${format.count(scanned)} jobs looked at so far match; how many there are in all is not known.`;
+}
+
+/** Whether a dry run has shown that there is nothing to do. @param {any} found */
+export function isNothing(found) {
+  return found !== null && found.complete && found.matched === 0;
+}
+
+/** What a dry run found, in words. @param {any} found @param {string} action @param {number} [most] */
+export function inWords(found, action, most) {
+  const { samples } = found;
+  return [
+    h('p', { class: 'strong' }, countInWords(found, action, most)),
+    samples.length > 0 &&
+      h(
+        'p',
+        { class: 'muted' },
+        'Such as ',
+        ...samples
+          .slice(0, 3)
+          .flatMap((/** @type {any} */ one, /** @type {number} */ n) => [n > 0 && ', ', jobLink(one.id), ` in ${plain(one.queue)}`]),
+      ),
+    action === 'replay' && h('p', { class: 'muted' }, 'Copies are pushed; these jobs stay.'),
+  ];
+}
+
+/**
+ * Asks about an operation over all jobs that match, with a dry run, and begins it. Resolves to the operation, if it was begun.
+ * @param {string} action @param {Meant} meant @returns {Promise<any>}
+ */
+export async function askOperation(action, meant) {
+  const wish = wishes(action);
+  const keys = attempts();
+  const { cannot } = filterOf(meant.conditions, meant.fixed);
+  if (cannot.length > 0) return toast(`An operation has no such condition: ${cannot.join(', ')}. Take it away, or select jobs.`, 'bad');
+  const word = wordOf(action, meant);
+  const typed = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
+  const dry = h('div', { class: 'dry', role: 'status' }, h('p', { class: 'muted' }, 'Looking which jobs these are …'));
+  const line = h('code', { class: 'curl' });
+  const shown = h(
+    'details',
+    null,
+    h('summary', null, 'The same with curl'),
+    line,
+    button('Copy', () => copy(line.textContent ?? ''), { class: 'quiet' }),
+  );
+  const say = () => text(line, curl('POST', '/v1/operations', requestText(meant, action, wish.read(), false)));
+  const words = [...Object.entries(meant.fixed).map(([name, value]) => ({ name, value })), ...meant.conditions]
+    .map(conditionInWords)
+    .map(({ label, value }) => h('li', { class: 'chip still' }, h('span', null, label), h('b', null, value)));
+  const body = [
+    h('p', null, act(action).saysMany),
+    h(
+      'ul',
+      { class: 'row chips' },
+      ...(words.length > 0 ? words : [h('li', { class: 'chip still' }, h('b', null, 'all jobs of all queues'))]),
+    ),
+    dry,
+    ...wish.fields,
+    wish.limit,
+    word !== undefined &&
+      h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), typed),
+    shown,
+  ].filter(Boolean);
+  /** What the dry run found. @type {any} */ let found = null;
+  const tell = () => found !== null && swap(dry, ...inWords(found, action, wish.read().limit));
+  const sample = async () => {
+    try {
+      // Where they go does not matter for which they are, but the request needs it.
+      const asked = requestText(
+        meant,
+        action,
+        { to: action === 'move' ? 'any' : undefined, priority: action === 'set_priority' ? 0 : undefined },
+        true,
+      );
+      found = await (await send('POST', '/v1/operations', { raw: asked })).json();
+      tell();
+      dry.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
+    } catch (error) {
+      swap(dry, h('p', { class: 'problem' }, message(error)));
+    }
+  };
+  sample();
+  say();
+  wish.limit.addEventListener('input', tell);
+  const result = await ask({
+    title: `${ACTIONS[action].verb} all jobs that match`,
+    body,
+    action: ACTIONS[action].verb.replace(' of', ''),
+    danger: action === 'delete',
+    wide: true,
+    ready: () => {
+      say();
+      return wish.ready() && !isNothing(found) && (word === undefined || typed.value === word);
+    },
+    submit: async () => {
+      const raw = requestText(meant, action, wish.read(), false);
+      return (await send('POST', '/v1/operations', { raw, headers: keys(raw) })).json();
+    },
+  });
+  return result;
+}
+
+/** Does something to each of these, a few at a time. @param {string} action @param {any[]} jobs @param {any} wanted @param {(done: number) => boolean} goesOn told how many are done */
+async function each(action, jobs, wanted, goesOn) {
+  const one = act(action);
+  /** @type {string[]} */ const problems = [];
+  let next = 0;
+  let done = 0;
+  const work = async () => {
+    while (next < jobs.length && goesOn(done)) {
+      const { id } = jobs[next++];
+      try {
+        await perform(one, id, wanted);
+      } catch (error) {
+        problems.push(`${id}: ${message(error)}`);
+      }
+      goesOn(++done);
+    }
+  };
+  await Promise.all([work(), work(), work(), work()]);
+  return { problems, done };
+}
+
+/** Asks about an action on the selected jobs, and does it. @param {string} action @param {any[]} jobs @returns {Promise<boolean>} */
+export async function askSelected(action, jobs) {
+  const one = act(action);
+  const some = jobs.filter((job) => one.can(job) || (action === 'delete' && job.state !== 'reserved'));
+  const wish = wishes(action);
+  const queues = [...new Set(some.map(({ queue }) => queue))];
+  const mustType = one.danger || (action === 'move' && some.length > MANY);
+  const word = queues.length === 1 ? queues[0] : `${some.length} jobs`;
+  const typed = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
+  const progress = h('p', { class: 'muted', role: 'status' });
+  let isStopped = false;
+  const stop = h('button', { type: 'button', hidden: true, on: { click: () => (isStopped = true) } }, 'Stop');
+  const left = jobs.length - some.length;
+  const many = format.plural(some.length, 'job');
+  const body = [
+    h(
+      'p',
+      null,
+      `${many} ${queues.length === 1 ? `of ${plain(queues[0])}` : `of ${queues.length} queues`}. ${some.length === 1 ? one.says : one.saysMany}`,
+    ),
+    left > 0 &&
+      h(
+        'p',
+        { class: 'warn' },
+        `${format.count(left)} of those selected ${left === 1 ? 'is' : 'are'} left as ${left === 1 ? 'it is' : 'they are'}: the state does not allow it.`,
+      ),
+    ...wish.fields,
+    mustType && h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), typed),
+    progress,
+    stop,
+  ].filter(Boolean);
+  if (some.length === 0) {
+    toast('None of the selected jobs is in a state that allows this.', 'bad');
+    return false;
+  }
+  /** @type {string[]} */ let problems = [];
+  let ended = 0;
+  const done = await ask({
+    title: `${ACTIONS[action].verb} ${many}`,
+    body,
+    action: ACTIONS[action].verb.replace(' of', ''),
+    danger: one.danger,
+    ready: () => wish.ready() && (!mustType || typed.value === word),
+    submit: async () => {
+      show(stop, true);
+      ({ problems, done: ended } = await each(action, some, wish.read(), (n) => {
+        text(progress, `${format.count(n)} of ${many}${isStopped ? ': stopping' : ''} …`);
+        return !isStopped;
+      }));
+      return true;
+    },
+  });
+  if (!done) return false;
+  toast(
+    `${ended < some.length ? `Stopped after ${format.count(ended)} of ${many}: ` : ''}${format.plural(ended - problems.length, 'job')} ${ACTIONS[action].done}.${problems.length > 0 ? ` ${problems.length} not: ${problems[0]}` : ''}`,
+    problems.length > 0 ? 'bad' : '',
+  );
+  return true;
+}

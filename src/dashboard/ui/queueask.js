@@ -1,0 +1,146 @@
+// What is asked before something is done to a queue. What concerns many jobs is an operation of the server: a dry run says how many there are, and
+// the list of jobs shows how far it is.
+
+import { attempts, curl, del, path, post, query } from './api.js';
+import * as board from './board.js';
+import { inWords, isNothing } from './bulkask.js';
+import { ask, confirm, field } from './dialog.js';
+import { h, swap } from './dom.js';
+import { parseDuration, READ } from './fields.js';
+import * as format from './format.js';
+import { ACTIONS } from './operation.js';
+import { BULK } from './queueacts.js';
+import { go, link } from './router.js';
+import { button, copy, message, toast } from './widgets.js';
+
+const TYPED_AFTER_MS = 300;
+
+/**
+ * What the operation is, and which jobs may be chosen. With `types` the name of the queue must be typed.
+ * @type {Record<string, {action: string, states?: string[], time: 'from' | 'died_from' | 'before', timeLabel: string, types: boolean}>}
+ */
+const CALLS = {
+  redrive: { action: 'redrive', time: 'died_from', timeLabel: 'Only those that died within the last', types: false },
+  replay: { action: 'replay', states: ['done'], time: 'from', timeLabel: 'Only those that finished within the last', types: false },
+  purge: {
+    action: 'delete',
+    states: ['dead', 'ready', 'scheduled', 'blocked', 'done'],
+    time: 'before',
+    timeLabel: 'Only those older than',
+    types: true,
+  },
+};
+
+/** Asks which jobs are meant, says how many there are, and begins. Resolves to the operation. @param {string} name of `BULK` @param {string} queue */
+export function askBulk(name, queue) {
+  const { title, says } = BULK[name];
+  const bulk = CALLS[name];
+  /** @type {Record<string, number>} */ const counts = board.row(queue).counts;
+  const state = h(
+    'select',
+    { name: 'state' },
+    (bulk.states ?? []).map((one) => h('option', { value: one }, `${one} (${format.count(counts[one])})`)),
+  );
+  state.value = bulk.states?.find((one) => counts[one] > 0) ?? state.value;
+  const time = h('input', { type: 'text', name: 'time', placeholder: 'any time', autocomplete: 'off', spellcheck: 'false' });
+  const limit = h('input', { type: 'text', name: 'limit', inputmode: 'numeric', placeholder: 'all', autocomplete: 'off' });
+  const word = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
+  const dry = h('div', { class: 'dry', role: 'status' });
+  const keys = attempts();
+  /** When the time was typed: what is counted is what is acted on. */
+  let typedAt = format.now();
+  /** What was counted; null while it is. @type {any} */ let found = null;
+  /** The most jobs, where so many are wanted. */
+  const most = () => (limit.value.trim() === '' ? undefined : Number(READ.whole(limit.value, 'At most')));
+  /** The body of the call. @param {boolean} isDry */
+  const make = (isDry) => {
+    const ms = time.value.trim() === '' ? undefined : parseDuration(time.value);
+    if (ms === undefined && time.value.trim() !== '') throw new Error(`${bulk.timeLabel}: write a duration such as 90s, 6h or 7d.`);
+    const at = ms === undefined ? undefined : new Date(typedAt - ms).toISOString();
+    const filter = { queue, state: bulk.states === undefined ? undefined : state.value, [bulk.time]: at };
+    return { filter, action: bulk.action, limit: isDry ? undefined : most(), dry_run: isDry || undefined };
+  };
+  const tell = () => {
+    if (found === null) return;
+    const isNumber = /^\s*\d+\s*$/.test(limit.value); // what is wrong with another one is said where it is sent
+    swap(dry, ...inWords(found, bulk.action, isNumber ? most() : undefined));
+  };
+  const counting = () => h('p', { class: 'muted' }, 'Counting …');
+  let timer = 0;
+  let round = 0;
+  const sample = async () => {
+    round += 1;
+    const mine = round;
+    try {
+      const counted = await post(path('operations'), make(true));
+      if (mine !== round) return;
+      found = counted;
+      tell();
+      dry.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
+    } catch (error) {
+      if (mine === round) swap(dry, h('p', { class: 'problem' }, message(error)), button('Count again', sample, { class: 'quiet' }));
+    }
+  };
+  for (const input of [state, time]) {
+    input.addEventListener('input', () => {
+      clearTimeout(timer);
+      if (input === time) typedAt = format.now();
+      found = null;
+      round += 1; // what is being counted is of other conditions
+      swap(dry, counting());
+      timer = window.setTimeout(sample, TYPED_AFTER_MS);
+    });
+  }
+  limit.addEventListener('input', tell);
+  swap(dry, counting());
+  sample();
+  const body = [
+    h('p', null, says),
+    bulk.states !== undefined && bulk.states.length > 1 && field('Jobs that are', state),
+    h('div', { class: 'fields' }, field(bulk.timeLabel, time, 'Such as 6h or 7d'), field('At most', limit, 'So many jobs')),
+    dry,
+    bulk.types && h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, queue), ' to confirm'), word),
+    h(
+      'p',
+      null,
+      button('Copy as curl', () => copy(curl('POST', path('operations'), JSON.stringify(make(false)))), { class: 'quiet' }),
+    ),
+  ].filter(Boolean);
+  return ask({
+    title: `${title} ${queue}`,
+    body,
+    action: ACTIONS[bulk.action].verb,
+    danger: bulk.types,
+    ready: () => found !== null && !isNothing(found) && (!bulk.types || word.value === queue),
+    submit: async () => {
+      const body = make(false);
+      const begun = await post(path('operations'), body, keys(JSON.stringify(body)));
+      toast('The operation is begun: the list of jobs shows how far it is.');
+      return begun;
+    },
+  });
+}
+
+/** Asks before a queue is deleted, and deletes it. @param {string} queue */
+export async function deleteQueue(queue) {
+  const { counts } = board.row(queue);
+  const jobs = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  const what =
+    jobs > 0
+      ? `The settings of ${queue} and its ${format.plural(jobs, 'job')} are deleted for good, ${format.count(counts.reserved)} reserved ones included: their workers cannot commit them any more.`
+      : `The settings of ${queue} are deleted: it has the defaults, should a job be pushed to it again.`;
+  const done = await confirm({
+    title: `Delete ${queue}`,
+    text: what,
+    action: 'Delete',
+    word: queue,
+    submit: async () => {
+      await del(query(path('queues', queue), { force: jobs > 0 ? true : undefined }));
+      return true;
+    },
+  });
+  if (!done) return;
+  board.setDeleted(queue);
+  toast(`${queue} is deleted`);
+  go(link(['queues']));
+}

@@ -1,0 +1,220 @@
+// What is around every screen: the navigation, the search, whether the figures are live.
+
+import { get, path } from './api.js';
+import { openPalette } from './commands.js';
+import { attr, h, show, text, toggle } from './dom.js';
+import * as format from './format.js';
+import * as live from './live.js';
+import { link } from './router.js';
+import { user as caller } from './session.js';
+import { button } from './widgets.js';
+
+/** The sections, in the order of the navigation; `g` and the letter lead there. @type {{part: string, label: string, key: string}[]} */
+export const SECTIONS = [
+  { part: '', label: 'Overview', key: 'o' },
+  { part: 'queues', label: 'Queues', key: 'q' },
+  { part: 'jobs', label: 'Jobs', key: 'j' },
+  { part: 'dead', label: 'Dead', key: 'd' },
+  { part: 'schedules', label: 'Schedules', key: 's' },
+  { part: 'limits', label: 'Limits', key: 'l' },
+  { part: 'groups', label: 'Groups', key: 'u' },
+  { part: 'batches', label: 'Batches', key: 'b' },
+  { part: 'workers', label: 'Workers', key: 'w' },
+  { part: 'pipelines', label: 'Pipelines', key: 'p' },
+  { part: 'system', label: 'System', key: 'y' },
+];
+
+/** @param {Element | null} user what is said of who uses the page */
+export function shell(user) {
+  const dead = h('span', { class: 'pill', hidden: true });
+  const links = SECTIONS.map(({ part, label }) => h('a', { href: link(part === '' ? [] : [part]) }, label, part === 'dead' && dead));
+  const clock = h('a', { class: 'badge warn', href: '#/system', hidden: true });
+  const status = h('span', { class: 'status' }, h('i', { class: 'dot' }), h('span', { role: 'status' }));
+  const search = h(
+    'button',
+    {
+      type: 'button',
+      class: 'search',
+      on: { click: openPalette },
+      'aria-keyshortcuts': '/',
+      'aria-label': 'Search: queue, job id or command',
+    },
+    h('span', { class: 'long' }, 'Queue, job id or command'),
+    h('span', { class: 'short' }, 'Search'),
+    h('kbd', null, '/'),
+  );
+  const lost = h('div', { class: 'lost', role: 'alert', hidden: true });
+  const main = h('main', { id: 'main', tabindex: '-1' });
+  const header = h(
+    'header',
+    { class: 'top' },
+    h(
+      'a',
+      {
+        class: 'skip',
+        href: '#main',
+        on: {
+          click: (/** @type {Event} */ event) => {
+            event.preventDefault();
+            main.focus();
+          },
+        },
+      },
+      'Skip to content',
+    ),
+    h('a', { class: 'brand', href: '#/', 'aria-label': 'Tailback, overview' }, mark(), h('span', null, 'Tailback')),
+    h('nav', { 'aria-label': 'Sections' }, ...links),
+    search,
+    clock,
+    status,
+    caller.read_only && h('span', { class: 'badge', title: 'This server changes nothing (http.read_only).' }, 'read-only'),
+    themeButton(),
+    user,
+  );
+  document.body.replaceChildren(header, lost, main);
+
+  const judge = () => {
+    const { connection, storeAway } = live.state;
+    const word = { live: 'live', connecting: 'connecting', lost: 'not connected' }[connection];
+    text(status.lastElementChild, storeAway ? 'no store' : word);
+    attr(status, 'class', `status ${storeAway ? 'lost' : connection}`);
+    const what = trouble();
+    show(lost, what !== '');
+    text(lost, what);
+    toggle(document.body, 'stale', what !== '');
+    judgeClock(clock);
+  };
+  const forever = new AbortController().signal;
+  live.follow(forever, (changed) => {
+    judge();
+    if (changed.size > 0) {
+      const n = live.totals().counts.dead;
+      show(dead, n > 0);
+      text(dead, format.count(n));
+    }
+  });
+  offerReload(forever, main);
+  setInterval(() => !document.hidden && judge(), 1000);
+
+  /** @param {{title: string, node: Element}} screen @param {string[]} parts */
+  return (screen, parts) => {
+    const first = main.firstChild === null;
+    document.title = screen.title === '' ? 'Tailback' : `${screen.title} · Tailback`;
+    attr(main, 'aria-label', screen.title || 'Overview');
+    main.replaceChildren(screen.node);
+    // Whoever goes by keyboard or screen reader is where the new page begins.
+    if (!first) main.focus({ preventScroll: true });
+    const section = parts[0] === 'keys' ? 'system' : (parts[0] ?? '');
+    SECTIONS.forEach(({ part }, n) => {
+      attr(links[n], 'aria-current', section === part ? 'page' : null);
+      if (section === part) reveal(links[n]);
+    });
+  };
+}
+
+/** Brings the link of the section into view where the navigation is wider than the page. @param {HTMLElement} to */
+function reveal(to) {
+  const nav = /** @type {HTMLElement} */ (to.parentElement);
+  const left = to.offsetLeft - nav.offsetLeft;
+  if (left < nav.scrollLeft || left + to.offsetWidth > nav.scrollLeft + nav.clientWidth) nav.scrollLeft = left - 40;
+}
+
+/** What is wrong with the figures on the page, or nothing. */
+function trouble() {
+  const { connection, heardAt, lostAt, storeAway } = live.state;
+  const of =
+    heardAt === 0
+      ? 'No figures were received yet.'
+      : `The figures are as of ${format.time(heardAt)}, ${format.duration(Date.now() - heardAt)} ago.`;
+  if (connection === 'lost' && Date.now() - lostAt > 1500)
+    return `The server cannot be reached since ${format.time(lostAt)}. ${of} Trying again.`;
+  if (storeAway) return `The server has lost the connection to its store. ${of} Jobs are neither taken nor lost; it tries again.`;
+  return '';
+}
+
+/** Says where the server is of another version than this page, which may not understand it. @param {AbortSignal} signal @param {HTMLElement} main */
+function offerReload(signal, main) {
+  let isSaid = false;
+  live.follow(signal, async (_, __, isNew) => {
+    if (!isNew || isSaid) return;
+    const { version } = await get(path('session')).catch(() => ({}));
+    if (isSaid || version === undefined || version === caller.version) return;
+    isSaid = true;
+    const words = `The server is version ${version} now, and this page is of ${caller.version}. `;
+    const line = h(
+      'p',
+      { class: 'remark warn', role: 'status' },
+      words,
+      button('Reload', () => location.reload()),
+    );
+    main.before(line);
+  });
+}
+
+/** From how much on a difference between the clocks is told, in milliseconds. */
+const CLOCKS_MS = 2000;
+
+/** Says where the clocks differ: ages on the page are by the server's. @param {Element} node */
+function judgeClock(node) {
+  const ahead = format.clockAhead();
+  const differs = Math.abs(ahead) > CLOCKS_MS;
+  show(node, differs);
+  if (!differs) return;
+  const by = format.duration(Math.round(Math.abs(ahead) / 1000) * 1000);
+  text(node, `clock ${ahead > 0 ? '−' : '+'}${by}`);
+  attr(
+    node,
+    'title',
+    `The clock of this machine is ${by} ${ahead > 0 ? 'behind' : 'ahead of'} the server's. Ages and waiting times here are by the ` +
+      "server's clock; times of day are the server's, shown in the time zone of this machine.",
+  );
+}
+
+function mark() {
+  return h('img', { src: new URL('./icon.svg', import.meta.url).href, alt: '', width: '18', height: '18' });
+}
+
+/** The themes, and what they are called. @type {Record<string, string>} */
+export const THEMES = { '': 'Theme: as the system', light: 'Theme: light', dark: 'Theme: dark' };
+let theme = '';
+/** Shows the theme that is chosen, once there is a button that says it. */
+let showTheme = () => {};
+
+/** Chooses a theme, kept in this browser. @param {string} next of `THEMES` */
+export function setTheme(next) {
+  theme = next;
+  try {
+    localStorage.setItem('tailback.theme', theme);
+  } catch {
+    /* no storage */
+  }
+  showTheme();
+}
+
+/** By the system, light, dark. */
+function themeButton() {
+  const themes = Object.keys(THEMES);
+  try {
+    theme = localStorage.getItem('tailback.theme') ?? '';
+  } catch {
+    /* no storage */
+  }
+  const node = h(
+    'button',
+    {
+      type: 'button',
+      class: 'icon',
+      on: {
+        click: () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]),
+      },
+    },
+    '◐',
+  );
+  showTheme = () => {
+    attr(document.documentElement, 'data-theme', theme || null);
+    attr(node, 'aria-label', THEMES[theme]);
+    attr(node, 'title', THEMES[theme]);
+  };
+  showTheme();
+  return node;
+}

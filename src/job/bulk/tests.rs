@@ -1,0 +1,99 @@
+//! Which jobs an operation means.
+
+use super::*;
+use crate::job::record::{Failure, TrailReason};
+use crate::job::{JobSpec, NewJob, Payload, TrailStep};
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn intent(json: &str) -> BulkIntent {
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn what_does_not_fit_together_is_named() {
+    for (json, pointer) in [
+        (r#"{"filter":{},"action":"move"}"#, "/to"),
+        (r#"{"filter":{},"action":"retry","to":"q"}"#, "/to"),
+        (r#"{"filter":{},"action":"set_priority"}"#, "/priority"),
+        (r#"{"filter":{},"action":"delete","priority":1}"#, "/priority"),
+        (r#"{"filter":{},"action":"delete","limit":0}"#, "/limit"),
+        (r#"{"filter":{"state":"reserved"},"action":"delete"}"#, "/filter/state"),
+        (r#"{"filter":{"state":"ready"},"action":"replay"}"#, "/filter/state"),
+    ] {
+        assert_eq!(intent(json).fault().map(|(pointer, _)| pointer), Some(pointer), "{json}");
+    }
+    assert_eq!(intent(r#"{"filter":{},"action":"move","to":"q","priority":3}"#).fault(), None);
+    assert!(serde_json::from_str::<BulkFilter>(r#"{"stat":"dead"}"#).is_err());
+}
+
+#[test]
+fn what_came_to_match_since_it_began_is_left_alone() {
+    let new = NewJob::new(
+        "A".parse().unwrap(),
+        "q".parse().unwrap(),
+        JobSpec::new(Payload::parse("1").unwrap()),
+        at(10),
+    );
+    let dead = Meta { state: State::Dead, finished_at: Some(at(20)), ..new.into_job().meta };
+    let retry = intent(r#"{"filter":{"state":"dead"},"action":"retry"}"#);
+    assert!(retry.operation(&dead, at(21)).is_some());
+    assert!(retry.operation(&dead, at(20)).is_none(), "it died since");
+    assert!(retry.operation(&dead, at(10)).is_none(), "it was pushed since");
+    let step = TrailStep { at: at(30), queue: "p".parse().unwrap(), reason: TrailReason::Moved, attempts: 0 };
+    let moved = Meta { trail: vec![step], ..dead };
+    assert!(retry.operation(&moved, at(31)).is_some() && retry.operation(&moved, at(30)).is_none());
+}
+
+#[test]
+fn what_was_revived_or_held_since_it_began_is_not_purged() {
+    let new = NewJob::new(
+        "A".parse().unwrap(),
+        "q".parse().unwrap(),
+        JobSpec::new(Payload::parse("1").unwrap()),
+        at(10),
+    );
+    let waits = new.into_job().meta;
+    let purge = intent(r#"{"filter":{"state":"ready"},"action":"delete"}"#);
+    let any = intent(r#"{"filter":{},"action":"delete"}"#);
+    let are_purged = |job: &Meta| [&purge, &any].map(|intent| intent.operation(job, at(20)).is_some());
+    assert_eq!(are_purged(&waits), [true, true]);
+    let revived = Meta { run_at: at(21), ..waits.clone() };
+    assert_eq!(are_purged(&revived), [false, true], "it was not ready when the purge began");
+    let failure = Failure { at: at(20), attempt: 1, worker: None, message: String::new() };
+    let given_back = Meta { started_at: Some(at(12)), errors: vec![failure], ..waits.clone() };
+    assert_eq!(are_purged(&given_back), [false, false], "a worker held it");
+    let delivered = Meta { started_at: Some(at(20)), ..waits.clone() };
+    assert_eq!(are_purged(&delivered), [false, false], "a worker held it");
+    let held = Meta { started_at: Some(at(12)), ..waits.clone() };
+    assert_eq!(
+        are_purged(&held),
+        [true, true],
+        "it was given back before, by a server that does not note that"
+    );
+    let [before, since] =
+        [19, 20].map(|ms| Meta { given_back_at: Some(at(ms)), came_at: Some(at(ms)), ..held.clone() });
+    assert_eq!(are_purged(&before), [true, true], "it was given back before");
+    assert_eq!(are_purged(&since), [false, false], "a worker held it when the purge began");
+    let unblocked = Meta { came_at: Some(at(20)), ..waits };
+    assert_eq!(are_purged(&unblocked), [false, true], "it was blocked when the purge began");
+    let moving = intent(r#"{"filter":{},"action":"move","to":"p"}"#);
+    let is_moved = |job: &Meta| moving.operation(job, at(20)).is_some();
+    assert!(is_moved(&unblocked), "the move may have unblocked it itself");
+    assert!(
+        !is_moved(&since) && is_moved(&Meta { started_at: Some(at(21)), ..since }),
+        "it was there, unheld"
+    );
+}
+
+#[test]
+fn an_operation_stays_in_its_queues_and_out_of_its_target() {
+    let moving =
+        intent(r#"{"filter":{"queue":"mail.*"},"action":"move","to":"mail.new","within":["mail.*"]}"#);
+    let means = |queue: &str| moving.means(&queue.parse().unwrap());
+    assert!(means("mail.old") && !means("mail.new") && !means("post"));
+    let limited = intent(r#"{"filter":{},"action":"delete","within":["mail.*"]}"#);
+    assert!(limited.means(&"mail.x".parse().unwrap()) && !limited.means(&"post".parse().unwrap()));
+}

@@ -1,0 +1,277 @@
+//! How `tailback work` leaves, and what it does where answers are odd or lost: no job stays with a worker that does not run it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::cli::{self, Beside, finish};
+use common::server::{Place, Server, until};
+use common::worker::{Notes, again, gone, losing, told, work};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const ADMIN: &str = "admin-key-of-the-tests-0123456789abcdef";
+
+/// Passes connections on to a server. Each request whose head begins so is answered with this instead, the first times. Returns the
+/// address, and how often it was.
+async fn answering(
+    to: &str,
+    begins: &'static str,
+    with: &'static str,
+    times: usize,
+) -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let (to, count) = (to.trim_start_matches("http://").to_owned(), Arc::new(AtomicUsize::new(0)));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (to, count) = (to.clone(), counted.clone());
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(&to).await.unwrap();
+                let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+                loop {
+                    tokio::select! {
+                        Ok(read) = client.read(&mut asked) => {
+                            if read == 0 {
+                                return;
+                            }
+                            let is_it = asked[..read].starts_with(begins.as_bytes());
+                            if is_it && count.fetch_add(1, Ordering::SeqCst) < times {
+                                if with.is_empty() {
+                                    // Accepted, and never answered.
+                                    std::future::pending::<()>().await;
+                                }
+                                drop(client.write_all(with.as_bytes()).await);
+                                return;
+                            }
+                            server.write_all(&asked[..read]).await.unwrap();
+                        }
+                        Ok(read) = server.read(&mut answered) => {
+                            if read == 0 || client.write_all(&answered[..read]).await.is_err() {
+                                return;
+                            }
+                        }
+                        else => return,
+                    }
+                }
+            });
+        }
+    });
+    (base, count)
+}
+
+/// Sends a worker SIGTERM again and again until it has ended, and returns its exit code.
+async fn ended_by_signals(worker: &mut Beside) -> Option<i32> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = worker.0.as_mut().unwrap().try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+        worker.signal(Signal::SIGTERM);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_third_signal_ends_a_worker_whose_standard_error_is_not_read() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    server.push("full", json!({"payload": 1})).await;
+    // More than a pipe takes, and nobody reads it.
+    let script = "trap '' TERM; head -c 300000 /dev/zero >&2; echo $$ > own; while :; do sleep 1; done";
+    let mut worker = Beside::start(work(&server.base, &notes, &["full", "--kill-after", "1h"], script));
+    let own = notes.until("own").await;
+    assert_eq!(ended_by_signals(&mut worker).await, Some(1));
+    gone(&own).await;
+}
+
+#[tokio::test]
+async fn what_was_done_is_committed_while_other_commands_are_being_stopped() {
+    let place = Place::sqlite().await;
+    let mut server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let done = server.push("done", json!({"payload": 1, "max_attempts": 2})).await;
+    server.push("done", json!({"payload": 2})).await;
+    let script = "n=$(cat); trap '' TERM; echo $$ > own.$n; until [ -e go.$n ]; do sleep 0.02; done";
+    let options = ["done", "-c", "2", "--kill-after", "1m", "--grace", "0s", "--lease", "10m"];
+    let mut worker = Beside::start(work(&server.base, &notes, &options, script));
+    let first = notes.until("own.1").await;
+    notes.until("own.2").await;
+    server.kill();
+    std::fs::write(notes.path("go.1"), "").unwrap();
+    gone(&first).await;
+    worker.signal(Signal::SIGTERM);
+    // Nobody was told in time, as its line says; the other command still runs.
+    let out = worker.0.as_mut().unwrap().stdout.take().unwrap();
+    let line = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        line
+    });
+    let line = line.await.unwrap();
+    assert!(line.contains("\"lost\"") && line.contains(&done), "{line}");
+    let server = again(&place, &server.base);
+    server.until_ready().await;
+    until("the first job is settled", || {
+        let (server, done) = (&server, &done);
+        async move { server.get(&format!("/v1/jobs/{done}")).await.1["state"] != "reserved" }
+    })
+    .await;
+    let (status, job) = server.get(&format!("/v1/jobs/{done}")).await;
+    assert_eq!(status, 404, "it was committed, not rolled back: {job}");
+    std::fs::write(notes.path("go.2"), "").unwrap();
+    worker.done().await.with(0);
+}
+
+#[tokio::test]
+async fn a_job_that_ran_too_long_is_rolled_back_before_a_worker_for_one_job_ends() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let id = server.push("late", json!({"payload": 1, "max_run_ms": 6000})).await;
+    finish(work(&server.base, &notes, &["late", "--once"], "sleep 1000")).await.with(1);
+    let job = server.get(&format!("/v1/jobs/{id}")).await.1;
+    assert_eq!(job["errors"][0]["message"], "it takes longer than its max_run_ms", "{job}");
+}
+
+#[tokio::test]
+async fn odd_answers_of_others_do_not_end_a_worker() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for with in [
+        "HTTP/1.1 404 Not Found\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>",
+        "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>",
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        let notes = Notes::new();
+        let (base, _) = answering(&server.base, "POST /v1/queues/odd/reserve", with, 1).await;
+        server.push("odd", json!({"payload": 1})).await;
+        let worker = Beside::start(work(&base, &notes, &["odd"], "echo $$ > own"));
+        notes.until("own").await;
+        worker.signal(Signal::SIGTERM);
+        assert_eq!(told(&worker.done().await.with(0))[0]["outcome"], "committed", "{with}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_leaves_no_job_with_a_worker_that_drains() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    for n in ["a", "b"] {
+        server.push("drained", json!({"payload": n})).await;
+    }
+    let base = losing(&server.base, b"\"c\"").await;
+    let script = "n=$(cat); echo $$ > own.$n; until [ -e go.$n ]; do sleep 0.02; done";
+    let options = ["drained", "--drain", "-c", "2", "--lease", "10m", "--text"];
+    let worker = Beside::start(work(&base, &notes, &options, script));
+    notes.until("own.a").await;
+    notes.until("own.b").await;
+    server.push("drained", json!({"payload": "c"})).await;
+    std::fs::write(notes.path("go.b"), "").unwrap();
+    // The answer with it is lost while the first one goes on.
+    notes.until("own.c").await;
+    for n in ["a", "c"] {
+        std::fs::write(notes.path(&format!("go.{n}")), "").unwrap();
+    }
+    let done = worker.done().await.with(0);
+    assert_eq!(told(&done).iter().filter(|job| job["outcome"] == "committed").count(), 3, "{done:?}");
+}
+
+#[tokio::test]
+async fn a_worker_stops_in_time_where_nobody_answers() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let (base, asked) = answering(&server.base, "POST /v1/queues/mute/reserve", "", usize::MAX).await;
+    let worker = Beside::start(work(&base, &notes, &["mute"], "exit 0"));
+    until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
+    let begun = Instant::now();
+    worker.signal(Signal::SIGTERM);
+    worker.done().await.with(0);
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn an_idle_worker_stops_at_once_and_has_done_nothing() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    for (options, code) in [(&["idle"][..], 0), (&["idle", "--once", "--wait", "1h"], 1)] {
+        let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", "", 0).await;
+        let worker = Beside::start(work(&base, &notes, options, "exit 0"));
+        until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
+        let begun = Instant::now();
+        worker.signal(Signal::SIGTERM);
+        worker.done().await.with(code);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_started_now_is_started_later() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let program = notes.path("program");
+    std::fs::write(&program, "#!/bin/sh\nexit 0\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    // The system starts no program that is being written.
+    let being_written = std::fs::OpenOptions::new().append(true).open(&program).unwrap();
+    let id = server.push("busy", json!({"payload": 1})).await;
+    let mut worker = Beside::start(cli::command(
+        &server.base,
+        &["work", "busy", "--json", "--", program.to_str().unwrap()],
+    ));
+    let out = worker.0.as_mut().unwrap().stdout.take().unwrap();
+    let line = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        let mut out = BufReader::new(out);
+        out.read_line(&mut line).unwrap();
+        (line, out)
+    });
+    let (line, _out) = line.await.unwrap();
+    assert!(line.contains("given_back") && line.contains("cannot be started now"), "{line}");
+    drop(being_written);
+    until("it is committed", || async { server.get(&format!("/v1/jobs/{id}")).await.0 == 404 }).await;
+    worker.signal(Signal::SIGTERM);
+    worker.done().await.with(0);
+}
+
+#[tokio::test]
+async fn a_key_that_does_not_allow_the_name_of_a_worker_lets_it_work() {
+    let place = Place::sqlite().await;
+    let server = Server::start_with(&place.url, &[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)]).await;
+    let made = server
+        .http
+        .post(format!("{}/v1/keys", server.base))
+        .bearer_auth(ADMIN)
+        .json(&json!({"name": "mail", "scopes": ["push", "consume", "read"], "queues": ["mail"]}))
+        .send()
+        .await
+        .unwrap();
+    let made: serde_json::Value = made.json().await.unwrap();
+    let key = made["key"].as_str().unwrap();
+    for options in [&["mail", "--once"][..], &["mail", "--once", "--worker", "mail"]] {
+        let mut push = cli::command(&server.base, &["push", "mail", "1"]);
+        push.env("TAILBACK_KEY", key);
+        finish(push).await.with(0);
+        let notes = Notes::new();
+        let mut command = work(&server.base, &notes, options, "exit 0");
+        command.env("TAILBACK_KEY", key);
+        let done = finish(command).await.with(0);
+        assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
+        assert!(done.err.contains("without a name"), "{done:?}");
+    }
+}

@@ -1,0 +1,290 @@
+//! `tailback top` and tables on a terminal: a pseudo-terminal, and a screen that obeys what is written to it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+use common::cli;
+use common::server::{Place, Server, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use serde_json::json;
+
+/// A terminal in which a command runs.
+struct Screen {
+    control: OwnedFd,
+    line: File,
+    seen: Arc<Mutex<vt100::Parser>>,
+    raw: Arc<Mutex<Vec<u8>>>,
+    child: Child,
+}
+
+fn size(rows: u16, columns: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn cells(number: u16) -> std::num::NonZero<u16> {
+    std::num::NonZero::new(number).unwrap()
+}
+
+impl Screen {
+    fn start(command: &Command, rows: u16, columns: u16) -> Self {
+        let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&control).unwrap();
+        unlockpt(&control).unwrap();
+        let name = ptsname(&control, Vec::new()).unwrap().into_string().unwrap();
+        let line = File::options().read(true).write(true).open(name).unwrap();
+        tcsetwinsize(&control, size(rows, columns)).unwrap();
+        // The terminal is the command's own, so that it is told of a new size.
+        let mut own = Command::new("setsid");
+        own.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => own.env(name, value),
+                None => own.env_remove(name),
+            };
+        }
+        own.env("TERM", "xterm-256color");
+        let of = |line: &File| line.try_clone().unwrap();
+        let child = own.stdin(of(&line)).stdout(of(&line)).stderr(of(&line)).spawn().unwrap();
+        let seen = Arc::new(Mutex::new(vt100::Parser::new(cells(rows), cells(columns), 0)));
+        let raw = Arc::new(Mutex::new(Vec::new()));
+        let (mut output, to, all) = (File::from(control.try_clone().unwrap()), seen.clone(), raw.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut buffer) {
+                to.lock().unwrap().process(&buffer[..read]);
+                all.lock().unwrap().extend_from_slice(&buffer[..read]);
+            }
+        });
+        Self { control, line, seen, raw, child }
+    }
+
+    fn text(&self) -> String {
+        self.seen.lock().unwrap().screen().contents()
+    }
+
+    async fn until(&self, text: &str) {
+        until(&format!("{text:?} is on the screen: {}", self.text()), || async {
+            self.text().contains(text)
+        })
+        .await;
+    }
+
+    fn press(&self, keys: &str) {
+        File::from(self.control.try_clone().unwrap()).write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        self.seen.lock().unwrap().screen_mut().set_size(cells(rows), cells(columns));
+        tcsetwinsize(&self.control, size(rows, columns)).unwrap();
+    }
+
+    /// Waits until the command has ended, and returns its exit code.
+    async fn ended(&mut self) -> Option<i32> {
+        let child = &mut self.child;
+        let mut code = None;
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                code = status.code().or(code);
+                return code;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Whether the terminal is as a shell left it.
+    fn is_restored(&self) -> bool {
+        let modes = tcgetattr(&self.line).unwrap().local_modes;
+        let seen = self.seen.lock().unwrap();
+        let screen = seen.screen();
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+            && !screen.alternate_screen()
+            && !screen.hide_cursor()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn filled(place: &Place) -> Server {
+    let server = Server::start(&place.url).await;
+    for (queue, jobs) in [("alpha", 1), ("beta", 5), ("gamma", 3)] {
+        for n in 0..jobs {
+            server.push(queue, json!({"payload": {"n": n, "text": "\u{1b}[2J"}, "max_attempts": 1})).await;
+        }
+    }
+    let job = server.reserve("beta", json!({})).await[0].clone();
+    server.settle(&job, "rollback", json!({"error": "no \u{1b}]0;owned\u{7} luck"})).await;
+    server
+}
+
+/// Where lines begin with these words, in their order.
+fn order(text: &str, words: [&str; 3]) -> Vec<usize> {
+    words
+        .iter()
+        .map(|word| text.lines().position(|line| line.starts_with(word)).unwrap_or(usize::MAX))
+        .collect()
+}
+
+#[tokio::test]
+async fn queues_are_sorted_looked_at_and_left() {
+    let place = Place::sqlite().await;
+    let server = filled(&place).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    screen.until("gamma").await;
+    screen.until("live").await;
+    let at = order(&screen.text(), ["beta", "gamma", "alpha"]);
+    assert!(at.is_sorted(), "most ready jobs first: {}", screen.text());
+    screen.until("queues").await;
+    screen.press("?");
+    screen.until("the other way round").await;
+    screen.press("x");
+    screen.press("r");
+    until("it is sorted the other way round", || async {
+        order(&screen.text(), ["alpha", "gamma", "beta"]).is_sorted()
+    })
+    .await;
+    screen.press("r");
+    screen.press("/bet\r");
+    until("only beta is there", || async {
+        screen.text().contains("beta") && !screen.text().contains("alpha")
+    })
+    .await;
+    screen.press("\r");
+    screen.until("ERROR OR PAYLOAD").await;
+    screen.until("no \\u{1b}]0;owned\\u{7} luck").await;
+    // One of the dead, and nothing else.
+    screen.press("fffff");
+    screen.until("1 dead jobs").await;
+    screen.press("\r");
+    screen.until("attempt 1:").await;
+    screen.press("\u{1b}");
+    screen.until("1 dead jobs").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+    assert!(screen.is_restored());
+    let raw = screen.raw.lock().unwrap().clone();
+    assert!(!raw.windows(4).any(|bytes| bytes == b"\x1b]0;"), "a payload has reached the terminal");
+}
+
+#[tokio::test]
+async fn a_filter_shows_all_that_it_finds_and_an_untouched_list_its_beginning() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for n in 10..40 {
+        server.push(&format!("q{n}"), json!({"payload": 1})).await;
+    }
+    let mut screen = Screen::start(&cli::command(&server.base, &["top", "--sort", "name"]), 15, 100);
+    screen.until("q10").await;
+    screen.press("G");
+    screen.until("q39").await;
+    screen.press("/q2\r");
+    screen.until("/q2: 10 of 30 queues").await;
+    for n in 20..30 {
+        screen.until(&format!("q{n}")).await;
+    }
+    // One after the other: a terminal reads both at once as Alt and g.
+    screen.press("\u{1b}");
+    until("all queues are shown", || async { !screen.text().contains("/q2:") }).await;
+    screen.press("g");
+    screen.until("q10").await;
+    // What comes before the first is seen, as long as none is chosen.
+    server.push("q00", json!({"payload": 1})).await;
+    screen.until("q00").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn it_follows_the_size_of_the_terminal_and_what_happens() {
+    let place = Place::sqlite().await;
+    let server = filled(&place).await;
+    let screen = Screen::start(&cli::command(&server.base, &["top"]), 30, 120);
+    screen.until("BLOCKED").await;
+    screen.resize(10, 40);
+    until("it fits 40 by 10", || async {
+        let text = screen.text();
+        text.contains("beta")
+            && text.contains("READY")
+            && text.contains("choose")
+            && !text.contains("BLOCKED")
+    })
+    .await;
+    screen.resize(3, 15);
+    screen.until("too small").await;
+    screen.resize(30, 120);
+    screen.until("BLOCKED").await;
+    server.push("delta", json!({"payload": 1})).await;
+    screen.until("delta").await;
+    server.post("/v1/queues/delta/pause", json!({})).await;
+    screen.until("delta (paused)").await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_said_and_the_terminal_is_given_back_on_sigterm() {
+    let place = Place::sqlite().await;
+    let mut server = filled(&place).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    screen.until("live").await;
+    screen.until("beta").await;
+    server.kill();
+    screen.until("CONNECTION LOST").await;
+    screen.until("figures of").await;
+    assert!(screen.text().contains("beta"), "the old figures stay: {}", screen.text());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
+    let address = server.base.trim_start_matches("http://").to_owned();
+    command.args(["serve", "--listen", &address, "--store", &place.url]).stdout(std::process::Stdio::piped());
+    let again = Server::of(command);
+    again.until_ready().await;
+    until("it is live again", || async { !screen.text().contains("LOST") && screen.text().contains("live") })
+        .await;
+    screen.signal(Signal::SIGTERM);
+    assert_eq!(screen.ended().await, Some(0));
+    assert!(screen.is_restored());
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal_and_colours_can_be_refused() {
+    let place = Place::sqlite().await;
+    let server = filled(&place).await;
+    for columns in [40, 60, 80, 200] {
+        let mut screen = Screen::start(&cli::command(&server.base, &["jobs"]), 40, columns);
+        assert_eq!(screen.ended().await, Some(0));
+        screen.until("gamma").await;
+        let raw = screen.raw.lock().unwrap().clone();
+        assert!(raw.windows(4).any(|bytes| bytes == b"\x1b[31"), "there are colours");
+        if columns < 80 {
+            screen.until("no room for").await;
+        } else {
+            screen.until("ERROR OR PAYLOAD").await;
+        }
+        // Nine jobs and a head: no line is broken.
+        let text = screen.text();
+        let table = text.split("tailback: ").next().unwrap();
+        let lines = table.lines().filter(|line| !line.trim().is_empty()).count();
+        assert_eq!(lines, 10, "{columns}: {text}");
+    }
+    let mut command = cli::command(&server.base, &["jobs"]);
+    command.env("NO_COLOR", "1");
+    let mut screen = Screen::start(&command, 40, 100);
+    assert_eq!(screen.ended().await, Some(0));
+    screen.until("gamma").await;
+    assert!(!screen.raw.lock().unwrap().contains(&0x1b));
+}

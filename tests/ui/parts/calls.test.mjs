@@ -1,0 +1,101 @@
+// Keys of calls that must not happen twice, what is remembered of names, rules in words: `node --test tests/ui/`.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { ACTS } from '../../../src/dashboard/ui/acts.js';
+import { attempts, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
+import { calmly } from '../../../src/dashboard/ui/attention.js';
+import { remember } from '../../../src/dashboard/ui/bounded.js';
+import { countInWords, wordOf } from '../../../src/dashboard/ui/bulkask.js';
+import { inWords } from '../../../src/dashboard/ui/cron.js';
+import { Stages } from '../../../src/dashboard/ui/stages.js';
+
+test('the same call has the same key, another call another one', () => {
+  const keys = attempts();
+  const first = keys('a');
+  assert.equal(keys('a'), first);
+  const other = keys('b');
+  assert.notDeepEqual(other, first);
+  assert.equal(keys('b'), other);
+});
+
+test('a key is kept until an answer has come', async () => {
+  const used = [];
+  const call = (/** @type {any} */ outcome) => async (/** @type {any} */ headers) => {
+    used.push(headers['idempotency-key']);
+    if (outcome !== 200) throw new Problem(outcome, null);
+    return 'done';
+  };
+  for (const outcome of [0, 502, 409]) await assert.rejects(onceAnswered('replay 1', call(outcome)));
+  assert.equal(await onceAnswered('replay 1', call(200)), 'done');
+  assert.equal(new Set(used.splice(0)).size, 1);
+  await assert.rejects(onceAnswered('replay 1', call(404)));
+  await onceAnswered('replay 1', call(200));
+  await onceAnswered('replay 2', call(200));
+  assert.equal(new Set(used).size, 3);
+});
+
+test('a call that is never answered ends', async (t) => {
+  const limit = new AbortController();
+  t.mock.method(AbortSignal, 'timeout', () => limit.signal);
+  globalThis.fetch = (_, { signal }) => new Promise((_, fail) => signal.addEventListener('abort', () => fail(signal.reason)));
+  const mine = new AbortController();
+  const asked = get('/v1/session', mine.signal);
+  limit.abort();
+  await assert.rejects(asked, (error) => error instanceof Problem && error.status === 0);
+});
+
+test('of names only the newest are remembered', () => {
+  const map = new Map();
+  for (const name of ['a', 'b', 'a', 'c']) remember(map, name, name, 2);
+  assert.deepEqual([...map.keys()], ['a', 'c']);
+  const stages = new Stages();
+  const job = (/** @type {number} */ n) => ({ id: `${n}`, queue: 'b', trail: [{ queue: 'a', reason: 'committed' }] });
+  for (let n = 0; n < 60_000; n++) stages.addJob(job(n));
+  assert.equal(stages.counted.size, 50_000);
+  stages.addJob(job(59_999));
+  assert.equal([...stages.edges.values()][0].seen, 60_000);
+});
+
+test('a step that does not fill the hour is no interval', () => {
+  assert.equal(inWords('*/15 * * * *'), 'every 15 minutes');
+  assert.equal(inWords('*/45 * * * *'), 'at minute 0 and 45 of every hour');
+  assert.equal(inWords('*/25 * * * *'), 'at minute 0, 25 and 50 of every hour');
+});
+
+test('that nothing needs anybody is said only where all queues are judged', () => {
+  assert.equal(calmly(0), 'Nothing needs you.');
+  assert.equal(calmly(1), 'Nothing is known to need you; one queue is not judged yet.');
+  assert.match(calmly(12), /; 12 queues are not judged yet\.$/);
+});
+
+test('what is done to many is said of many', () => {
+  for (const { name, saysMany } of ACTS) assert.doesNotMatch(saysMany, /\b(Makes|Puts|Takes|Removes) it\b|\b[Ii]ts attempts/, name);
+});
+
+test('a name is asked for where many are deleted or moved, and where all of all queues are meant', () => {
+  const meant = (/** @type {Record<string, string>} */ is) => ({
+    fixed: {},
+    conditions: Object.entries(is).map(([name, value]) => ({ name, value })),
+  });
+  /** @type {[string, Record<string, string>, string | undefined][]} */ const cases = [
+    ['retry', { queue: 'mail', state: 'dead' }, undefined],
+    ['retry', { state: 'dead', error_group: 'timeout' }, undefined],
+    ['retry', { state: 'dead' }, 'everything'],
+    ['redrive', { queue_prefix: 'mail.' }, undefined],
+    ['move', { queue: 'mail', key: 'a' }, 'mail'],
+    ['move', { queue_prefix: 'mail.' }, 'mail.*'],
+    ['delete', { queue: 'mail' }, 'mail'],
+    ['delete', { state: 'dead', error_group: 'timeout' }, 'delete'],
+    ['delete', {}, 'everything'],
+  ];
+  for (const [action, is, word] of cases) assert.equal(wordOf(action, meant(is)), word, `${action} ${JSON.stringify(is)}`);
+});
+
+test('a dry run says how many of those that match are meant', () => {
+  const all = { matched: 4000, scanned: 5000, complete: true };
+  assert.equal(countInWords(all, 'delete'), '4,000 jobs would be deleted.');
+  assert.equal(countInWords(all, 'delete', 10), '10 of 4,000 jobs would be deleted.');
+  assert.equal(countInWords(all, 'delete', 4000), '4,000 jobs would be deleted.');
+  assert.equal(countInWords({ ...all, complete: false }, 'delete', 10), '10 of at least 4,000 jobs would be deleted.');
+  assert.equal(countInWords({ ...all, complete: false, estimate: 9000 }, 'delete', 10), '10 of about 9,000 jobs would be deleted.');
+});

@@ -1,0 +1,110 @@
+// What the page knows of the stream, with a stream of the test's: `node --test tests/ui/`.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+/** The streams that were begun. @type {Source[]} */
+const begun = [];
+class Source extends EventTarget {
+  static OPEN = 1;
+  static CLOSED = 2;
+  readyState = 1;
+  constructor() {
+    super();
+    begun.push(this);
+  }
+  close() {
+    this.readyState = 2;
+  }
+  /** @param {string} type @param {any} data */
+  send(type, data) {
+    this.dispatchEvent(new MessageEvent(type, { data: JSON.stringify({ at: new Date().toISOString(), queues: [], ...data }) }));
+  }
+}
+globalThis.EventSource = Source;
+globalThis.document = Object.assign(new EventTarget(), { hidden: false });
+globalThis.window = Object.assign(new EventTarget(), { setTimeout });
+globalThis.location = { hash: '', origin: 'http://tailback.test' };
+
+const live = await import('../../../src/dashboard/ui/live.js');
+const board = await import('../../../src/dashboard/ui/board.js');
+
+const counts = { ready: 1, scheduled: 0, reserved: 0, blocked: 0, dead: 0, done: 0 };
+const queue = (/** @type {string} */ name, rest = {}) => ({ queue: name, paused: false, counts, ...rest });
+
+test('all parts of a message are told with its last one', () => {
+  live.connect();
+  const stream = begun.at(-1);
+  const told = [];
+  live.follow(new AbortController().signal, (changed, happened, isNew) =>
+    told.push([[...changed].sort(), happened.map((one) => one.kind), isNew]),
+  );
+  stream.send('snapshot', { part: 1, more: true, left_out: 0, queues: [queue('a')] });
+  assert.deepEqual(told, []);
+  stream.send('snapshot', { part: 2, more: false, left_out: 0, queues: [queue('b')] });
+  assert.deepEqual(told.splice(0), [[['a', 'b'], [], true]]);
+  stream.send('changes', {
+    more: true,
+    queues: [queue('a', { counts: { ...counts, ready: 7 } })],
+    happened: [{ kind: 'paused', queue: 'a' }],
+  });
+  stream.send('changes', { more: false, queues: [], gone: ['b'], happened: [{ kind: 'dead', queue: 'b' }] });
+  assert.deepEqual(told.splice(0), [[['a', 'b'], ['paused', 'dead'], false]]);
+  assert.equal(live.totals().counts.ready, 7);
+  // A snapshot that replaces another: what is no longer in it has changed as well.
+  stream.send('snapshot', { part: 1, more: true, left_out: 0, queues: [] });
+  stream.send('snapshot', { part: 1, more: true, left_out: 0, queues: [queue('c')] });
+  stream.send('snapshot', { part: 2, more: false, left_out: 0, queues: [queue('d')] });
+  assert.deepEqual(told.splice(0), [[['a', 'c', 'd'], [], true]]);
+});
+
+test('a queue that the stream does not tell of is empty only where it tells of all', async () => {
+  const figures = { counts: { ...counts, ready: 3 }, rates_per_s: {} };
+  globalThis.fetch = async () => Response.json({ queues: [{ queue: 'far', figures, effective: { paused: false } }] });
+  const stream = begun.at(-1);
+  await board.loadPage({}, new AbortController().signal);
+  assert.equal(board.row('far').counts.ready, 0);
+  for (const partly of [{ left_out: 1 }, { left_out: 0, incomplete: true }]) {
+    stream.send('snapshot', { part: 1, more: false, queues: [], ...partly });
+    await board.loadPage({}, new AbortController().signal);
+    assert.equal(board.row('far').counts.ready, 3, JSON.stringify(partly));
+  }
+});
+
+test('a stream that is silent is proved, then begun anew; a page that is not seen is not live', async (t) => {
+  t.mock.timers.enable({ apis: ['setInterval', 'setTimeout', 'Date'], now: Date.now() });
+  let asked = 0;
+  globalThis.fetch = async () => {
+    asked += 1;
+    return Response.json({});
+  };
+  /** Time goes by, and what is begun in it ends. @param {number} seconds */
+  const pass = async (seconds) => {
+    for (let at = 0; at < seconds; at += 5) {
+      t.mock.timers.tick(5000);
+      for (let n = 0; n < 50; n++) await null;
+      await new Promise((then) => setImmediate(then));
+    }
+  };
+  live.start();
+  const stream = begun.at(-1);
+  stream.dispatchEvent(new Event('open'));
+  stream.send('changes', { more: false });
+  await pass(40);
+  assert.equal(begun.at(-1), stream);
+  assert.ok(asked > 0, 'the server is asked');
+  await pass(40);
+  const next = begun.at(-1);
+  assert.notEqual(next, stream);
+  assert.equal(stream.readyState, Source.CLOSED);
+  assert.equal(live.state.connection, 'live', 'nobody is told of a change of streams');
+  next.readyState = 0; // it never opens, though the server is there
+  await pass(30);
+  assert.equal(live.state.connection, 'lost');
+  await pass(30);
+  begun.at(-1).dispatchEvent(new Event('open'));
+  assert.equal(live.state.connection, 'live');
+  document.hidden = true;
+  document.dispatchEvent(new Event('visibilitychange'));
+  assert.equal(begun.at(-1).readyState, Source.CLOSED);
+  assert.equal(live.state.connection, 'connecting');
+});

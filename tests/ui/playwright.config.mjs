@@ -1,0 +1,21 @@
+// The browser's tests: Debian's Chromium, and servers that each test starts for itself.
+import { defineConfig } from '@playwright/test';
+import { existsSync } from 'node:fs';
+
+const executablePath = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find(existsSync);
+
+export default defineConfig({
+  testDir: './browser',
+  outputDir: '../results',
+  timeout: 120_000, // no test needs a quick machine
+  expect: { timeout: Number(process.env.TAILBACK_UI_WAIT_MS ?? 30_000) },
+  workers: 1,
+  retries: 0,
+  reporter: 'list',
+  use: {
+    launchOptions: { executablePath, args: ['--no-sandbox', '--disable-dev-shm-usage'] },
+    timezoneId: 'Europe/Berlin',
+    locale: 'en-GB',
+    trace: 'off',
+  },
+});
