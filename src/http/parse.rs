@@ -131,7 +131,8 @@ fn explain(pointer: String, message: &str) -> Invalid {
         return Invalid::new(child(&quoted(message)), "is a duplicate");
     }
     if let Some(variants) = message.strip_prefix("unknown variant") {
-        let known = variants.split_once("expected ").map_or("", |(_, known)| known).replace('`', "");
+        let known = variants.split_once("expected ").map_or("", |(_, known)| known);
+        let known = known.replace("` or `", "`, `").replace('`', "");
         return Invalid::new(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
     }
     // The messages of our own types need no translation. They may quote the request, such as a key in a payload.

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::common::fleet::push_many;
 use crate::common::server::{Place, Server, metric, until};
-use crate::world::{Pair, SOON, begin_keyed, looked, signal};
+use crate::world::{Pair, SOON, begin_keyed, looked, push, signal};
 
 /// Waits until the server has asked for the record of a request this often: those that wait ask again and again.
 async fn until_polled(server: &Server, times: usize) {
@@ -73,7 +73,7 @@ pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Pl
     assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
     let (status, answer) = repeat.await.unwrap().expect("the repeat was cut off");
     assert_eq!((status, &answer["code"]), (503, &json!("draining")), "{answer}");
-    let id = near.push("work", json!({"payload": 1})).await;
+    let id = push(&near, json!({"payload": 1})).await;
     let (_, answer) = first.await.unwrap().unwrap();
     assert_eq!(answer["jobs"][0]["id"], json!(id));
 }

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, metric, until};
 use crate::world::{
-    LONG_MS, PROMPT, Pair, begin_keyed, begin_until_met, is_the_only_holder, looked, repeat, signal, take,
+    LONG_MS, PROMPT, Pair, begin_keyed, begin_until_met, is_the_only_holder, looked, push, repeat, signal,
+    take,
 };
 
 fn ask() -> Value {
@@ -19,7 +20,7 @@ fn ask() -> Value {
 
 pub async fn a_claim_whose_answer_was_lost_has_one_holder(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    let id = near.push("work", json!({"payload": 1})).await;
+    let id = push(&near, json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
     let first = begin_until_met(&far, "k", ask(), &claim).await;
     proxy.part();
@@ -34,7 +35,7 @@ pub async fn a_claim_whose_answer_was_lost_has_one_holder(place: &Place) {
 
 pub async fn a_claim_whose_server_stood_still_has_one_holder(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
     let first = begin_until_met(&far, "k", ask(), &claim).await;
     signal(&far, Signal::SIGSTOP);
@@ -55,11 +56,11 @@ pub async fn a_claim_whose_server_stood_still_has_one_holder(place: &Place) {
 /// The takeover has looked for what the first server won before that claim arrives.
 pub async fn a_claim_that_lands_after_the_takeover_is_given_back(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    let late = near.push("work", json!({"payload": 1})).await;
+    let late = push(&near, json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldBefore);
     let first = begin_until_met(&far, "k", ask(), &claim).await;
     proxy.part();
-    let urgent = near.push("work", json!({"payload": 2, "priority": 9})).await;
+    let urgent = push(&near, json!({"payload": 2, "priority": 9})).await;
     let (held, _) = repeat(&near, "k", ask()).await;
     assert_eq!((held.len(), &held[0]["id"]), (1, &json!(urgent)));
     claim.release();
@@ -78,7 +79,7 @@ pub async fn a_claim_that_lands_after_the_takeover_is_given_back(place: &Place) 
 /// The first server learns that it won, and stands still before it can say so in the record.
 pub async fn a_server_that_was_taken_over_hands_out_no_dead_token(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let close = proxy.next("update", "requests", Fault::HoldBefore);
     let first = begin_until_met(&far, "k", ask(), &close).await;
     signal(&far, Signal::SIGSTOP);
@@ -99,7 +100,7 @@ pub async fn a_server_that_was_taken_over_hands_out_no_dead_token(place: &Place)
 
 pub async fn a_record_that_cannot_be_closed_is_closed_in_the_end(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let close = proxy.every("update", "requests", Fault::CutAfter);
     let first = begin_until_met(&far, "k", ask(), &close).await;
     until("it has tried again", || async { close.times() > 1 }).await;

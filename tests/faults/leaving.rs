@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, until};
-use crate::world::{LONG_MS, Pair, SOON, begin_keyed, begin_until_met, looked, repeat};
+use crate::world::{LONG_MS, Pair, SOON, begin_keyed, begin_until_met, looked, push, repeat};
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
 pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
@@ -44,7 +44,7 @@ pub async fn a_server_that_was_killed_leaves_nothing_pending(place: &Place) {
     drop(server);
     assert!(first.await.unwrap().is_none());
     let next = Server::start(&place.url).await;
-    let id = next.push("work", json!({"payload": 1})).await;
+    let id = push(&next, json!({"payload": 1})).await;
     let (jobs, took) = repeat(&next, "k", ask).await;
     assert_eq!(jobs[0]["id"], json!(id));
     assert!(took < SOON, "{took:?}");
@@ -52,7 +52,7 @@ pub async fn a_server_that_was_killed_leaves_nothing_pending(place: &Place) {
 
 pub async fn a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pending(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let open = proxy.next("insert", "requests", Fault::HoldAfter);
     let first = begin_keyed(&far, "k", json!({}));
     open.met().await;
@@ -67,7 +67,7 @@ pub async fn a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pend
 
 pub async fn an_opening_that_failed_leaves_nothing_pending(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let open = proxy.every("insert", "requests", Fault::SwallowReply);
     assert_eq!(begin_keyed(&far, "k", json!({})).await.unwrap().unwrap().0, 503);
     drop(open);
@@ -78,8 +78,8 @@ pub async fn an_opening_that_failed_leaves_nothing_pending(place: &Place) {
 
 pub async fn a_claim_of_a_server_that_was_killed_goes_to_the_repeat(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    let id = near.push("work", json!({"payload": 1})).await;
-    near.push("work", json!({"payload": 2})).await;
+    let id = push(&near, json!({"payload": 1})).await;
+    push(&near, json!({"payload": 2})).await;
     let ask = json!({"lease_ms": LONG_MS});
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
     let first = begin_until_met(&far, "k", ask.clone(), &claim).await;

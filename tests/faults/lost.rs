@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server};
-use crate::world::{LONG_MS, Pair, take};
+use crate::world::{LONG_MS, Pair, push, take};
 
 fn begin_settle(server: &Server, job: &Value) -> tokio::task::JoinHandle<(u16, Value)> {
     let url = format!("{}/v1/jobs/{}/commit", server.base, job["id"].as_str().unwrap());
@@ -25,7 +25,7 @@ async fn answer(call: reqwest::RequestBuilder) -> (u16, Value) {
 pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
     for _ in 0..10 {
-        let id = near.push("work", json!({"payload": 1})).await;
+        let id = push(&near, json!({"payload": 1})).await;
         let lease_ms = 2500;
         let stale = far.reserve("work", json!({"lease_ms": lease_ms})).await.remove(0);
         tokio::time::sleep(Duration::from_millis(lease_ms - 350)).await;
@@ -34,8 +34,8 @@ pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
         tokio::select! {
             () = deletion.met() => {}
             late = &mut commit => {
-                // The machine was too slow: the lease ended before the commit began.
-                assert_eq!(late.unwrap().0, 409);
+                // The machine was too slow: the lease ended before the commit began, or the store did not respond in time.
+                assert!([409, 503].contains(&late.unwrap().0));
                 drop(deletion);
                 let again = take(&near).await;
                 assert_eq!(near.settle(&again, "commit", json!({})).await.0, 200);
@@ -60,7 +60,7 @@ pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
 /// The same where the deletion happened and only its answer was lost, well before the lease ends: that is known.
 pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
     let _deletion = proxy.next("delete", "jobs", Fault::CutAfter);
     let (status, answer) = far.settle(&held, "commit", json!({})).await;
@@ -70,7 +70,7 @@ pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
 /// A rollback whose answer was lost, and whose job another worker has by now: it is not said not to have happened.
 pub async fn a_rollback_that_arrived_is_not_refused(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    near.push("work", json!({"payload": 1})).await;
+    push(&near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
     let update = proxy.next("update", "jobs", Fault::HoldThenLose);
     let url = format!("{}/v1/jobs/{}/rollback", far.base, held["id"].as_str().unwrap());
@@ -90,7 +90,7 @@ pub async fn a_rollback_that_arrived_is_not_refused(place: &Place) {
 /// No reservation protects a job that is cancelled: others may have worked on it, and committed it.
 pub async fn a_cancel_that_never_arrived_is_not_acknowledged(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
-    let id = near.push("work", json!({"payload": 1})).await;
+    let id = push(&near, json!({"payload": 1})).await;
     let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
     let cancel = far.http.delete(format!("{}/v1/jobs/{id}", far.base));
     let cancel = tokio::spawn(answer(cancel));

@@ -1,5 +1,6 @@
 //! Two servers over one MongoDB: `far` reaches it through a proxy, `near` by itself.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -40,6 +41,24 @@ impl Pair {
 
 pub fn signal(server: &Server, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
+}
+
+/// Pushes a job to `work`, and returns its id. A store on a busy machine may not respond in time: the key lets the call be repeated.
+pub async fn push(server: &Server, job: Value) -> String {
+    static KEYS: AtomicUsize = AtomicUsize::new(0);
+    let key = format!("push-{}", KEYS.fetch_add(1, Ordering::Relaxed));
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < Duration::from_secs(60), "the push is never answered");
+        let call = server.http.post(format!("{}/v1/queues/work/jobs", server.base));
+        let response = call.header("idempotency-key", &key).json(&job).send().await.unwrap();
+        let (status, answer) = (response.status().as_u16(), response.json::<Value>().await.unwrap());
+        match status {
+            201 => return answer["id"].as_str().unwrap().to_owned(),
+            503 => tokio::time::sleep(Duration::from_millis(20)).await,
+            _ => panic!("{status} {answer}"),
+        }
+    }
 }
 
 /// Reserves from `work` with an `Idempotency-Key`.

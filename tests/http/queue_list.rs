@@ -141,7 +141,17 @@ pub async fn a_queue_of_a_list_has_its_figures(place: &Place) {
     until("the figures are there", || async {
         let (_, page) = server.get("/v1/queues?figures=true").await;
         let figures = &page["queues"][0]["figures"];
-        figures["counts"]["reserved"] == 1 && figures["sparkline"]["finished"] != Value::Null
+        let (_, stats) = server.get("/v1/queues/mail/stats").await;
+        // What happened in this second counts from the next one on.
+        let are_whole = ["queue_time_ms", "run_time_ms"]
+            .iter()
+            .all(|field| figures[field] != Value::Null && figures[field] == stats[field]);
+        let rates = &figures["rates_per_s"];
+        figures["counts"]["reserved"] == 1
+            && figures["sparkline"]["finished"] != Value::Null
+            && are_whole
+            && rates["pushed"].as_f64() > rates["finished"].as_f64()
+            && rates["finished"].as_f64() > Some(0.0)
     })
     .await;
     let (_, page) = server.get("/v1/queues?figures=true").await;
