@@ -107,9 +107,8 @@ fn content(file: &str) -> Option<Content> {
     }
     let data = Files::get(file)?.data;
     let content = match std::str::from_utf8(&data) {
-        Ok(text) if file.ends_with(".js") || file.ends_with(".css") => {
-            Content::new(shrink::shrink(text).into_bytes())
-        }
+        Ok(text) if file.ends_with(".js") => Content::new(shrink::shrink(text).into_bytes()),
+        Ok(text) if file.ends_with(".css") => Content::new(shrink::shrink_style(text).into_bytes()),
         _ => Content::new(data.into_owned()),
     };
     kept.insert(file.to_owned(), content.clone()); // only names of files: there are few

@@ -20,6 +20,19 @@ pub fn shrink(text: &str) -> String {
     shrunk
 }
 
+/// Returns a style without these, and without the ends of lines where a rule or a declaration ends or goes on: they mean nothing there. A script keeps
+/// its lines, so that errors tell where they are.
+pub fn shrink_style(text: &str) -> String {
+    let mut shrunk = String::with_capacity(text.len());
+    for line in shrink(text).lines() {
+        shrunk.push_str(line);
+        if !line.ends_with([';', '{', '}', ',']) {
+            shrunk.push('\n');
+        }
+    }
+    shrunk
+}
+
 /// Returns whether something follows a comment that a line begins with.
 fn has_code_behind(line: &str) -> bool {
     line.split_once("*/").is_some_and(|(_, rest)| !rest.trim().is_empty())
@@ -56,6 +69,12 @@ mod tests {
             "a { b: c; }\nd { }\n"
         );
         assert_eq!(shrink("x = 'http://a'; y = a /* b */ + c;\n"), "x = 'http://a'; y = a /* b */ + c;\n");
+    }
+
+    #[test]
+    fn a_style_has_no_lines_where_they_mean_nothing() {
+        let text = "/* Why. */\na,\nb {\n  c: d;\n  grid:\n    'x y'\n    'z z';\n}\n";
+        assert_eq!(shrink_style(text), "a,b {c: d;grid:\n'x y'\n'z z';}");
     }
 
     /// Returns whether a text literal goes on behind this line, or comes from before it, other than with code in it (`${…}`).
