@@ -3,6 +3,7 @@
 //! - `TAILBACK_TORTURE_S`: how long the random rounds last on each store, in seconds
 //! - `TAILBACK_TORTURE_SEED`: the seed of the first round
 //! - `TAILBACK_TORTURE_KINDS`: the only kinds of faults (`PrimaryKilled,SteppedDown`)
+//! - `TAILBACK_TORTURE_ELECTABLE`: how many of the three members may become primary (3)
 //! - `TAILBACK_OLD_SERVER`: an older build that runs beside the new one (`just torture` builds it)
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]

@@ -233,8 +233,10 @@ impl World {
 }
 
 async fn initiate(members: &[Member]) {
+    let electable = std::env::var("TAILBACK_TORTURE_ELECTABLE").map_or(members.len(), |n| n.parse().unwrap());
     let hosts = members.iter().enumerate().map(|(n, member)| {
-        doc! { "_id": i32::try_from(n).unwrap(), "host": format!("127.0.0.1:{}", member.gate.port) }
+        let host = format!("127.0.0.1:{}", member.gate.port);
+        doc! { "_id": i32::try_from(n).unwrap(), "host": host, "priority": i32::from(n < electable) }
     });
     let settings =
         doc! { "electionTimeoutMillis": ELECTION_TIMEOUT_MS, "heartbeatIntervalMillis": HEARTBEAT_MS };
