@@ -23,8 +23,8 @@ pub fn of(request: &Request) -> String {
 }
 
 /// Runs `work` with this id as the current one.
-pub async fn scope<T>(id: String, work: impl Future<Output = T>) -> T {
-    CURRENT.scope(id, work).await
+pub fn scope<T>(id: String, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    CURRENT.scope(id, work)
 }
 
 /// Runs `work` with this id as the current one, outside of the handling of a request.

@@ -27,8 +27,8 @@ tokio::task_local! {
 }
 
 /// Does the work of a call that this one makes.
-pub async fn acting<T>(actor: Actor, work: impl Future<Output = T>) -> T {
-    ACTOR.scope(actor, work).await
+pub fn acting<T>(actor: Actor, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    ACTOR.scope(actor, work)
 }
 
 /// Returns work that goes on as a task of its own, and is still made by whoever makes this call, with its row and within the same trace.

@@ -46,8 +46,8 @@ tokio::task_local! {
 }
 
 /// Makes one call of a store that stores nothing unless the mark is there.
-pub async fn behind<T>(fence: Fence, call: impl Future<Output = T>) -> T {
-    FENCE.scope(fence, call).await
+pub fn behind<T>(fence: Fence, call: impl Future<Output = T>) -> impl Future<Output = T> {
+    FENCE.scope(fence, call)
 }
 
 /// Returns what the current call is behind.

@@ -13,20 +13,17 @@ use tokio::task::JoinHandle;
 pub type Held = Arc<dyn Any + Send + Sync>;
 
 tokio::task_local! {
-    static HELD: Held;
+    static HELD: Option<Held>;
 }
 
-/// Does the work of a call that holds this.
-pub async fn holding<T>(held: Option<Held>, work: impl Future<Output = T>) -> T {
-    match held {
-        Some(held) => HELD.scope(held, work).await,
-        None => work.await,
-    }
+/// Does the work of a call that holds this. No `async fn`: that would have room for the work twice, in each request.
+pub fn holding<T>(share: Option<Held>, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    HELD.scope(share.or_else(held), work)
 }
 
 /// Returns a share of what the current call holds.
 pub fn held() -> Option<Held> {
-    HELD.try_with(Clone::clone).ok()
+    HELD.try_with(Clone::clone).ok().flatten()
 }
 
 /// Does work that goes on where its caller leaves.

@@ -32,7 +32,7 @@ const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
 tokio::task_local! {
-    static CURRENT: Arc<Span>;
+    static CURRENT: Option<Arc<Span>>;
 }
 
 /// What goes on in a trace.
@@ -175,26 +175,28 @@ impl Span {
 
 /// Returns the current span.
 pub fn current() -> Option<Arc<Span>> {
-    CURRENT.try_with(Clone::clone).ok()
+    CURRENT.try_with(Clone::clone).ok().flatten()
 }
 
 /// Returns the id of the current trace.
 pub fn current_id() -> Option<u128> {
-    CURRENT.try_with(|span| span.trace_id()).ok().flatten()
+    of_current(|span| span.trace_id())
 }
 
-/// Does work within this span.
-pub async fn within<T>(span: Option<Arc<Span>>, work: impl Future<Output = T>) -> T {
-    match span {
-        Some(span) => CURRENT.scope(span, work).await,
-        None => work.await,
-    }
+/// Returns what this is of the current span, if there is one.
+fn of_current<T>(of: impl FnOnce(&Arc<Span>) -> Option<T>) -> Option<T> {
+    CURRENT.try_with(|span| span.as_ref().and_then(of)).ok().flatten()
+}
+
+/// Does work within this span. No `async fn`: that would have room for the work twice, in each request.
+pub fn within<T>(span: Option<Arc<Span>>, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    CURRENT.scope(span.or_else(current), work)
 }
 
 /// Does work within this span that waits for nothing.
 pub fn within_sync<T>(span: Option<Arc<Span>>, work: impl FnOnce() -> T) -> T {
     match span {
-        Some(span) => CURRENT.sync_scope(span, work),
+        Some(span) => CURRENT.sync_scope(Some(span), work),
         None => work(),
     }
 }
@@ -211,12 +213,12 @@ pub fn carried() -> Option<TraceContext> {
         let own = || state.context.clone().filter(|_| state.is_recorded && !state.is_adopted);
         state.remote.clone().or_else(own)
     };
-    CURRENT.try_with(of).ok().flatten()
+    of_current(of)
 }
 
 /// Returns the context that the caller of the current request sent.
 pub fn sent() -> Option<TraceContext> {
-    CURRENT.try_with(|span| span.state().remote.clone()).ok().flatten()
+    of_current(|span| span.state().remote.clone())
 }
 
 /// The current request is about a job of this context, which is recorded: it is a part of its trace, unless its caller has named
@@ -230,7 +232,7 @@ pub fn adopt(job: &TraceContext) {
         let links = std::mem::take(&mut state.links);
         *state = State { is_adopted: true, links, ..State::part_of(job) };
     };
-    let _ = CURRENT.try_with(adopt); // a settle that the server makes by itself is in no request
+    of_current(|span| Some(adopt(span))); // a settle that the server makes by itself is in no request
 }
 
 /// Returns whether spans are exported.
@@ -278,7 +280,7 @@ impl Command {
             let state = span.state();
             state.context.clone().filter(|_| state.is_recorded).map(Self)
         };
-        CURRENT.try_with(of).ok().flatten()
+        of_current(of)
     }
 
     /// It has ended.
