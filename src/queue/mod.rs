@@ -108,6 +108,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -332,10 +333,10 @@ impl Queues {
     }
 
     /// Returns the result of work that goes on without its caller, if it comes in time; else whether it
-    /// happened is unknown.
-    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+    /// happened is unknown. No `async fn`: that would have room for the work twice.
+    fn in_time<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T>> {
         let late = |_| StoreError::unavailable("the store's answer did not come in time").into();
-        tokio::time::timeout(self.options().patience, work).await.map_err(late)
+        tokio::time::timeout(self.options().patience, work).map_err(late)
     }
 
     /// Returns the counts and times of what happened lately.

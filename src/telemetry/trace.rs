@@ -224,15 +224,13 @@ pub fn sent() -> Option<TraceContext> {
 /// The current request is about a job of this context, which is recorded: it is a part of its trace, unless its caller has named
 /// another; then they are linked.
 pub fn adopt(job: &TraceContext) {
-    let adopt = |span: &Arc<Span>| {
-        let mut state = span.state();
-        if state.remote.is_some() || state.is_adopted {
-            return state.link(job);
-        }
-        let links = std::mem::take(&mut state.links);
-        *state = State { is_adopted: true, links, ..State::part_of(job) };
-    };
-    of_current(|span| Some(adopt(span))); // a settle that the server makes by itself is in no request
+    let Some(span) = current() else { return }; // a settle that the server makes by itself is in no request
+    let mut state = span.state();
+    if state.remote.is_some() || state.is_adopted {
+        return state.link(job);
+    }
+    let links = std::mem::take(&mut state.links);
+    *state = State { is_adopted: true, links, ..State::part_of(job) };
 }
 
 /// Returns whether spans are exported.
