@@ -7,6 +7,8 @@
 
 mod common;
 
+#[path = "faults/beside.rs"]
+mod beside;
 #[path = "faults/counts.rs"]
 mod counts;
 #[path = "faults/draining.rs"]
@@ -24,6 +26,7 @@ mod readiness;
 #[path = "faults/world.rs"]
 mod world;
 
+use beside::*;
 use counts::*;
 use draining::*;
 use keyed::*;
@@ -43,6 +46,8 @@ on_one_store! { mongo:
     a_client_that_leaves_early_leaves_nothing_pending
     a_server_that_was_killed_leaves_nothing_pending
     waiting_repeats_end_when_the_server_drains
+    a_claim_beside_a_commit_that_never_arrived_proves_nothing
+    a_commit_and_the_claim_beside_it_are_found_by_a_repeat
     a_claim_whose_answer_was_lost_has_one_holder
     a_claim_whose_server_stood_still_has_one_holder
     a_claim_that_lands_after_the_takeover_is_given_back

@@ -12,11 +12,18 @@ pub struct Mark(Box<str>);
 /// How long the rest of such a claim is behind the letter that says how the settle ended.
 const REST_LEN: usize = 8;
 
+/// How long the reservation of a commit must last at least, in milliseconds, so that the next jobs are claimed while it is carried out.
+/// For as long only who holds that reservation ends the job, so that its absence proves the commit.
+pub const PROOF_MS: u64 = 10_000;
+
 /// How a settle ended, as far as the claims say that were made for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The job is done.
     Done,
+    /// The commit was sent together with the claim: neither proves the other. The job's absence proves the commit until [`PROOF_MS`] after
+    /// the claim.
+    Sent,
     /// It was removed.
     Removed,
     /// It came back, or went on, and was in this state then.
@@ -28,8 +35,9 @@ pub enum Ended {
     },
 }
 
-const LETTERS: [(Ended, char); 7] = [
+const LETTERS: [(Ended, char); 8] = [
     (Ended::Done, 'd'),
+    (Ended::Sent, 'p'),
     (Ended::Removed, 'x'),
     (Ended::Returned(Visible::Ready), 'r'),
     (Ended::Returned(Visible::Scheduled), 's'),

@@ -18,8 +18,8 @@ use super::{Error, Queues, ReserveAsk, Result};
 use crate::faults;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
-use crate::store::{Applied, Change, Denied, StoreError, TakeAsk, Taken};
+use crate::job::{Claim, Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
+use crate::store::{Applied, Change, Denied, Proven, StoreError, TakeAsk, Taken};
 
 /// A request for the next jobs, with a settle.
 #[derive(Debug, Clone)]
@@ -168,7 +168,11 @@ impl Queues {
     ) -> Result<(Vec<Result<Settled>>, Next)> {
         self.check_next(&next, &settles)?;
         let marks: Vec<Option<Mark>> = settles.iter().map(|settle| self.mark(settle)).collect();
-        let (mut settled, taken) = self.settle_with(settles, self.taking(&next, &marks)).await;
+        let claims: Vec<Option<Claim>> = settles.iter().map(|settle| settle.claim.clone()).collect();
+        let (mut settled, taken) = match self.beside(&settles, &marks, &next) {
+            Some((ask, claim)) => self.settle_beside(settles, &ask, &claim).await,
+            None => self.settle_with(settles, self.taking(&next, &marks)).await,
+        };
         faults::point("next.settled").await;
         // Where a settle failed after all, what was taken with it is given back.
         let has_ended = |settled: &Result<Settled>| settled.as_ref().is_ok_and(|settled| !settled.repeated);
@@ -187,7 +191,10 @@ impl Queues {
             match self.taken_before(&doubtful, &next).await {
                 Ok(jobs) if jobs.is_empty() => {}
                 Ok(jobs) => {
-                    self.prove(&mut settled, &marks, &jobs).await;
+                    if self.prove(&mut settled, &claims, &marks, &jobs).await == Proven::NotDone {
+                        tokio::spawn(self.clone().give_back(jobs, false));
+                        return Ok((settled, Next::default()));
+                    }
                     return Ok((settled, Next { jobs, problem: None }));
                 }
                 Err(error) => {
@@ -201,6 +208,42 @@ impl Queues {
         }
         let next = self.take_next(&settled, &marks, next).await;
         Ok((settled, next))
+    }
+
+    /// Returns what may be claimed while this settle is carried out, and the claim: it is a commit that surely ends its job, and nothing
+    /// that it frees comes before what is there.
+    fn beside(
+        &self,
+        settles: &[Settle],
+        marks: &[Option<Mark>],
+        next: &NextAsk,
+    ) -> Option<(ReserveAsk, Claim)> {
+        let ([Settle { id, claim, action: Action::Commit { push, .. } }], [Some(mark)]) = (settles, marks)
+        else {
+            return None;
+        };
+        if !push.is_empty() || self.is_draining() || !next.ask.room.is_left() {
+            return None;
+        }
+        let from = self.0.store.ends_alone(id, claim.as_ref()?)?;
+        let mut ask = next.ask.clone();
+        if !next.names_queues {
+            if !next.within.has(&from) {
+                return None;
+            }
+            ask.queues = vec![QueuePattern::One(from)];
+        }
+        Some((ask, mark.claim(Ended::Sent)))
+    }
+
+    /// Settles, and meanwhile claims once, without waiting. What is claimed is given back unless the job is done then.
+    async fn settle_beside(&self, settles: Vec<Settle>, ask: &ReserveAsk, claim: &Claim) -> SettledAndTaken {
+        let (settled, taken) = tokio::join!(self.settle_with(settles, None), self.claim_beside(ask, claim));
+        let is_done = |settled: &Result<Settled>| {
+            matches!(settled, Ok(Settled { outcome: Outcome::Done, repeated: false, .. }))
+        };
+        let taken = taken.ok().filter(|_| settled.0.iter().all(is_done));
+        (settled.0, taken)
     }
 
     fn mark(&self, settle: &Settle) -> Option<Mark> {
@@ -269,20 +312,37 @@ impl Queues {
         Ok(held)
     }
 
-    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended.
-    async fn prove(&self, settled: &mut [Result<Settled>], marks: &[Option<Mark>], jobs: &[Job]) {
-        for (settled, mark) in settled.iter_mut().zip(marks) {
+    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended. Returns
+    /// that nothing did where that is certain of the only settle: then the jobs are for others.
+    async fn prove(
+        &self,
+        settled: &mut [Result<Settled>],
+        claims: &[Option<Claim>],
+        marks: &[Option<Mark>],
+        jobs: &[Job],
+    ) -> Proven {
+        for ((settled, claim), mark) in settled.iter_mut().zip(claims).zip(marks) {
             let Err(Error::ReservationLost { id, gone }) = &*settled else { continue };
             let ended_by = |mark: &Mark| {
-                let ended = |job: &Job| Some((mark.ended(job.meta.claim.as_ref()?)?, job.meta.queue.clone()));
-                jobs.iter().find_map(ended)
+                jobs.iter().find_map(|job| Some((mark.ended(job.meta.claim.as_ref()?)?, &job.meta)))
             };
-            let ended = mark.as_ref().and_then(ended_by);
+            let Some((ended, meta)) = mark.as_ref().and_then(ended_by) else { continue };
             // A job that is there is not done: a primary that was lost may have taken its end with it.
-            if let Some((ended, queue)) = ended.filter(|(ended, _)| *gone || *ended != Ended::Done) {
-                *settled = self.ended_so(id.clone(), ended, queue).await;
+            let proven = match (ended, claim, meta.started_at) {
+                (Ended::Sent, Some(claim), Some(sent_at)) => {
+                    self.0.store.prove_commit(id, claim, sent_at).await
+                }
+                (Ended::Sent | Ended::Done, ..) if !*gone => Ok(Proven::Unknown),
+                _ => Ok(Proven::Done),
+            };
+            match proven {
+                Ok(Proven::Done) => *settled = self.ended_so(id.clone(), ended, meta.queue.clone()).await,
+                Ok(Proven::NotDone) if marks.len() == 1 => return Proven::NotDone,
+                Ok(_) => {}
+                Err(error) => *settled = Err(error.into()),
             }
         }
+        Proven::Unknown
     }
 
     /// Returns what a repeat is told of a settle that ended so. Where a job that came back is, and when it is due, is read of the job as it
@@ -293,7 +353,7 @@ impl Queues {
         let meta = found.into_iter().flatten().flatten().next().map(|job| job.meta);
         let has_gone = meta.is_none();
         let (outcome, at) = match ended {
-            Ended::Done => (Outcome::Done, now),
+            Ended::Done | Ended::Sent => (Outcome::Done, now),
             Ended::Removed => (Outcome::Removed, now),
             Ended::Dead { moved } => {
                 let moved_to = meta.filter(|_| moved).map(|meta| meta.queue);

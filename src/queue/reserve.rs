@@ -163,6 +163,11 @@ impl Queues {
         self.take(ask, Purpose::ReserveNext(claim)).await
     }
 
+    /// Claims once, while the settle is carried out that this claim belongs to.
+    pub(super) async fn claim_beside(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
+        self.claim_from_queues(ask, By::Settle(claim), false).await
+    }
+
     /// Takes jobs away: each is delivered at most once.
     pub async fn pop(&self, ask: PopAsk) -> Result<Vec<Job>> {
         self.pop_by(ask, None).await

@@ -59,6 +59,13 @@ impl<P> DeliveredCache<P> {
         }
     }
 
+    /// Returns what this says of the job, if this claim was the last to hold it.
+    pub fn of<T>(&self, id: &JobId, claim: &Claim, read: impl FnOnce(&Meta) -> Option<T>) -> Option<T> {
+        let halves = self.halves();
+        let (meta, _) = &**halves.newer.get(id).or_else(|| halves.older.get(id))?;
+        if meta.claim.as_ref() == Some(claim) { read(meta) } else { None }
+    }
+
     /// Takes out what is known of this job, if this claim was the last to hold it.
     pub fn take(&self, id: &JobId, claim: &Claim) -> Option<(Meta, P)> {
         let mut halves = self.halves();

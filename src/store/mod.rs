@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::job::Timestamp;
+use crate::job::{Claim, JobId, QueueName, Timestamp};
 
 pub mod access;
 pub mod admission;
@@ -77,7 +77,7 @@ pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, GroupLine, Jobs, LOOK_AHEAD_MS, LineHead,
     ListedJob, Obstacles, Overdue, UnreadableJob, listed_id,
 };
-pub use next::{TakeAsk, Taken};
+pub use next::{Proven, TakeAsk, Taken};
 pub use operations::{BegunBy, BulkDone, BulkEffect, BulkNext, BulkRow, BulkStep, Operations};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
@@ -243,6 +243,13 @@ pub trait Store:
     /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of
     /// the clock, so that a job pushed for now is due for the very next claim.
     fn now(&self) -> Result<Timestamp>;
+
+    /// Returns the queue of a reserved job that is remembered, if a commit by this claim that pushes nothing ends it and changes nothing
+    /// else, and its reservation has [`PROOF_MS`](crate::job::PROOF_MS) left: then the next jobs may be claimed while it is carried out.
+    /// Only of a store that gains something by that.
+    fn ends_alone(&self, _id: &JobId, _claim: &Claim) -> Option<QueueName> {
+        None
+    }
 
     /// Returns by how many milliseconds the store's clock is ahead of the machine's, because that was set back. Only of a store whose
     /// clock is the machine's.

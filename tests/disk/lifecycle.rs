@@ -145,7 +145,8 @@ async fn the_checkpoint_in_a_commit_is_struck() {
         lane.finish().await;
         (commit, count - before)
     };
-    for (n, fault) in chosen(learned.1 - learned.0 - 1, 6) {
+    // What the server writes by itself is a page more or less from one run to the next: the last operations may not be reached.
+    for (n, fault) in chosen(learned.1 - learned.0 - 100, 6) {
         let mut lane = Lane::start().await;
         let site = lane.site();
         fill_the_log(&site).await;

@@ -80,7 +80,7 @@ use super::delivered::DeliveredCache;
 use super::{Pool, RestoreMark, Result, Store, StoreError, StoredKeys, TokenSecret};
 use crate::job::group::Line;
 use crate::job::trace::OfJob;
-use crate::job::{QueueName, Timestamp};
+use crate::job::{Claim, JobId, QueueName, Timestamp};
 
 const API_KEYS: &str = "api_keys";
 const AUDIT: &str = "audit";
@@ -250,6 +250,10 @@ impl Store for Mongo {
 
     fn now(&self) -> Result<Timestamp> {
         self.moment().map(|moment| moment.at_least)
+    }
+
+    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<QueueName> {
+        jobs::next::ends_alone(self, id, claim)
     }
 
     fn pool(&self) -> Option<Pool> {

@@ -8,6 +8,7 @@
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `deletion` | jobs that leave together |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
+//! | `next` | which commits the next jobs are claimed beside, and what proves them |
 //! | `rewrite` | how changes are written within a transaction |
 //! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |
 //! | `unreadable`, `bury` | what can be read of jobs that another program spoiled; making them dead, mending them |
@@ -31,6 +32,7 @@ mod field;
 pub mod groups;
 mod head;
 mod lines;
+pub mod next;
 mod obstacles;
 mod payload;
 pub mod plan;
@@ -51,8 +53,8 @@ use crate::job::group::Line;
 use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Pushed,
-    Result, Search,
+    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Proven,
+    Pushed, Result, Search,
 };
 
 #[async_trait]
@@ -91,6 +93,10 @@ impl Jobs for Mongo {
             self.last_write.note();
         }
         applied
+    }
+
+    async fn prove_commit(&self, id: &JobId, claim: &Claim, sent_at: Timestamp) -> Result<Proven> {
+        self.connection.within(next::prove_commit(self, id, claim, sent_at)).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {

@@ -1,0 +1,43 @@
+//! Commits whose next jobs are claimed while they are carried out: which those are, and what proves them afterwards.
+//!
+//! Both commands wait for the journal of a majority, so that one after the other takes twice as long. Sent at once, either may be
+//! carried out without the other. The claim therefore proves nothing of the commit, but when it was sent: at that time the reservation
+//! had [`PROOF_MS`] left. Until they are over the job is ended by its holder only, or by what leaves a receipt, so that its absence
+//! proves the commit. An extend by which the holder shortens its own reservation, at another server, is not considered.
+
+use mongodb::bson::doc;
+
+use crate::job::{Claim, JobId, PROOF_MS, QueueName, Timestamp};
+use crate::store::mongo::JOBS;
+use crate::store::mongo::Mongo;
+use crate::store::mongo::client::fault;
+use crate::store::mongo::jobs::receipts;
+use crate::store::{Proven, Result, StoreError};
+
+/// See [`Store::ends_alone`](crate::store::Store::ends_alone).
+pub fn ends_alone(mongo: &Mongo, id: &JobId, claim: &Claim) -> Option<QueueName> {
+    let latest = mongo.clock.latest()?;
+    mongo.delivered.of(id, claim, |meta| {
+        let lasts = meta.reserved_until.is_some_and(|until| until >= latest.plus_ms(PROOF_MS));
+        let is_alone = meta.route.is_empty()
+            && meta.batch.is_none()
+            && meta.group.is_none()
+            && meta.semaphores.is_empty()
+            && !meta.cancel_requested;
+        (lasts && is_alone).then(|| meta.queue.clone())
+    })
+}
+
+/// See [`Jobs::prove_commit`](crate::store::Jobs::prove_commit).
+pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, sent_at: Timestamp) -> Result<Proven> {
+    let jobs = mongo.collection(JOBS).await?;
+    let job = jobs.find_one(doc! { "_id": id.as_str() }).projection(doc! { "_id": 1 });
+    if job.await.map_err(fault)?.is_some() || receipts::find(mongo, id, claim).await?.is_some() {
+        return Ok(Proven::NotDone);
+    }
+    // After the reads: what they found was so before this moment.
+    mongo.hello().await?;
+    let unread = || StoreError::unavailable("the store's clock has not been read yet");
+    let latest = mongo.clock.latest().ok_or_else(unread)?;
+    Ok(if latest < sent_at.plus_ms(PROOF_MS) { Proven::Done } else { Proven::Unknown })
+}

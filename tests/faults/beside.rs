@@ -1,0 +1,50 @@
+//! Commits beside which the next jobs are claimed: the claim proves nothing of a commit that never reached MongoDB.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::common::proxy::Fault;
+use crate::common::server::{Place, until};
+use crate::world::{LONG_MS, Pair, push, take};
+
+/// The deletion is held back while the claim is carried out, and the job is cancelled meanwhile. The repeat at the other server finds
+/// what was claimed, and no job: it is refused all the same, and what was claimed goes to others.
+pub async fn a_claim_beside_a_commit_that_never_arrived_proves_nothing(place: &Place) {
+    let Pair { proxy, far, near } = Pair::start(place).await;
+    push(&near, json!({"payload": 1})).await;
+    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
+    let other = push(&near, json!({"payload": 2})).await;
+    let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
+    let body = json!({"reservation": held["reservation"], "next": {"lease_ms": LONG_MS}});
+    let url = format!("{}/v1/jobs/{}/commit", far.base, held["id"].as_str().unwrap());
+    let call = far.http.post(url).json(&body).send();
+    let commit = tokio::spawn(async move { call.await.unwrap().status().as_u16() });
+    deletion.met().await;
+    until("the next job is claimed", || async {
+        near.get(&format!("/v1/jobs/{other}")).await.1["state"] == "reserved"
+    })
+    .await;
+    let path = format!("/v1/jobs/{}?force=true", held["id"].as_str().unwrap());
+    assert_eq!(near.send(Method::DELETE, &path, None).await.0, 200);
+    let (status, answer) = near.settle(&held, "commit", json!({"next": {"lease_ms": LONG_MS}})).await;
+    assert_eq!((status, &answer["gone"]), (409, &json!(true)), "{answer}");
+    proxy.part();
+    deletion.release();
+    proxy.heal();
+    assert!([409, 503].contains(&commit.await.unwrap()), "a commit that never happened is acknowledged");
+    assert_eq!(take(&near).await["id"], json!(other), "it is given back, since nobody was told of it");
+}
+
+/// Both were carried out, and the response was lost: the repeat at the other server finds the job gone while its reservation lasts.
+pub async fn a_commit_and_the_claim_beside_it_are_found_by_a_repeat(place: &Place) {
+    let Pair { far, near, .. } = Pair::start(place).await;
+    push(&near, json!({"payload": 1})).await;
+    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
+    let other = push(&near, json!({"payload": 2})).await;
+    let ask = json!({"next": {"lease_ms": LONG_MS}});
+    let first = far.settle(&held, "commit", ask.clone()).await;
+    assert_eq!((first.0, &first.1["next"]["jobs"][0]["id"]), (200, &json!(other)), "{}", first.1);
+    let again = near.settle(&held, "commit", ask).await;
+    assert_eq!((again.0, &again.1["state"]), (200, &json!("done")), "{}", again.1);
+    assert_eq!(again.1["next"]["jobs"][0]["reservation"], first.1["next"]["jobs"][0]["reservation"]);
+}
