@@ -13,7 +13,7 @@ mod tests;
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::spec::Headers;
 use super::state::{self, State, Visible};
-use super::{Content, Payload, QueueName, Rules, Stage, Timestamp};
+use super::{Claim, Content, Payload, QueueName, Rules, Stage, Timestamp};
 use crate::faults;
 
 pub use self::operation::{Back, Edit, Fate, Loss, OfUnreadable, Operation, Salvaged};
@@ -120,6 +120,26 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
         });
     }
     Ok(())
+}
+
+/// Returns the deadline of a job, and what happens once it has passed: its reservation runs out, or nobody has taken it before its
+/// `expires_at`.
+pub fn deadline(
+    state: State,
+    claim: Option<&Claim>,
+    reserved_until: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+) -> Option<(Timestamp, Operation)> {
+    match state {
+        State::Reserved => {
+            let (claim, reserved_until) = (claim?.clone(), reserved_until?);
+            Some((reserved_until, Operation::Lapse { claim, reserved_until }))
+        }
+        State::Ready | State::Blocked => {
+            expires_at.map(|expires_at| (expires_at, Operation::Expire { expires_at }))
+        }
+        State::Done | State::Dead => None,
+    }
 }
 
 /// Returns the refusal of an operation where there is no such job.

@@ -51,6 +51,7 @@ pub mod next;
 pub mod operations;
 pub mod page;
 pub mod picture;
+mod prune;
 pub mod receipts;
 pub mod requests;
 pub mod schedules;
@@ -66,9 +67,9 @@ pub mod workers;
 pub use crate::job::Filter;
 pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
-pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
+pub use answers::{Answering, Answers, Keyed, KeyedCall, Once, Recalled};
 pub use audit::{Audit, AuditFilter, AuditRow};
-pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
+pub use batches::{BatchChange, BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
     BLOCKED_LOOKED_AT, Blockers, Counts, DeadHead, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts,
     RESERVED_AGES_MS, Reconciled, StoreSize, Summary,

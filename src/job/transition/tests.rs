@@ -249,3 +249,24 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
         assert!(matches!(step(&meta, &home, around), Err(Refusal::Conflict { .. })), "it stays where it is");
     }
 }
+
+#[test]
+fn what_a_passed_deadline_means_depends_on_the_state() {
+    let claim = Claim::random();
+    let (until, expires) = (at(NOW), at(NOW + 5));
+    for state in State::ALL {
+        let both = deadline(state, Some(&claim), Some(until), Some(expires));
+        let expected = match state {
+            State::Reserved => {
+                Some((until, Operation::Lapse { claim: claim.clone(), reserved_until: until }))
+            }
+            State::Ready | State::Blocked => Some((expires, Operation::Expire { expires_at: expires })),
+            State::Done | State::Dead => None,
+        };
+        assert_eq!(both, expected, "{state:?}");
+        let takes = both.as_ref().map(|(_, operation)| state::targets(state, operation.verb()));
+        assert!(takes.is_none_or(|row| row.is_some()), "the table has a row for it");
+        assert_eq!(deadline(state, None, Some(until), None), None);
+        assert_eq!(deadline(state, Some(&claim), None, None), None);
+    }
+}

@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
-use crate::job::batch::{Endings, Finish, only_duplicates};
+use crate::job::batch::{End, Endings, Finish, counted};
 use crate::job::push::Room;
 use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::fence::fence;
@@ -43,7 +43,7 @@ impl Batches for Mongo {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Create(Box::new(batch)), &jobs, rules).await
+        change(self, &BatchChange::Create(Box::new(batch)), &jobs, rules).await
     }
 
     async fn add_to_batch(
@@ -52,11 +52,11 @@ impl Batches for Mongo {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Add(id.clone()), &jobs, rules).await
+        change(self, &BatchChange::Add(id.clone()), &jobs, rules).await
     }
 
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Seal(id.clone()), &[], rules).await
+        change(self, &BatchChange::Seal(id.clone()), &[], rules).await
     }
 
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
@@ -208,14 +208,14 @@ pub async fn conclude(
     Ok(callbacks)
 }
 
-/// Ends a batch that is stored already, and returns its callback.
+/// Ends a batch that is stored already, if it is over, and returns its callback.
 async fn end(
     batch: &mut Batch,
     rules: &Rules,
     now: Timestamp,
     tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
-    let callback = batch.finish(now, rules.defaults().retain_batch_ms);
+    let Some(End { callback }) = batch.end_if_over(now, rules) else { return Ok(None) };
     let mut set = doc! { "finished_at": date(now) };
     set.extend(batch.purge_at.map(|at| ("purge_at".to_owned(), date(at).into())));
     let batches = tx.collection(BATCHES);
@@ -224,18 +224,11 @@ async fn end(
     Ok(callback)
 }
 
-/// What is to become of a batch.
-enum What {
-    Create(Box<Batch>),
-    Add(BatchId),
-    Seal(BatchId),
-}
-
 type Changed = Result<BatchChanged, BatchDenied>;
 type ChangedOnce = Result<Once<BatchChanged>, BatchDenied>;
 
 /// Changes a batch and stores its new jobs in one transaction.
-async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> Changed {
+async fn change(mongo: &Mongo, what: &BatchChange, jobs: &[NewJob], rules: &Rules) -> Changed {
     match change_in_one(mongo, what, jobs, rules, None).await? {
         Once::Now(changed, _) => Ok(changed),
         Once::Before(_) => Err(StoreError::internal("a batch was changed by a call without a key").into()),
@@ -250,16 +243,12 @@ pub async fn change_once(
     rules: &Rules,
     keyed: &Keyed<BatchChanged>,
 ) -> ChangedOnce {
-    let what = match change {
-        BatchChange::Create(batch) => What::Create(batch),
-        BatchChange::Add(id) => What::Add(id),
-    };
-    change_in_one(mongo, &what, jobs, rules, Some(keyed)).await
+    change_in_one(mongo, &change, jobs, rules, Some(keyed)).await
 }
 
 async fn change_in_one(
     mongo: &Mongo,
-    what: &What,
+    what: &BatchChange,
     jobs: &[NewJob],
     rules: &Rules,
     keyed: Option<&Keyed<BatchChanged>>,
@@ -287,7 +276,7 @@ async fn change_in_one(
 /// jobs are made before the first one. After an unknown outcome a batch shows whether it was created or sealed, and to
 /// seal it again changes nothing; jobs that were added are found by their keys, where they have any.
 struct Change<'a> {
-    what: &'a What,
+    what: &'a BatchChange,
     jobs: &'a [NewJob],
     room: Room,
     rules: &'a Rules,
@@ -319,10 +308,10 @@ impl Transaction for Change<'_> {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
         };
-        if let (What::Create(_), Some(first)) = (&*what, only_duplicates(&pushed)) {
-            return Ok(Verdict::Abort(Err(BatchDenied::OnlyDuplicates(first.clone()))));
+        if let Some(denied) = what.denied_by(&pushed) {
+            return Ok(Verdict::Abort(Err(denied)));
         }
-        let counts = (jobs.len() as u64, resolved.stored() as u64);
+        let counts = (jobs.len() as u64, counted(&pushed));
         let callback = settle(what, &mut batch, counts, rules, tx).await?;
         if let Some(callback) = &callback {
             lines.load(push::line(callback).into_iter(), tx).await?;
@@ -341,14 +330,14 @@ impl Transaction for Change<'_> {
 }
 
 /// Returns the batch with all of the new jobs pending. It is written before all else, so that others conflict early.
-async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
+async fn lock(what: &BatchChange, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
     let batches = tx.collection(BATCHES);
     let (id, filter, update) = match what {
-        What::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
-        What::Add(id) => {
+        BatchChange::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
+        BatchChange::Add(id) => {
             (id, doc! { "_id": id.as_str(), "sealed": false }, doc! { "$inc": { "pending": number(jobs) } })
         }
-        What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
+        BatchChange::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
     let known = fields(COUNTED.iter().chain(&["owner", "on_finished", "on_finished_headers"]));
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
@@ -356,43 +345,35 @@ async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, B
     match update.session(tx.session()).await? {
         Some(found) => Ok(Ok(to_batch(&found)?)),
         None => {
-            let there = batches.find_one(doc! { "_id": id.as_str() }).session(tx.session()).await;
-            let there = there?.is_some();
-            Ok(Err(if there { BatchDenied::Sealed } else { BatchDenied::Unknown }))
+            let there = batches.find_one(doc! { "_id": id.as_str() }).session(tx.session()).await?;
+            let sealed = there.map(|there| there.get_bool("sealed").unwrap_or(true));
+            Ok(Err(what.denied(sealed).unwrap_or(BatchDenied::Unknown)))
         }
     }
 }
 
 /// Writes the batch as it is once so many of the new jobs are stored, and returns its callback if that ends it.
 async fn settle(
-    what: &What,
+    what: &BatchChange,
     batch: &mut Batch,
     (asked, stored): (u64, u64),
     rules: &Rules,
     tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
     let (batches, now) = (tx.collection(BATCHES), tx.mongo.now()?);
-    match what {
-        What::Create(_) => {
-            batch.pending = stored;
-            let over = batch.is_over();
-            let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(Stored::from(from_batch(batch)?)).session(tx.session()).await?;
-            Ok(callback)
-        }
-        What::Add(id) => {
-            let surplus = asked - stored; // their keys were taken by equal jobs
-            if surplus > 0 {
-                batch.pending = batch.pending.saturating_sub(surplus);
-                let update = doc! { "$inc": { "pending": -number(surplus) } };
-                let update = batches.update_one(doc! { "_id": id.as_str() }, update);
-                update.session(tx.session()).await?;
-            }
-            Ok(None)
-        }
-        What::Seal(_) if batch.is_over() => end(batch, rules, now, tx).await,
-        What::Seal(_) => Ok(None),
+    let surplus = asked - stored; // their keys were taken by equal jobs
+    batch.pending = batch.pending.saturating_sub(surplus);
+    if let BatchChange::Create(_) = what {
+        let end = batch.end_if_over(now, rules);
+        batches.insert_one(Stored::from(from_batch(batch)?)).session(tx.session()).await?;
+        return Ok(end.and_then(|end| end.callback));
     }
+    if surplus > 0 {
+        let update = doc! { "$inc": { "pending": -number(surplus) } };
+        let update = batches.update_one(doc! { "_id": batch.id.as_str() }, update);
+        update.session(tx.session()).await?;
+    }
+    end(batch, rules, now, tx).await
 }
 
 /// The results of a batch, by the ids of their jobs.
