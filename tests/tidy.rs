@@ -194,7 +194,7 @@ const MONGO: [(&str, &[&str]); 58] = [
         "jobs::groups",
         &["cache", "client", "jobs::document", "jobs::rewrite", "jobs::transitions", "transaction", "stored"],
     ),
-    ("answers", &["client", "jobs::document", "stored", "transaction"]),
+    ("answers::record", &["client", "jobs::document", "stored", "transaction"]),
     ("jobs::receipts", &["client", "jobs::document", "transaction", "stored"]),
     ("jobs::plan", &["cache", "jobs::document"]),
     ("jobs::deletion", &["client", "jobs::plan"]),
@@ -215,7 +215,7 @@ const MONGO: [(&str, &[&str]); 58] = [
     (
         "batches",
         &[
-            "answers",
+            "answers::record",
             "client",
             "indexes",
             "jobs::document",
@@ -257,10 +257,18 @@ const MONGO: [(&str, &[&str]); 58] = [
             "transaction",
         ],
     ),
-    ("jobs::push_once", &["answers", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
+    ("jobs::push_once", &["answers::record", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
     (
         "jobs::apply_once",
-        &["answers", "client", "jobs::apply_atomic", "jobs::document", "jobs::plan", "stored", "transaction"],
+        &[
+            "answers::record",
+            "client",
+            "jobs::apply_atomic",
+            "jobs::document",
+            "jobs::plan",
+            "stored",
+            "transaction",
+        ],
     ),
     (
         "jobs::apply",
@@ -309,7 +317,7 @@ const MONGO: [(&str, &[&str]); 58] = [
     (
         "schedules",
         &[
-            "answers",
+            "answers::record",
             "client",
             "jobs::document",
             "jobs::groups",
@@ -322,7 +330,7 @@ const MONGO: [(&str, &[&str]); 58] = [
     (
         "operations",
         &[
-            "answers",
+            "answers::record",
             "client",
             "jobs::apply_atomic",
             "jobs::apply_once",
@@ -334,7 +342,7 @@ const MONGO: [(&str, &[&str]); 58] = [
             "transaction",
         ],
     ),
-    ("keyed", &["answers", "batches", "jobs::apply_once", "jobs::push_once", "schedules"]),
+    ("answers", &["batches", "jobs::apply_once", "jobs::push_once", "schedules"]),
     ("revision", &["client", "jobs::document", "transaction"]),
     ("access", &["client", "jobs::document", "revision", "transaction", "stored"]),
     ("settings", &["access", "client", "jobs::document", "revision", "transaction", "stored"]),
@@ -344,7 +352,7 @@ const MONGO: [(&str, &[&str]); 58] = [
     (
         "transfer",
         &[
-            "answers",
+            "answers::record",
             "audit",
             "cache",
             "client",
@@ -359,7 +367,7 @@ const MONGO: [(&str, &[&str]); 58] = [
         "picture",
         &[
             "access",
-            "answers",
+            "answers::record",
             "audit",
             "batches",
             "client",

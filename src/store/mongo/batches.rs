@@ -18,7 +18,7 @@ use crate::store::fence::fence;
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::batches::document::{
     from_batch, from_result, number, result_id, to_batch, to_result,
 };
@@ -289,7 +289,7 @@ impl Transaction for Change<'_> {
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<ChangedOnce>, TxError> {
         let Self { what, jobs, rules, .. } = self;
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Ok(Once::Before(before))));
         }
@@ -323,7 +323,7 @@ impl Transaction for Change<'_> {
         let changed = BatchChanged { batch, pushed, callback };
         let answer = self.keyed.and_then(|keyed| Some((keyed, keyed.answered(&changed)?)));
         if let Some((keyed, answer)) = &answer {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         Ok(Verdict::Commit(Ok(Once::Now(changed, answer.map(|(_, answer)| answer)))))
     }

@@ -11,7 +11,7 @@ use crate::job::transition::Refusal;
 use crate::job::{Bulk, BulkId, NewJob, QueueName, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::OPERATIONS;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::apply_once::{self, Planned};
@@ -150,10 +150,10 @@ impl Transaction for Save<'_> {
             Some(_) => {}
             None => {
                 if let Some(by) = self.by {
-                    if by.was_there(answers::find(&by.call, tx).await?.as_ref()) {
+                    if by.was_there(record::find(&by.call, tx).await?.as_ref()) {
                         return Ok(Verdict::Commit(false));
                     }
-                    answers::keep(&by.call, &by.answer, tx).await?;
+                    record::keep(&by.call, &by.answer, tx).await?;
                 }
                 let by_id = doc! { "_id": self.to.id.as_str() };
                 let all = tx.collection(OPERATIONS);

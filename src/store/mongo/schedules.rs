@@ -13,7 +13,7 @@ use crate::store::fence::fence;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
@@ -244,7 +244,7 @@ impl Transaction for Fire<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Once<Fired>>, TxError> {
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Once::Before(before)));
         }
@@ -254,7 +254,7 @@ impl Transaction for Fire<'_> {
         };
         let answer = self.keyed.filter(|_| is_new).and_then(|keyed| Some((keyed, keyed.answered(&fired)?)));
         if let Some((keyed, answer)) = &answer {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         let once = Once::Now(fired, answer.map(|(_, answer)| answer));
         Ok(if is_new { Verdict::Commit(once) } else { Verdict::Abort(once) })

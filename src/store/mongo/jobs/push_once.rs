@@ -7,7 +7,7 @@ use crate::faults;
 use crate::job::push::{PushRefused, Pushed, Room};
 use crate::job::{NewJob, QueueName, Rules};
 use crate::store::mongo::Mongo;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
@@ -73,7 +73,7 @@ impl Transaction for Push<'_> {
     type Done = Once<Vec<Pushed>>;
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
-        if let Some(before) = answers::find(&self.keyed.call, tx).await? {
+        if let Some(before) = record::find(&self.keyed.call, tx).await? {
             return Ok(Verdict::Commit(Once::Before(before)));
         }
         let (mut room, mut lines) = (self.room.clone(), Lines::default());
@@ -85,7 +85,7 @@ impl Transaction for Push<'_> {
         lines.write(tx).await?;
         tx.record_jobs(resolved.stored()).await?;
         push::write(resolved, tx).await?;
-        answers::keep(&self.keyed.call, &answer, tx).await?;
+        record::keep(&self.keyed.call, &answer, tx).await?;
         Ok(Verdict::Commit(Once::Now(pushed, Some(answer))))
     }
 }
@@ -104,7 +104,7 @@ impl Transaction for PushAll<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Ok(Once::Before(before))));
         }
@@ -122,7 +122,7 @@ impl Transaction for PushAll<'_> {
         push::write(resolved, tx).await?;
         let answer = self.keyed.and_then(|keyed| keyed.answered(&pushed));
         if let (Some(keyed), Some(answer)) = (self.keyed, &answer) {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         Ok(Verdict::Commit(Ok(Once::Now(pushed, answer))))
     }
