@@ -257,7 +257,7 @@ const MONGO: [(&str, &[&str]); 58] = [
             "transaction",
         ],
     ),
-    ("jobs::push_once", &["answers::record", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
+    ("jobs::push_once", &["answers::record", "jobs::groups", "jobs::push", "transaction"]),
     (
         "jobs::apply_once",
         &[

@@ -13,7 +13,7 @@ use mongodb::options::ReturnDocument;
 
 use crate::job::batch::{End, Endings, Finish, counted};
 use crate::job::push::Room;
-use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, Rules, Timestamp};
 use crate::store::fence::fence;
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
@@ -254,16 +254,7 @@ async fn change_in_one(
     keyed: Option<&Keyed<BatchChanged>>,
 ) -> ChangedOnce {
     let end = mongo.connection.end();
-    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-    limited.retain(|queue| rules.max_jobs(queue).is_some());
-    limited.sort();
-    limited.dedup();
-    let counting = mongo.connection.until(end, async {
-        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
-    });
-    let (_locks, room) = counting.await?;
+    let (_locks, room) = push::locked_room(mongo, jobs, rules, end).await?;
     transaction::until(mongo, end)
         .run(Change { what, jobs, room, rules, keyed })
         .await

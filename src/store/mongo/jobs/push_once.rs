@@ -1,16 +1,14 @@
 //! Pushes whose jobs are stored in one transaction: with an `Idempotency-Key`, together with the answer; and all or none.
 
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use crate::faults;
 use crate::job::push::{PushRefused, Pushed, Room};
-use crate::job::{NewJob, QueueName, Rules};
+use crate::job::{NewJob, Rules};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::answers::record;
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
-use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Keyed, Once, Result};
 
@@ -40,21 +38,9 @@ pub async fn push_all(
     Ok(transaction::until(mongo, end).run(PushAll { jobs, room, keyed }).await?)
 }
 
-/// Keeps others of this server from the room of queues, and from the lines of groups.
-type Locks = (Vec<OwnedMutexGuard<()>>, Vec<OwnedMutexGuard<()>>);
-
-/// Counts the room in the queues of these jobs, and keeps other pushes of this server from it.
-async fn room(mongo: &Mongo, jobs: &[NewJob], rules: &Rules, end: Instant) -> Result<(Locks, Room)> {
-    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-    limited.retain(|queue| rules.max_jobs(queue).is_some());
-    limited.sort();
-    limited.dedup();
-    let counting = mongo.connection.until(end, async {
-        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
-    });
-    let counted = counting.await?;
+/// See [`push::locked_room`].
+async fn room(mongo: &Mongo, jobs: &[NewJob], rules: &Rules, end: Instant) -> Result<(push::Locks, Room)> {
+    let counted = push::locked_room(mongo, jobs, rules, end).await?;
     faults::point("push.room").await;
     Ok(counted)
 }
