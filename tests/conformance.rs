@@ -420,6 +420,7 @@ macro_rules! every_case {
                 the_clock_goes_on
                 an_immediate_job_is_due_for_the_very_next_claim
                 pruning_leaves_what_is_still_good
+                pruning_leaves_work_that_is_to_be_done
                 pruning_forgets_keys_whose_time_is_over
                 pruning_forgets_history_whose_time_is_over
                 a_whole_life_leaves_nothing_behind
@@ -439,6 +440,7 @@ macro_rules! every_case {
                 what_holds_blocked_jobs_is_found
             }
             workers {
+                a_heartbeat_extends_up_to_the_longest_lease_and_the_end_of_the_run
                 a_heartbeat_extends_each_reservation_by_its_own_lease
                 a_heartbeat_never_shortens
                 a_heartbeat_tells_what_was_asked_to_stop

@@ -2,199 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+mod tidy {
+    pub mod layers;
+    pub mod source;
+}
+
+use tidy::source::{Source, assert_none, has_word, lines_with, sources};
 
 /// The most lines of a file.
 const FILE_LINES: usize = 500;
 /// The most lines of a function.
 const FUNCTION_LINES: usize = 60;
-
-/// A file of `src/`, by its path below it.
-struct Source {
-    path: String,
-    text: String,
-}
-
-impl Source {
-    /// Its lines up to its tests, numbered from 1, without comments and the insides of texts.
-    fn code(&self) -> Vec<(usize, String)> {
-        let lines = self.text.lines().enumerate();
-        let tests = "#[cfg(test)]";
-        let untested = lines.take_while(|(_, line)| *line != tests);
-        untested.map(|(n, line)| (n + 1, bare(line))).collect()
-    }
-
-    fn is_tests(&self) -> bool {
-        self.path.ends_with("tests.rs")
-    }
-
-    fn is_below(&self, folder: &str) -> bool {
-        self.path.starts_with(&format!("{folder}/")) || self.path == format!("{folder}.rs")
-    }
-}
-
-/// A line without its comment and the insides of its texts.
-fn bare(line: &str) -> String {
-    let mut bare = String::new();
-    let (mut within, mut escaped) = (false, false);
-    for c in line.chars() {
-        match c {
-            '"' if !escaped && !bare.ends_with('\'') => {
-                within = !within;
-                bare.push(c);
-            }
-            _ if !within => bare.push(c),
-            _ => {}
-        }
-        escaped = c == '\\' && !escaped;
-        if !within && bare.ends_with("//") {
-            bare.truncate(bare.len() - 2);
-            break;
-        }
-    }
-    bare
-}
-
-fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut folders, mut sources) = (vec![root.clone()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path: PathBuf = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let below = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
-                sources.push(Source { path: below, text: std::fs::read_to_string(&path).unwrap() });
-            }
-        }
-    }
-    sources.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(sources.len() > 30, "the sources were not found");
-    sources
-}
-
-/// Fails with a list of what is wrong where.
-fn assert_none(what: &str, found: impl IntoIterator<Item = String>) {
-    let list = found.into_iter().fold(String::new(), |mut list, one| {
-        let _ = write!(list, "\n  src/{one}");
-        list
-    });
-    assert!(list.is_empty(), "{what}:{list}");
-}
-
-/// Every line of code that contains one of these words, in the files that `which` chooses.
-fn lines_with(words: &[&str], which: impl Fn(&Source) -> bool) -> Vec<String> {
-    let mut found = Vec::new();
-    for source in sources().iter().filter(|source| which(source) && !source.is_tests()) {
-        for (n, line) in source.code() {
-            found.extend(
-                words
-                    .iter()
-                    .filter(|word| has_word(&line, word))
-                    .map(|word| format!("{}:{n} has {word}", source.path)),
-            );
-        }
-    }
-    found
-}
-
-/// Whether the word is there as a whole, not as a part of a longer name.
-fn has_word(line: &str, word: &str) -> bool {
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    line.match_indices(word).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
-        let after = line[at + word.len()..].chars().next();
-        let begins = !word.starts_with(is_name) || !before.is_some_and(is_name);
-        begins && (!word.ends_with(is_name) || !after.is_some_and(is_name))
-    })
-}
-
-#[test]
-fn the_readings_of_this_file_are_right() {
-    assert_eq!(bare(r#"let a = "b // c"; // d"#), r#"let a = ""; "#);
-    assert_eq!(bare(r#"call("a \" b", '"', x)"#), r#"call("", '"', x)"#);
-    assert!(has_word("use crate::http::body;", "crate::http"));
-    assert!(!has_word("use crate::https;", "crate::http"));
-    assert!(has_word("x.unwrap()", ".unwrap()"));
-}
-
-/// `http` and `background` know `queue`, which knows the trait in `store`, which knows `job`.
-#[test]
-fn each_layer_knows_only_those_below_it() {
-    let above = [
-        ("job", &["crate::store", "crate::queue", "crate::http", "crate::background"][..]),
-        ("store", &["crate::queue", "crate::http", "crate::background"]),
-        ("queue", &["crate::http", "crate::background"]),
-        ("background", &["crate::http"]),
-        ("dashboard", &["crate::job", "crate::store", "crate::queue", "crate::http", "crate::background"]),
-        ("telemetry", &["crate::store", "crate::queue", "crate::http", "crate::background"]),
-    ];
-    for (layer, forbidden) in above {
-        let everywhere = ["crate::server", "crate::config"];
-        let words: Vec<&str> = forbidden.iter().copied().chain(everywhere).collect();
-        assert_none(
-            &format!("{layer} names what is above it"),
-            lines_with(&words, |source| source.is_below(layer)),
-        );
-    }
-    assert_none(
-        "http names what wires it",
-        lines_with(&["crate::server", "crate::config"], |source| source.is_below("http")),
-    );
-}
-
-/// The commands for people talk to servers of any version: they know what those say over HTTP, and nothing of how.
-#[test]
-fn the_commands_for_people_know_only_http() {
-    let modules = sources().into_iter().filter_map(|source| {
-        let name = source.path.split('/').next()?.trim_end_matches(".rs").to_owned();
-        (!["cli", "lib", "main"].contains(&name.as_str())).then(|| format!("crate::{name}"))
-    });
-    let modules: std::collections::BTreeSet<String> = modules.collect();
-    let words: Vec<&str> =
-        modules.iter().map(String::as_str).chain(["axum", "mongodb", "rusqlite"]).collect();
-    assert!(words.contains(&"crate::queue") && words.contains(&"crate::http"));
-    assert_none("cli names what is behind HTTP", lines_with(&words, |source| source.is_below("cli")));
-    // The load generator means the same server by the same flags and variables.
-    let asked = lines_with(&["crate::cli"], |source| !source.is_below("cli") && !source.is_below("bench"));
-    assert_none("something else than main.rs and bench names cli", asked);
-    // What is printed of others goes to a terminal: nothing prints past the one place.
-    let past = lines_with(&["println!", "print!", "eprintln!"], |source| source.is_below("cli"));
-    assert_none("cli prints past out.rs", past);
-}
-
-#[test]
-fn jobs_and_stores_know_nothing_of_http() {
-    let found = lines_with(&["axum", "http", "hyper", "tower_http"], |source| {
-        source.is_below("job") || source.is_below("store")
-    });
-    assert_none("HTTP below the http layer", found);
-}
-
-#[test]
-fn only_stores_know_databases() {
-    // The load generator asks MongoDB how much a server has asked of it, past the server.
-    let is_measuring = |source: &Source| source.is_below("bench/mongod");
-    let drivers =
-        lines_with(&["rusqlite", "bson"], |source| !source.is_below("store") && !is_measuring(source));
-    assert_none("a database driver outside src/store", drivers);
-    // The configuration checks a URL with the driver's own parser.
-    let mongodb = lines_with(&["mongodb::"], |source| {
-        !source.is_below("store") && !source.is_below("config") && !is_measuring(source)
-    });
-    assert_none("the MongoDB driver outside src/store", mongodb);
-    let concrete = ["store::mongo", "store::sqlite", "mongo::Mongo", "SqliteStore"];
-    let named = lines_with(&concrete, |source| {
-        !source.is_below("store") && !source.is_below("server") && !source.is_below("config")
-    });
-    assert_none("a concrete store where only the trait may be known", named);
-    let mixed = lines_with(&["sqlite", "rusqlite"], |source| source.is_below("store/mongo"))
-        .into_iter()
-        .chain(lines_with(&["mongo", "mongodb", "bson"], |source| source.is_below("store/sqlite")));
-    assert_none("one store knows of another", mixed);
-}
 
 /// The files that encode what `job::transition` says of states, as rows, documents and statements.
 const STATE_ENCODERS: [&str; 4] = [
@@ -237,9 +55,9 @@ fn state_writes(code: &str) -> Vec<&'static str> {
     found
 }
 
-/// The lines of a file up to its tests, without those that are comments.
+/// The lines of a file without its tests and those that are comments.
 fn with_texts(source: &Source) -> String {
-    let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]");
+    let lines = source.untested().into_iter().map(|(_, line)| line);
     lines.filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
 }
 
@@ -376,7 +194,7 @@ const MONGO: [(&str, &[&str]); 59] = [
         "jobs::groups",
         &["cache", "client", "jobs::document", "jobs::rewrite", "jobs::transitions", "transaction", "stored"],
     ),
-    ("answers", &["client", "jobs::document", "stored", "transaction"]),
+    ("answers::record", &["client", "jobs::document", "stored", "transaction"]),
     ("jobs::receipts", &["client", "jobs::document", "transaction", "stored"]),
     ("jobs::next", &["client", "jobs::receipts"]),
     ("jobs::plan", &["cache", "jobs::document"]),
@@ -398,7 +216,7 @@ const MONGO: [(&str, &[&str]); 59] = [
     (
         "batches",
         &[
-            "answers",
+            "answers::record",
             "client",
             "indexes",
             "jobs::document",
@@ -440,10 +258,18 @@ const MONGO: [(&str, &[&str]); 59] = [
             "transaction",
         ],
     ),
-    ("jobs::push_once", &["answers", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
+    ("jobs::push_once", &["answers::record", "jobs::groups", "jobs::push", "transaction"]),
     (
         "jobs::apply_once",
-        &["answers", "client", "jobs::apply_atomic", "jobs::document", "jobs::plan", "stored", "transaction"],
+        &[
+            "answers::record",
+            "client",
+            "jobs::apply_atomic",
+            "jobs::document",
+            "jobs::plan",
+            "stored",
+            "transaction",
+        ],
     ),
     (
         "jobs::apply",
@@ -492,7 +318,7 @@ const MONGO: [(&str, &[&str]); 59] = [
     (
         "schedules",
         &[
-            "answers",
+            "answers::record",
             "client",
             "jobs::document",
             "jobs::groups",
@@ -505,7 +331,7 @@ const MONGO: [(&str, &[&str]); 59] = [
     (
         "operations",
         &[
-            "answers",
+            "answers::record",
             "client",
             "jobs::apply_atomic",
             "jobs::apply_once",
@@ -517,7 +343,7 @@ const MONGO: [(&str, &[&str]); 59] = [
             "transaction",
         ],
     ),
-    ("keyed", &["answers", "batches", "jobs::apply_once", "jobs::push_once", "schedules"]),
+    ("answers", &["batches", "jobs::apply_once", "jobs::push_once", "schedules"]),
     ("revision", &["client", "jobs::document", "transaction"]),
     ("access", &["client", "jobs::document", "revision", "transaction", "stored"]),
     ("settings", &["access", "client", "jobs::document", "revision", "transaction", "stored"]),
@@ -527,7 +353,7 @@ const MONGO: [(&str, &[&str]); 59] = [
     (
         "transfer",
         &[
-            "answers",
+            "answers::record",
             "audit",
             "cache",
             "client",
@@ -542,7 +368,7 @@ const MONGO: [(&str, &[&str]); 59] = [
         "picture",
         &[
             "access",
-            "answers",
+            "answers::record",
             "audit",
             "batches",
             "client",

@@ -259,6 +259,7 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Transfer as _;
     use crate::store::sqlite::{Location, SqliteStore};
 
     async fn until(what: &str, is_so: impl AsyncFn() -> bool) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::record::NewJob;
 use super::spec::flat_spec;
 use super::transition::{Next, Outcome, Step};
-use super::{ApiKeyId, BatchId, Child, JobId, JobSpec, Meta, Payload, QueueName, Timestamp};
+use super::{ApiKeyId, BatchId, Child, JobId, JobSpec, Meta, Payload, QueueName, Rules, Timestamp};
 use crate::faults;
 
 flat_spec! {
@@ -139,12 +139,17 @@ impl Batch {
 
     /// Returns whether it is sealed and has no pending job, but is not marked as finished yet.
     pub fn is_over(&self) -> bool {
-        let pending = self.pending - u64::from(self.pending == 1 && faults::bug("call_back_early"));
-        self.sealed && pending == 0 && self.finished_at.is_none()
+        is_over(self.sealed, self.pending, self.finished_at)
+    }
+
+    /// Ends it if it is over. Then it is to be written, together with its callback if it has one.
+    pub fn end_if_over(&mut self, now: Timestamp, rules: &Rules) -> Option<End> {
+        let is_over = self.is_over();
+        is_over.then(|| End { callback: self.finish(now, rules.defaults().retain_batch_ms) })
     }
 
     /// Marks it as finished, and returns the callback that is to be stored in the same transaction, if there is one.
-    pub fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
+    fn finish(&mut self, now: Timestamp, retain_ms: u64) -> Option<NewJob> {
         self.finished_at = Some(now);
         self.purge_at = Some(now.plus_ms(retain_ms));
         let callback = self.on_finished.clone().filter(|_| !faults::bug("never_call_back"))?;
@@ -157,6 +162,25 @@ impl Batch {
         }
         Some(NewJob { run_at: now.plus_ms(delay_ms), ..NewJob::new(self.callback.clone(), queue, spec, now) })
     }
+}
+
+/// The end of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// What is pushed then, if anything.
+    pub callback: Option<NewJob>,
+}
+
+/// Whether a batch with these fields is over, but not marked as finished yet.
+pub fn is_over(sealed: bool, pending: u64, finished_at: Option<Timestamp>) -> bool {
+    let pending = pending - u64::from(pending == 1 && faults::bug("call_back_early"));
+    sealed && pending == 0 && finished_at.is_none()
+}
+
+/// Returns how many jobs a batch counts of those that were pushed with it: a duplicate is of no batch, or of that of the job that
+/// was there.
+pub fn counted(pushed: &[Child]) -> u64 {
+    pushed.iter().filter(|child| !child.deduplicated).count() as u64
 }
 
 /// What is kept with a batch of a job that has ended.
@@ -214,4 +238,54 @@ pub fn finish(before: &Meta, step: &Step, result: Option<&Payload>, now: Timesta
     let result = result.filter(|_| state == Ending::Done).cloned();
     let (id, queue) = (before.id.clone(), before.queue.clone());
     Some(Finish { batch, result: BatchResult { id, queue, state, result, finished_at: now } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_batch_ends_once_when_it_is_sealed_and_nothing_is_pending() {
+        let callback: OnFinished = serde_json::from_str(r#"{"queue":"done","payload":1}"#).unwrap();
+        let new = Batch::new("B".parse().unwrap(), "C".parse().unwrap(), Some(callback), true, at(1));
+        for (sealed, pending, finished_at, ends) in [
+            (true, 0, None, true),
+            (true, 1, None, false),
+            (false, 0, None, false),
+            (true, 0, Some(at(2)), false),
+        ] {
+            let before = Batch { sealed, pending, finished_at, ..new.clone() };
+            let mut batch = before.clone();
+            let end = batch.end_if_over(at(3), &Rules::default());
+            assert_eq!(end.is_some(), ends, "{before:?}");
+            match end {
+                Some(End { callback }) => {
+                    assert_eq!(callback.map(|job| (job.id, job.run_at)), Some((before.callback, at(3))));
+                    assert_eq!(batch.finished_at, Some(at(3)));
+                    assert!(batch.purge_at > batch.finished_at);
+                    assert_eq!(batch.end_if_over(at(4), &Rules::default()), None, "once");
+                }
+                None => assert_eq!(batch, before),
+            }
+        }
+        let mut silent = Batch { on_finished: None, ..new };
+        assert_eq!(silent.end_if_over(at(3), &Rules::default()), Some(End { callback: None }));
+    }
+
+    #[test]
+    fn duplicates_are_not_counted() {
+        let child = |id: &str, deduplicated| {
+            let (id, queue) = (id.parse().unwrap(), "q".parse().unwrap());
+            Child { id, queue, run_at: at(1), deduplicated }
+        };
+        let (new, old) = (child("N", false), child("O", true));
+        assert_eq!(counted(&[new.clone(), old.clone(), new.clone()]), 2);
+        assert_eq!(only_duplicates(&[old.clone(), new]), None);
+        assert_eq!(only_duplicates(&[old.clone(), old.clone()]), Some(&old.id));
+        assert_eq!(only_duplicates(&[]), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! What a push meets: the job that holds its key, the room in its queue. One decision for both stores.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::record::{KeyConflict, KeyHold, KeyUntil};
 use super::state::Verb;
@@ -267,6 +267,12 @@ pub fn entered<'o>(verb: Verb, before: &Meta, outcome: &'o Outcome) -> Option<&'
     }
 }
 
+/// Returns those of these queues that take only so many unfinished jobs, in the order in which their room is locked, each once.
+pub fn limited(queues: impl IntoIterator<Item = QueueName>, rules: &Rules) -> Vec<QueueName> {
+    let queues = queues.into_iter().filter(|queue| rules.max_jobs(queue).is_some());
+    queues.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// How many more unfinished jobs each limited queue takes.
 #[derive(Debug, Clone, Default)]
 pub struct Room(HashMap<QueueName, u64>);
@@ -304,10 +310,19 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Payload;
+    use crate::job::{Payload, QueueSettings};
 
     fn payload_of(text: &str) -> Content {
         Payload::parse(text).unwrap().into()
+    }
+
+    #[test]
+    fn limited_queues_have_one_order() {
+        let name = |text: &str| -> QueueName { text.parse().unwrap() };
+        let few = QueueSettings { max_jobs: Some(1), ..Default::default() };
+        let settings = ["b", "a"].map(|queue| (name(queue), few.clone()));
+        let rules = Rules::new(Default::default(), settings.into_iter().collect());
+        assert_eq!(limited(["b", "c", "a", "b"].map(name), &rules), ["a", "b"].map(name));
     }
 
     fn decided(holder: Option<&Holder>, id: &str, payload: &str, room: bool) -> Decision {

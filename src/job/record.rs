@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::LEASE_MAX_MS;
 use super::spec::Headers;
 use super::{
     Backoff, BatchId, Claim, Content, GroupName, JobId, JobKey, JobSpec, Payload, QueueName, SemaphoreName,
@@ -208,6 +209,14 @@ impl Meta {
         self.run_ends_at().map_or(until, |end| end.min(until))
     }
 
+    /// Returns until when a heartbeat of its worker makes the reservation last: never shorter, by its own lease, which is no longer
+    /// than a lease can be, and within the delivery.
+    pub fn kept_until(&self, now: Timestamp) -> Timestamp {
+        let lease_ms = self.lease_ms.unwrap_or_default().min(LEASE_MAX_MS);
+        let until = self.within_run(now.plus_ms(lease_ms));
+        self.reserved_until.map_or(until, |before| before.max(until))
+    }
+
     /// Returns whether somebody has the delivery's token for sure: it was extended with it, or a repeat has handed it out again. A
     /// heartbeat says nothing of that.
     pub fn is_handed_out(&self) -> bool {
@@ -409,5 +418,31 @@ impl NewJob {
             rev: 0,
         };
         Job { meta, payload: self.spec.payload, headers: self.spec.headers, result: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_keeps_a_job_for_its_lease_within_its_run() {
+        let at = Timestamp::from_millis;
+        let spec = JobSpec::new(Payload::parse("1").unwrap());
+        let meta = NewJob::new("A".parse().unwrap(), "q".parse().unwrap(), spec, at(0)).into_job().meta;
+        let longest = LEASE_MAX_MS.cast_signed();
+        for (lease_ms, max_run_ms, until, kept) in [
+            (Some(100), None, 50, 110),
+            (Some(100), None, 500, 500),
+            (Some(100), Some(60), 50, 60),
+            (Some(100), Some(60), 80, 80),
+            (None, None, 5, 10),
+            (Some(u64::MAX), None, 50, 10 + longest),
+            (Some(u64::MAX), Some(u64::MAX), 50, 10 + longest),
+        ] {
+            let (started_at, reserved_until) = (Some(at(0)), Some(at(until)));
+            let held = Meta { lease_ms, max_run_ms, started_at, reserved_until, ..meta.clone() };
+            assert_eq!(held.kept_until(at(10)), at(kept), "{held:?}");
+        }
     }
 }

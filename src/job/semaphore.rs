@@ -8,9 +8,9 @@
 //! delivery, in whatever queue they are. That order is total, and its first job waits for holders only: so no job
 //! starves.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::transition::Next;
+use super::transition::{Next, delivery};
 use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::faults;
 
@@ -163,16 +163,32 @@ impl<'a> Admission<'a> {
         job.semaphores.iter().filter(|name| self.has_room(name))
     }
 
-    /// Returns the queues of the jobs that are first in line for this semaphore, in their order: room may be reserved for
-    /// them from all others, so that they come first.
-    pub fn queues_in_line(&self, name: &SemaphoreName) -> impl Iterator<Item = &QueueName> {
+    /// Returns the queues whose jobs are called for this semaphore, each once, and how many of each are to be considered: first the
+    /// queues of the jobs that are first in line, in their order, since room may be reserved for these from all others, and then
+    /// those of `by_name`.
+    pub fn turns<'q>(
+        &'q self,
+        name: &'q SemaphoreName,
+        by_name: &'q [QueueName],
+    ) -> impl Iterator<Item = (&'q QueueName, u64)> {
         let line = self.gauges.get(name).map_or(&[][..], |gauge| &gauge.line);
-        line.iter().filter(|waiter| waiter.state == State::Blocked).map(|waiter| &waiter.queue)
+        let blocked = line.iter().filter(|waiter| waiter.state == State::Blocked);
+        let mut seen = HashSet::new();
+        let queues =
+            blocked.map(|waiter| &waiter.queue).chain(by_name).filter(move |queue| seen.insert(*queue));
+        queues.map(|queue| (queue, self.calls(name, queue))).filter(|(_, calls)| *calls > 0)
+    }
+
+    /// Returns the job as it is once it is called for this semaphore, if it still waits and would pass.
+    pub fn called(&self, name: &SemaphoreName, job: &Meta) -> Option<Meta> {
+        let mut ready = job.clone();
+        let is_called = self.allows(name, job.into()) && delivery::unblock(&mut ready, self.now).is_ok();
+        is_called.then_some(ready)
     }
 
     /// Returns how many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
     /// that were called and not claimed yet.
-    pub fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
+    fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
         let Some(gauge) = self.gauges.get(name) else { return 0 };
         let is_called = |waiter: &&Waiter| {
             waiter.state == State::Ready && waiter.queue == *queue && waiter.run_at <= self.now
@@ -332,5 +348,49 @@ mod tests {
         let admission = admission(&rules, &[("a", 3, 1, &line)]);
         assert_eq!(admission.calls(&name("a"), &"q".parse().unwrap()), 1, "one was called already");
         assert_eq!(admission.calls(&name("a"), &"r".parse().unwrap()), 2);
+    }
+
+    #[test]
+    fn queues_in_line_have_their_turn_before_others_and_each_once() {
+        let rules = Rules::default();
+        let in_queue = |waiter: Waiter, queue: &str| Waiter { queue: queue.parse().unwrap(), ..waiter };
+        let blocked = |id: &str| waiter(&job(id, 0, 0, &["a"]), State::Blocked, NOW, None);
+        let called = |id: &str| waiter(&job(id, 0, 0, &["a"]), State::Ready, NOW, Some(NOW));
+        let line = [
+            in_queue(called("1"), "called"),
+            in_queue(blocked("2"), "z"),
+            in_queue(blocked("3"), "y"),
+            in_queue(blocked("4"), "z"),
+            in_queue(called("5"), "y"),
+        ];
+        let by_name: Vec<QueueName> = ["called", "x", "y"].map(|name| name.parse().unwrap()).into();
+        let turns = |capacity, line: &[Waiter]| -> Vec<(String, u64)> {
+            let admission = admission(&rules, &[("a", capacity, 0, line)]);
+            let a = name("a");
+            let turns = admission.turns(&a, &by_name);
+            turns.map(|(queue, calls)| (queue.to_string(), calls)).collect()
+        };
+        let own =
+            |turns: &[(&str, u64)]| turns.iter().map(|(q, n)| ((*q).to_owned(), *n)).collect::<Vec<_>>();
+        assert_eq!(turns(2, &line), own(&[("z", 2), ("y", 1), ("called", 1), ("x", 2)]));
+        assert_eq!(
+            turns(1, &line),
+            own(&[("z", 1), ("x", 1)]),
+            "those of which enough were called have none"
+        );
+        assert_eq!(turns(0, &line), []);
+        assert_eq!(turns(100, &[]), own(&[("called", CALLS_MAX), ("x", CALLS_MAX), ("y", CALLS_MAX)]));
+    }
+
+    #[test]
+    fn a_job_is_called_that_waits_and_would_pass() {
+        let rules = Rules::default();
+        let blocked = Meta { state: State::Blocked, waits_for: Some(name("a")), ..job("1", 0, 0, &["a"]) };
+        let free = admission(&rules, &[("a", 1, 0, &[])]);
+        let ready = free.called(&name("a"), &blocked).unwrap();
+        assert_eq!((ready.state, ready.waits_for), (State::Ready, None));
+        assert_eq!(free.called(&name("a"), &Meta { state: State::Done, ..blocked.clone() }), None);
+        let full = admission(&rules, &[("a", 1, 1, &[])]);
+        assert_eq!(full.called(&name("a"), &blocked), None);
     }
 }

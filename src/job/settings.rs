@@ -409,6 +409,18 @@ pub fn dead_letter_circle<E>(
     }
 }
 
+/// The same for a queue that may name this one already: a circle that is there stays as it is where its settings are saved again.
+pub fn new_dead_letter_circle<E>(
+    queue: &QueueName,
+    dead_letter: &QueueName,
+    mut dead_letter_of: impl FnMut(&QueueName) -> Result<Option<QueueName>, E>,
+) -> Result<Option<Vec<QueueName>>, E> {
+    match dead_letter_of(queue)? {
+        Some(named) if named == *dead_letter => Ok(None),
+        _ => dead_letter_circle(queue, dead_letter, dead_letter_of),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -429,6 +441,13 @@ mod tests {
         assert_eq!(circle("a", "a"), Some(["a", "a"].map(name).to_vec()));
         assert_eq!(circle("d", "b"), None);
         assert_eq!(circle("d", "x"), None);
+        let new_circle = |queue: &str, dead_letter: &str| {
+            let next = |queue: &QueueName| Ok::<_, std::convert::Infallible>(chains.get(queue).cloned());
+            new_dead_letter_circle(&name(queue), &name(dead_letter), next).unwrap()
+        };
+        assert_eq!(new_circle("a", "b"), circle("a", "b"));
+        assert_eq!(circle("x", "y"), Some(["x", "y", "x"].map(name).to_vec()));
+        assert_eq!(new_circle("x", "y"), None, "it is there");
     }
 
     #[test]

@@ -159,53 +159,57 @@ const BLOCKED: Target = Some(State::Blocked);
 const DONE: Target = Some(State::Done);
 const DEAD: Target = Some(State::Dead);
 
-/// Every transition there is. What is not listed is refused. A push makes a job `ready`, and whatever makes a job
+/// A row of the table: a state, what happens, what can become of the job by that, and the function that says so.
+pub type Row = (State, Verb, &'static [Target], &'static str);
+
+/// Every transition there is, and which function of [`transition`](super::transition) says what it writes; stores only encode that.
+/// What is not listed is refused. A push makes a job `ready`, and whatever makes a job
 /// `ready` in a group with other jobs before it then blocks it.
-pub const TRANSITIONS: &[(State, Verb, &[Target])] = &[
-    (State::Ready, Verb::Reserve, &[RESERVED]),
-    (State::Ready, Verb::Block, &[BLOCKED]),
-    (State::Blocked, Verb::Unblock, &[READY]),
-    (State::Ready, Verb::Bury, &[DEAD]),
-    (State::Reserved, Verb::Bury, &[DEAD]),
-    (State::Blocked, Verb::Bury, &[DEAD]),
-    (State::Reserved, Verb::Commit, &[DONE, GONE, READY]), // ready: in the next stage of its route
-    (State::Done, Verb::Commit, &[DONE]),                  // the repeat of a commit whose response was lost
-    (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE]),
-    (State::Reserved, Verb::Extend, &[RESERVED]),
-    (State::Reserved, Verb::Move, &[READY, GONE]),
-    (State::Reserved, Verb::TakeOver, &[RESERVED]),
-    (State::Reserved, Verb::Release, &[READY, GONE]),
-    (State::Reserved, Verb::Lapse, &[READY, DEAD, GONE]),
-    (State::Reserved, Verb::Abandon, &[READY, DEAD, GONE]),
-    (State::Ready, Verb::Expire, &[GONE]),
-    (State::Blocked, Verb::Expire, &[GONE]),
-    (State::Ready, Verb::Edit, &[READY]),
-    (State::Blocked, Verb::Edit, &[BLOCKED, READY]), // ready: out of its group
-    (State::Reserved, Verb::Cancel, &[RESERVED, GONE]),
-    (State::Ready, Verb::Cancel, &[GONE]),
-    (State::Blocked, Verb::Cancel, &[GONE]),
-    (State::Done, Verb::Cancel, &[GONE]),
-    (State::Dead, Verb::Cancel, &[GONE]),
-    (State::Ready, Verb::Purge, &[GONE]),
-    (State::Blocked, Verb::Purge, &[GONE]),
-    (State::Done, Verb::Purge, &[GONE]),
-    (State::Dead, Verb::Purge, &[GONE]),
-    (State::Dead, Verb::Redrive, &[READY]),
-    (State::Ready, Verb::Redrive, &[READY]), // back from the dead-letter queue
-    (State::Dead, Verb::Retry, &[READY]),
-    (State::Ready, Verb::Retry, &[READY]),     // its time has come
-    (State::Blocked, Verb::Redrive, &[READY]), // the same for one that waits for a semaphore there
-    (State::Ready, Verb::Run, &[READY]),       // its time has come
-    (State::Blocked, Verb::Run, &[BLOCKED]),   // it still waits for its turn
-    (State::Reserved, Verb::Revoke, &[READY, GONE]),
-    (State::Ready, Verb::Relocate, &[READY]),
-    (State::Blocked, Verb::Relocate, &[READY]),
-    (State::Dead, Verb::Relocate, &[READY]),
+pub const TRANSITIONS: &[Row] = &[
+    (State::Ready, Verb::Reserve, &[RESERVED], "delivery::reserve"),
+    (State::Ready, Verb::Block, &[BLOCKED], "delivery::block"),
+    (State::Blocked, Verb::Unblock, &[READY], "delivery::unblock"),
+    (State::Ready, Verb::Bury, &[DEAD], "delivery::BURY"),
+    (State::Reserved, Verb::Bury, &[DEAD], "delivery::BURY"),
+    (State::Blocked, Verb::Bury, &[DEAD], "delivery::BURY"),
+    (State::Reserved, Verb::Commit, &[DONE, GONE, READY], "commit"), // ready: in the next stage of its route
+    (State::Done, Verb::Commit, &[DONE], "finish"), // the repeat of a commit whose response was lost
+    (State::Reserved, Verb::Rollback, &[READY, DEAD, GONE], "roll_back"),
+    (State::Reserved, Verb::Extend, &[RESERVED], "extend"),
+    (State::Reserved, Verb::Move, &[READY, GONE], "move_to"),
+    (State::Reserved, Verb::TakeOver, &[RESERVED], "delivery::take_over"),
+    (State::Reserved, Verb::Release, &[READY, GONE], "release"),
+    (State::Reserved, Verb::Lapse, &[READY, DEAD, GONE], "take_back"),
+    (State::Reserved, Verb::Abandon, &[READY, DEAD, GONE], "take_back"),
+    (State::Ready, Verb::Expire, &[GONE], "removal::expire"),
+    (State::Blocked, Verb::Expire, &[GONE], "removal::expire"),
+    (State::Ready, Verb::Edit, &[READY], "change"),
+    (State::Blocked, Verb::Edit, &[BLOCKED, READY], "change"), // ready: out of its group
+    (State::Reserved, Verb::Cancel, &[RESERVED, GONE], "removal::cancel"),
+    (State::Ready, Verb::Cancel, &[GONE], "removal::cancel"),
+    (State::Blocked, Verb::Cancel, &[GONE], "removal::cancel"),
+    (State::Done, Verb::Cancel, &[GONE], "removal::cancel"),
+    (State::Dead, Verb::Cancel, &[GONE], "removal::cancel"),
+    (State::Ready, Verb::Purge, &[GONE], "removal::purge"),
+    (State::Blocked, Verb::Purge, &[GONE], "removal::purge"),
+    (State::Done, Verb::Purge, &[GONE], "removal::purge"),
+    (State::Dead, Verb::Purge, &[GONE], "removal::purge"),
+    (State::Dead, Verb::Redrive, &[READY], "by_hand::redrive"),
+    (State::Ready, Verb::Redrive, &[READY], "by_hand::redrive"), // back from the dead-letter queue
+    (State::Dead, Verb::Retry, &[READY], "by_hand::retry"),
+    (State::Ready, Verb::Retry, &[READY], "by_hand::retry"), // its time has come
+    (State::Blocked, Verb::Redrive, &[READY], "by_hand::redrive"), // the same for one that waits for a semaphore there
+    (State::Ready, Verb::Run, &[READY], "by_hand::run"),           // its time has come
+    (State::Blocked, Verb::Run, &[BLOCKED], "by_hand::run"),       // it still waits for its turn
+    (State::Reserved, Verb::Revoke, &[READY, GONE], "by_hand::revoke"),
+    (State::Ready, Verb::Relocate, &[READY], "by_hand::relocate"),
+    (State::Blocked, Verb::Relocate, &[READY], "by_hand::relocate"),
+    (State::Dead, Verb::Relocate, &[READY], "by_hand::relocate"),
 ];
 
 /// Returns what can follow, or `None` where the verb does not apply.
 pub fn targets(from: State, verb: Verb) -> Option<&'static [Target]> {
-    TRANSITIONS.iter().find(|(state, v, _)| *state == from && *v == verb).map(|(_, _, targets)| *targets)
+    TRANSITIONS.iter().find(|(state, v, ..)| *state == from && *v == verb).map(|(_, _, targets, _)| *targets)
 }
 
 /// A row of the table with one target.
@@ -232,7 +236,7 @@ impl Transition {
             }
             row += 1;
         }
-        let (from, _, targets) = TRANSITIONS[row];
+        let (from, _, targets, _) = TRANSITIONS[row];
         let to = match targets[0] {
             Some(to) => to,
             None => from,
@@ -247,8 +251,8 @@ mod tests {
 
     #[test]
     fn the_table_has_no_row_twice() {
-        for (n, (state, verb, _)) in TRANSITIONS.iter().enumerate() {
-            assert!(!TRANSITIONS[..n].iter().any(|(s, v, _)| s == state && v == verb), "{state:?} {verb:?}");
+        for (n, (state, verb, ..)) in TRANSITIONS.iter().enumerate() {
+            assert!(!TRANSITIONS[..n].iter().any(|(s, v, ..)| s == state && v == verb), "{state:?} {verb:?}");
         }
     }
 

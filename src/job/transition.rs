@@ -7,13 +7,14 @@
 mod by_hand;
 pub mod delivery;
 mod operation;
+mod removal;
 #[cfg(test)]
 mod tests;
 
 use super::record::{FAILURES_KEPT, Failure, Meta, Origin, TRAIL_KEPT, TrailReason, TrailStep};
 use super::spec::Headers;
 use super::state::{self, State, Visible};
-use super::{Content, Payload, QueueName, Rules, Stage, Timestamp};
+use super::{Claim, Content, Payload, QueueName, Rules, Stage, Timestamp};
 use crate::faults;
 
 pub use self::operation::{Back, Edit, Fate, Loss, OfUnreadable, Operation, Salvaged};
@@ -122,6 +123,26 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
     Ok(())
 }
 
+/// Returns the deadline of a job, and what happens once it has passed: its reservation runs out, or nobody has taken it before its
+/// `expires_at`.
+pub fn deadline(
+    state: State,
+    claim: Option<&Claim>,
+    reserved_until: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+) -> Option<(Timestamp, Operation)> {
+    match state {
+        State::Reserved => {
+            let (claim, reserved_until) = (claim?.clone(), reserved_until?);
+            Some((reserved_until, Operation::Lapse { claim, reserved_until }))
+        }
+        State::Ready | State::Blocked => {
+            expires_at.map(|expires_at| (expires_at, Operation::Expire { expires_at }))
+        }
+        State::Done | State::Dead => None,
+    }
+}
+
 /// Returns the refusal of an operation where there is no such job.
 pub fn missing(operation: &Operation) -> Refusal {
     match operation.claim() {
@@ -158,46 +179,28 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             Ok(moved.with(payload.as_ref(), headers.as_ref()))
         }
         Operation::TakeOver { to, lease_ms, .. } => delivery::take_over(meta, to, *lease_ms, now),
-        Operation::Release { unless_seen: true, .. } if meta.is_handed_out() => {
-            Err(Refusal::Lost { gone: false })
-        }
-        Operation::Release { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
-        Operation::Release { .. } => Ok(taken_back_in_place(meta, now)),
-        Operation::Expire { expires_at } if meta.expires_at == Some(*expires_at) => {
-            Ok(Step::delete(Outcome::Removed))
-        }
-        Operation::Expire { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
+        Operation::Release { unless_seen, .. } => release(meta, *unless_seen, now),
+        Operation::Expire { expires_at } => removal::expire(meta, *expires_at, now),
         Operation::Edit { edit, .. } => Ok(change(meta, edit, now)),
-        Operation::Cancel { .. } | Operation::CancelUnheld { .. } => cancel(meta, operation, now),
-        Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
-        Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
+        Operation::Cancel { .. } | Operation::CancelUnheld { .. } => removal::cancel(meta, operation, now),
+        Operation::Purge { state, .. } => removal::purge(meta, *state, now),
         Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
         Operation::Redrive { home, .. } => by_hand::redrive(meta, home, now),
         Operation::Retry { .. } => by_hand::retry(meta, now),
-        Operation::Run { .. } if has_expired(meta, now) => {
-            Err(Refusal::Conflict { state: meta.visible(now) })
-        }
-        Operation::Run { .. } => Ok(returned(Meta { run_at: meta.run_at.min(now), ..meta.clone() })),
-        Operation::Revoke { .. } if ends_unheld(meta, now) => Ok(Step::delete(Outcome::Removed)),
-        Operation::Revoke { .. } => Ok(taken_back_in_place(meta, now)),
+        Operation::Run { .. } => by_hand::run(meta, now),
+        Operation::Revoke { .. } => Ok(by_hand::revoke(meta, now)),
         Operation::Relocate { queue, when, priority, .. } => {
             by_hand::relocate(meta, queue, *when, priority.unwrap_or(meta.priority), now)
         }
     }
 }
 
-/// Takes the job away. What a worker holds is only taken by force.
-fn cancel(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<Step, Refusal> {
-    match operation {
-        Operation::CancelUnheld { .. } if meta.state == State::Reserved => {
-            Err(Refusal::Conflict { state: meta.visible(now) })
-        }
-        Operation::Cancel { force: false, .. } if meta.state == State::Reserved => {
-            let reserved_until = meta.reserved_until.unwrap_or(now);
-            Ok(Step::held(Meta { cancel_requested: true, ..meta.clone() }, reserved_until))
-        }
-        _ => Ok(Step::delete(Outcome::Removed)),
+/// Gives the job back as if it had not been delivered; `unless_seen`: unless a client has the token for sure.
+fn release(meta: &Meta, unless_seen: bool, now: Timestamp) -> Result<Step, Refusal> {
+    if unless_seen && meta.is_handed_out() {
+        return Err(Refusal::Lost { gone: false });
     }
+    Ok(taken_back_in_place(meta, now))
 }
 
 /// Returns the job to its queue at once, unless its worker has extended the lease or sent a heartbeat since.
@@ -435,6 +438,9 @@ fn has_expired(meta: &Meta, now: Timestamp) -> bool {
 
 /// The job without its reservation, where it was before its delivery, which does not count.
 fn taken_back_in_place(meta: &Meta, now: Timestamp) -> Step {
+    if ends_unheld(meta, now) {
+        return Step::delete(Outcome::Removed);
+    }
     let attempts = meta.attempts.saturating_sub(1);
     returned(Meta { attempts, ..free(meta, now) })
 }

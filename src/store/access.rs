@@ -61,10 +61,16 @@ fn legible(text: &str) -> String {
     escaped.chars().take(WHY_MAX).collect()
 }
 
-/// API keys. There are few, and servers remember all of them: they are part of
+/// API keys, and the secret of reservation tokens. Keys are few, and servers remember all of them: they are part of
 /// [`SettingsSnapshot`](super::SettingsSnapshot), and what changes them raises its revision.
 #[async_trait]
 pub trait Access: Send + Sync {
+    /// Returns the stored API keys, with their last uses.
+    async fn api_keys(&self) -> Result<StoredKeys>;
+
+    /// Returns the secret of this database, which is `fresh` where there was none.
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
+
     /// Stores a key whose id is new.
     async fn add_api_key(&self, key: &ApiKey) -> Result<()>;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Applied, BatchChanged, BatchDenied, Change, Denied, Fired, Firing, Pushed, Result};
-use crate::job::{Batch, BatchId, NewJob, Rules, Timestamp};
+use super::{Applied, BatchChange, BatchChanged, BatchDenied, Change, Denied, Fired, Firing, Pushed, Result};
+use crate::job::{NewJob, Rules, Timestamp};
 
 /// A call that carries an `Idempotency-Key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +72,6 @@ pub enum Once<T> {
     Now(T, Option<String>),
     /// It was found to have happened before; nothing was stored now.
     Before(Recalled),
-}
-
-/// What a keyed call does to a batch.
-#[derive(Debug, Clone)]
-pub enum BatchChange {
-    /// See [`Batches::create_batch`](super::Batches::create_batch).
-    Create(Box<Batch>),
-    /// See [`Batches::add_to_batch`](super::Batches::add_to_batch).
-    Add(BatchId),
 }
 
 /// Calls that are answered once, and their repeats with the same answer, at whichever server. Of several at once one takes

@@ -5,6 +5,7 @@
 use async_trait::async_trait;
 
 use super::{PushRefused, Result, StoreError};
+use crate::job::batch::only_duplicates;
 use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
 
 /// Where a job was stored that was not pushed by itself.
@@ -21,6 +22,35 @@ pub struct CalledBack {
 impl From<&NewJob> for CalledBack {
     fn from(job: &NewJob) -> Self {
         Self { queue: job.queue.clone(), run_at: job.run_at, expires_at: job.expires_at() }
+    }
+}
+
+/// What a call does to a batch.
+#[derive(Debug, Clone)]
+pub enum BatchChange {
+    /// See [`Batches::create_batch`].
+    Create(Box<Batch>),
+    /// See [`Batches::add_to_batch`].
+    Add(BatchId),
+    /// See [`Batches::seal_batch`].
+    Seal(BatchId),
+}
+
+impl BatchChange {
+    /// Returns why it is denied where there is no such batch (`None`), or one that is sealed or not. A batch that is
+    /// created is not there yet.
+    pub(super) fn denied(&self, sealed: Option<bool>) -> Option<BatchDenied> {
+        match (self, sealed) {
+            (Self::Create(_), _) | (Self::Add(_), Some(false)) | (Self::Seal(_), Some(_)) => None,
+            (Self::Add(_), Some(true)) => Some(BatchDenied::Sealed),
+            (Self::Add(_) | Self::Seal(_), None) => Some(BatchDenied::Unknown),
+        }
+    }
+
+    /// The same where these were pushed for it.
+    pub(super) fn denied_by(&self, pushed: &[Child]) -> Option<BatchDenied> {
+        let first = only_duplicates(pushed).filter(|_| matches!(self, Self::Create(_)));
+        first.map(|first| BatchDenied::OnlyDuplicates(first.clone()))
     }
 }
 
@@ -110,4 +140,30 @@ pub trait Batches {
     /// Stores a batch of another store as it is, and some of its results. What is there already stays: where the batch, or one
     /// of these results, is there and another, nothing is stored. Returns whether what is there now is equal.
     async fn import_batch(&self, batch: Batch, results: Vec<BatchResult>) -> Result<bool>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_batch_takes_no_jobs() {
+        let id = || -> BatchId { "B".parse().unwrap() };
+        let batch = Batch::new(id(), "C".parse().unwrap(), None, false, Timestamp::from_millis(1));
+        let create = BatchChange::Create(Box::new(batch));
+        assert!(create.denied(None).is_none());
+        let (add, seal) = (BatchChange::Add(id()), BatchChange::Seal(id()));
+        assert!(add.denied(Some(false)).is_none());
+        assert!(matches!(add.denied(Some(true)), Some(BatchDenied::Sealed)));
+        assert!(matches!(add.denied(None), Some(BatchDenied::Unknown)));
+        assert!(matches!(seal.denied(None), Some(BatchDenied::Unknown)));
+        assert!(seal.denied(Some(true)).is_none() && seal.denied(Some(false)).is_none());
+        let child = |deduplicated| {
+            let (id, queue) = ("O".parse().unwrap(), "q".parse().unwrap());
+            Child { id, queue, run_at: Timestamp::from_millis(1), deduplicated }
+        };
+        assert!(matches!(create.denied_by(&[child(true)]), Some(BatchDenied::OnlyDuplicates(_))));
+        assert!(create.denied_by(&[child(true), child(false)]).is_none() && create.denied_by(&[]).is_none());
+        assert!(add.denied_by(&[child(true)]).is_none());
+    }
 }

@@ -217,4 +217,9 @@ pub trait Figures: Send + Sync {
 
     /// Returns what the database takes on its disk. Cheap: it is not measured, but known to the database.
     async fn size(&self) -> Result<StoreSize>;
+
+    /// Returns how the connections to the database are used; `None` if there are none.
+    fn pool(&self) -> Option<Pool> {
+        None
+    }
 }

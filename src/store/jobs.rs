@@ -131,6 +131,16 @@ pub struct Overdue {
     pub next_in_ms: Option<u64>,
 }
 
+impl Overdue {
+    /// Returns the first `limit` of these, the longest overdue first. Where there are more the next deadline has passed as well.
+    pub(super) fn first(mut due: Vec<(Timestamp, Change)>, limit: usize) -> Self {
+        due.sort_by_key(|(deadline, _)| *deadline);
+        let next_in_ms = (due.len() > limit).then_some(0);
+        due.truncate(limit);
+        Self { changes: due.into_iter().map(|(_, change)| change).collect(), next_in_ms }
+    }
+}
+
 /// A job that cannot be read, because another program wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnreadableJob {
@@ -290,4 +300,24 @@ pub trait Jobs: Send + Sync {
     /// It costs next to nothing for queues without ready jobs, and never walks a backlog. A queue whose due
     /// jobs have all expired may be among them, until they are removed.
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_overdue_come_first() {
+        let due = |ms: i64| {
+            let (at, id) = (Timestamp::from_millis(ms), format!("J{ms}").parse().unwrap());
+            (at, Change { id, operation: Operation::Expire { expires_at: at } })
+        };
+        let first = |limit| {
+            let Overdue { changes, next_in_ms } = Overdue::first([3, 1, 2].map(due).to_vec(), limit);
+            (changes, next_in_ms)
+        };
+        let changes = |order: &[i64]| order.iter().map(|ms| due(*ms).1).collect::<Vec<_>>();
+        assert_eq!(first(2), (changes(&[1, 2]), Some(0)));
+        assert_eq!(first(3), (changes(&[1, 2, 3]), None));
+    }
 }

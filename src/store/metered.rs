@@ -2,8 +2,8 @@
 //! what would be written before would miss its validator and its indexes, and until the settings have been
 //! read once, since without them no limit and no pause would hold.
 //!
-//! `metered!` is the table of all methods that are measured alike. Those that open the store, stay usable
-//! while it is closed, or return no `Result` are written out below it.
+//! `metered!` is the table of all methods that are measured alike. Those that open the store, or return no `Result`, are
+//! written out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -74,7 +74,19 @@ impl Metered {
         jobs: usize,
         call: impl Future<Output = A>,
     ) -> A {
-        match self.check_open() {
+        self.behind(self.check_open(), name, elements, jobs, call).await
+    }
+
+    /// The same behind another gate.
+    async fn behind<A: Answer>(
+        &self,
+        gate: Result<()>,
+        name: &'static str,
+        elements: usize,
+        jobs: usize,
+        call: impl Future<Output = A>,
+    ) -> A {
+        match gate {
             Ok(()) => measured(name, jobs, call).await,
             Err(error) => A::failed(elements, &error),
         }
@@ -215,11 +227,13 @@ fn asked_for(asks: &[ClaimAsk]) -> usize {
 }
 
 /// Implements parts of the contract: a row for each method. A call concerns one job, or as many as the list
-/// behind `each` has elements, or as many as the function in brackets says.
+/// behind `each` has elements, or as many as the function in brackets says. A row that is `#[early]` may be called before
+/// the store is open, once it is migrated. What is behind a part's `+` is written out.
 macro_rules! metered {
     ($($part:ident {
-        $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty $(, each $list:ident $(($jobs:path))?)?;)*
-    })*) => {
+        $($(#[$early:ident])? $name:ident($($arg:ident: $type:ty),*) -> $answer:ty
+            $(, each $list:ident $(($jobs:path))?)?;)*
+    } $(+ { $($written_out:tt)* })?)*) => {
         $(
             #[async_trait]
             impl $part for Metered {
@@ -227,12 +241,16 @@ macro_rules! metered {
                     async fn $name(&self, $($arg: $type),*) -> $answer {
                         let elements = metered!(@elements $($list)?);
                         let jobs = metered!(@jobs $($list $($jobs)?)?);
-                        self.call(stringify!($name), elements, jobs, self.inner.$name($($arg),*)).await
+                        let gate = metered!(@gate self $($early)?);
+                        self.behind(gate, stringify!($name), elements, jobs, self.inner.$name($($arg),*)).await
                     }
                 )*
+                $($($written_out)*)?
             }
         )*
     };
+    (@gate $self:ident) => { $self.check_open() };
+    (@gate $self:ident early) => { $self.check_migrated() };
     (@elements) => { 1 };
     (@elements $list:ident) => { $list.len() };
     (@jobs) => { 1 };
@@ -273,6 +291,10 @@ metered! {
         with_jobs(queues: &[QueueName]) -> Result<HashSet<QueueName>>;
         reconcile() -> Result<Reconciled>;
         size() -> Result<StoreSize>;
+    } + {
+        fn pool(&self) -> Option<Pool> {
+            self.inner.pool()
+        }
     }
     Series {
         write_series(write: &SeriesWrite) -> Result<()>;
@@ -303,6 +325,8 @@ metered! {
             -> Result<Once<Vec<Result<Applied, Denied>>>>, each changes;
     }
     Access {
+        #[early] api_keys() -> Result<StoredKeys>;
+        #[early] token_secret(fresh: TokenSecret) -> Result<TokenSecret>;
         add_api_key(key: &ApiKey) -> Result<()>;
         rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;
         remove_api_key(id: &StoredKeyId) -> Result<bool>;
@@ -368,6 +392,8 @@ metered! {
         export_memos(kind: MemoKind, after: Option<&Memo>, limit: usize) -> Result<Vec<Memo>>;
         import_memos(memos: Vec<Memo>) -> Vec<Result<Imported>>, each memos;
         import_audit(rows: Vec<AuditRow>) -> Vec<Result<Imported>>, each rows;
+        #[early] restoring() -> Result<Option<RestoreMark>>;
+        #[early] mark_restoring(seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
     }
 }
 
@@ -377,26 +403,6 @@ impl Store for Metered {
         let run = self.inner.migrate().await?;
         self.migrated.store(true, Ordering::Release);
         Ok(run)
-    }
-
-    async fn api_keys(&self) -> Result<StoredKeys> {
-        self.check_migrated()?;
-        measured("api_keys", 1, self.inner.api_keys()).await
-    }
-
-    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
-        self.check_migrated()?;
-        measured("token_secret", 1, self.inner.token_secret(fresh)).await
-    }
-
-    async fn restoring(&self) -> Result<Option<RestoreMark>> {
-        self.check_migrated()?;
-        measured("restoring", 1, self.inner.restoring()).await
-    }
-
-    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
-        self.check_migrated()?;
-        measured("mark_restoring", 1, self.inner.mark_restoring(seen, to)).await
     }
 
     async fn ping(&self) -> Result<()> {
@@ -415,10 +421,6 @@ impl Store for Metered {
 
     fn ahead_ms(&self) -> u64 {
         self.inner.ahead_ms()
-    }
-
-    fn pool(&self) -> Option<Pool> {
-        self.inner.pool()
     }
 
     async fn prune(&self, limit: usize) -> Result<u64> {

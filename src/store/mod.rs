@@ -14,13 +14,13 @@
 //! | [`Settings`] | the settings of queues |
 //! | [`Requests`] | reserves with an `Idempotency-Key` |
 //! | [`Answers`] | other calls with one, and what they were answered |
-//! | [`Access`] | API keys |
+//! | [`Access`] | API keys, and the secret of reservation tokens |
 //! | [`Operations`] | operations over many jobs |
 //! | [`Audit`] | what operators did |
-//! | [`Figures`] | how many jobs there are |
+//! | [`Figures`] | how many jobs there are, and how the database is used |
 //! | [`Series`] | how many there were, and what happened |
 //! | [`Signals`] | signals between the servers over one database |
-//! | [`Transfer`] | copying everything from one store to another |
+//! | [`Transfer`] | copying everything from one store to another, and marking what is being restored |
 //!
 //! [`picture`] reads all of it as it was at one moment, for a backup.
 //!
@@ -51,6 +51,7 @@ pub mod next;
 pub mod operations;
 pub mod page;
 pub mod picture;
+mod prune;
 pub mod receipts;
 pub mod requests;
 pub mod schedules;
@@ -66,9 +67,9 @@ pub mod workers;
 pub use crate::job::Filter;
 pub use crate::job::push::{PushRefused, Pushed};
 pub use access::{Access, StoredKeys, TokenSecret, UnreadableKey};
-pub use answers::{Answering, Answers, BatchChange, Keyed, KeyedCall, Once, Recalled};
+pub use answers::{Answering, Answers, Keyed, KeyedCall, Once, Recalled};
 pub use audit::{Audit, AuditFilter, AuditRow};
-pub use batches::{BatchChanged, BatchDenied, Batches, CalledBack};
+pub use batches::{BatchChange, BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
     BLOCKED_LOOKED_AT, Blockers, Counts, DeadHead, Figures, LOOKED_AT, Load, Named, Pool, QueueCounts,
     RESERVED_AGES_MS, Reconciled, StoreSize, Summary,
@@ -93,7 +94,7 @@ pub use series::{
 };
 pub use settings::{Expected, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
 pub use signals::{Arrivals, KnownServer, Signal, SignalEvent, Signals};
-pub use transfer::{HeldKey, Imported, Memo, MemoKind, Transfer};
+pub use transfer::{HeldKey, Imported, Memo, MemoKind, RestoreMark, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
 /// Why nothing is done with a part of a backup.
@@ -132,15 +133,6 @@ pub enum StoreError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(pub Arc<str>);
-
-/// What says that a backup is being restored into a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RestoreMark {
-    /// The id of the backup.
-    pub backup: String,
-    /// A random number that whoever restores it replaces again and again, as a sign that it goes on; 0: none is known.
-    pub beat: i64,
-}
 
 impl StoreError {
     /// Returns the error of a call that has stored so many things already: that there is no room for the rest does not
@@ -216,19 +208,6 @@ pub trait Store:
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
 
-    /// Returns the stored API keys, with their last uses.
-    async fn api_keys(&self) -> Result<StoredKeys>;
-
-    /// Returns the secret of this database, which is `fresh` where there was none.
-    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
-
-    /// Returns the mark of the backup that is being restored here, if a restore has begun and not ended.
-    async fn restoring(&self) -> Result<Option<RestoreMark>>;
-
-    /// Replaces that mark, if it is still as it was seen; without a new one the restore has ended. Returns whether it is so from now on: a
-    /// repeat after an unknown outcome as well.
-    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
-
     /// Fails where only a part of a backup is there: nothing but its restore may use that.
     async fn check_whole(&self) -> Result<()> {
         match self.restoring().await? {
@@ -255,11 +234,6 @@ pub trait Store:
     /// clock is the machine's.
     fn ahead_ms(&self) -> u64 {
         0
-    }
-
-    /// Returns how the connections to the database are used; `None` if there are none.
-    fn pool(&self) -> Option<Pool> {
-        None
     }
 
     /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,

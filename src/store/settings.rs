@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use super::{AuditRow, Result, StoreError, StoredKeys};
+use crate::job::settings::new_dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
 
 /// One queue's settings as stored. `version` is opaque and changes with every change.
@@ -63,6 +64,17 @@ pub enum Expected {
     Version(String),
 }
 
+impl Expected {
+    /// Whether a change may replace what is of this version; `None`: where nothing is.
+    pub(super) fn allows(&self, current: Option<&str>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Absent => current.is_none(),
+            Self::Version(version) => current == Some(version),
+        }
+    }
+}
+
 /// A change of one queue's settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingsChange {
@@ -85,6 +97,37 @@ pub enum Saved {
     Conflict,
     /// Nothing was stored: the dead-letter queue that the settings name would close this circle.
     Circle(Vec<QueueName>),
+}
+
+/// What is to be done for a [`SettingsChange`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SettingsStep {
+    /// Nothing, and this is told.
+    Refuse(Saved),
+    /// Nothing: it is as it is to be.
+    Keep,
+    /// The settings are replaced or removed, and the revision grows.
+    Write,
+}
+
+impl SettingsChange {
+    /// Decides about the change where the queue's settings are of this version. `dead_letter_of` says which dead-letter queue a
+    /// queue has now; it is asked only where the version is right.
+    pub(super) fn decide<E>(
+        &self,
+        current: Option<&str>,
+        dead_letter_of: impl FnMut(&QueueName) -> Result<Option<QueueName>, E>,
+    ) -> Result<SettingsStep, E> {
+        if !self.expected.allows(current) {
+            return Ok(SettingsStep::Refuse(Saved::Conflict));
+        }
+        if let Some(dead_letter) = self.to.as_ref().and_then(|to| to.settings.dead_letter.as_ref())
+            && let Some(circle) = new_dead_letter_circle(&self.queue, dead_letter, dead_letter_of)?
+        {
+            return Ok(SettingsStep::Refuse(Saved::Circle(circle)));
+        }
+        Ok(if self.to.is_none() && current.is_none() { SettingsStep::Keep } else { SettingsStep::Write })
+    }
 }
 
 /// The settings of queues: read as a whole, changed queue by queue under optimistic concurrency.
@@ -114,5 +157,55 @@ pub trait Settings: Send + Sync {
         };
         let saved = self.save_all_settings(&[change]).await?.pop();
         saved.ok_or_else(|| StoreError::internal("a change of settings was left unanswered"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn name(text: &str) -> QueueName {
+        text.parse().unwrap()
+    }
+
+    fn change(to: Option<&str>, expected: Expected) -> SettingsChange {
+        let settings =
+            |dead_letter: &str| QueueSettings { dead_letter: Some(name(dead_letter)), ..Default::default() };
+        let to = to.map(|to| StoredSettings { settings: settings(to), version: "2".to_owned() });
+        SettingsChange { queue: name("q"), to, expected, rows: Vec::new() }
+    }
+
+    #[test]
+    fn a_change_is_decided_by_version_and_then_by_circle() {
+        let decide = |change: SettingsChange, current: Option<&str>| {
+            let circular =
+                |queue: &QueueName| Ok::<_, Infallible>((queue.as_str() == "back").then(|| name("q")));
+            change.decide(current, circular).unwrap()
+        };
+        let refused = |saved| SettingsStep::Refuse(saved);
+        let version = |version: &str| Expected::Version(version.to_owned());
+        let circle = || Saved::Circle(["q", "back", "q"].map(name).to_vec());
+        for (to, expected, current, step) in [
+            (Some("d"), Expected::Any, None, SettingsStep::Write),
+            (Some("d"), Expected::Any, Some("1"), SettingsStep::Write),
+            (Some("d"), Expected::Absent, None, SettingsStep::Write),
+            (Some("d"), Expected::Absent, Some("1"), refused(Saved::Conflict)),
+            (Some("d"), version("1"), Some("1"), SettingsStep::Write),
+            (Some("d"), version("1"), Some("2"), refused(Saved::Conflict)),
+            (Some("d"), version("1"), None, refused(Saved::Conflict)),
+            (Some("back"), Expected::Any, None, refused(circle())),
+            (Some("back"), version("1"), None, refused(Saved::Conflict)),
+            (None, Expected::Any, None, SettingsStep::Keep),
+            (None, Expected::Any, Some("1"), SettingsStep::Write),
+            (None, version("1"), None, refused(Saved::Conflict)),
+        ] {
+            assert_eq!(
+                decide(change(to, expected.clone()), current),
+                step,
+                "{to:?} {expected:?} {current:?}"
+            );
+        }
     }
 }

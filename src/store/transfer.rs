@@ -123,6 +123,15 @@ impl Memo {
     }
 }
 
+/// What says that a backup is being restored into a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreMark {
+    /// The id of the backup.
+    pub backup: String,
+    /// A random number that the process which restores it replaces again and again, as a sign that it goes on; 0: none is known.
+    pub beat: i64,
+}
+
 /// Copying jobs and keys from one store to another. Batches, schedules and the rest are copied by the verbs
 /// about them.
 #[async_trait]
@@ -154,6 +163,13 @@ pub trait Transfer: Send + Sync {
 
     /// Stores rows of the audit of another store. What is there already stays.
     async fn import_audit(&self, rows: Vec<AuditRow>) -> Vec<Result<Imported>>;
+
+    /// Returns the mark of the backup that is being restored here, if a restore has begun and not ended.
+    async fn restoring(&self) -> Result<Option<RestoreMark>>;
+
+    /// Replaces that mark, if it is still as it was seen; without a new one the restore has ended. Returns whether it is so from now on: a
+    /// repeat after an unknown outcome as well.
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
 }
 
 /// Returns whether two jobs are equal in all that clients can see: all but the guard of their writes.

@@ -1,6 +1,6 @@
 //! Migrating, pinging, telling the time, and forgetting.
 
-use tailback::job::Rules;
+use tailback::job::{Rules, State};
 use tailback::store::Store;
 
 use super::support::*;
@@ -55,6 +55,22 @@ pub async fn pruning_forgets_keys_whose_time_is_over(store: &dyn Store) {
     assert_eq!(store.prune(100).await.unwrap(), 0, "one key's job is unfinished");
     let again = push(store, vec![job("q").key("k4", 1)]).await;
     assert!(matches!(again[0], tailback::store::Pushed::Duplicate { .. }));
+}
+
+pub async fn pruning_leaves_work_that_is_to_be_done(store: &dyn Store) {
+    let past = store.now().unwrap().minus_ms(60_000);
+    let mut imported = Vec::new();
+    for state in State::ALL {
+        let mut job = super::transfer::stranger(store, state);
+        job.meta.purge_at = Some(past);
+        imported.push((state, job.meta.id.clone()));
+        store.import(vec![job]).await.remove(0).unwrap();
+    }
+    assert_eq!(store.prune(1000).await.unwrap(), 2);
+    for (state, id) in imported {
+        let stays = !matches!(state, State::Done | State::Dead);
+        assert_eq!(look(store, &id).await.is_some(), stays, "{state:?}");
+    }
 }
 
 pub async fn pruning_forgets_history_whose_time_is_over(store: &dyn Store) {

@@ -15,7 +15,7 @@ use super::support::*;
 const HOUR_MS: u64 = 3_600_000;
 
 /// A job of another store, in this state.
-fn stranger(store: &dyn Store, state: State) -> Job {
+pub fn stranger(store: &dyn Store, state: State) -> Job {
     let mut job = job("q").payload(r#"{"a":[1.0,"ü"]}"#).header("trace", "x").build(store).into_job();
     let now = store.now().unwrap();
     job.meta.state = state;

@@ -48,6 +48,26 @@ async fn seen_at(store: &dyn Store, name: &str) -> Timestamp {
     store.worker(&worker(name)).await.unwrap().unwrap().seen_at
 }
 
+pub async fn a_heartbeat_extends_up_to_the_longest_lease_and_the_end_of_the_run(store: &dyn Store) {
+    let longest = tailback::job::settings::LEASE_MAX_MS;
+    push_all(store, vec![job("q"), job("q").max_run(LONG_MS), job("q").max_run(3 * longest), job("q")]).await;
+    let mut held = take_as(store, "w", 4, longest).await;
+    // Another program gave the last one a longer lease than there is, and no time.
+    let mut foreign = held.remove(3);
+    foreign.meta.id = id("foreign");
+    (foreign.meta.lease_ms, foreign.meta.reserved_until) = (Some(7 * longest), foreign.meta.started_at);
+    store.import(vec![foreign.clone()]).await.remove(0).unwrap();
+    held.push(foreign);
+    let before = store.now().unwrap();
+    beat(store, "w", LONG_MS).await;
+    let after = store.now().unwrap().plus_ms(1000); // the estimate may be behind the clock that the heartbeat goes by
+    for job in &held {
+        let until = see(store, &job.meta.id).await.meta.reserved_until.unwrap();
+        let bounds = job.meta.kept_until(before)..=job.meta.kept_until(after);
+        assert!(bounds.contains(&until), "{until:?} {bounds:?} {job:?}");
+    }
+}
+
 pub async fn a_heartbeat_extends_each_reservation_by_its_own_lease(store: &dyn Store) {
     let short = push_and_take_as(store, "w", 1, 100_000).await.remove(0);
     let long = push_and_take_as(store, "w", 1, LONG_MS).await.remove(0);

@@ -259,13 +259,15 @@ impl World<'_> {
         let last = |schedule: &Schedule| self.model.jobs.get(schedule.last_job.as_ref()?);
         let schedule = self.model.schedules.get(&firing.name);
         let Some(schedule) = schedule.filter(|schedule| schedule.rev == firing.seen) else {
-            // One store remembers its last runs, and tells of this one; nothing happens again.
-            let is_known = |run| schedule.is_some_and(|schedule| schedule.last_runs.contains(run));
-            return match &told {
-                Fired::Conflict => Ok(()),
-                Fired::Done(run) if is_known(run) => Ok(()),
-                told => Err(format!("a firing of what has changed was told {told:?}")),
-            };
+            // A run that is remembered is told of; nothing happens again.
+            let yielded = ScheduleRun { job_id: None, skipped: Some(Skipped::Overlap), ..firing.run.clone() };
+            let runs = schedule.map_or(&[][..], |schedule| &schedule.last_runs);
+            let known = runs.iter().rev().find(|run| **run == firing.run || **run == yielded);
+            let expected = known.cloned().map_or(Fired::Conflict, Fired::Done);
+            let is_right = told == expected;
+            return is_right.then_some(()).ok_or_else(|| {
+                format!("a firing of what has changed was told {told:?}, expected {expected:?}")
+            });
         };
         let yields = firing.yields && last(schedule).is_some_and(Job::is_unfinished);
         let run = match yields {

@@ -1,6 +1,6 @@
-//! What operators do to jobs that no worker holds: another chance, or another queue.
+//! What operators do to jobs: another chance, another queue, or back from their workers.
 
-use super::{Refusal, Step, free, has_expired, rehomed, returned};
+use super::{Refusal, Step, free, has_expired, rehomed, returned, taken_back_in_place};
 use crate::job::record::TrailReason;
 use crate::job::{Meta, QueueName, Reach, State, Timestamp, When};
 
@@ -45,6 +45,19 @@ pub fn retry(meta: &Meta, now: Timestamp) -> Result<Step, Refusal> {
         _ => Meta { run_at: meta.run_at.min(now), ..meta.clone() },
     };
     Ok(returned(Meta { attempts: 0, ..next }))
+}
+
+/// The job at once, where it is; one that waits for its turn goes on waiting.
+pub fn run(meta: &Meta, now: Timestamp) -> Result<Step, Refusal> {
+    if has_expired(meta, now) {
+        return Err(Refusal::Conflict { state: meta.visible(now) });
+    }
+    Ok(returned(Meta { run_at: meta.run_at.min(now), ..meta.clone() }))
+}
+
+/// The job without its worker, where it was before its delivery.
+pub fn revoke(meta: &Meta, now: Timestamp) -> Step {
+    taken_back_in_place(meta, now)
 }
 
 /// A dead job that is to be delivered again.

@@ -140,19 +140,54 @@ fn what_happens_is_in_the_table_and_all_of_the_table_happens() {
         let listed = state::targets(*from, *verb).is_some_and(|targets| targets.contains(target));
         assert!(listed, "{from:?} {verb:?} → {target:?} is not in the table");
     }
-    for (from, verb, targets) in TRANSITIONS {
+    for (from, verb, targets, _) in TRANSITIONS {
         for target in *targets {
             assert!(found.contains(&(*from, *verb, *target)), "{from:?} {verb:?} → {target:?} never happens");
         }
     }
 }
 
+/// The rules of operations, by their modules.
+const SOURCES: [(&str, &str); 4] = [
+    ("", include_str!("../transition.rs")),
+    ("by_hand", include_str!("by_hand.rs")),
+    ("delivery", include_str!("delivery.rs")),
+    ("removal", include_str!("removal.rs")),
+];
+
+#[test]
+fn the_table_names_where_each_transition_is_written() {
+    for (from, verb, _, rule) in TRANSITIONS {
+        let (module, name) = rule.rsplit_once("::").unwrap_or(("", rule));
+        let source = SOURCES.iter().find(|(known, _)| *known == module).expect(rule).1;
+        let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("const {name}:"));
+        assert!(is_there, "{from:?} {verb:?} is written by {rule}, which is not there");
+    }
+    // Each arm of `step` calls a rule that a row of its verb names.
+    let step = SOURCES[0].1.split_once("pub fn step(").unwrap().1.split_once("\n}\n").unwrap().0;
+    for operation in operations(&Claim::random()) {
+        let debug = format!("{operation:?}");
+        let variant = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+        let (_, arm) = step.split_once(&format!("Operation::{variant} {{")).expect(variant);
+        let arm = arm.split_once("\n        Operation::").map_or(arm, |(arm, _)| arm);
+        let rows = TRANSITIONS.iter().filter(|(_, listed, ..)| *listed == operation.verb());
+        let is_named = rows.into_iter().any(|(.., rule)| arm.contains(&format!("{rule}(")));
+        assert!(
+            is_named,
+            "{variant} is done by another function than the rows of {:?} say",
+            operation.verb()
+        );
+    }
+}
+
 #[test]
 fn the_verbs_of_claims_have_one_row_with_one_target() {
     for verb in [Verb::Reserve, Verb::Block, Verb::Unblock] {
-        let rows: Vec<_> = TRANSITIONS.iter().filter(|(_, listed, _)| *listed == verb).collect();
+        let rows: Vec<_> = TRANSITIONS.iter().filter(|(_, listed, ..)| *listed == verb).collect();
         let Transition { from, to } = Transition::of(verb);
-        assert_eq!(rows, [&(from, verb, &[Some(to)][..])]);
+        assert_eq!(rows.len(), 1);
+        let (listed, _, targets, _) = *rows[0];
+        assert_eq!((listed, targets), (from, &[Some(to)][..]));
     }
 }
 
@@ -247,5 +282,26 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
     let home = Operation::Redrive { within: Reach::one(&queue("q")), home: elsewhere() };
     for meta in jobs(&claim).into_iter().filter(|job| job.origin.is_some()) {
         assert!(matches!(step(&meta, &home, around), Err(Refusal::Conflict { .. })), "it stays where it is");
+    }
+}
+
+#[test]
+fn what_a_passed_deadline_means_depends_on_the_state() {
+    let claim = Claim::random();
+    let (until, expires) = (at(NOW), at(NOW + 5));
+    for state in State::ALL {
+        let both = deadline(state, Some(&claim), Some(until), Some(expires));
+        let expected = match state {
+            State::Reserved => {
+                Some((until, Operation::Lapse { claim: claim.clone(), reserved_until: until }))
+            }
+            State::Ready | State::Blocked => Some((expires, Operation::Expire { expires_at: expires })),
+            State::Done | State::Dead => None,
+        };
+        assert_eq!(both, expected, "{state:?}");
+        let takes = both.as_ref().map(|(_, operation)| state::targets(state, operation.verb()));
+        assert!(takes.is_none_or(|row| row.is_some()), "the table has a row for it");
+        assert_eq!(deadline(state, None, Some(until), None), None);
+        assert_eq!(deadline(state, Some(&claim), None, None), None);
     }
 }

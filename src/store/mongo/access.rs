@@ -17,6 +17,14 @@ use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, Unreadab
 
 #[async_trait]
 impl Access for Mongo {
+    async fn api_keys(&self) -> Result<StoredKeys> {
+        self.connection.within(stored(self)).await
+    }
+
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
+        self.connection.within(token_secret(self, &fresh)).await
+    }
+
     async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
         change(self, Change::Add(key)).await.map(drop)
     }

@@ -11,14 +11,14 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
 
-use crate::job::batch::{Endings, Finish, only_duplicates};
+use crate::job::batch::{End, Endings, Finish, counted};
 use crate::job::push::Room;
-use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Batch, BatchId, BatchResult, Child, JobId, NewJob, Rules, Timestamp};
 use crate::store::fence::fence;
 use crate::store::mongo::BATCH_RESULTS;
 use crate::store::mongo::BATCHES;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::batches::document::{
     from_batch, from_result, number, result_id, to_batch, to_result,
 };
@@ -43,7 +43,7 @@ impl Batches for Mongo {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Create(Box::new(batch)), &jobs, rules).await
+        change(self, &BatchChange::Create(Box::new(batch)), &jobs, rules).await
     }
 
     async fn add_to_batch(
@@ -52,11 +52,11 @@ impl Batches for Mongo {
         jobs: Vec<NewJob>,
         rules: &Rules,
     ) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Add(id.clone()), &jobs, rules).await
+        change(self, &BatchChange::Add(id.clone()), &jobs, rules).await
     }
 
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
-        change(self, &What::Seal(id.clone()), &[], rules).await
+        change(self, &BatchChange::Seal(id.clone()), &[], rules).await
     }
 
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
@@ -208,14 +208,14 @@ pub async fn conclude(
     Ok(callbacks)
 }
 
-/// Ends a batch that is stored already, and returns its callback.
+/// Ends a batch that is stored already, if it is over, and returns its callback.
 async fn end(
     batch: &mut Batch,
     rules: &Rules,
     now: Timestamp,
     tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
-    let callback = batch.finish(now, rules.defaults().retain_batch_ms);
+    let Some(End { callback }) = batch.end_if_over(now, rules) else { return Ok(None) };
     let mut set = doc! { "finished_at": date(now) };
     set.extend(batch.purge_at.map(|at| ("purge_at".to_owned(), date(at).into())));
     let batches = tx.collection(BATCHES);
@@ -224,18 +224,11 @@ async fn end(
     Ok(callback)
 }
 
-/// What is to become of a batch.
-enum What {
-    Create(Box<Batch>),
-    Add(BatchId),
-    Seal(BatchId),
-}
-
 type Changed = Result<BatchChanged, BatchDenied>;
 type ChangedOnce = Result<Once<BatchChanged>, BatchDenied>;
 
 /// Changes a batch and stores its new jobs in one transaction.
-async fn change(mongo: &Mongo, what: &What, jobs: &[NewJob], rules: &Rules) -> Changed {
+async fn change(mongo: &Mongo, what: &BatchChange, jobs: &[NewJob], rules: &Rules) -> Changed {
     match change_in_one(mongo, what, jobs, rules, None).await? {
         Once::Now(changed, _) => Ok(changed),
         Once::Before(_) => Err(StoreError::internal("a batch was changed by a call without a key").into()),
@@ -250,31 +243,18 @@ pub async fn change_once(
     rules: &Rules,
     keyed: &Keyed<BatchChanged>,
 ) -> ChangedOnce {
-    let what = match change {
-        BatchChange::Create(batch) => What::Create(batch),
-        BatchChange::Add(id) => What::Add(id),
-    };
-    change_in_one(mongo, &what, jobs, rules, Some(keyed)).await
+    change_in_one(mongo, &change, jobs, rules, Some(keyed)).await
 }
 
 async fn change_in_one(
     mongo: &Mongo,
-    what: &What,
+    what: &BatchChange,
     jobs: &[NewJob],
     rules: &Rules,
     keyed: Option<&Keyed<BatchChanged>>,
 ) -> ChangedOnce {
     let end = mongo.connection.end();
-    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-    limited.retain(|queue| rules.max_jobs(queue).is_some());
-    limited.sort();
-    limited.dedup();
-    let counting = mongo.connection.until(end, async {
-        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
-    });
-    let (_locks, room) = counting.await?;
+    let (_locks, room) = push::locked_room(mongo, jobs, rules, end).await?;
     transaction::until(mongo, end)
         .run(Change { what, jobs, room, rules, keyed })
         .await
@@ -287,7 +267,7 @@ async fn change_in_one(
 /// jobs are made before the first one. After an unknown outcome a batch shows whether it was created or sealed, and to
 /// seal it again changes nothing; jobs that were added are found by their keys, where they have any.
 struct Change<'a> {
-    what: &'a What,
+    what: &'a BatchChange,
     jobs: &'a [NewJob],
     room: Room,
     rules: &'a Rules,
@@ -300,7 +280,7 @@ impl Transaction for Change<'_> {
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<ChangedOnce>, TxError> {
         let Self { what, jobs, rules, .. } = self;
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Ok(Once::Before(before))));
         }
@@ -319,10 +299,10 @@ impl Transaction for Change<'_> {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
         };
-        if let (What::Create(_), Some(first)) = (&*what, only_duplicates(&pushed)) {
-            return Ok(Verdict::Abort(Err(BatchDenied::OnlyDuplicates(first.clone()))));
+        if let Some(denied) = what.denied_by(&pushed) {
+            return Ok(Verdict::Abort(Err(denied)));
         }
-        let counts = (jobs.len() as u64, resolved.stored() as u64);
+        let counts = (jobs.len() as u64, counted(&pushed));
         let callback = settle(what, &mut batch, counts, rules, tx).await?;
         if let Some(callback) = &callback {
             lines.load(push::line(callback).into_iter(), tx).await?;
@@ -334,21 +314,21 @@ impl Transaction for Change<'_> {
         let changed = BatchChanged { batch, pushed, callback };
         let answer = self.keyed.and_then(|keyed| Some((keyed, keyed.answered(&changed)?)));
         if let Some((keyed, answer)) = &answer {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         Ok(Verdict::Commit(Ok(Once::Now(changed, answer.map(|(_, answer)| answer)))))
     }
 }
 
 /// Returns the batch with all of the new jobs pending. It is written before all else, so that others conflict early.
-async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
+async fn lock(what: &BatchChange, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, BatchDenied>, TxError> {
     let batches = tx.collection(BATCHES);
     let (id, filter, update) = match what {
-        What::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
-        What::Add(id) => {
+        BatchChange::Create(batch) => return Ok(Ok(Batch { pending: jobs, ..(**batch).clone() })),
+        BatchChange::Add(id) => {
             (id, doc! { "_id": id.as_str(), "sealed": false }, doc! { "$inc": { "pending": number(jobs) } })
         }
-        What::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
+        BatchChange::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
     };
     let known = fields(COUNTED.iter().chain(&["owner", "on_finished", "on_finished_headers"]));
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);
@@ -356,43 +336,35 @@ async fn lock(what: &What, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<Batch, B
     match update.session(tx.session()).await? {
         Some(found) => Ok(Ok(to_batch(&found)?)),
         None => {
-            let there = batches.find_one(doc! { "_id": id.as_str() }).session(tx.session()).await;
-            let there = there?.is_some();
-            Ok(Err(if there { BatchDenied::Sealed } else { BatchDenied::Unknown }))
+            let there = batches.find_one(doc! { "_id": id.as_str() }).session(tx.session()).await?;
+            let sealed = there.map(|there| there.get_bool("sealed").unwrap_or(true));
+            Ok(Err(what.denied(sealed).unwrap_or(BatchDenied::Unknown)))
         }
     }
 }
 
 /// Writes the batch as it is once so many of the new jobs are stored, and returns its callback if that ends it.
 async fn settle(
-    what: &What,
+    what: &BatchChange,
     batch: &mut Batch,
     (asked, stored): (u64, u64),
     rules: &Rules,
     tx: &mut Tx<'_>,
 ) -> Result<Option<NewJob>, TxError> {
     let (batches, now) = (tx.collection(BATCHES), tx.mongo.now()?);
-    match what {
-        What::Create(_) => {
-            batch.pending = stored;
-            let over = batch.is_over();
-            let callback = if over { batch.finish(now, rules.defaults().retain_batch_ms) } else { None };
-            batches.insert_one(Stored::from(from_batch(batch)?)).session(tx.session()).await?;
-            Ok(callback)
-        }
-        What::Add(id) => {
-            let surplus = asked - stored; // their keys were taken by equal jobs
-            if surplus > 0 {
-                batch.pending = batch.pending.saturating_sub(surplus);
-                let update = doc! { "$inc": { "pending": -number(surplus) } };
-                let update = batches.update_one(doc! { "_id": id.as_str() }, update);
-                update.session(tx.session()).await?;
-            }
-            Ok(None)
-        }
-        What::Seal(_) if batch.is_over() => end(batch, rules, now, tx).await,
-        What::Seal(_) => Ok(None),
+    let surplus = asked - stored; // their keys were taken by equal jobs
+    batch.pending = batch.pending.saturating_sub(surplus);
+    if let BatchChange::Create(_) = what {
+        let end = batch.end_if_over(now, rules);
+        batches.insert_one(Stored::from(from_batch(batch)?)).session(tx.session()).await?;
+        return Ok(end.and_then(|end| end.callback));
     }
+    if surplus > 0 {
+        let update = doc! { "$inc": { "pending": -number(surplus) } };
+        let update = batches.update_one(doc! { "_id": batch.id.as_str() }, update);
+        update.session(tx.session()).await?;
+    }
+    end(batch, rules, now, tx).await
 }
 
 /// The results of a batch, by the ids of their jobs.

@@ -18,7 +18,7 @@
 //! | `access` | API keys |
 //! | `revision` | whether what servers remember has changed |
 //! | `settings`, `requests`, `prune` | queues' settings, keyed reserves, forgetting what is past its time |
-//! | `answers`, `keyed` | what other keyed calls were answered, and these calls |
+//! | `answers` | other keyed calls, and what they were answered |
 //! | `operations`, `audit` | operations over many jobs, and what operators did |
 //! | `transfer` | all of it, from and to another store |
 //! | `picture` | all of it as it was at one moment, for a backup |
@@ -34,7 +34,6 @@ mod deployment;
 mod figures;
 mod indexes;
 mod jobs;
-mod keyed;
 mod keyed_mutex;
 mod migrate;
 mod operations;
@@ -61,7 +60,7 @@ use mongodb::Collection;
 use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
-use self::client::{Connection, DUPLICATE_KEY, code, fault};
+use self::client::{Connection, fault};
 use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
@@ -77,7 +76,7 @@ use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use self::stored::Stored;
 use super::delivered::DeliveredCache;
-use super::{Pool, RestoreMark, Result, Store, StoreError, StoredKeys, TokenSecret};
+use super::{Result, Store, StoreError};
 use crate::job::group::Line;
 use crate::job::trace::OfJob;
 use crate::job::{Claim, JobId, QueueName, Timestamp};
@@ -228,22 +227,6 @@ impl Store for Mongo {
         Ok(migrated)
     }
 
-    async fn api_keys(&self) -> Result<StoredKeys> {
-        self.connection.within(access::stored(self)).await
-    }
-
-    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
-        self.connection.within(access::token_secret(self, &fresh)).await
-    }
-
-    async fn restoring(&self) -> Result<Option<RestoreMark>> {
-        self.connection.within(restoring(self)).await
-    }
-
-    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
-        self.connection.within(mark_restoring(self, seen, to)).await
-    }
-
     async fn ping(&self) -> Result<()> {
         self.connection.within(self.prove()).await
     }
@@ -256,10 +239,6 @@ impl Store for Mongo {
         jobs::next::ends_alone(self, id, claim)
     }
 
-    fn pool(&self) -> Option<Pool> {
-        Some(self.connection.pool())
-    }
-
     async fn prune(&self, limit: usize) -> Result<u64> {
         prune::prune(self, limit).await
     }
@@ -269,43 +248,4 @@ impl Store for Mongo {
         self.counters.close().await;
         self.connection.close().await;
     }
-}
-
-async fn restoring(mongo: &Mongo) -> Result<Option<RestoreMark>> {
-    let found = mongo.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
-    Ok(found.map(|found| RestoreMark {
-        backup: found.get_str("backup").unwrap_or_default().to_owned(),
-        beat: found.get_i64("beat").unwrap_or(0),
-    }))
-}
-
-/// One command each, guarded by what was seen: of two at once one takes effect.
-async fn mark_restoring(mongo: &Mongo, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
-    let meta = mongo.collection(META).await?;
-    let by_id = doc! { "_id": "restoring" };
-    let guard = seen.map(|seen| {
-        let beat = if seen.beat == 0 {
-            doc! { "$in": [0_i64, mongodb::bson::Bson::Null] }
-        } else {
-            doc! { "$eq": seen.beat }
-        };
-        doc! { "_id": "restoring", "backup": &seen.backup, "beat": beat }
-    });
-    let fields = |mark: &RestoreMark| doc! { "backup": &mark.backup, "beat": mark.beat };
-    let is_done = match (guard, to) {
-        (Some(guard), Some(to)) => {
-            meta.update_one(guard, doc! { "$set": fields(to) }).await.map_err(fault)?.matched_count > 0
-        }
-        (Some(guard), None) => meta.delete_one(guard).await.map_err(fault)?.deleted_count > 0,
-        (None, Some(to)) => {
-            let set = doc! { "$setOnInsert": fields(to) };
-            match meta.update_one(by_id, set).upsert(true).await {
-                Ok(done) => done.upserted_id.is_some(),
-                Err(error) if code(&error) == Some(DUPLICATE_KEY) => false,
-                Err(error) => return Err(fault(error)),
-            }
-        }
-        (None, None) => return Ok(restoring(mongo).await?.is_none()),
-    };
-    Ok(is_done || restoring(mongo).await?.as_ref() == to)
 }

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
-use crate::job::push::{Pushed, Room};
+use crate::job::push::{Pushed, Room, limited};
 use crate::job::transition::Refusal;
-use crate::job::{Bulk, BulkId, NewJob, QueueName, Rules, Timestamp};
+use crate::job::{Bulk, BulkId, NewJob, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::OPERATIONS;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::apply_once::{self, Planned};
@@ -150,10 +150,10 @@ impl Transaction for Save<'_> {
             Some(_) => {}
             None => {
                 if let Some(by) = self.by {
-                    if by.was_there(answers::find(&by.call, tx).await?.as_ref()) {
+                    if by.was_there(record::find(&by.call, tx).await?.as_ref()) {
                         return Ok(Verdict::Commit(false));
                     }
-                    answers::keep(&by.call, &by.answer, tx).await?;
+                    record::keep(&by.call, &by.answer, tx).await?;
                 }
                 let by_id = doc! { "_id": self.to.id.as_str() };
                 let all = tx.collection(OPERATIONS);
@@ -190,11 +190,7 @@ async fn change(
     for _ in 0..ATTEMPTS {
         let Planned { mut plans, mut denied } =
             mongo.connection.until(end, apply_once::planned(mongo, changes, rules)).await?;
-        let mut targets: Vec<QueueName> =
-            plans.iter().filter_map(|(_, plan)| plan.target().cloned()).collect();
-        targets.retain(|queue| rules.max_jobs(queue).is_some());
-        targets.sort();
-        targets.dedup();
+        let targets = limited(plans.iter().filter_map(|(_, plan)| plan.target().cloned()), rules);
         let joined: Vec<_> = plans.iter().filter_map(|(_, plan)| plan.joined().cloned()).collect();
         let locks = mongo.connection.until(end, async {
             let queues = mongo.queue_mutex.lock(targets.iter().cloned()).await;
@@ -280,16 +276,7 @@ async fn push_jobs(
     rules: &Rules,
 ) -> Result<Option<BulkDone>> {
     let end = mongo.connection.end();
-    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-    limited.retain(|queue| rules.max_jobs(queue).is_some());
-    limited.sort();
-    limited.dedup();
-    let locks = mongo.connection.until(end, async {
-        let queues = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let groups = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((queues, groups), query::room(mongo, &limited, None, rules).await?))
-    });
-    let (_locks, room) = locks.await?;
+    let (_locks, room) = push::locked_room(mongo, jobs, rules, end).await?;
     Ok(transaction::until(mongo, end).run(Push { step, jobs: Some(jobs), room }).await?)
 }
 

@@ -26,7 +26,7 @@ use crate::store::mongo::REQUESTS;
 use crate::store::mongo::SCHEDULES;
 use crate::store::mongo::SEMAPHORES;
 use crate::store::mongo::access;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::audit;
 use crate::store::mongo::batches::document::{to_batch, to_result};
 use crate::store::mongo::client::{Connection, code, fault};
@@ -258,7 +258,7 @@ impl Snapshot {
         connection: &Connection,
         first: &Document,
     ) -> Result<Result<Option<Item>>, PictureError> {
-        let further = answers::further(first.get_str("_id").unwrap_or_default(), first);
+        let further = record::further(first.get_str("_id").unwrap_or_default(), first);
         let mut pieces = Vec::new();
         if !further.is_empty() {
             let filter = doc! { "_id": { "$in": further } };
@@ -268,7 +268,7 @@ impl Snapshot {
             }
             pieces.sort_by_key(|piece| piece.get_i32("part").unwrap_or_default());
         }
-        let read = answers::read(first, &pieces);
+        let read = record::read(first, &pieces);
         Ok(read.map(|read| read.map(|(call, answer)| Item::Memo(Memo::Answer { call, answer }))))
     }
 }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
-use crate::job::push::holds_key;
 use crate::job::{QueueName, State};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
@@ -19,10 +18,8 @@ use crate::store::mongo::client::{fault, write};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::operations;
 use crate::store::mongo::stored::Stored;
+use crate::store::prune::{KEY_CHECKED_AGAIN_MS, holding, purged};
 use crate::store::{Result, Store as _};
-
-/// How long the key of a job that holds it past the key's time is left alone, in milliseconds.
-const CHECK_AGAIN_MS: u64 = 600_000;
 
 /// Forgets up to `limit` records and returns how many. Each step has a deadline of its own.
 pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
@@ -44,28 +41,32 @@ async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
     let now = date(mongo.now()?);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let jobs = mongo.collection(JOBS).await?;
-    let find = jobs.find(doc! { "purge_at": { "$lte": now } }).sort(doc! { "purge_at": 1 }).limit(limit);
+    let purged: Vec<&str> = purged().map(State::as_str).collect();
+    let over = doc! { "purge_at": { "$lte": now }, "state": { "$in": purged } };
+    let find = jobs.find(over.clone()).sort(doc! { "purge_at": 1 }).limit(limit);
     let find = find.projection(doc! { "queue": 1, "state": 1 });
-    let over: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let found: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let mut by_place: HashMap<(QueueName, State), u64> = HashMap::new();
-    for document in &over {
+    for document in &found {
         if let (Ok(queue), Some(state)) =
             (Row(document).text("queue"), document.get_str("state").ok().and_then(State::from_word))
         {
             *by_place.entry((queue, state)).or_default() += 1;
         }
     }
-    if over.is_empty() {
+    if found.is_empty() {
         return Ok(0);
     }
-    let ids: Vec<&str> = over.iter().filter_map(|document| document.get_str("_id").ok()).collect();
+    let ids: Vec<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
     // One that got another chance in between has no `purge_at` any more.
-    let statement = doc! { "q": { "_id": { "$in": ids }, "purge_at": { "$lte": now } }, "limit": 0 };
+    let mut still = over;
+    still.insert("_id", doc! { "$in": ids });
+    let statement = doc! { "q": still, "limit": 0 };
     let sent = mongo.counters.sending(by_place.keys().map(|(queue, _)| queue));
     let database = mongo.connection.database().await?;
     let gone = write(database, doc! { "delete": JOBS, "deletes": [statement] }).await?;
     // Where another server was quicker with some of them, it is not known which: they are counted anew.
-    if gone == over.len() as u64 {
+    if gone == found.len() as u64 {
         by_place.iter().for_each(|((queue, state), count)| mongo.counters.left(queue, *state, *count));
         sent.answered();
     }
@@ -85,8 +86,7 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
         return Ok(0);
     }
     let jobs: Vec<&str> = over.iter().filter_map(|key| key.get_str("job").ok()).collect();
-    let holding: Vec<&str> =
-        State::ALL.into_iter().filter(|state| holds_key(*state)).map(State::as_str).collect();
+    let holding: Vec<&str> = holding().map(State::as_str).collect();
     let filter = doc! { "_id": { "$in": jobs }, "state": { "$in": holding } };
     let find =
         mongo.collection(JOBS).await?.find(filter).projection(doc! { "_id": 1 }).await.map_err(fault)?;
@@ -99,7 +99,7 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
         Some((alive.contains(&job), guard))
     });
     let (kept, gone): (Vec<_>, Vec<_>) = statements.partition(|(alive, _)| *alive);
-    let later = doc! { "$set": { "check_at": date(now.plus_ms(CHECK_AGAIN_MS)) } };
+    let later = doc! { "$set": { "check_at": date(now.plus_ms(KEY_CHECKED_AGAIN_MS)) } };
     let updates: Vec<Document> =
         kept.into_iter().map(|(_, guard)| doc! { "q": guard, "u": later.clone() }).collect();
     if !updates.is_empty() {

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
-use crate::job::{Schedule, ScheduleName, State, Timestamp};
+use crate::job::{JobId, Schedule, ScheduleName, State, Timestamp};
 use crate::store::audit;
 use crate::store::fence::fence;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
@@ -21,6 +21,7 @@ use crate::store::mongo::jobs::push::{self, Resolved};
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::schedules::FireStep;
 use crate::store::settings::valid_version;
 use crate::store::{
     Fired, Firing, Keyed, ListedSchedule, Once, Result, Saved, Schedules, Store as _, StoreError, chain,
@@ -232,7 +233,7 @@ async fn fire_in_one(mongo: &Mongo, firing: &Firing, keyed: Option<&Keyed<Fired>
 ///
 /// Idempotence: the firing is guarded by the `rev` of the schedule that was read, which it replaces, so that of all
 /// attempts on all servers one stores the job. After an unknown outcome the next call finds another `rev`, and the
-/// schedule remembers the run, by which [`Firing::found_in`] knows whether it was this firing.
+/// schedule remembers the run, by which [`Firing::onto`] knows whether it was this firing.
 struct Fire<'a> {
     firing: &'a Firing,
     keyed: Option<&'a Keyed<Fired>>,
@@ -243,7 +244,7 @@ impl Transaction for Fire<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Once<Fired>>, TxError> {
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Once::Before(before)));
         }
@@ -253,7 +254,7 @@ impl Transaction for Fire<'_> {
         };
         let answer = self.keyed.filter(|_| is_new).and_then(|keyed| Some((keyed, keyed.answered(&fired)?)));
         if let Some((keyed, answer)) = &answer {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         let once = Once::Now(fired, answer.map(|(_, answer)| answer));
         Ok(if is_new { Verdict::Commit(once) } else { Verdict::Abort(once) })
@@ -265,19 +266,20 @@ impl Fire<'_> {
         let firing = self.firing;
         let all = tx.collection(SCHEDULES);
         let found = all.find_one(doc! { "_id": firing.name.as_str() }).session(tx.session()).await?;
-        let Some(mut schedule) = found.as_deref().map(parse).transpose()? else {
-            return Ok(Verdict::Abort(Fired::Conflict));
+        let schedule = found.as_deref().map(parse).transpose()?;
+        let last = match schedule.as_ref().and_then(|schedule| firing.yields_to(schedule)) {
+            Some(id) => state_of(id, tx).await?,
+            None => None,
         };
-        if schedule.rev != firing.seen {
-            let fired = firing.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict);
-            return Ok(Verdict::Commit(fired)); // what was read must be durable before it is answered
-        }
-        let yields = firing.yields && is_unfinished(&schedule, tx).await?;
-        let run = if yields { firing.yielded() } else { firing.run.clone() };
-        schedule.remember(run.clone());
-        let next = document(&Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
-        all.replace_one(guard(&firing.name, firing.seen), Stored::from(next)).session(tx.session()).await?;
-        if let Some(job) = firing.job.as_ref().filter(|_| !yields) {
+        let is_there = schedule.is_some();
+        let (schedule, run) = match firing.onto(schedule, last) {
+            FireStep::Told(fired) if is_there => return Ok(Verdict::Commit(fired)), // what was read must be durable before it is answered
+            FireStep::Told(fired) => return Ok(Verdict::Abort(fired)),
+            FireStep::Fire { schedule, run } => (schedule, run),
+        };
+        let next = Stored::from(document(&schedule)?);
+        all.replace_one(guard(&firing.name, firing.seen), next).session(tx.session()).await?;
+        if let Some(job) = firing.job.as_ref().filter(|_| run.job_id.is_some()) {
             let (mut lines, mut resolved) = (Lines::default(), Resolved::default());
             lines.load(push::line(job).into_iter(), tx).await?;
             resolved.add(job, &mut lines, tx.mongo.now()?)?;
@@ -289,12 +291,10 @@ impl Fire<'_> {
     }
 }
 
-/// Whether the job that the schedule pushed last is unfinished, wherever it is now.
-async fn is_unfinished(schedule: &Schedule, tx: &mut Tx<'_>) -> Result<bool, TxError> {
-    let Some(id) = &schedule.last_job else { return Ok(false) };
+/// Returns the state of this job, wherever it is now, if it is there.
+async fn state_of(id: &JobId, tx: &mut Tx<'_>) -> Result<Option<State>, TxError> {
     let jobs = tx.collection(JOBS);
     let find = jobs.find_one(doc! { "_id": id.as_str() }).projection(doc! { "state": 1 });
     let found = find.session(tx.session()).await?;
-    let state = found.as_ref().and_then(|job| State::from_word(job.get_str("state").ok()?));
-    Ok(state.is_some_and(State::is_unfinished))
+    Ok(found.as_ref().and_then(|job| State::from_word(job.get_str("state").ok()?)))
 }

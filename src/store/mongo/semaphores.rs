@@ -6,7 +6,7 @@
 //! | `capacity` | how many jobs may hold it at once |
 //! | `rev` | random, replaced by every claim that reads it: two at once conflict, and one retries |
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
@@ -14,7 +14,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
 use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others, waiting_states};
-use crate::job::transition::delivery::{self, UNBLOCK};
+use crate::job::transition::delivery::UNBLOCK;
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -445,12 +445,9 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
     let now = mongo.now()?;
     let admission = admission(&mut reader, &[name], rules, now).await.map_err(plain)?;
     let by_name = readable(&queues, |queue| Row(queue).text::<QueueName>("_id"));
-    let (mut chosen, mut seen): (Vec<Meta>, _) = (Vec::new(), HashSet::new());
-    for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
-        let calls = usize::try_from(admission.calls(name, queue)).unwrap_or(0);
-        if calls == 0 {
-            continue;
-        }
+    let mut chosen: Vec<Meta> = Vec::new();
+    for (queue, calls) in admission.turns(name, &by_name) {
+        let calls = usize::try_from(calls).unwrap_or(usize::MAX);
         let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
@@ -459,8 +456,7 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
             let spoiled: Vec<&Stored> = first.iter().filter(|found| to_meta(found).is_err()).collect();
             bury::bury(mongo, &spoiled, rules).await?; // they would be the first in their queue for ever
         }
-        let allowed = metas.into_iter().filter(|meta| admission.allows(name, meta.into()));
-        chosen.extend(allowed.filter_map(|mut meta| delivery::unblock(&mut meta, now).ok().map(|()| meta)));
+        chosen.extend(metas.iter().filter_map(|meta| admission.called(name, meta)));
     }
     unblock(mongo, &chosen).await?;
     let unblocked = |Meta { queue, priority, run_at, .. }: Meta| Unblocked { queue, priority, run_at };

@@ -7,7 +7,6 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::QueueName;
-use crate::job::settings::dead_letter_circle;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::QUEUES;
 use crate::store::mongo::access;
@@ -16,10 +15,8 @@ use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::revision;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
-use crate::store::settings::{NO_VALID_VERSION, valid_version};
-use crate::store::{
-    Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoreError, StoredSettings,
-};
+use crate::store::settings::{NO_VALID_VERSION, SettingsStep, valid_version};
+use crate::store::{Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
 
 /// The queue that takes a queue's dead jobs, in the document of its settings.
 const DEAD_LETTER: &str = "settings.dead_letter";
@@ -80,27 +77,23 @@ impl Transaction for Save<'_> {
         let mut dead_letters = dead_letters(tx, self.changes).await?;
         let (mut saved, mut changed) = (Vec::with_capacity(self.changes.len()), BTreeMap::new());
         let mut rows = Vec::new();
-        for SettingsChange { queue, to, expected, rows: of_change } in self.changes {
-            let current = versions.get(queue);
-            let is_expected = match expected {
-                Expected::Any => true,
-                Expected::Absent => current.is_none(),
-                Expected::Version(version) => current == Some(version),
-            };
-            let dead_letter = to.as_ref().and_then(|to| to.settings.dead_letter.as_ref());
-            let outcome = match closed_circle(queue, dead_letter, &dead_letters)? {
-                _ if !is_expected => Saved::Conflict,
-                Some(circle) => Saved::Circle(circle),
-                None => Saved::Done,
-            };
-            let is_done = outcome == Saved::Done;
-            saved.push(outcome);
-            if !is_done || (to.is_none() && current.is_none()) {
-                continue;
+        for change in self.changes {
+            let SettingsChange { queue, to, rows: of_change, .. } = change;
+            let current = versions.get(queue).map(String::as_str);
+            match change.decide(current, |queue| Ok::<_, TxError>(dead_letters.get(queue).cloned()))? {
+                SettingsStep::Refuse(refused) => {
+                    saved.push(refused);
+                    continue;
+                }
+                SettingsStep::Keep => {
+                    saved.push(Saved::Done);
+                    continue;
+                }
+                SettingsStep::Write => saved.push(Saved::Done),
             }
             changed.insert(queue, to.as_ref());
             rows.extend(of_change);
-            match dead_letter {
+            match to.as_ref().and_then(|to| to.settings.dead_letter.as_ref()) {
                 Some(dead_letter) => drop(dead_letters.insert(queue.clone(), dead_letter.clone())),
                 None => drop(dead_letters.remove(queue)),
             }
@@ -155,20 +148,6 @@ async fn dead_letters(
         Some((Row(document).text("_id").ok()?, dead_letter.parse().ok()?))
     });
     Ok(named.collect())
-}
-
-/// Returns the circle that a queue would close with this dead-letter queue, unless it has that already.
-fn closed_circle(
-    queue: &QueueName,
-    dead_letter: Option<&QueueName>,
-    dead_letters: &HashMap<QueueName, QueueName>,
-) -> Result<Option<Vec<QueueName>>, TxError> {
-    match dead_letter.filter(|dead_letter| dead_letters.get(queue) != Some(dead_letter)) {
-        Some(dead_letter) => {
-            dead_letter_circle(queue, dead_letter, |queue| Ok(dead_letters.get(queue).cloned()))
-        }
-        None => Ok(None),
-    }
 }
 
 /// Writes what the settings of queues are from now on.

@@ -16,13 +16,14 @@ use crate::store::mongo::AUDIT;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::LIMITS;
+use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
 use crate::store::mongo::REQUESTS;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each};
+use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, insert_each};
 use crate::store::mongo::jobs::document::{Row, date, from_job, serialized, to_job};
 use crate::store::mongo::jobs::groups;
 use crate::store::mongo::jobs::receipts;
@@ -30,7 +31,8 @@ use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, InsertMissing};
 use crate::store::transfer::same;
 use crate::store::{
-    AuditRow, HeldKey, Imported, Memo, MemoKind, PageBuilder, Result, Store as _, StoreError, Transfer,
+    AuditRow, HeldKey, Imported, Memo, MemoKind, PageBuilder, RestoreMark, Result, Store as _, StoreError,
+    Transfer,
 };
 
 #[async_trait]
@@ -73,6 +75,14 @@ impl Transfer for Mongo {
         let count = rows.len();
         let imported = self.connection.within(import_audit(self, rows)).await;
         imported.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn restoring(&self) -> Result<Option<RestoreMark>> {
+        self.connection.within(restoring(self)).await
+    }
+
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+        self.connection.within(mark_restoring(self, seen, to)).await
     }
 }
 
@@ -275,7 +285,7 @@ async fn export_memos(
         MemoKind::Receipts => {}
         // Those of reserves: others have an answer, and no claim.
         MemoKind::Requests => drop(filter.insert("claim", doc! { "$exists": true })),
-        MemoKind::Answers => return answers::export(mongo, &after, limit).await,
+        MemoKind::Answers => return record::export(mongo, &after, limit).await,
         MemoKind::Deliveries => drop(filter.insert("recent", doc! { "$exists": true })),
     }
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -309,7 +319,7 @@ pub fn memo(kind: MemoKind, document: &Document) -> Result<Memo> {
                 until: until()?,
             })
         }
-        MemoKind::Answers => Err(row.fault("answer")), // see `answers::export`
+        MemoKind::Answers => Err(row.fault("answer")), // see `record::export`
         MemoKind::Deliveries => {
             let recent = row.part("recent")?.ok_or_else(|| row.fault("recent"))?;
             Ok(Memo::Deliveries { queue: row.text("_id")?, recent })
@@ -326,7 +336,7 @@ fn memo_documents(memo: &Memo) -> Result<Vec<Stored>> {
                 document.insert("_id", id);
                 document.into()
             };
-            return Ok(answers::documents(call, answer).into_iter().map(named).rev().collect());
+            return Ok(record::documents(call, answer).into_iter().map(named).rev().collect());
         }
         Memo::Request { id, digest, claim, won, until } => {
             let digest = Binary { subtype: BinarySubtype::Generic, bytes: digest.to_vec() };
@@ -375,4 +385,43 @@ async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Impo
         }
     }
     Ok(imported)
+}
+
+async fn restoring(mongo: &Mongo) -> Result<Option<RestoreMark>> {
+    let found = mongo.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
+    Ok(found.map(|found| RestoreMark {
+        backup: found.get_str("backup").unwrap_or_default().to_owned(),
+        beat: found.get_i64("beat").unwrap_or(0),
+    }))
+}
+
+/// One command each, guarded by what was seen: of two at once one takes effect.
+async fn mark_restoring(mongo: &Mongo, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+    let meta = mongo.collection(META).await?;
+    let by_id = doc! { "_id": "restoring" };
+    let guard = seen.map(|seen| {
+        let beat = if seen.beat == 0 {
+            doc! { "$in": [0_i64, mongodb::bson::Bson::Null] }
+        } else {
+            doc! { "$eq": seen.beat }
+        };
+        doc! { "_id": "restoring", "backup": &seen.backup, "beat": beat }
+    });
+    let fields = |mark: &RestoreMark| doc! { "backup": &mark.backup, "beat": mark.beat };
+    let is_done = match (guard, to) {
+        (Some(guard), Some(to)) => {
+            meta.update_one(guard, doc! { "$set": fields(to) }).await.map_err(fault)?.matched_count > 0
+        }
+        (Some(guard), None) => meta.delete_one(guard).await.map_err(fault)?.deleted_count > 0,
+        (None, Some(to)) => {
+            let set = doc! { "$setOnInsert": fields(to) };
+            match meta.update_one(by_id, set).upsert(true).await {
+                Ok(done) => done.upserted_id.is_some(),
+                Err(error) if code(&error) == Some(DUPLICATE_KEY) => false,
+                Err(error) => return Err(fault(error)),
+            }
+        }
+        (None, None) => return Ok(restoring(mongo).await?.is_none()),
+    };
+    Ok(is_done || restoring(mongo).await?.as_ref() == to)
 }

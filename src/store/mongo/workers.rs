@@ -92,10 +92,10 @@ impl Transaction for Forget<'_> {
 async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<Holdings> {
     see(mongo, worker, report).await?;
     let filter = doc! { "worker": worker.as_str(), "state": "reserved" };
-    // No more than a lease can be: another program may have written anything.
+    // As `Meta::kept_until` says. Another program may have written anything.
     let most = LEASE_MAX_MS.cast_signed();
-    let is_lease = doc! { "$and": [{ "$gte": ["$lease_ms", 0] }, { "$lte": ["$lease_ms", most] }] };
-    let lease = doc! { "$cond": [is_lease, "$lease_ms", 0] };
+    let lease = doc! { "$min": [{ "$max": ["$lease_ms", 0] }, most] };
+    let lease = doc! { "$cond": [{ "$isNumber": "$lease_ms" }, lease, 0] };
     // No longer than the delivery may last; `$min` passes over what is absent.
     let most = YEAR_MS.cast_signed();
     let ends = doc! { "$and": [

@@ -12,6 +12,14 @@ use crate::store::{Access, Result, StoredKeys, TokenSecret, UnreadableKey};
 
 #[async_trait]
 impl Access for SqliteStore {
+    async fn api_keys(&self) -> Result<StoredKeys> {
+        self.read(|db, _| stored(db)).await
+    }
+
+    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
+        self.writer.run(move |db, _| token_secret(db, &fresh)).await
+    }
+
     async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
         let key = key.clone();
         self.writer.run(move |db, _| add(db, &key)).await

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
-use crate::job::batch::{Endings, Finish};
+use crate::job::batch::{Endings, Finish, counted, is_over};
 use crate::job::{ApiKeyId, Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
@@ -38,12 +38,8 @@ impl Batches for SqliteStore {
     }
 
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
-        let (id, rules) = (id.clone(), rules.clone());
-        let seal = move |tx: &Tx<'_>, now| match get(tx, &id)? {
-            None => Ok(Err(BatchDenied::Unknown)),
-            Some(batch) => change(tx, Batch { sealed: true, ..batch }, false, &[], &rules, now),
-        };
-        self.writer.run(seal).await?
+        let (rules, seal) = (rules.clone(), BatchChange::Seal(id.clone()));
+        self.writer.run(move |tx, now| change_by(tx, &seal, &[], &rules, now)).await?
     }
 
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
@@ -98,8 +94,7 @@ pub fn count(
     let is_over = {
         let mut count = tx.prepare_cached(
             "UPDATE batches SET pending = max(pending - 1, 0), done = done + ?2, dead = dead + ?3, \
-             cancelled = cancelled + ?4 WHERE id = ?1 \
-             RETURNING sealed AND pending = 0 AND finished_at IS NULL",
+             cancelled = cancelled + ?4 WHERE id = ?1 RETURNING sealed, pending, finished_at",
         )?;
         let by = params![
             finish.batch.as_str(),
@@ -108,7 +103,11 @@ pub fn count(
             row::signed(ended.cancelled),
         ];
         let mut rows = count.query(by)?;
-        let is_over = rows.next()?.map(|row| row.get::<_, bool>(0)).transpose()?;
+        let counted = |row: &Row<'_>| {
+            let pending = row.get::<_, i64>(1)?.unsigned_abs();
+            Ok::<_, Fault>(is_over(row.get(0)?, pending, row::time(row, 2)?))
+        };
+        let is_over = rows.next()?.map(counted).transpose()?;
         // The statement ends only when it has been read to its end.
         while rows.next()?.is_some() {}
         is_over
@@ -128,7 +127,7 @@ pub fn count(
     }
 }
 
-/// Creates a batch, or adds to one that is not sealed.
+/// Creates a batch, adds to one or seals it, unless that or one of the jobs is refused.
 pub fn change_by(
     tx: &Tx<'_>,
     by: &BatchChange,
@@ -136,34 +135,28 @@ pub fn change_by(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
-    match by {
-        BatchChange::Create(batch) => change(tx, (**batch).clone(), true, jobs, rules, now),
-        BatchChange::Add(id) => match get(tx, id)? {
-            None => Ok(Err(BatchDenied::Unknown)),
-            Some(batch) if batch.sealed => Ok(Err(BatchDenied::Sealed)),
-            Some(batch) => change(tx, batch, false, jobs, rules, now),
-        },
+    let found = match by {
+        BatchChange::Create(_) => None,
+        BatchChange::Add(id) | BatchChange::Seal(id) => get(tx, id)?,
+    };
+    if let Some(denied) = by.denied(found.as_ref().map(|batch| batch.sealed)) {
+        return Ok(Err(denied));
     }
-}
-
-/// Returns the batch as it is to be, with more jobs, unless one of these is refused.
-fn change(
-    tx: &Tx<'_>,
-    mut batch: Batch,
-    is_new: bool,
-    jobs: &[NewJob],
-    rules: &Rules,
-    now: Timestamp,
-) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
+    let mut batch = match (by, found) {
+        (BatchChange::Create(batch), _) => (**batch).clone(),
+        (BatchChange::Add(_), Some(batch)) => batch,
+        (BatchChange::Seal(_), Some(batch)) => Batch { sealed: true, ..batch },
+        (_, None) => return Ok(Err(BatchDenied::Unknown)),
+    };
     let fates: Vec<Fate> = match children::check(tx, jobs, None, rules, now)? {
         Ok(fates) => fates,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
-    if is_new && let Some(first) = children::only_duplicates(jobs, &fates) {
-        return Ok(Err(BatchDenied::OnlyDuplicates(first)));
+    if let Some(denied) = by.denied_by(&children::foreseen(jobs, &fates)) {
+        return Ok(Err(denied));
     }
     let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;
-    batch.pending += pushed.iter().filter(|child| !child.deduplicated).count() as u64;
+    batch.pending += counted(&pushed);
     let callback = end_if_over(tx, &mut batch, rules, now)?;
     put(tx, &batch)?;
     Ok(Ok(BatchChanged { batch, pushed, callback }))
@@ -175,12 +168,7 @@ fn end_if_over(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Option<CalledBack>, Fault> {
-    if !batch.is_over() {
-        return Ok(None);
-    }
-    let Some(callback) = batch.finish(now, rules.defaults().retain_batch_ms) else {
-        return Ok(None);
-    };
+    let Some(callback) = batch.end_if_over(now, rules).and_then(|end| end.callback) else { return Ok(None) };
     let called_back = CalledBack::from(&callback);
     push::store(tx, &New::from(callback), now)?;
     Ok(Some(called_back))

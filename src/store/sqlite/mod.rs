@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::Connection;
 
 use self::clock::Clock;
 use self::fault::{Fault, Health};
@@ -20,7 +20,7 @@ pub use self::picture::picture;
 use self::readers::Readers;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::{KnownServer, Pool, RestoreMark, Result, Signals, Store, StoredKeys, TokenSecret};
+use super::{KnownServer, Result, Signals, Store};
 use crate::job::Timestamp;
 
 mod access;
@@ -31,7 +31,6 @@ mod clock;
 mod fault;
 mod figures;
 mod jobs;
-mod load;
 mod open;
 mod operations;
 mod picture;
@@ -142,31 +141,6 @@ impl Store for SqliteStore {
         Ok(made)
     }
 
-    async fn api_keys(&self) -> Result<StoredKeys> {
-        self.read(|db, _| access::stored(db)).await
-    }
-
-    async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
-        self.writer.run(move |db, _| access::token_secret(db, &fresh)).await
-    }
-
-    async fn restoring(&self) -> Result<Option<RestoreMark>> {
-        self.read(|db, _| restoring(db)).await
-    }
-
-    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
-        let (seen, to) = (seen.cloned(), to.cloned());
-        let mark = move |db: &Tx<'_>, _| {
-            let there = restoring(db)?;
-            if there != seen {
-                return Ok(there == to);
-            }
-            note_restoring(db, to.as_ref())?;
-            Ok(true)
-        };
-        self.writer.run(mark).await
-    }
-
     async fn ping(&self) -> Result<()> {
         if !self.health.take_failure() {
             return self.writer.run(|db, _| open::probe(db)).await;
@@ -187,10 +161,6 @@ impl Store for SqliteStore {
         self.clock.ahead_ms()
     }
 
-    fn pool(&self) -> Option<Pool> {
-        self.readers.as_ref().map(Readers::pool)
-    }
-
     async fn prune(&self, limit: usize) -> Result<u64> {
         self.writer.run(move |tx, now| prune::prune(tx, limit, now)).await
     }
@@ -202,28 +172,6 @@ impl Store for SqliteStore {
         }
         self.writer.close().await;
     }
-}
-
-/// Returns the mark of the backup that is being restored. It stands beside the secret, in a table of names and values: the id, which has
-/// no slash, and the beat.
-fn restoring(db: &Connection) -> Result<Option<RestoreMark>, Fault> {
-    let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'restoring'")?;
-    let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
-    Ok(found.map(|mark| {
-        let mark = String::from_utf8_lossy(&mark).into_owned();
-        let (backup, beat) = mark.split_once('/').unwrap_or((&mark, "0"));
-        RestoreMark { backup: backup.to_owned(), beat: beat.parse().unwrap_or(0) }
-    }))
-}
-
-fn note_restoring(db: &Connection, mark: Option<&RestoreMark>) -> Result<(), Fault> {
-    match mark {
-        Some(RestoreMark { backup, beat }) => db
-            .prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('restoring', ?1)")?
-            .execute([format!("{backup}/{beat}").into_bytes()])?,
-        None => db.prepare_cached("DELETE FROM secrets WHERE name = 'restoring'")?.execute([])?,
-    };
-    Ok(())
 }
 
 /// A SQLite database has one server, and so no signals.

@@ -14,7 +14,7 @@ use crate::store::settings::valid_version;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row::{self, job_columns};
-use crate::store::sqlite::{access, batches, open, restoring, schedules, settings, transfer};
+use crate::store::sqlite::{access, batches, open, schedules, settings, transfer};
 use crate::store::{MemoKind, StoredSettings};
 
 /// How one kind of things is read.
@@ -138,7 +138,7 @@ pub fn picture(path: &Path) -> Result<Picture, PictureError> {
         open::tune(&db)?;
         db.execute_batch("BEGIN")?;
         clock.load(&db)?;
-        Ok(restoring(&db)?.is_some())
+        Ok(transfer::restoring(&db)?.is_some())
     };
     let is_part = begin().map_err(|error| unusable(&error))?;
     let (picture, mut pages) = Picture::new(clock.now(), is_part);

@@ -2,16 +2,13 @@
 
 use rusqlite::{Connection, params};
 
-use crate::job::Timestamp;
+use crate::job::{State, Timestamp};
+use crate::store::prune::{KEY_CHECKED_AGAIN_MS, holding, purged};
 use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::operations;
 use crate::store::sqlite::tx::Tx;
-
-/// How long a key whose time has passed but whose job is unfinished is left alone, in milliseconds: a million such
-/// keys are not checked in every round.
-const CHECK_AGAIN_MS: u64 = 60_000;
 
 /// Deletes up to so many records of one kind, and returns how many.
 type Forget = fn(&Tx<'_>, usize, Timestamp) -> Result<usize, Fault>;
@@ -37,13 +34,18 @@ pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     Ok(forgotten as u64)
 }
 
+/// The words of these states, as a list of SQL.
+fn words(states: impl Iterator<Item = State>) -> String {
+    states.map(|state| format!("'{}'", state.as_str())).collect::<Vec<_>>().join(", ")
+}
+
 fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
     let past = {
-        let mut past = db.prepare_cached(
-            "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job \
-             AND state IN ('ready', 'reserved', 'blocked', 'dead')) \
+        let mut past = db.prepare_cached(&format!(
+            "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job AND state IN ({})) \
              FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 ORDER BY look_at LIMIT ?2",
-        )?;
+            words(holding()),
+        ))?;
         let rows = past.query_map([now.millis(), row::signed(limit)], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
         })?;
@@ -53,7 +55,7 @@ fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault
     for (queue, key, taken) in past {
         if taken {
             db.prepare_cached("UPDATE keys SET look_at = ?3 WHERE queue = ?1 AND key = ?2")?
-                .execute(params![queue, key, now.plus_ms(CHECK_AGAIN_MS).millis()])?;
+                .execute(params![queue, key, now.plus_ms(KEY_CHECKED_AGAIN_MS).millis()])?;
         } else {
             forgotten +=
                 db.prepare_cached("DELETE FROM keys WHERE queue = ?1 AND key = ?2")?.execute([queue, key])?;
@@ -93,10 +95,11 @@ fn forget_workers(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
 }
 
 fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let mut forget = tx.prepare_cached(
+    let mut forget = tx.prepare_cached(&format!(
         "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_purge_at \
-         WHERE purge_at <= ?1 AND state IN ('done', 'dead') ORDER BY purge_at LIMIT ?2) RETURNING queue, state",
-    )?;
+         WHERE purge_at <= ?1 AND state IN ({}) ORDER BY purge_at LIMIT ?2) RETURNING queue, state",
+        words(purged()),
+    ))?;
     let mut rows = forget.query([now.millis(), row::signed(limit)])?;
     let mut forgotten = 0;
     while let Some(found) = rows.next()? {

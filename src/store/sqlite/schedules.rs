@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::job::{Schedule, ScheduleName, Timestamp};
+use crate::store::schedules::FireStep;
 use crate::store::settings::valid_version;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::Fault;
@@ -57,12 +58,20 @@ impl Schedules for SqliteStore {
     }
 }
 
+/// The columns that [`schedule`] reads and [`put`] writes, in this order.
+macro_rules! columns {
+    () => {
+        "name, version, rev, next_at, last_job, last_runs, rule"
+    };
+}
+
 /// Returns schedules by name.
 fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<Vec<ListedSchedule>, Fault> {
-    let mut all = db.prepare_cached(
-        "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules \
-         WHERE name > ?1 ORDER BY name LIMIT ?2",
-    )?;
+    let mut all = db.prepare_cached(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM schedules WHERE name > ?1 ORDER BY name LIMIT ?2"
+    ))?;
     let mut rows = all.query(params![after.map_or("", ScheduleName::as_str), row::signed(limit)])?;
     let mut schedules = PageBuilder::new(limit);
     while !schedules.is_full()
@@ -82,16 +91,13 @@ fn list(db: &Connection, after: Option<&ScheduleName>, limit: usize) -> Result<V
 }
 
 fn find(db: &Connection, name: &ScheduleName) -> Result<Option<Schedule>, Fault> {
-    let mut by_name = db.prepare_cached(
-        "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules WHERE name = ?1",
-    )?;
+    let mut by_name = db.prepare_cached(concat!("SELECT ", columns!(), " FROM schedules WHERE name = ?1"))?;
     let mut rows = by_name.query([name.as_str()])?;
     rows.next()?.map(schedule).transpose()
 }
 
 /// The statement that reads all schedules.
-pub const ALL: &str =
-    "SELECT name, version, rev, next_at, last_job, last_runs, rule FROM schedules ORDER BY name";
+pub const ALL: &str = concat!("SELECT ", columns!(), " FROM schedules ORDER BY name");
 
 /// Reads a schedule from its row.
 pub fn schedule(found: &Row<'_>) -> Result<Schedule, Fault> {
@@ -133,12 +139,11 @@ fn save(
 }
 
 fn put(db: &Connection, schedule: &Schedule) -> Result<(), Fault> {
-    db.prepare_cached(
-        "INSERT INTO schedules (name, version, rev, next_at, last_job, last_runs, rule) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (name) DO UPDATE SET version = excluded.version, \
-         rev = excluded.rev, next_at = excluded.next_at, last_job = excluded.last_job, \
-         last_runs = excluded.last_runs, rule = excluded.rule",
-    )?
+    db.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO schedules (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+    ))?
     .execute(params![
         schedule.name.as_str(),
         schedule.version,
@@ -169,21 +174,18 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
 
 /// Stores the job and what the schedule is then.
 pub fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
-    let Some(mut schedule) = find(tx, &firing.name)?.filter(|schedule| schedule.rev == firing.seen) else {
-        return Ok(Fired::Conflict);
+    let found = find(tx, &firing.name)?;
+    let last = match found.as_ref().and_then(|schedule| firing.yields_to(schedule)) {
+        Some(id) => row::meta_of(tx, id)?.map(|found| found.job.state),
+        None => None,
     };
-    let yields = firing.yields && is_unfinished(tx, &schedule)?;
-    let run = if yields { firing.yielded() } else { firing.run.clone() };
-    if let Some(job) = job.filter(|_| !yields) {
+    let (schedule, run) = match firing.onto(found, last) {
+        FireStep::Told(fired) => return Ok(fired),
+        FireStep::Fire { schedule, run } => (schedule, run),
+    };
+    if let Some(job) = job.filter(|_| run.job_id.is_some()) {
         push::store(tx, job, now)?;
     }
-    schedule.remember(run.clone());
-    put(tx, &Schedule { rev: firing.rev, next_at: firing.next_at, ..schedule })?;
+    put(tx, &schedule)?;
     Ok(Fired::Done(run))
-}
-
-/// Whether the job that the schedule pushed last is unfinished, wherever it is now.
-fn is_unfinished(tx: &Tx<'_>, schedule: &Schedule) -> Result<bool, Fault> {
-    let Some(id) = &schedule.last_job else { return Ok(false) };
-    Ok(row::meta_of(tx, id)?.is_some_and(|found| found.job.state.is_unfinished()))
 }

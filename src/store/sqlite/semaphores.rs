@@ -5,12 +5,10 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
-use crate::job::transition::delivery::{self, UNBLOCK};
+use crate::job::semaphore::{Admission, others, waiting_states};
 use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
-use crate::store::sqlite::jobs::claim::not_as_listed;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
@@ -259,10 +257,8 @@ fn unblock_waiters(
             continue;
         }
         let admission = admission(tx, [name].into_iter(), rules, now)?;
-        let mut seen = HashSet::new();
-        for queue in admission.queues_in_line(name).chain(&by_name).filter(|queue| seen.insert(*queue)) {
-            let calls = admission.calls(name, queue);
-            for id in needs::waiting(tx, name, queue.as_str(), calls.min(CALLS_MAX))? {
+        for (queue, calls) in admission.turns(name, &by_name) {
+            for id in needs::waiting(tx, name, queue.as_str(), calls)? {
                 unblocked.extend(unblock(tx, &id, name, &admission, (rules, now))?);
             }
         }
@@ -297,12 +293,7 @@ fn unblock(
         return Ok(None);
     };
     let Some(found) = found else { return Ok(None) };
-    let meta = &found.job;
-    if meta.state != UNBLOCK.from || !admission.allows(name, meta.into()) {
-        return Ok(None);
-    }
-    let mut ready = meta.clone();
-    delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
+    let Some(ready) = admission.called(name, &found.job) else { return Ok(None) };
     row::update(tx, &found, &ready, row::Contents::default(), now)?;
     needs::note_unblocked(tx, &ready, now)?;
     Ok(Some(Unblocked { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))

@@ -3,15 +3,14 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::job::settings::dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
-use crate::store::settings::{NO_VALID_VERSION, valid_version};
+use crate::store::settings::{NO_VALID_VERSION, SettingsStep, valid_version};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::access;
 use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row;
-use crate::store::{Expected, Result, Saved, Settings, SettingsChange, SettingsSnapshot, StoredSettings};
+use crate::store::{Result, Saved, Settings, SettingsChange, SettingsSnapshot};
 
 #[async_trait]
 impl Settings for SqliteStore {
@@ -57,7 +56,7 @@ pub fn object(found: &rusqlite::Row<'_>) -> Result<serde_json::Value, Fault> {
 
 /// Replaces a queue's settings, or removes them, if they are of the expected version.
 fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
-    let SettingsChange { queue, to, expected, rows } = change;
+    let SettingsChange { queue, to, rows, .. } = change;
     let version = |row: &rusqlite::Row<'_>| {
         let version = row.get(0).ok().and_then(valid_version);
         Ok(version.unwrap_or_else(|| NO_VALID_VERSION.to_owned()))
@@ -66,16 +65,10 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
         .prepare_cached("SELECT version FROM settings WHERE queue = ?1")?
         .query_row([queue.as_str()], version)
         .optional()?;
-    let as_expected = match expected {
-        Expected::Any => true,
-        Expected::Absent => current.is_none(),
-        Expected::Version(version) => current.as_ref() == Some(version),
-    };
-    if !as_expected {
-        return Ok(Saved::Conflict);
-    }
-    if let Some(circle) = circle(db, queue, to.as_ref())? {
-        return Ok(Saved::Circle(circle));
+    match change.decide(current.as_deref(), |queue| dead_letter_of(db, queue))? {
+        SettingsStep::Refuse(saved) => return Ok(saved),
+        SettingsStep::Keep => return Ok(Saved::Done),
+        SettingsStep::Write => {}
     }
     match to {
         Some(stored) => {
@@ -85,7 +78,6 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
             )?
             .execute(rusqlite::params![queue.as_str(), json, stored.version])?;
         }
-        None if current.is_none() => return Ok(Saved::Done),
         None => {
             db.prepare_cached("DELETE FROM settings WHERE queue = ?1")?.execute([queue.as_str()])?;
         }
@@ -93,20 +85,6 @@ fn save(db: &Connection, change: &SettingsChange) -> Result<Saved, Fault> {
     access::raise_revision(db)?;
     rows.iter().try_for_each(|row| audit::write(db, row))?;
     Ok(Saved::Done)
-}
-
-/// Returns the circle of dead-letter queues that these settings would close. One that is there stays as it is where they name
-/// the same queue again.
-fn circle(
-    db: &Connection,
-    queue: &QueueName,
-    to: Option<&StoredSettings>,
-) -> Result<Option<Vec<QueueName>>, Fault> {
-    let Some(dead_letter) = to.and_then(|to| to.settings.dead_letter.as_ref()) else { return Ok(None) };
-    if dead_letter_of(db, queue)?.as_ref() == Some(dead_letter) {
-        return Ok(None);
-    }
-    dead_letter_circle(queue, dead_letter, |queue| dead_letter_of(db, queue))
 }
 
 fn dead_letter_of(db: &Connection, queue: &QueueName) -> Result<Option<QueueName>, Fault> {

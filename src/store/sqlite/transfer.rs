@@ -1,21 +1,22 @@
 //! Everything that is stored, for another store and from another store.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::job::receipt::{self, Receipt, WentTo};
 use crate::job::record::KeyUntil;
 use crate::job::{Claim, Job, JobId, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::answers;
 use crate::store::sqlite::audit;
 use crate::store::sqlite::fault::Fault;
-use crate::store::sqlite::jobs::apply;
 use crate::store::sqlite::jobs::push;
+use crate::store::sqlite::jobs::receipts;
 use crate::store::sqlite::jobs::row::{self, job_columns};
 use crate::store::sqlite::tx::Tx;
 use crate::store::transfer::same;
-use crate::store::{AuditRow, HeldKey, Imported, KeyedCall, Memo, MemoKind, PageBuilder, Result, Transfer};
+use crate::store::{
+    AuditRow, HeldKey, Imported, KeyedCall, Memo, MemoKind, PageBuilder, RestoreMark, Result, Transfer,
+};
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -70,6 +71,23 @@ impl Transfer for SqliteStore {
             Ok(imported) => imported.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],
         }
+    }
+
+    async fn restoring(&self) -> Result<Option<RestoreMark>> {
+        self.read(|db, _| restoring(db)).await
+    }
+
+    async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool> {
+        let (seen, to) = (seen.cloned(), to.cloned());
+        let mark = move |db: &Tx<'_>, _| {
+            let there = restoring(db)?;
+            if there != seen {
+                return Ok(there == to);
+            }
+            note_restoring(db, to.as_ref())?;
+            Ok(true)
+        };
+        self.writer.run(mark).await
     }
 }
 
@@ -193,9 +211,7 @@ pub fn import_keys(db: &Connection, keys: &[HeldKey]) -> Result<Vec<Imported>, F
 /// Returns the columns of a kind of memos, those first that name one.
 pub fn columns(kind: MemoKind) -> &'static str {
     match kind {
-        MemoKind::Receipts => {
-            "SELECT job, claim, verb, queue, started_at, returned_to, run_at, until, pushed, blocked FROM receipts"
-        }
+        MemoKind::Receipts => receipts::SELECT,
         MemoKind::Requests | MemoKind::Answers => "SELECT id, digest, claim, won, until FROM requests",
         MemoKind::Deliveries => "SELECT queue, recent FROM deliveries",
     }
@@ -234,28 +250,8 @@ fn export_memos(
 pub fn memo(kind: MemoKind, found: &rusqlite::Row<'_>) -> Result<Memo, Fault> {
     Ok(match kind {
         MemoKind::Receipts => {
-            let word: String = found.get(2)?;
-            let verb = receipt::verb(&word);
-            let verb =
-                verb.ok_or_else(|| Fault::stored("verb of a receipt", "it is none that leaves one"))?;
-            let went_to = match row::parsed_if_any(found, 5, "queue of a receipt")? {
-                Some(queue) => {
-                    let run_at = Timestamp::from_millis(found.get(6)?);
-                    Some(WentTo { queue, run_at, blocked: found.get(9)? })
-                }
-                None => None,
-            };
-            let receipt = Receipt {
-                id: row::parsed(found, 0, "job of a receipt")?,
-                claim: Claim::from_stored(&found.get::<_, String>(1)?),
-                verb,
-                queue: row::parsed(found, 3, "queue of a receipt")?,
-                outcome: Receipt::outcome_of(verb, went_to),
-                started_at: row::time(found, 4)?,
-                pushed: row::json(found, 8, "jobs of a receipt")?.unwrap_or_default(),
-                at: Receipt::made_at(Timestamp::from_millis(found.get(7)?)),
-            };
-            Memo::Receipt { receipt, until: Timestamp::from_millis(found.get(7)?) }
+            let (receipt, until) = receipts::read(found)?;
+            Memo::Receipt { receipt, until }
         }
         MemoKind::Requests => Memo::Request {
             id: found.get(0)?,
@@ -313,7 +309,7 @@ fn import_memos(db: &Connection, memos: &[Memo]) -> Result<Vec<Imported>, Fault>
 
 fn write_memo(db: &Connection, memo: &Memo) -> Result<(), Fault> {
     match memo {
-        Memo::Receipt { receipt, until } => return apply::write_receipt(db, receipt, *until),
+        Memo::Receipt { receipt, until } => return receipts::insert(db, receipt, *until),
         // One that was running is dead: its server has ended.
         Memo::Request { id, digest, claim, won, until } => {
             let won = row::to_json(won.as_ref())?;
@@ -328,5 +324,27 @@ fn write_memo(db: &Connection, memo: &Memo) -> Result<(), Fault> {
                 .execute(params![queue.as_str(), row::to_json(Some(recent))?])?;
         }
     }
+    Ok(())
+}
+
+/// Returns the mark of the backup that is being restored. It stands beside the secret, in a table of names and values: the id, which has
+/// no slash, and the beat.
+pub fn restoring(db: &Connection) -> Result<Option<RestoreMark>, Fault> {
+    let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'restoring'")?;
+    let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
+    Ok(found.map(|mark| {
+        let mark = String::from_utf8_lossy(&mark).into_owned();
+        let (backup, beat) = mark.split_once('/').unwrap_or((&mark, "0"));
+        RestoreMark { backup: backup.to_owned(), beat: beat.parse().unwrap_or(0) }
+    }))
+}
+
+fn note_restoring(db: &Connection, mark: Option<&RestoreMark>) -> Result<(), Fault> {
+    match mark {
+        Some(RestoreMark { backup, beat }) => db
+            .prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('restoring', ?1)")?
+            .execute([format!("{backup}/{beat}").into_bytes()])?,
+        None => db.prepare_cached("DELETE FROM secrets WHERE name = 'restoring'")?.execute([])?,
+    };
     Ok(())
 }

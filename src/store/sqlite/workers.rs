@@ -4,6 +4,8 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use crate::job::backoff::YEAR_MS;
+use crate::job::settings::LEASE_MAX_MS;
 use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
@@ -57,11 +59,11 @@ impl Workers for SqliteStore {
     }
 }
 
-/// Gives everything that a worker holds more time, up to the longest lease and to the end of its delivery. No job changes its state, so that nothing is
-/// to be counted.
+/// Gives everything that a worker holds more time, as [`Meta::kept_until`](crate::job::Meta::kept_until) says. No job changes its state, so
+/// that nothing is to be counted.
 pub const EXTEND: &str = "UPDATE jobs INDEXED BY jobs_worker \
-     SET reserved_until = max(coalesce(reserved_until, 0), min(?2 + min(max(coalesce(lease_ms, 0), 0), 86400000), \
-     coalesce(started_at + max_run_ms, 9223372036854775807))), rev = random() \
+     SET reserved_until = max(coalesce(reserved_until, 0), min(?2 + min(max(coalesce(lease_ms, 0), 0), ?3), \
+     coalesce(started_at + CASE WHEN max_run_ms BETWEEN 0 AND ?4 THEN max_run_ms END, ?2 + ?3))), rev = random() \
      WHERE worker = ?1 AND state = 'reserved' RETURNING id, queue, reserved_until, cancel_requested";
 
 fn heartbeat(
@@ -85,7 +87,12 @@ fn heartbeat(
         now.plus_ms(report.timeout_ms).millis(),
     ])?;
     let mut extend = db.prepare_cached(EXTEND)?;
-    let mut rows = extend.query(params![worker.as_str(), now.millis()])?;
+    let mut rows = extend.query(params![
+        worker.as_str(),
+        now.millis(),
+        row::signed(LEASE_MAX_MS),
+        row::signed(YEAR_MS)
+    ])?;
     let mut holdings = Holdings::default();
     while let Some(found) = rows.next()? {
         let until = Timestamp::from_millis(found.get(2)?);

@@ -23,7 +23,8 @@ use async_trait::async_trait;
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Blockers, Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreError, StoreSize, Summary,
+    Blockers, Counts, Figures, Load, Named, Pool, QueueCounts, Reconciled, Result, StoreError, StoreSize,
+    Summary,
 };
 
 /// How many times its usual deadline reading the figures of many queues may take.
@@ -77,5 +78,9 @@ impl Figures for Mongo {
     async fn reconcile(&self) -> Result<Reconciled> {
         let late = |_| StoreError::unavailable("the counters were not compared in time");
         tokio::time::timeout(counts::BACKGROUND_DEADLINE, reconcile::reconcile(self)).await.map_err(late)?
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.connection.pool())
     }
 }

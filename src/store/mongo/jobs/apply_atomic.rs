@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use crate::job::push::Room;
+use crate::job::push::{Room, limited};
 use crate::job::receipt::Receipt;
 use crate::job::transition::Refusal;
-use crate::job::{BatchId, Child, JobId, Meta, NewJob, QueueName, Rules, State};
+use crate::job::{BatchId, Child, JobId, Meta, NewJob, Rules, State};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
 use crate::store::mongo::jobs::groups::{self, Lines};
@@ -117,9 +117,7 @@ impl Writer<'_> {
         let pushes = |plan: &Plan| plan.pushes.iter().map(|job| job.queue.clone()).collect::<Vec<_>>();
         let entered =
             plans.iter().flat_map(|(_, plan)| plan.target().cloned().into_iter().chain(pushes(plan)));
-        let mut limited: Vec<QueueName> = entered.filter(|queue| rules.max_jobs(queue).is_some()).collect();
-        limited.sort();
-        limited.dedup();
+        let limited = limited(entered, rules);
         let _locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         // Where a job only leaves its line, conflicts are rare enough not to wait for others.
         let joined = plans.iter().flat_map(|(_, plan)| {

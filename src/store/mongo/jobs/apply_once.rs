@@ -11,7 +11,7 @@ use crate::job::transition::{Next, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::document::{Row, to_meta, trace_of, without_contents, without_long};
@@ -132,7 +132,7 @@ impl Transaction for ChangeOnce<'_> {
     type Done = Option<Once<Vec<Answer>>>;
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
-        if let Some(before) = answers::find(&self.keyed.call, tx).await? {
+        if let Some(before) = record::find(&self.keyed.call, tx).await? {
             return Ok(Verdict::Commit(Some(Once::Before(before))));
         }
         let mut all: Vec<Answer> = (0..self.count).map(|_| Err(Denied::Refused(Refusal::Unknown))).collect();
@@ -152,7 +152,7 @@ impl Transaction for ChangeOnce<'_> {
         let Some(answer) = self.keyed.answered(&all) else {
             return Ok(Verdict::Abort(Some(Once::Now(all, None))));
         };
-        answers::keep(&self.keyed.call, &answer, tx).await?;
+        record::keep(&self.keyed.call, &answer, tx).await?;
         Ok(Verdict::Commit(Some(Once::Now(all, Some(answer)))))
     }
 }

@@ -2,8 +2,8 @@
 
 use mongodb::bson::doc;
 
-use crate::job::transition::Operation;
-use crate::job::{State, Timestamp};
+use crate::job::Timestamp;
+use crate::job::transition::{Operation, deadline};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, to_meta, without_contents};
@@ -48,22 +48,14 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
         changes.push((Timestamp::default(), Change { id, operation: Operation::Bury }));
     }
     for meta in metas {
-        let (at, operation) = match (meta.state, meta.claim, meta.reserved_until, meta.expires_at) {
-            (State::Reserved, Some(claim), Some(reserved_until), _) => {
-                (reserved_until, Operation::Lapse { claim, reserved_until })
-            }
-            (_, _, _, Some(expires_at)) => (expires_at, Operation::Expire { expires_at }),
-            _ => continue,
-        };
-        changes.push((at, Change { id: meta.id, operation }));
+        let deadline = deadline(meta.state, meta.claim.as_ref(), meta.reserved_until, meta.expires_at);
+        changes.extend(deadline.map(|(at, operation)| (at, Change { id: meta.id, operation })));
     }
     if changes.is_empty() {
         mongo.deadlines.set(floor, now);
         return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
     }
-    changes.sort_by_key(|(at, _)| *at);
-    changes.truncate(limit);
-    Ok(Overdue { changes: changes.into_iter().map(|(_, change)| change).collect(), next_in_ms: None })
+    Ok(Overdue::first(changes, limit))
 }
 
 async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {

@@ -4,6 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use mongodb::bson::{Binary, Document, RawDocumentBuf, doc, spec::BinarySubtype};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 
 use crate::faults;
 use crate::job::group::Line;
@@ -91,6 +93,25 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     answers.extend(full.into_iter().map(|(n, _)| (n, Ok(Pushed::Full))));
     answers.extend(push_plain(mongo, fitting).await);
     answers
+}
+
+/// Keeps others of this server from the room of queues, and from the lines of groups.
+pub type Locks = (Vec<OwnedMutexGuard<()>>, Vec<OwnedMutexGuard<()>>);
+
+/// Counts the room in the queues of these jobs, and keeps other pushes of this server from it.
+pub async fn locked_room(
+    mongo: &Mongo,
+    jobs: &[NewJob],
+    rules: &Rules,
+    end: Instant,
+) -> Result<(Locks, Room)> {
+    let limited = rule::limited(jobs.iter().map(|job| job.queue.clone()), rules);
+    let counting = mongo.connection.until(end, async {
+        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
+        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(line)).await;
+        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
+    });
+    counting.await
 }
 
 async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed>> {

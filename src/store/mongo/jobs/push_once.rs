@@ -1,16 +1,14 @@
 //! Pushes whose jobs are stored in one transaction: with an `Idempotency-Key`, together with the answer; and all or none.
 
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use crate::faults;
 use crate::job::push::{PushRefused, Pushed, Room};
-use crate::job::{NewJob, QueueName, Rules};
+use crate::job::{NewJob, Rules};
 use crate::store::mongo::Mongo;
-use crate::store::mongo::answers;
+use crate::store::mongo::answers::record;
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push;
-use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Keyed, Once, Result};
 
@@ -40,21 +38,9 @@ pub async fn push_all(
     Ok(transaction::until(mongo, end).run(PushAll { jobs, room, keyed }).await?)
 }
 
-/// Keeps others of this server from the room of queues, and from the lines of groups.
-type Locks = (Vec<OwnedMutexGuard<()>>, Vec<OwnedMutexGuard<()>>);
-
-/// Counts the room in the queues of these jobs, and keeps other pushes of this server from it.
-async fn room(mongo: &Mongo, jobs: &[NewJob], rules: &Rules, end: Instant) -> Result<(Locks, Room)> {
-    let mut limited: Vec<QueueName> = jobs.iter().map(|job| job.queue.clone()).collect();
-    limited.retain(|queue| rules.max_jobs(queue).is_some());
-    limited.sort();
-    limited.dedup();
-    let counting = mongo.connection.until(end, async {
-        let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
-        let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
-    });
-    let counted = counting.await?;
+/// See [`push::locked_room`].
+async fn room(mongo: &Mongo, jobs: &[NewJob], rules: &Rules, end: Instant) -> Result<(push::Locks, Room)> {
+    let counted = push::locked_room(mongo, jobs, rules, end).await?;
     faults::point("push.room").await;
     Ok(counted)
 }
@@ -73,7 +59,7 @@ impl Transaction for Push<'_> {
     type Done = Once<Vec<Pushed>>;
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
-        if let Some(before) = answers::find(&self.keyed.call, tx).await? {
+        if let Some(before) = record::find(&self.keyed.call, tx).await? {
             return Ok(Verdict::Commit(Once::Before(before)));
         }
         let (mut room, mut lines) = (self.room.clone(), Lines::default());
@@ -85,7 +71,7 @@ impl Transaction for Push<'_> {
         lines.write(tx).await?;
         tx.record_jobs(resolved.stored()).await?;
         push::write(resolved, tx).await?;
-        answers::keep(&self.keyed.call, &answer, tx).await?;
+        record::keep(&self.keyed.call, &answer, tx).await?;
         Ok(Verdict::Commit(Once::Now(pushed, Some(answer))))
     }
 }
@@ -104,7 +90,7 @@ impl Transaction for PushAll<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Self::Done>, TxError> {
         if let Some(keyed) = self.keyed
-            && let Some(before) = answers::find(&keyed.call, tx).await?
+            && let Some(before) = record::find(&keyed.call, tx).await?
         {
             return Ok(Verdict::Commit(Ok(Once::Before(before))));
         }
@@ -122,7 +108,7 @@ impl Transaction for PushAll<'_> {
         push::write(resolved, tx).await?;
         let answer = self.keyed.and_then(|keyed| keyed.answered(&pushed));
         if let (Some(keyed), Some(answer)) = (self.keyed, &answer) {
-            answers::keep(&keyed.call, answer, tx).await?;
+            record::keep(&keyed.call, answer, tx).await?;
         }
         Ok(Verdict::Commit(Ok(Once::Now(pushed, answer))))
     }

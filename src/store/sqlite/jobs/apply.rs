@@ -1,14 +1,12 @@
 //! Applying operations to jobs, and the receipts for their repeats.
 
-use rusqlite::{Connection, params};
-
 use crate::job::push::{entered, freed, taken};
-use crate::job::receipt::{self, Receipt, WentTo};
+use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::transition::{
     Next, OfUnreadable, Operation, Outcome, Refusal, Step, Surroundings, missing, step,
 };
-use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
+use crate::job::{Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children;
@@ -17,6 +15,7 @@ use crate::store::sqlite::jobs::groups;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::push;
+use crate::store::sqlite::jobs::receipts;
 use crate::store::sqlite::jobs::row::{self, Contents};
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
@@ -212,7 +211,7 @@ fn carry_out(
     if operation.leaves_receipt(meta, &applied.outcome)
         && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed, now)
     {
-        write_receipt(tx, &receipt, receipt.until())?;
+        receipts::insert(tx, &receipt, receipt.until())?;
     }
     Ok(Ok(applied))
 }
@@ -220,10 +219,12 @@ fn carry_out(
 /// Returns the refusal, unless a receipt shows that it is only the repeat of a call that was carried out.
 fn refused(tx: &Tx<'_>, change: &Change, refusal: Refusal) -> Result<Result<Applied, Denied>, Fault> {
     let earlier = match (refusal, change.operation.claim()) {
-        (Refusal::Lost { .. }, Some(claim)) => read_receipt(tx, &change.id, claim, change.operation.verb())?,
+        (Refusal::Lost { .. }, Some(claim)) => {
+            receipts::find(tx, &change.id, claim, change.operation.verb())?
+        }
         _ => None,
     };
-    Ok(earlier.ok_or(Denied::Refused(refusal)))
+    Ok(earlier.map(Applied::from).ok_or(Denied::Refused(refusal)))
 }
 
 /// Writes what is to become of the job, in the lines of groups as well. Returns the jobs that this unblocks.
@@ -261,7 +262,7 @@ fn kept(
     at: Timestamp,
 ) -> Result<Applied, Fault> {
     let earlier = match operation.claim() {
-        Some(claim) => read_receipt(tx, &meta.id, claim, operation.verb())?,
+        Some(claim) => receipts::find(tx, &meta.id, claim, operation.verb())?,
         None => None,
     };
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
@@ -269,61 +270,5 @@ fn kept(
     let (unblocked, released) = (Vec::new(), Vec::new());
     let kept =
         Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true, at };
-    Ok(earlier.unwrap_or(kept))
-}
-
-/// Writes a receipt that is kept until then.
-pub fn write_receipt(db: &Connection, receipt: &Receipt, until: Timestamp) -> Result<(), Fault> {
-    let went_to = receipt.went_to();
-    let went_to = went_to.as_ref();
-    db.prepare_cached(
-        "INSERT OR REPLACE INTO receipts (job, claim, verb, queue, started_at, returned_to, run_at, until, \
-         pushed, blocked) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?
-    .execute(params![
-        receipt.id.as_str(),
-        receipt.claim.as_str(),
-        receipt::word(receipt.verb),
-        receipt.queue.as_str(),
-        receipt.started_at.map(Timestamp::millis),
-        went_to.map(|to| to.queue.as_str()),
-        went_to.map(|to| to.run_at.millis()),
-        until.millis(),
-        row::to_json(Some(&receipt.pushed).filter(|pushed| !pushed.is_empty()))?,
-        went_to.is_some_and(|to| to.blocked),
-    ])?;
-    Ok(())
-}
-
-/// Returns the result of an earlier call of this verb with this claim, if there is a receipt of it.
-fn read_receipt(db: &Connection, id: &JobId, claim: &Claim, verb: Verb) -> Result<Option<Applied>, Fault> {
-    let Some(word) = receipt::word(verb) else {
-        return Ok(None);
-    };
-    let mut by_claim = db.prepare_cached(
-        "SELECT queue, started_at, returned_to, run_at, pushed, blocked, until FROM receipts \
-         WHERE job = ?1 AND claim = ?2 AND verb = ?3",
-    )?;
-    let mut rows = by_claim.query([id.as_str(), claim.as_str(), word])?;
-    let Some(found) = rows.next()? else {
-        return Ok(None);
-    };
-    let went_to = match row::parsed_if_any(found, 2, "queue of a receipt")? {
-        Some(queue) => {
-            let run_at = Timestamp::from_millis(found.get(3)?);
-            Some(WentTo { queue, run_at, blocked: found.get(5)? })
-        }
-        None => None,
-    };
-    let receipt = Receipt {
-        id: id.clone(),
-        claim: claim.clone(),
-        verb,
-        queue: row::parsed(found, 0, "queue of a receipt")?,
-        outcome: Receipt::outcome_of(verb, went_to),
-        started_at: row::time(found, 1)?,
-        pushed: row::json(found, 4, "jobs of a receipt")?.unwrap_or_default(),
-        at: Receipt::made_at(Timestamp::from_millis(found.get(6)?)),
-    };
-    Ok(Some(receipt.into()))
+    Ok(earlier.map_or(kept, Applied::from))
 }

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::job::batch;
 use crate::job::push::{self as rule, Decision, Holder, PushRefused, Room};
 use crate::job::spec::Headers;
 use crate::job::trace;
@@ -123,14 +122,19 @@ fn replaced(holder: &Holder, by: &NewJob) -> Child {
     Child { id: holder.id.clone(), queue: by.queue.clone(), run_at: by.run_at, deduplicated: true }
 }
 
-/// Returns the first of the jobs that are there already, if all are: those that would be replaced, too.
-pub fn only_duplicates(pushes: &[NewJob], fates: &[Fate]) -> Option<JobId> {
-    let there = pushes.iter().zip(fates).map(|(job, fate)| match fate {
-        Fate::Exists(child) => Some(child.clone()),
-        Fate::Replace(holder) => Some(replaced(holder, job)),
-        Fate::Store => None,
+/// Returns what will be said of the jobs once they are stored.
+pub fn foreseen(pushes: &[NewJob], fates: &[Fate]) -> Vec<Child> {
+    let each = pushes.iter().zip(fates).map(|(job, fate)| match fate {
+        Fate::Exists(child) => child.clone(),
+        Fate::Replace(holder) => replaced(holder, job),
+        Fate::Store => stored(job),
     });
-    batch::only_duplicates(&there.collect::<Option<Vec<Child>>>()?).cloned()
+    each.collect()
+}
+
+/// What is said of a job that is stored.
+fn stored(job: &NewJob) -> Child {
+    Child { id: job.id.clone(), queue: job.queue.clone(), run_at: job.run_at, deduplicated: false }
 }
 
 /// Stores those that are to be stored.
@@ -147,12 +151,7 @@ pub fn store(tx: &Tx<'_>, pushes: &[NewJob], fates: Vec<Fate>, now: Timestamp) -
             }
             Fate::Store => {
                 push::store(tx, &New::from(job.clone()), now)?;
-                Child {
-                    id: job.id.clone(),
-                    queue: job.queue.clone(),
-                    run_at: job.run_at,
-                    deduplicated: false,
-                }
+                stored(job)
             }
         });
     }

@@ -2,57 +2,49 @@
 
 use rusqlite::Connection;
 
-use crate::job::transition::Operation;
+use crate::job::transition::deadline;
 use crate::job::{Claim, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::{Change, Overdue};
 
-/// A deadline of a job.
-type Deadline = (Timestamp, Change);
-
 /// Returns what has expired, the longest overdue first.
 pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue, Fault> {
     // One more than asked for shows whether the next deadline has passed as well.
     let most = limit.saturating_add(1);
-    let mut due = lapsed(db, most, now)?;
-    due.extend(expired(db, most, now)?);
-    due.sort_by_key(|(deadline, _)| *deadline);
-    let next_in_ms = if due.len() > limit { Some(0) } else { next_deadline(db, now)? };
-    due.truncate(limit);
-    let changes = due.into_iter().map(|(_, change)| change).collect();
-    Ok(Overdue { changes, next_in_ms })
+    let mut due = passed(db, LAPSED, most, now)?;
+    due.extend(passed(db, EXPIRED, most, now)?);
+    let overdue = Overdue::first(due, limit);
+    let next_in_ms = match overdue.next_in_ms {
+        Some(past) => Some(past),
+        None => next_deadline(db, now)?,
+    };
+    Ok(Overdue { next_in_ms, ..overdue })
 }
 
-pub const LAPSED: &str = "SELECT id, reserved_until, claim FROM jobs INDEXED BY jobs_reserved_until \
+pub const LAPSED: &str = "SELECT id, state, claim, reserved_until, expires_at FROM jobs INDEXED BY jobs_reserved_until \
          WHERE state = 'reserved' AND reserved_until <= ?1 AND claim IS NOT NULL ORDER BY reserved_until LIMIT ?2";
 
-fn lapsed(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>, Fault> {
-    let mut lapsed = db.prepare_cached(LAPSED)?;
-    let mut rows = lapsed.query([now.millis(), row::signed(limit)])?;
-    let mut due = Vec::new();
-    while let Some(found) = rows.next()? {
-        let reserved_until = Timestamp::from_millis(found.get(1)?);
-        let claim = Claim::from_stored(&found.get::<_, String>(2)?);
-        let id = readable(row::parsed(found, 0, "id"))?;
-        let change = |id| Change { id, operation: Operation::Lapse { claim, reserved_until } };
-        due.extend(id.map(|id| (reserved_until, change(id))));
-    }
-    Ok(due)
-}
-
-pub const EXPIRED: &str = "SELECT id, expires_at FROM jobs INDEXED BY jobs_expires_at \
+pub const EXPIRED: &str = "SELECT id, state, claim, reserved_until, expires_at FROM jobs INDEXED BY jobs_expires_at \
          WHERE expires_at <= ?1 AND state IN ('ready', 'blocked') ORDER BY expires_at LIMIT ?2";
 
-fn expired(db: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Deadline>, Fault> {
-    let mut expired = db.prepare_cached(EXPIRED)?;
-    let mut rows = expired.query([now.millis(), row::signed(limit)])?;
+/// Reads jobs with a deadline that has passed, and what that means.
+fn passed(
+    db: &Connection,
+    sql: &str,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<(Timestamp, Change)>, Fault> {
+    let mut passed = db.prepare_cached(sql)?;
+    let mut rows = passed.query([now.millis(), row::signed(limit)])?;
     let mut due = Vec::new();
     while let Some(found) = rows.next()? {
-        let expires_at = Timestamp::from_millis(found.get(1)?);
+        let claim = found.get::<_, Option<String>>(2)?.map(|claim| Claim::from_stored(&claim));
+        let state = row::state(found, 1)?;
+        let deadline = deadline(state, claim.as_ref(), row::time(found, 3)?, row::time(found, 4)?);
+        let Some((at, operation)) = deadline else { continue };
         let id = readable(row::parsed(found, 0, "id"))?;
-        let change = |id| Change { id, operation: Operation::Expire { expires_at } };
-        due.extend(id.map(|id| (expires_at, change(id))));
+        due.extend(id.map(|id| (at, Change { id, operation })));
     }
     Ok(due)
 }

@@ -5,7 +5,7 @@
 //! | `row`, `column` | jobs as rows: the table of the columns; how each type is kept |
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
-//! | `apply` | operations on jobs |
+//! | `apply`, `receipts` | operations on jobs; what they leave for their repeats |
 //! | `unreadable` | jobs that another program spoiled |
 //! | `many` | what claims and commits write of many jobs, by one statement |
 //! | `groups`, `needs` | the order within groups; which jobs need which semaphore |
@@ -26,6 +26,7 @@ pub mod needs;
 pub mod obstacles;
 pub mod push;
 pub mod query;
+pub mod receipts;
 pub mod row;
 mod search;
 pub mod stocked;

@@ -1,4 +1,6 @@
-//! Figures: how many jobs there are in each state.
+//! Figures: how many jobs there are in each state. [`load`] has who works on a queue, what is tried again, and what is blocked for good.
+
+mod load;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,10 +12,9 @@ use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
-use crate::store::sqlite::load;
 use crate::store::sqlite::readers::Readers;
 use crate::store::{
-    Blockers, Counts, Figures, Load, Named, QueueCounts, Reconciled, Result, StoreSize, Summary,
+    Blockers, Counts, Figures, Load, Named, Pool, QueueCounts, Reconciled, Result, StoreSize, Summary,
 };
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
@@ -75,6 +76,10 @@ impl Figures for SqliteStore {
     /// The transaction of every change counts: there is nothing to compare.
     async fn reconcile(&self) -> Result<Reconciled> {
         Ok(Reconciled { corrected: 0, again_in: Duration::MAX, is_settled: true })
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        self.readers.as_ref().map(Readers::pool)
     }
 }
 
