@@ -4,6 +4,7 @@
 
 mod tidy {
     pub mod layers;
+    mod sizes_of_tests;
     pub mod source;
 }
 

@@ -77,7 +77,12 @@ fn bare(line: &str) -> String {
 }
 
 pub fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    files("src")
+}
+
+/// The files of a folder and those below it, by their paths in it.
+pub fn files(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let (mut folders, mut sources) = (vec![root.clone()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
