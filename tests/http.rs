@@ -81,8 +81,10 @@ on_every_store! {
     an_operation_retries_many_jobs_in_the_background
     an_operation_takes_no_job_twice
     everything_must_be_asked_for_by_name an_operation_takes_the_conditions_of_a_search
+    an_operation_takes_every_condition_of_a_search
     each_action_does_what_it_says
     a_dry_run_changes_nothing
+    a_sample_says_what_it_has_looked_at_and_what_to_expect
     a_replay_into_a_full_queue_goes_on_later
     an_operation_is_stopped
     a_repeat_begins_no_second_operation
@@ -102,6 +104,8 @@ on_every_store! {
     a_lost_reservation_tells_no_content
     a_finished_job_waits_for_nothing
     a_key_learns_nothing_of_other_queues_holders
+    a_job_that_lets_another_pass_says_which
+    only_a_pop_that_waits_is_nobody_for_semaphores
 
     a_group_goes_one_by_one
     a_failed_job_holds_its_group
@@ -128,6 +132,7 @@ on_every_store! {
 
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused
+    a_semaphore_that_a_schedule_needs_stays
     a_release_wakes_who_waits
     a_lapse_releases
     max_reserved_holds_and_a_settle_wakes
@@ -197,6 +202,8 @@ on_every_store! {
     a_keyed_push_of_many_is_done_once
     a_keyed_batch_is_created_once
     a_batch_of_duplicates_is_refused
+    a_batch_that_is_sent_twice_in_parts_calls_back_once
+    a_keyed_move_is_done_once
     a_keyed_pop_takes_once
     a_keyed_pop_of_large_jobs_is_remembered
     a_keyed_pop_waits_and_wakes
@@ -207,6 +214,7 @@ on_every_store! {
     a_keyed_replay_into_a_limited_queue_copies_each_job_once
     a_keyed_call_is_forgotten_after_its_time
     a_keyed_call_whose_answer_was_lost_is_repeated
+    a_keyed_pop_of_a_server_that_was_killed_goes_on
 
     a_commit_takes_the_job_away
     a_commit_becomes_history_with_its_result
@@ -239,6 +247,8 @@ on_every_store! {
     what_is_out_of_range_of_a_delivery_is_named
 
     a_commit_pushes_what_it_led_to
+    what_is_replaced_beside_something_else_says_so
+    many_commits_push_jobs_with_keys
     what_is_wrong_with_a_push_is_named
     settles_among_others_push_too
     a_settle_pushes_a_thousand_jobs_at_most
@@ -338,6 +348,7 @@ on_every_store! {
     a_silent_worker_gives_back_what_it_holds
     who_sends_no_heartbeats_keeps_its_leases
     silences_end_dead
+    a_worker_that_only_extends_is_not_silent
     a_removed_worker_gives_back_at_once
     workers_are_listed_page_by_page
     a_job_that_is_not_wanted_is_told_and_taken_by_force
@@ -346,6 +357,7 @@ on_every_store! {
     what_happened_survives_the_server
     a_series_says_how_many_jobs_there_were
     a_series_has_equal_steps
+    past_a_bound_nothing_is_said_to_be_zero
     every_busy_queue_has_rates
     figures_without_data_are_absent
     stats_and_the_list_count_the_same_queues
@@ -371,6 +383,7 @@ on_every_store! {
     a_payload_may_be_as_big_as_the_limit
     arbitrary_payloads_come_back_as_they_were
     ambiguous_payloads_are_refused
+    a_header_that_is_named_twice_is_refused
     results_and_progress_come_back_as_they_were
     what_is_not_json_is_malformed
 
@@ -412,7 +425,11 @@ mod several_servers {
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
         what_comes_back_wakes_who_waits_on_another_server,
     };
-    use super::http::stale::another_server_knows_a_commit_by_its_history_only;
+    use super::http::stale::{
+        a_dead_token_commits_nothing_beside_a_live_one,
+        a_dead_token_that_pushes_commits_nothing_beside_a_live_one,
+        another_server_knows_a_commit_by_its_history_only,
+    };
     use super::http::turns::{
         a_busy_server_that_is_killed_is_waited_for_no_more, busy_servers_take_turns_and_lose_nothing,
         who_comes_alone_does_not_wait_for_a_busy_server,
@@ -434,6 +451,8 @@ mod several_servers {
         a_keyed_call_is_repeated_at_another_server
         a_push_at_another_server_wakes_a_settle_that_waits
         a_repeat_at_another_server_gets_the_same_next_jobs
+        a_dead_token_commits_nothing_beside_a_live_one
+        a_dead_token_that_pushes_commits_nothing_beside_a_live_one
         another_server_knows_a_commit_by_its_history_only
         another_server_tells_a_repeat_the_state_of_the_first
         a_store_that_is_away_is_told

@@ -183,7 +183,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Expire { expires_at } => removal::expire(meta, *expires_at, now),
         Operation::Edit { edit, .. } => Ok(change(meta, edit, now)),
         Operation::Cancel { .. } | Operation::CancelUnheld { .. } => removal::cancel(meta, operation, now),
-        Operation::Purge { state, .. } => removal::purge(meta, *state, now),
+        Operation::Purge { states, .. } => removal::purge(meta, states, now),
         Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
         Operation::Redrive { home, .. } => by_hand::redrive(meta, home, now),
         Operation::Retry { .. } => by_hand::retry(meta, now),

@@ -132,8 +132,8 @@ pub(super) fn check_reserve(ask: &ReserveAsk) -> Result<()> {
     if !(1..=QUEUES_MAX).contains(&ask.queues.len()) {
         return Err(Error::invalid("/queues", "must be 1 to 100 queues"));
     }
-    if ask.max_bytes == Some(0) {
-        return Err(Error::invalid("/max_bytes", "must be at least 1"));
+    if ask.max_bytes.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
+        return Err(Error::invalid("/max_bytes", "must be 1 to 9223372036854775807"));
     }
     Ok(())
 }
@@ -203,7 +203,8 @@ impl Queues {
         // Waiting calls have places of their own, so that they leave connections for those that bring or end work.
         let may_wait = ask.wait_ms > 0 && ask.may_wait;
         let place = if may_wait { self.0.waiting.try_acquire().ok() } else { None };
-        let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues));
+        let is_pop = matches!(purpose, Purpose::Pop | Purpose::PopOnce(_));
+        let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues, is_pop));
         loop {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop

@@ -46,12 +46,6 @@ impl BatchChange {
             (Self::Add(_) | Self::Seal(_), None) => Some(BatchDenied::Unknown),
         }
     }
-
-    /// The same where these were pushed for it.
-    pub(super) fn denied_by(&self, pushed: &[Child]) -> Option<BatchDenied> {
-        let first = only_duplicates(pushed).filter(|_| matches!(self, Self::Create(_)));
-        first.map(|first| BatchDenied::OnlyDuplicates(first.clone()))
-    }
 }
 
 /// What has become of a batch.
@@ -84,6 +78,13 @@ pub enum BatchDenied {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl BatchDenied {
+    /// Returns why jobs do not come to a batch that has counted so many before them, by what is said of each.
+    pub(super) fn by_pushes(counted: u64, pushed: &[Child]) -> Option<Self> {
+        only_duplicates(counted, pushed).map(|first| Self::OnlyDuplicates(first.clone()))
+    }
 }
 
 /// The part of a store that is about batches.
@@ -160,10 +161,12 @@ mod tests {
         assert!(seal.denied(Some(true)).is_none() && seal.denied(Some(false)).is_none());
         let child = |deduplicated| {
             let (id, queue) = ("O".parse().unwrap(), "q".parse().unwrap());
-            Child { id, queue, run_at: Timestamp::from_millis(1), deduplicated }
+            Child { id, queue, run_at: Timestamp::from_millis(1), deduplicated, replaced: false }
         };
-        assert!(matches!(create.denied_by(&[child(true)]), Some(BatchDenied::OnlyDuplicates(_))));
-        assert!(create.denied_by(&[child(true), child(false)]).is_none() && create.denied_by(&[]).is_none());
-        assert!(add.denied_by(&[child(true)]).is_none());
+        assert!(matches!(BatchDenied::by_pushes(0, &[child(true)]), Some(BatchDenied::OnlyDuplicates(_))));
+        assert!(BatchDenied::by_pushes(0, &[child(true), child(false)]).is_none());
+        assert!(
+            BatchDenied::by_pushes(0, &[]).is_none() && BatchDenied::by_pushes(1, &[child(true)]).is_none()
+        );
     }
 }

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
+use crate::job::semaphore::Waiter;
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Bulk, BulkId, Claim, Job, JobId, Mark, Meta, NewJob,
     QueueName, Reach, Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp,
@@ -270,6 +271,7 @@ metered! {
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
+        get_durable(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
         unfinished(ids: &[JobId]) -> Result<Vec<JobId>>;
         search(ask: &Search) -> Result<Found>;
         tally_dead(within: &Reach) -> Result<(Tally, bool)>;
@@ -370,6 +372,7 @@ metered! {
         uses(names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>>;
         holders(name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;
         unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
+        kept_from(job: &Meta, rules: &Rules) -> Result<Option<(SemaphoreName, Waiter)>>;
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
         remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
         waited_for(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;
@@ -405,8 +408,12 @@ impl Store for Metered {
         Ok(run)
     }
 
-    async fn ping(&self) -> Result<()> {
+    async fn ping(&self) -> Result<Instant> {
         self.call("ping", 1, 1, self.inner.ping()).await
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.call("confirm", 1, 1, self.inner.confirm()).await
     }
 
     fn now(&self) -> Result<Timestamp> {

@@ -13,7 +13,7 @@ use crate::common::server::{Place, Server, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
-/// What "within a second" means on a machine that is busy. Without the mend it takes ten or more.
+/// What "within a second" means on a machine that is busy: `queue/once.rs` asserts the second itself. Without the mend it takes ten or more.
 pub const SOON: Duration = Duration::from_secs(7);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);

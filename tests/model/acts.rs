@@ -192,7 +192,7 @@ impl World<'_> {
                     Visible::Done,
                     Visible::Dead,
                 ];
-                Operation::Purge { within, state: states[*state as usize] }
+                Operation::Purge { within, states: vec![states[*state as usize]] }
             }
             Act::Redrive { is_right } => {
                 let own = job.filter(|_| *is_right).map(|job| job.queue.clone());

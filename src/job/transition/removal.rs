@@ -27,8 +27,8 @@ pub fn expire(meta: &Meta, expires_at: Timestamp, now: Timestamp) -> Result<Step
 }
 
 /// Takes the job away if it is in the state that is purged.
-pub fn purge(meta: &Meta, state: Visible, now: Timestamp) -> Result<Step, Refusal> {
-    if meta.visible(now) != state {
+pub fn purge(meta: &Meta, states: &[Visible], now: Timestamp) -> Result<Step, Refusal> {
+    if !states.contains(&meta.visible(now)) {
         return Err(Refusal::Conflict { state: meta.visible(now) });
     }
     Ok(Step::delete(Outcome::Removed))

@@ -299,7 +299,8 @@ impl Transaction for Change<'_> {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
         };
-        if let Some(denied) = what.denied_by(&pushed) {
+        let before = batch.counted().saturating_sub(jobs.len() as u64);
+        if let Some(denied) = BatchDenied::by_pushes(before, &pushed) {
             return Ok(Verdict::Abort(Err(denied)));
         }
         let counts = (jobs.len() as u64, counted(&pushed));

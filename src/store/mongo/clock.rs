@@ -69,11 +69,6 @@ impl Clock {
         let shown = |base: i64| Timestamp::from_millis(base + self.elapsed_ms(instant));
         Some(Moment { instant, at_least: shown(at_least), at_most: shown(at_most) })
     }
-
-    /// What the store's clock shows now at most, once it has been read.
-    pub fn latest(&self) -> Option<Timestamp> {
-        self.moment().map(|moment| moment.at_most)
-    }
 }
 
 #[cfg(test)]
@@ -92,7 +87,7 @@ mod tests {
         clock.read(Timestamp::from_millis(5_000_000), arrival, arrival + Duration::from_secs(5));
         let now = clock.moment().unwrap().at_least.millis();
         assert!((4_999_990..5_001_000).contains(&now), "{now}");
-        assert!(clock.latest().unwrap().millis() > now);
+        assert!(clock.moment().unwrap().at_most.millis() > now);
         // The store's clock was set back by an hour.
         for _ in 0..READINGS {
             clock.read(Timestamp::from_millis(1_400_000), Instant::now(), Instant::now());

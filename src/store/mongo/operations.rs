@@ -195,7 +195,7 @@ async fn change(
         let locks = mongo.connection.until(end, async {
             let queues = mongo.queue_mutex.lock(targets.iter().cloned()).await;
             let groups = mongo.group_mutex.lock(joined.iter().cloned()).await;
-            Ok(((queues, groups), query::room(mongo, &targets, None, rules).await?))
+            Ok(((queues, groups), query::room(mongo, &targets, &[], rules).await?))
         });
         let (_locks, mut room) = locks.await?;
         let mut fitting = Vec::with_capacity(plans.len());

@@ -152,7 +152,7 @@ pub fn change_by(
         Ok(fates) => fates,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
-    if let Some(denied) = by.denied_by(&children::foreseen(jobs, &fates)) {
+    if let Some(denied) = BatchDenied::by_pushes(batch.counted(), &children::foreseen(jobs, &fates)) {
         return Ok(Err(denied));
     }
     let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;

@@ -12,11 +12,11 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::receipts;
-use crate::store::{Proven, Result, StoreError};
+use crate::store::{Proven, Result};
 
 /// See [`Store::ends_alone`](crate::store::Store::ends_alone).
 pub fn ends_alone(mongo: &Mongo, id: &JobId, claim: &Claim) -> Option<QueueName> {
-    let latest = mongo.clock.latest()?;
+    let latest = mongo.moment().ok()?.at_most;
     mongo.delivered.of(id, claim, |meta| {
         let lasts = meta.reserved_until.is_some_and(|until| until >= latest.plus_ms(PROOF_MS));
         let is_alone = meta.route.is_empty()
@@ -35,9 +35,8 @@ pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, sent_at: Tim
     if job.await.map_err(fault)?.is_some() || receipts::find(mongo, id, claim).await?.is_some() {
         return Ok(Proven::NotDone);
     }
-    // After the reads: what they found was so before this moment.
+    // Asked after the reads: what they found was so before this moment, whatever the clocks have done since it was asked last.
     mongo.hello().await?;
-    let unread = || StoreError::unavailable("the store's clock has not been read yet");
-    let latest = mongo.clock.latest().ok_or_else(unread)?;
+    let latest = mongo.moment()?.at_most;
     Ok(if latest < sent_at.plus_ms(PROOF_MS) { Proven::Done } else { Proven::Unknown })
 }

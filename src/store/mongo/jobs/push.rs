@@ -75,7 +75,7 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     let queues: Vec<QueueName> = queues.into_iter().collect();
     let counted = mongo.connection.within(async {
         let locks = mongo.queue_mutex.lock(queues.iter().cloned()).await;
-        Ok((locks, query::room(mongo, &queues, None, rules).await?))
+        Ok((locks, query::room(mongo, &queues, &[], rules).await?))
     });
     let (_locks, room) = match counted.await {
         Ok(counted) => counted,
@@ -109,7 +109,7 @@ pub async fn locked_room(
     let counting = mongo.connection.until(end, async {
         let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
+        Ok(((locks, group_locks), query::room(mongo, &limited, &[], rules).await?))
     });
     counting.await
 }

@@ -119,7 +119,8 @@ pub fn check(
 
 /// What is said of a job that replaces what its key's holder does.
 fn replaced(holder: &Holder, by: &NewJob) -> Child {
-    Child { id: holder.id.clone(), queue: by.queue.clone(), run_at: by.run_at, deduplicated: true }
+    let (id, queue) = (holder.id.clone(), by.queue.clone());
+    Child { id, queue, run_at: by.run_at, deduplicated: true, replaced: true }
 }
 
 /// Returns what will be said of the jobs once they are stored.
@@ -127,14 +128,9 @@ pub fn foreseen(pushes: &[NewJob], fates: &[Fate]) -> Vec<Child> {
     let each = pushes.iter().zip(fates).map(|(job, fate)| match fate {
         Fate::Exists(child) => child.clone(),
         Fate::Replace(holder) => replaced(holder, job),
-        Fate::Store => stored(job),
+        Fate::Store => Child::new(job),
     });
     each.collect()
-}
-
-/// What is said of a job that is stored.
-fn stored(job: &NewJob) -> Child {
-    Child { id: job.id.clone(), queue: job.queue.clone(), run_at: job.run_at, deduplicated: false }
 }
 
 /// Stores those that are to be stored.
@@ -151,7 +147,7 @@ pub fn store(tx: &Tx<'_>, pushes: &[NewJob], fates: Vec<Fate>, now: Timestamp) -
             }
             Fate::Store => {
                 push::store(tx, &New::from(job.clone()), now)?;
-                stored(job)
+                Child::new(job)
             }
         });
     }
