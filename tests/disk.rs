@@ -22,20 +22,23 @@ mod lifecycle;
 mod site;
 #[path = "disk/verbs.rs"]
 mod verbs;
+#[path = "disk/verbs_more.rs"]
+mod verbs_more;
 
 /// A test for each verb.
 macro_rules! each_operation_of {
-    ($($verb:ident)*) => {
-        mod each_operation_of {
+    ($name:ident of $verbs:ident: $($verb:ident)*) => {
+        mod $name {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $verb() {
-                crate::cases::run(stringify!($verb), crate::verbs::$verb).await;
+                crate::cases::run(stringify!($verb), crate::$verbs::$verb).await;
             })*
         }
     };
 }
 
 each_operation_of! {
+    each_operation_of of verbs:
     push push_with_key push_to_a_group push_many
     reserve reserve_with_key reserve_with_semaphores pop
     commit commit_into_history commit_with_pushes commit_along_a_route commit_of_a_batch commit_in_a_group
@@ -47,4 +50,13 @@ each_operation_of! {
     add_an_api_key rotate_an_api_key remove_an_api_key
     create_a_batch add_to_a_batch seal_a_batch cancel_a_batch
     lapse lapse_of_the_last_attempt expiry unblocking firing pruning start
+}
+
+each_operation_of! {
+    each_operation_of_further of verbs_more:
+    push_once push_that_replaces push_many_once push_together push_together_once push_beside_each_other
+    retry redrive_a_job replay_a_job replay_a_job_once run_now release move_without_a_token edit_the_group
+    reserve_from_patterns pop_once commit_with_next rollback_in_its_place move_to_a_key settle_many_with_next
+    redrive_once replay_once delete_queues settings_in_part run_a_schedule_unkeyed
+    create_a_batch_once add_to_a_batch_once pruning_of_a_batch
 }

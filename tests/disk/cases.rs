@@ -247,7 +247,8 @@ async fn judge_request(
         "{at}: was done: {is_done}; the repeat: {shown:?}, then {seen:#}\nnot {:?}, {:#}\nand not {:?}, {:#}",
         learned.first, learned.after, learned.repeat, learned.after_repeat
     );
-    let held = answer.1["jobs"].as_array().cloned().unwrap_or_default();
+    let held =
+        answer.1["jobs"].as_array().or(answer.1["next"]["jobs"].as_array()).cloned().unwrap_or_default();
     let held =
         held.into_iter().filter(|job| job["reservation"].is_string() && job["state"] == "reserved").collect();
     let state = if is_partly {

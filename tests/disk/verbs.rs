@@ -158,7 +158,7 @@ pub async fn cancel_by_force(site: Site) -> Call {
     site.call(Method::DELETE, &format!("/jobs/{}?force=true", job["id"].as_str().unwrap()), Value::Null)
 }
 
-async fn dead(site: &Site) {
+pub async fn dead(site: &Site) {
     for n in 0..2 {
         let job = site.held(json!({"payload": n, "max_attempts": 1})).await;
         let rollback = site.settle(&job, "rollback", json!({"error": "failed"}));
@@ -246,7 +246,7 @@ pub async fn remove_a_worker(site: Site) -> Call {
     call.and_look(site.path("/workers/@")).in_steps()
 }
 
-fn rule() -> Value {
+pub fn rule() -> Value {
     json!({"cron": "0 0 * * *", "queue": "@", "job": {"payload": {"from": "rule"}}})
 }
 
@@ -296,12 +296,12 @@ pub async fn remove_an_api_key(site: Site) -> Call {
     site.call(Method::DELETE, &path, Value::Null).and_look(site.path("/keys"))
 }
 
-async fn batch(site: &Site, sealed: bool) -> String {
+pub async fn batch(site: &Site, sealed: bool) -> String {
     let created = site.must(Method::POST, "/batches", batch_of(sealed)).await;
     created["id"].as_str().unwrap().to_owned()
 }
 
-fn batch_of(sealed: bool) -> Value {
+pub fn batch_of(sealed: bool) -> Value {
     let jobs = [json!({"queue": "@", "payload": 1})];
     json!({"jobs": jobs, "sealed": sealed, "on_finished": {"queue": "@.next", "payload": "finished"}})
 }
@@ -329,7 +329,7 @@ pub async fn cancel_a_batch(site: Site) -> Call {
 
 // --- what the server does by itself ----------------------------------------------------------------------------------
 
-fn later(act: Act) -> Call {
+pub fn later(act: Act) -> Call {
     Call { act, look: Vec::new(), shown: None, is_stepwise: false, is_lapsing: false }
 }
 
