@@ -33,7 +33,7 @@ fn mark_each(jobs: Option<&mut Value>) {
 fn mark_all(verb: Verb, body: &mut Value) {
     match verb {
         Verb::Push => mark(body),
-        Verb::PushMany | Verb::AddToBatch => mark_each(body.get_mut("jobs")),
+        Verb::PushMany | Verb::PushTogether | Verb::AddToBatch => mark_each(body.get_mut("jobs")),
         Verb::CreateBatch => {
             mark_each(body.get_mut("jobs"));
             body.get_mut("on_finished").into_iter().for_each(mark);

@@ -1,7 +1,7 @@
 //! The history, sorted by what it says of each job. Only what is certain is concluded: a call with an unknown outcome
 //! has an end that never comes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -37,6 +37,8 @@ impl<'a> Fate<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin<'a> {
     Push,
+    /// Of a call that stores all of its jobs or none.
+    Together,
     /// Of a commit with this job and token.
     Child {
         id: &'a str,
@@ -68,6 +70,8 @@ pub struct Push<'a> {
     pub to: u64,
     pub fate: Fate<'a>,
     pub origin: Origin<'a>,
+    /// The `Idempotency-Key` of its call.
+    pub key: Option<&'a str>,
 }
 
 impl<'a> Push<'a> {
@@ -92,6 +96,13 @@ pub struct Delivery<'a> {
     pub key: Option<&'a str>,
     pub lease_us: u64,
     pub worker: Option<&'a str>,
+}
+
+impl<'a> Delivery<'a> {
+    /// What is the same for a call and its repeats under a key.
+    pub fn caller(&self) -> (Option<&'a str>, usize) {
+        (self.key, if self.key.is_some() { 0 } else { self.call })
+    }
 }
 
 /// A commit, rollback, extend or move.
@@ -189,6 +200,10 @@ fn key_of(call: &Call) -> Option<&str> {
     call.key.as_deref().or_else(of_next)
 }
 
+fn has_jobs(call: &Call) -> bool {
+    call.outcome.answer().is_some_and(|answer| list(answer, "jobs").next().is_some())
+}
+
 impl<'a> Facts<'a> {
     pub fn new(history: &'a History, scan: &'a Scan) -> Self {
         let mut facts = Self::default();
@@ -198,14 +213,20 @@ impl<'a> Facts<'a> {
                 first_of_key.entry(key).or_insert(call.invoked_us);
             }
         }
+        // What a pop with a key has taken, its answer names, whichever of its calls was answered.
+        let named = history.calls.iter().filter(|call| call.verb == Verb::Pop && has_jobs(call));
+        let named: HashSet<&str> = named.filter_map(|call| call.key.as_deref()).collect();
+        let mut asked: HashSet<&str> = HashSet::new();
         for (n, call) in history.calls.iter().enumerate() {
-            facts.add(n, call, &first_of_key);
+            let own = call.key.as_deref().filter(|_| call.verb == Verb::Pop && call.outcome.is_unknown());
+            let is_told = own.is_some_and(|key| named.contains(key) || !asked.insert(key));
+            facts.add(n, call, &first_of_key, is_told);
         }
         facts.sort(scan);
         facts
     }
 
-    fn add(&mut self, n: usize, call: &'a Call, first_of_key: &HashMap<&str, u64>) {
+    fn add(&mut self, n: usize, call: &'a Call, first_of_key: &HashMap<&str, u64>, is_told: bool) {
         let whole = match &call.outcome {
             Outcome::Ok { answer, .. } => Fate::Done(answer),
             Outcome::Refused { .. } => Fate::Refused,
@@ -222,6 +243,13 @@ impl<'a> Facts<'a> {
                     self.add_push(n, place, call, &call.target, job, fate, Origin::Push);
                 }
             }
+            Verb::PushTogether => {
+                let origin = if call.body["atomic"] == false { Origin::Push } else { Origin::Together };
+                for (place, job) in list(&call.body, "jobs").enumerate() {
+                    let fate = item(whole, "results", place);
+                    self.add_push(n, place, call, text(job, "queue"), job, fate, origin);
+                }
+            }
             Verb::CreateBatch | Verb::AddToBatch => self.add_batch(n, call, whole),
             Verb::PutSchedule => {
                 let origin = Origin::Schedule { name: &call.target };
@@ -232,7 +260,7 @@ impl<'a> Facts<'a> {
                 for job in whole.answer().into_iter().flat_map(|answer| list(answer, "jobs")) {
                     self.add_delivery(n, call, job, first_of_key);
                 }
-                if call.verb == Verb::Pop && may_have_happened(call) {
+                if call.verb == Verb::Pop && may_have_happened(call) && !is_told {
                     self.pops.push(call);
                 }
             }
@@ -269,7 +297,8 @@ impl<'a> Facts<'a> {
         let mark = mark_of(spec).unwrap_or("unmarked");
         let to = if fate.answer().is_some() { call.completed_us } else { NEVER };
         self.marks.entry(mark).or_default().push(self.pushes.len());
-        self.pushes.push(Push { call: n, place, mark, queue, spec, from: call.invoked_us, to, fate, origin });
+        let (from, key) = (call.invoked_us, call.key.as_deref());
+        self.pushes.push(Push { call: n, place, mark, queue, spec, from, to, fate, origin, key });
     }
 
     fn add_batch(&mut self, n: usize, call: &'a Call, whole: Fate<'a>) {
@@ -359,7 +388,7 @@ impl<'a> Facts<'a> {
             if matches!(call.verb, Verb::Heartbeat | Verb::RemoveWorker) && may_have_happened(call) {
                 self.workers.entry(&call.target).or_default().push(call);
             }
-            if matches!(call.verb, Verb::Cancel | Verb::ForceCancel | Verb::Edit) {
+            if call.verb.is_touch() {
                 self.lives.entry(&call.target).or_default().touches.push(call);
             }
         }
@@ -377,6 +406,32 @@ impl<'a> Facts<'a> {
                 life.pushes.extend(silent);
             }
         }
+        // A push that replaces what a job does is one more of its pushes.
+        for push in self.pushes.iter().filter(|push| push.spec["key_conflict"] == "replace") {
+            let answered = push.id().map(|(id, _)| id);
+            let is_same = |life: &Life<'_>| {
+                let of_key = |other: &Push<'_>| {
+                    other.queue == push.queue
+                        && other.spec["key"] == push.spec["key"]
+                        && other.call != push.call
+                };
+                life.pushes.iter().any(of_key)
+            };
+            for (id, life) in &mut self.lives {
+                if is_same(life)
+                    && answered.is_none_or(|answered| answered == *id)
+                    && push.fate.may_have_happened()
+                {
+                    life.pushes.push(*push);
+                }
+            }
+        }
+    }
+
+    /// The calls that may have removed jobs of whole queues.
+    pub fn removals(&self) -> impl Iterator<Item = &'a Call> {
+        self.possible(&[Verb::Purge, Verb::DeleteQueue, Verb::DeleteQueues, Verb::Operation])
+            .filter(|call| call.verb != Verb::Operation || call.body["action"] == "delete")
     }
 
     /// The other calls of these verbs that may have happened.

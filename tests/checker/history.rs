@@ -14,6 +14,8 @@ use serde_json::Value;
 pub enum Verb {
     Push,
     PushMany,
+    /// Jobs of several queues; all of them or none unless `atomic` is false.
+    PushTogether,
     /// The target is a queue, or empty where the body has `queues`.
     Reserve,
     Pop,
@@ -26,10 +28,19 @@ pub enum Verb {
     Cancel,
     ForceCancel,
     Edit,
+    Retry,
+    RunNow,
+    Release,
+    RedriveJob,
+    ReplayJob,
+    /// A move by an operator, without a token.
+    Relocate,
     Heartbeat,
     RemoveWorker,
     PutSettings,
     DeleteQueue,
+    /// The target is how their names begin.
+    DeleteQueues,
     Pause,
     Resume,
     Purge,
@@ -44,14 +55,29 @@ pub enum Verb {
     AddToBatch,
     Seal,
     CancelBatch,
+    /// The target is the queue of its filter.
+    Operation,
+    CancelOperation,
 }
 
 impl Verb {
+    /// Whether it takes a job away that waits.
+    pub fn is_cancel(self) -> bool {
+        matches!(self, Self::Cancel | Self::ForceCancel)
+    }
+
+    /// Whether it is about one job that its target names, without a token.
+    pub fn is_touch(self) -> bool {
+        let acts = [Self::Edit, Self::Retry, Self::RunNow, Self::Release, Self::RedriveJob, Self::Relocate];
+        self.is_cancel() || acts.contains(&self)
+    }
+
     /// Returns the method and the path of the call for this target: a queue, a job, a worker, a batch, or another name.
     pub fn request(self, target: &str) -> (&'static str, String) {
         let (method, collection, rest) = match self {
             Self::Push => ("POST", "queues", "/jobs"),
             Self::PushMany => ("POST", "queues", "/jobs/batch"),
+            Self::PushTogether => return ("POST", "/v1/jobs".to_owned()),
             Self::Reserve if target.is_empty() => return ("POST", "/v1/reserve".to_owned()),
             Self::Reserve => ("POST", "queues", "/reserve"),
             Self::Pop => ("POST", "queues", "/pop"),
@@ -63,10 +89,20 @@ impl Verb {
             Self::Cancel => ("DELETE", "jobs", ""),
             Self::ForceCancel => ("DELETE", "jobs", "?force=true"),
             Self::Edit => ("PATCH", "jobs", ""),
+            Self::Retry => ("POST", "jobs", "/retry"),
+            Self::RunNow => ("POST", "jobs", "/run"),
+            Self::Release => ("POST", "jobs", "/release"),
+            Self::RedriveJob => ("POST", "jobs", "/redrive"),
+            Self::ReplayJob => ("POST", "jobs", "/replay"),
+            Self::Relocate => ("POST", "jobs", "/move"),
             Self::Heartbeat => ("POST", "workers", "/heartbeat"),
             Self::RemoveWorker => ("DELETE", "workers", ""),
             Self::PutSettings => ("PUT", "queues", ""),
             Self::DeleteQueue => ("DELETE", "queues", "?force=true"),
+            Self::DeleteQueues => {
+                let path = format!("/v1/queues?prefix={target}&confirm={target}&force=true");
+                return ("DELETE", path);
+            }
             Self::Pause => ("POST", "queues", "/pause"),
             Self::Resume => ("POST", "queues", "/resume"),
             Self::Purge => ("POST", "queues", "/purge"),
@@ -81,6 +117,8 @@ impl Verb {
             Self::AddToBatch => ("POST", "batches", "/jobs"),
             Self::Seal => ("POST", "batches", "/seal"),
             Self::CancelBatch => ("DELETE", "batches", ""),
+            Self::Operation => return ("POST", "/v1/operations".to_owned()),
+            Self::CancelOperation => ("DELETE", "operations", ""),
         };
         (method, format!("/v1/{collection}/{target}{rest}"))
     }
@@ -152,6 +190,26 @@ pub struct Call {
 }
 
 impl Call {
+    /// Whether it may remove jobs of this queue, those that are there.
+    pub fn removes_from(&self, queue: &str) -> bool {
+        match self.verb {
+            Verb::Purge | Verb::DeleteQueue => self.target == queue,
+            Verb::DeleteQueues => queue.starts_with(&self.target),
+            Verb::Operation => self.body["action"] == "delete" && self.target == queue,
+            _ => false,
+        }
+    }
+
+    /// Whether it may give a dead job of this queue another chance, or make one due before its time.
+    pub fn revives(&self, queue: &str) -> bool {
+        let is_action = || ["redrive", "retry", "move"].iter().any(|action| self.body["action"] == *action);
+        match self.verb {
+            Verb::Redrive => self.target == queue,
+            Verb::Operation => is_action() && self.target == queue,
+            _ => false,
+        }
+    }
+
     /// When it had certainly happened, if it happened: never for an unknown outcome.
     pub fn settled_us(&self) -> u64 {
         if self.outcome.is_unknown() { u64::MAX } else { self.completed_us }

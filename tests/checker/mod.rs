@@ -115,6 +115,10 @@ pub enum Rule {
     NotDrained,
     /// The counts differ from the jobs.
     Counts,
+    /// Two answers to a call and its repeat, under one `Idempotency-Key`, differ.
+    OtherAnswer,
+    /// An operation took what it must not: a job that came later, or one after it was cancelled.
+    Operation,
 }
 
 /// One broken guarantee.
@@ -156,6 +160,8 @@ pub fn judge(history: &History, scan: &Scan, setup: &Setup) -> Vec<Violation> {
     rules::lines::judge(&case, &mut findings);
     rules::together::judge(&case, &mut findings);
     rules::rest::judge(&case, &mut findings);
+    rules::repeats::judge(history, &mut findings);
+    rules::operations::judge(&case, &mut findings);
     findings.0
 }
 

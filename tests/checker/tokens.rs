@@ -147,7 +147,11 @@ fn held_until<'a>(token: &Token<'a>, life: &Life<'a>, facts: &Facts<'a>, setup: 
     let cancels = life.touches.iter().filter(|call| call.verb == Verb::ForceCancel);
     let cancels = cancels.filter(|call| super::facts::may_have_happened(call)).map(|call| call.invoked_us);
     until = until.min(cancels.min().unwrap_or(NEVER));
-    let removals = facts.possible(&[Verb::Purge, Verb::DeleteQueue]);
+    let releases = life.touches.iter().filter(|call| call.verb == Verb::Release);
+    let releases =
+        releases.filter(|call| super::facts::may_have_happened(call) && call.settled_us() > token.from);
+    until = until.min(releases.map(|call| call.invoked_us).min().unwrap_or(NEVER));
+    let removals = facts.removals();
     let removals = removals.filter(|call| call.settled_us() > token.from).map(|call| call.invoked_us);
     until = until.min(removals.min().unwrap_or(NEVER));
     if let Some(worker) = token.worker {

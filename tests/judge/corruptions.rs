@@ -187,6 +187,47 @@ pub const CORRUPTIONS: &[Corruption] = &[
     ("a semaphore that nobody holds is held", Rule::NotDrained, |story| {
         story.scan.semaphores[0]["held"] = json!(1);
     }),
+    ("a push with a key is answered otherwise", Rule::OtherAnswer, |story| {
+        story.answer(Verb::Push, "once")["id"] = json!("another");
+    }),
+    ("a push with a key is stored twice", Rule::StoredTwice, |story| {
+        for call in story.history.calls.iter_mut().filter(|call| call.key.as_deref() == Some("push-once")) {
+            call.outcome = Outcome::Unknown { why: "reset".to_owned() };
+        }
+        let mut job = story.job(Verb::Reserve, "once").clone();
+        (job["id"], job["reservation"]) = (json!("once-2"), json!("t"));
+        story.again("once", "t", LATE);
+        story.history.calls.last_mut().unwrap().outcome = ok(json!({ "jobs": [job] }));
+    }),
+    ("a pop with a key is answered otherwise", Rule::OtherAnswer, |story| {
+        story.answer(Verb::Pop, "taken")["jobs"][0]["id"] = json!("left");
+    }),
+    ("a job is gone that a pop with a key does not name", Rule::Lost, |story| {
+        story.forget(Verb::Pop, "left")
+    }),
+    ("half of what is pushed together without a response", Rule::Partial, |story| story.unseen("u2")),
+    ("half of what is pushed together with a response", Rule::Lost, |story| story.unseen("t2")),
+    ("a token commits after a release and another delivery", Rule::StaleToken, |story| {
+        let first = story.history.calls.iter().find(|call| {
+            call.verb == Verb::Reserve
+                && call.outcome.answer().is_some_and(|answer| answer["jobs"][0]["id"] == "freed")
+        });
+        let token = first.unwrap().outcome.answer().unwrap()["jobs"][0]["reservation"].clone();
+        let mut call = story.at(Verb::Commit, "freed").clone();
+        call.body["reservation"] = token;
+        (call.invoked_us, call.completed_us) = (LATE, LATE + 1000);
+        story.history.calls.push(call);
+    }),
+    ("two holders, and no release", Rule::TwoHolders, |story| story.forget(Verb::Release, "freed")),
+    ("an operation takes a job that came later", Rule::Operation, |story| {
+        story.job(Verb::Reserve, "later")["priority"] = json!(1001);
+    }),
+    ("an operation takes a job after it was cancelled", Rule::Operation, |story| {
+        story.job(Verb::Reserve, "spared")["priority"] = json!(1002);
+    }),
+    ("an operation takes a job although it was refused", Rule::Operation, |story| {
+        story.job(Verb::Reserve, "raised")["priority"] = json!(1003);
+    }),
     ("a count is off", Rule::Counts, |story| story.scan.counts["dead"] = json!(2)),
     ("a count of a queue is off", Rule::Counts, |story| {
         story.scan.queue_counts.get_mut("q").unwrap()["ready"] = json!(1);
@@ -255,6 +296,24 @@ pub const DOUBTS: &[Doubt] = &[
             let job = story.job(Verb::Reserve, id);
             (job["run_at"], job["trail"]) = (json!("12:00:05.123"), json!([{"queue": "ticks"}]));
         }
+    }),
+    ("an operation may take a job while it is cancelled", |story| {
+        story.job(Verb::Reserve, "spared")["priority"] = json!(1002);
+        let place = story.find(Verb::CancelOperation, "op-2");
+        story.history.calls[place].outcome = Outcome::Unknown { why: "reset".to_owned() };
+    }),
+    ("an operation without a response may begin later", |story| {
+        story.job(Verb::Reserve, "later")["priority"] = json!(1001);
+        let mut again =
+            story.history.calls.iter().find(|call| call.body["priority"] == 1001).unwrap().clone();
+        again.outcome = Outcome::Unknown { why: "reset".to_owned() };
+        story.history.calls.push(again);
+    }),
+    ("a pop with a key that was never answered may have taken it", |story| {
+        story
+            .history
+            .calls
+            .retain(|call| call.key.as_deref() != Some("pop-once") || call.outcome.is_unknown());
     }),
     ("a cancel without a response may have happened", |story| {
         story.unseen("a");

@@ -168,6 +168,8 @@ impl Story {
         story.stages();
         story.together();
         story.ticks();
+        story.repeats();
+        story.operations();
         story
             .scan
             .semaphores
@@ -321,6 +323,81 @@ impl Story {
             self.known(id, "ticks", &job);
             self.work("ticks", id);
         }
+    }
+
+    /// The same call once more, with another answer.
+    fn again_as(&mut self, place: usize, outcome: Outcome) -> usize {
+        let mut call = self.history.calls[place].clone();
+        (call.invoked_us, call.completed_us) = (self.now_ms * 1000, self.now_ms * 1000 + 5000);
+        call.outcome = outcome;
+        self.history.calls.push(call);
+        self.now_ms += 10;
+        self.history.calls.len() - 1
+    }
+
+    fn with_key(&mut self, places: &[usize], key: &str) {
+        places.iter().for_each(|place| self.history.calls[*place].key = Some(key.to_owned()));
+    }
+
+    /// Pushes and pops with a key, whose first responses are lost; pushes together; a release.
+    fn repeats(&mut self) {
+        let spec = Self::spec("once", json!({}));
+        self.known("once", "q", &spec);
+        let lost = self.call(Verb::Push, "q", spec, unknown());
+        let answer = json!({"id": "once", "queue": "q", "state": "ready", "deduplicated": false});
+        let told = self.again_as(lost, ok(answer.clone()));
+        let again = self.again_as(lost, ok(answer));
+        self.with_key(&[lost, told, again], "push-once");
+        self.work("q", "once");
+        self.push("pops", "taken", json!({}));
+        let lost = self.call(Verb::Pop, "pops", json!({"count": 1}), unknown());
+        self.pop("pops", "taken");
+        let told = self.history.calls.len() - 1;
+        let again = self.again_as(told, self.history.calls[told].outcome.clone());
+        self.with_key(&[lost, told, again], "pop-once");
+        self.push("pops", "left", json!({}));
+        self.pop("pops", "left");
+        for (marks, answered) in [(["t1", "t2"], true), (["u1", "u2"], false)] {
+            let mut specs = marks.map(|mark| Self::spec(mark, json!({})));
+            for (spec, mark) in specs.iter_mut().zip(marks) {
+                self.known(mark, "q", spec);
+                spec["queue"] = json!("q");
+            }
+            let results =
+                marks.map(|mark| json!({"status": 201, "id": mark, "queue": "q", "deduplicated": false}));
+            let outcome = if answered { ok(json!({ "results": results })) } else { unknown() };
+            self.call(Verb::PushTogether, "", json!({ "jobs": specs }), outcome);
+            marks.iter().for_each(|mark| self.work("q", mark));
+        }
+        self.push("q", "freed", json!({}));
+        self.reserve("q", &["freed"]);
+        self.call(Verb::Release, "freed", json!({}), ok(json!({"id": "freed", "state": "ready"})));
+        self.work("q", "freed");
+    }
+
+    /// Operations that change priorities: one that is carried out, one that is cancelled, one that is refused.
+    fn operations(&mut self) {
+        let body =
+            |priority: i64| json!({"filter": {"queue": "q"}, "action": "set_priority", "priority": priority});
+        self.push("q", "raised", json!({}));
+        self.call(Verb::Operation, "q", body(1001), ok(json!({"id": "op-1", "state": "queued"})));
+        self.jobs.get_mut("raised").unwrap()["priority"] = json!(1001);
+        self.work("q", "raised");
+        self.push("q", "spared", json!({"max_attempts": 1000}));
+        self.call(Verb::Operation, "q", body(1002), ok(json!({"id": "op-2", "state": "queued"})));
+        self.call(
+            Verb::CancelOperation,
+            "op-2",
+            Value::Null,
+            ok(json!({"id": "op-2", "state": "cancelled"})),
+        );
+        let held = self.reserve("q", &["spared"]);
+        let back = ok(json!({"id": "spared", "state": "ready", "queue": "q"}));
+        self.settle(Verb::Rollback, &held[0], json!({}), back);
+        self.work("q", "spared");
+        self.call(Verb::Operation, "q", body(1003), refused(429, "too-many-operations"));
+        self.push("q", "later", json!({}));
+        self.work("q", "later");
     }
 
     /// The place of the call of this verb that is about this job or name; the last one where there are some.

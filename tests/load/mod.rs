@@ -7,7 +7,7 @@ pub mod workers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -72,13 +72,15 @@ impl Shared {
 pub struct Actor {
     pub shared: Arc<Shared>,
     pub dice: StdRng,
+    /// Jobs as they were delivered whose tokens are dead, or soon will be.
+    pub stale: Vec<Value>,
     client: Client,
 }
 
 impl Actor {
     fn new(shared: &Arc<Shared>, name: &str, seed: u64) -> Self {
         let client = Client::new(&shared.recorder, name, "").patient(shared.patience);
-        Self { shared: shared.clone(), dice: StdRng::seed_from_u64(seed), client }
+        Self { shared: shared.clone(), dice: StdRng::seed_from_u64(seed), stale: Vec::new(), client }
     }
 
     /// This client at any server.
@@ -96,13 +98,31 @@ impl Actor {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
+    /// An `Idempotency-Key` of its own for one call.
+    pub fn key(&mut self) -> String {
+        format!("{:032x}", self.dice.random::<u128>())
+    }
+
     /// Makes a call at any server, and again elsewhere while its outcome is unknown, a few times.
     pub async fn insist(&mut self, verb: Verb, target: &str, body: &Value, times: usize) -> Outcome {
+        self.insist_keyed(verb, target, body, None, times).await
+    }
+
+    /// The same with an `Idempotency-Key`.
+    pub async fn insist_keyed(
+        &mut self,
+        verb: Verb,
+        target: &str,
+        body: &Value,
+        key: Option<&str>,
+        times: usize,
+    ) -> Outcome {
         let mut outcome = Outcome::Unknown { why: "not tried".to_owned() };
         for _ in 0..times {
-            outcome = self.client().call(verb, target, body.clone()).await;
+            outcome = self.client().call_keyed(verb, target, body.clone(), key).await;
             let was_sent = outcome.status() != 0 || outcome.is_unknown();
-            if was_sent && !outcome.is_unknown() {
+            let is_pending = matches!(&outcome, Outcome::Refused { code, .. } if code == "request-pending");
+            if was_sent && !outcome.is_unknown() && !is_pending {
                 break;
             }
             self.pause(80).await;
@@ -169,6 +189,7 @@ impl Load {
         for batch in producers::open_batches(&self.shared.recorder.history()) {
             actor.insist(Verb::Seal, &batch, &Value::Null, 20).await;
         }
+        until_operations_are_over(&bases[0]).await;
         let servers: Vec<&str> = bases.iter().map(String::as_str).collect();
         let client = actor.client();
         drain(&client, &servers, &["pops"], patience).await;
@@ -185,6 +206,25 @@ impl Load {
             let purged = actor.insist(Verb::Purge, queue, &json!({"state": "dead"}), 50).await;
             assert!(purged.answer().is_some(), "{purged:?}");
         }
+    }
+}
+
+/// Waits until no operation is open: what it takes must not come back once all is drained.
+async fn until_operations_are_over(base: &str) {
+    let (http, deadline) = (reqwest::Client::new(), Instant::now() + Duration::from_secs(60));
+    loop {
+        let page = match http.get(format!("{base}/v1/operations?limit=1000")).send().await {
+            Ok(response) if response.status() == 200 => response.json::<Value>().await.ok(),
+            Ok(response) if response.status() == 404 => return, // an older server, which knows none
+            _ => None,
+        };
+        let is_open = |one: &Value| one["state"] == "queued" || one["state"] == "running";
+        let list = page.as_ref().and_then(|page| page["operations"].as_array());
+        if list.is_some_and(|all| !all.iter().any(is_open)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "operations are not over: {page:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

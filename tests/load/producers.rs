@@ -62,7 +62,13 @@ async fn push(actor: &mut Actor) {
             body.as_object_mut().unwrap().remove("max_attempts");
             ("mortal", 1)
         }
-        80..90 => ("pops", 1),
+        80..86 => ("pops", 1),
+        86..92 => {
+            let (queue, key) = (if actor.chance(50) { "work" } else { "pops" }, actor.key());
+            actor.insist_keyed(Verb::Push, queue, &body, Some(&key), 3).await;
+            return;
+        }
+        92..96 => return push_together(actor).await,
         _ => {
             let jobs: Vec<Value> = (0..actor.dice.random_range(2..8)).map(|_| job(&mut actor.dice)).collect();
             let client = actor.client();
@@ -71,6 +77,45 @@ async fn push(actor: &mut Actor) {
         }
     };
     actor.insist(Verb::Push, queue, &body, times).await;
+}
+
+/// Jobs of several queues, all of them or none, or each for itself.
+async fn push_together(actor: &mut Actor) {
+    let mut of_queue = |queue: &str| {
+        let mut job = job(&mut actor.dice);
+        job["queue"] = json!(queue);
+        job
+    };
+    let jobs = ["work", "in", "pops"].map(&mut of_queue);
+    let (is_whole, is_keyed) = (actor.chance(70), actor.chance(50));
+    let body = json!({"jobs": jobs, "atomic": is_whole});
+    let key = is_keyed.then(|| actor.key());
+    let times = if is_keyed { 3 } else { 1 };
+    actor.insist_keyed(Verb::PushTogether, "", &body, key.as_deref(), times).await;
+}
+
+/// The first priority that only operations give.
+const PRIORITIES: i32 = 1000;
+
+/// An operation over many jobs; some are cancelled.
+async fn operation(actor: &mut Actor) {
+    let (queue, action) = if actor.chance(30) {
+        ("graves", json!({"action": "redrive"}))
+    } else {
+        // By its priority the judge recognises which operation took a job.
+        let priority = PRIORITIES + actor.dice.random_range(0..1_000_000);
+        ("work", json!({"action": "set_priority", "priority": priority}))
+    };
+    let mut body = json!({"filter": {"queue": queue}});
+    body.as_object_mut().unwrap().extend(action.as_object().unwrap().clone());
+    let key = actor.chance(50).then(|| actor.key());
+    let times = if key.is_some() { 3 } else { 1 };
+    let begun = actor.insist_keyed(Verb::Operation, queue, &body, key.as_deref(), times).await;
+    let id = begun.answer().and_then(|answer| answer["id"].as_str()).map(str::to_owned);
+    if let Some(id) = id.filter(|_| actor.chance(40)) {
+        actor.pause(900).await;
+        actor.insist(Verb::CancelOperation, &id, &Value::Null, 3).await;
+    }
 }
 
 pub async fn producer(mut actor: Actor, pause_ms: u64) {
@@ -151,7 +196,8 @@ pub fn open_batches(history: &History) -> BTreeSet<String> {
 pub async fn operator(mut actor: Actor, pause_ms: u64) {
     let mut known: Vec<String> = Vec::new();
     while !actor.shared.is_over() {
-        match actor.dice.random_range(0..4) {
+        match actor.dice.random_range(0..5) {
+            4 => operation(&mut actor).await,
             0 => {
                 let body = job(&mut actor.dice);
                 let pushed = actor.insist(Verb::Push, "work", &body, 1).await;

@@ -1,5 +1,6 @@
 //! Who works, and how it goes wrong.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
@@ -10,12 +11,17 @@ use super::{Actor, ENDLESS, WORKED, backoff};
 use crate::checker::client::mark;
 use crate::checker::{Outcome, Verb, jobs};
 
+/// How many dead tokens a worker remembers.
+const STALE: usize = 20;
+
 /// Takes jobs away from a queue of its own.
 pub async fn popper(mut actor: Actor) {
     while !actor.shared.is_over() {
         let count = actor.dice.random_range(1..3);
-        let client = actor.client();
-        client.pop("pops", json!({"count": count, "wait_ms": 100})).await;
+        let ask = json!({"count": count, "wait_ms": 100});
+        let key = actor.chance(50).then(|| actor.key());
+        let times = if key.is_some() { 4 } else { 1 };
+        actor.insist_keyed(Verb::Pop, "pops", &ask, key.as_deref(), times).await;
         actor.pause(60).await;
     }
 }
@@ -40,9 +46,11 @@ pub async fn worker(mut actor: Actor, number: usize) {
             settle_together(&mut actor, &found).await;
             continue;
         }
-        for job in &found {
+        let mut found = VecDeque::from(found);
+        while let Some(job) = found.pop_front() {
             actor.pause(25).await;
-            work(&mut actor, &name, job, lease_ms, is_alive).await;
+            let next = work(&mut actor, &name, &job, lease_ms, is_alive).await;
+            found.extend(next);
         }
     }
 }
@@ -52,7 +60,7 @@ async fn reserve(actor: &mut Actor, ask: Value) -> Vec<Value> {
     if !actor.chance(33) {
         return jobs(&actor.client().call(Verb::Reserve, "", ask).await);
     }
-    let key = format!("{:032x}", actor.dice.random::<u128>());
+    let key = actor.key();
     for _ in 0..3 {
         let outcome = actor.client().call_keyed(Verb::Reserve, "", ask.clone(), Some(&key)).await;
         if outcome.answer().is_some() {
@@ -85,12 +93,36 @@ fn commit(actor: &mut Actor, job: &Value) -> Value {
     }
 }
 
-async fn work(actor: &mut Actor, name: &str, job: &Value, lease_ms: u64, is_alive: bool) {
+/// Asks for the next jobs with a settle, every fifth time.
+fn ask_next(actor: &mut Actor, name: &str, lease_ms: u64, body: &mut Value) {
+    if actor.chance(20) && !actor.shared.is_over() {
+        let count = actor.dice.random_range(1..3);
+        body["next"] = json!({"count": count, "lease_ms": lease_ms, "worker": name});
+    }
+}
+
+/// The next jobs that came with the answer to a settle.
+fn next_jobs(outcome: &Outcome) -> Vec<Value> {
+    let jobs = outcome.answer().and_then(|answer| answer["next"]["jobs"].as_array());
+    jobs.cloned().unwrap_or_default()
+}
+
+/// Remembers a token that is not used any more.
+fn keep_stale(actor: &mut Actor, job: &Value) {
+    actor.stale.push(job.clone());
+    if actor.stale.len() > STALE {
+        actor.stale.remove(0);
+    }
+}
+
+/// Does something with a job. Returns the jobs that came with its settle.
+async fn work(actor: &mut Actor, name: &str, job: &Value, lease_ms: u64, is_alive: bool) -> Vec<Value> {
     let id = job["id"].as_str().unwrap().to_owned();
     match actor.dice.random_range(0..100) {
         0..52 => {
-            let body = commit(actor, job);
-            settle(actor, Verb::Commit, job, body).await;
+            let mut body = commit(actor, job);
+            ask_next(actor, name, lease_ms, &mut body);
+            return next_jobs(&settle(actor, Verb::Commit, job, body).await);
         }
         52..60 => {
             let lease_ms = actor.dice.random_range(500..3000);
@@ -101,7 +133,9 @@ async fn work(actor: &mut Actor, name: &str, job: &Value, lease_ms: u64, is_aliv
         }
         60..74 => {
             let delay_ms = actor.dice.random_range(0..3) * 400;
-            settle(actor, Verb::Rollback, job, json!({"delay_ms": delay_ms, "error": "dice"})).await;
+            let mut body = json!({"delay_ms": delay_ms, "error": "dice"});
+            ask_next(actor, name, lease_ms, &mut body);
+            return next_jobs(&settle(actor, Verb::Rollback, job, body).await);
         }
         74..80 => {
             let mut body = json!({"queue": "moved"});
@@ -124,12 +158,19 @@ async fn work(actor: &mut Actor, name: &str, job: &Value, lease_ms: u64, is_aliv
             actor.client().call(Verb::ForceCancel, &id, Value::Null).await;
             settle(actor, Verb::Commit, job, json!({})).await;
         }
-        89..92 => {
+        89..91 => {
             actor.client().call(Verb::RemoveWorker, name, Value::Null).await;
+            keep_stale(actor, job);
         }
-        92..96 if !is_alive => {} // dropped: it comes back when its lease is over
+        91..93 => {
+            actor.client().call(Verb::Release, &id, json!({})).await;
+            keep_stale(actor, job);
+        }
+        // Dropped: it comes back when its lease is over.
+        93..96 if !is_alive => keep_stale(actor, job),
         _ => overstay(actor, job, lease_ms).await,
     }
+    Vec::new()
 }
 
 /// Works for longer than its lease, and settles then.
@@ -153,7 +194,11 @@ async fn overstay(actor: &mut Actor, job: &Value, lease_ms: u64) {
 async fn settle_together(actor: &mut Actor, found: &[Value]) {
     let mut body = json!({"commit": [], "rollback": [], "extend": [], "move": []});
     for job in found {
-        let mut item = json!({"id": job["id"], "reservation": job["reservation"]});
+        // Where it is known, the token of an earlier delivery, beside those that are valid.
+        let before = actor.stale.iter().find(|stale| stale["id"] == job["id"]).cloned();
+        let before = before.filter(|_| actor.chance(50));
+        let token = &before.as_ref().unwrap_or(job)["reservation"];
+        let mut item = json!({"id": job["id"], "reservation": token});
         let list = match actor.dice.random_range(0..10) {
             0..7 => {
                 let more = commit(actor, job);
@@ -167,6 +212,16 @@ async fn settle_together(actor: &mut Actor, found: &[Value]) {
             }
         };
         body[list].as_array_mut().unwrap().push(item);
+    }
+    // Dead tokens of other jobs, which somebody else may hold by now.
+    let is_here = |stale: &Value| found.iter().any(|job| job["id"] == stale["id"]);
+    let mut named: Vec<&Value> = Vec::new();
+    for stale in actor.stale.iter().filter(|stale| !is_here(stale)).rev().take(2) {
+        if !named.contains(&&stale["id"]) {
+            let item = json!({"id": stale["id"], "reservation": stale["reservation"]});
+            body["commit"].as_array_mut().unwrap().push(item);
+            named.push(&stale["id"]);
+        }
     }
     actor.insist(Verb::Settle, "", &body, 3).await;
 }

@@ -7,6 +7,10 @@ use serde_json::Value;
 use crate::checker::{self, Recorder, Scan, Setup, Verb};
 use crate::lane::{Call, Lane};
 
+fn has_token(call: &Call) -> bool {
+    call.body.as_ref().is_some_and(|body| body["reservation"].is_string())
+}
+
 /// Which verb a call is, and what it is about; `None`: the checker does not know it.
 fn verb(call: &Call) -> Option<(Verb, String)> {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
@@ -14,6 +18,22 @@ fn verb(call: &Call) -> Option<(Verb, String)> {
     let verb = match (call.method, parts.as_slice()) {
         ("POST", ["reserve"]) => Verb::Reserve,
         ("POST", ["settle"]) => Verb::Settle,
+        ("POST", ["jobs"]) => Verb::PushTogether,
+        ("POST", ["operations"]) => {
+            let queue = call.body.as_ref().and_then(|body| body["filter"]["queue"].as_str());
+            return Some((Verb::Operation, queue.unwrap_or_default().to_owned()));
+        }
+        ("DELETE", ["operations", _]) => Verb::CancelOperation,
+        ("DELETE", ["queues"]) => {
+            let prefix = query.split('&').find_map(|part| part.strip_prefix("prefix="));
+            return Some((Verb::DeleteQueues, prefix.unwrap_or_default().to_owned()));
+        }
+        ("POST", ["jobs", _, "retry"]) => Verb::Retry,
+        ("POST", ["jobs", _, "run"]) => Verb::RunNow,
+        ("POST", ["jobs", _, "release"]) => Verb::Release,
+        ("POST", ["jobs", _, "redrive"]) => Verb::RedriveJob,
+        ("POST", ["jobs", _, "replay"]) => Verb::ReplayJob,
+        ("POST", ["jobs", _, "move"]) if !has_token(call) => Verb::Relocate,
         ("POST", ["batches"]) => Verb::CreateBatch,
         ("POST", ["queues", _, "jobs"]) => Verb::Push,
         ("POST", ["queues", _, "jobs", "batch"]) => Verb::PushMany,

@@ -25,6 +25,7 @@ fn plain(history: &History) -> impl Iterator<Item = Plain> {
     calls.iter().enumerate().filter_map(|(push, call)| {
         let is_plain = call.verb == Verb::Push
             && call.target == "work"
+            && call.key.is_none()
             && ["key", "expires_in_ms", "delay_ms", "semaphores"]
                 .iter()
                 .all(|field| call.body[*field].is_null());

@@ -28,13 +28,10 @@ fn twice(id: &str, life: &Life<'_>, tokens: &[Token<'_>], findings: &mut Finding
             ends.push(format!("{verb:?} of {}", token.token));
         }
     }
-    let popped: std::collections::BTreeSet<usize> = life
-        .deliveries
-        .iter()
-        .filter(|delivery| delivery.token.is_none())
-        .map(|delivery| delivery.call)
-        .collect();
-    ends.extend(popped.iter().map(|call| format!("pop in call {call}")));
+    let popped = life.deliveries.iter().filter(|delivery| delivery.token.is_none());
+    let popped: std::collections::BTreeMap<_, usize> =
+        popped.map(|delivery| (delivery.caller(), delivery.call)).collect();
+    ends.extend(popped.values().map(|call| format!("pop in call {call}")));
     if ends.len() > 1 {
         findings.add(Rule::SettledTwice, id, ends.join(", "));
     }
@@ -80,7 +77,7 @@ fn gone_by<'a>(life: &Life<'a>, tokens: &[Token<'a>]) -> Option<(u64, String)> {
     let popped = life.deliveries.iter().filter(|delivery| delivery.token.is_none());
     let popped = popped.map(|delivery| (delivery.to, format!("pop in call {}", delivery.call)));
     let deleted = |call: &&&Call| matches!(call.outcome, Outcome::Ok { status: 200 | 204, .. });
-    let cancelled = life.touches.iter().filter(|call| call.verb != Verb::Edit).filter(deleted);
+    let cancelled = life.touches.iter().filter(|call| call.verb.is_cancel()).filter(deleted);
     let cancelled = cancelled.map(|call| (call.completed_us, "cancel".to_owned()));
     settled.chain(popped).chain(cancelled).min()
 }
@@ -88,8 +85,8 @@ fn gone_by<'a>(life: &Life<'a>, tokens: &[Token<'a>]) -> Option<(u64, String)> {
 /// When the job had certainly died where it is, unless an operator may have revived it.
 fn dead_by(case: &Case<'_, '_>, life: &Life<'_>, tokens: &[Token<'_>]) -> Option<(u64, String)> {
     let queues = case.queues(life);
-    let mut revived = case.facts.possible(&[Verb::Redrive]);
-    if revived.any(|call| queues.contains(&call.target.as_str()))
+    let mut revived = case.facts.possible(&[Verb::Redrive, Verb::Operation]);
+    if revived.any(|call| queues.iter().any(|queue| call.revives(queue)))
         || life.touches.iter().any(|call| may_have_happened(call))
     {
         return None;

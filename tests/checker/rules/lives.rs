@@ -1,6 +1,6 @@
 //! Nothing is lost, nothing invented, nothing altered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn can_have_ended<'a>(case: &Case<'_, 'a>, id: &str, life: &Life<'a>) -> bool {
         }
     });
     let is_popped = life.deliveries.iter().any(|delivery| delivery.token.is_none());
-    let is_cancelled = life.touches.iter().any(|call| call.verb != Verb::Edit && may_have_happened(call));
+    let is_cancelled = life.touches.iter().any(|call| call.verb.is_cancel() && may_have_happened(call));
     let expires = life.pushes.iter().any(|push| push.spec["expires_in_ms"].is_u64());
     let queues = case.queues(life);
     let is_purged = case.purged(&queues, life.born_us()) < NEVER;
@@ -72,7 +72,9 @@ fn can_have_ended<'a>(case: &Case<'_, 'a>, id: &str, life: &Life<'a>) -> bool {
 
 fn invented(case: &Case<'_, '_>, id: &str, life: &Life<'_>, findings: &mut Findings) {
     let Some(view) = life.view() else { return };
-    if !view["replay_of"].is_null() && case.facts.possible(&[Verb::Replay]).next().is_some() {
+    let replays = [Verb::Replay, Verb::ReplayJob, Verb::Operation].iter();
+    let mut replays = replays.filter(|verb| case.facts.others.iter().any(|call| call.verb == **verb));
+    if !view["replay_of"].is_null() && replays.next().is_some() {
         return;
     }
     if life.pushes.is_empty() {
@@ -92,10 +94,14 @@ fn stored_twice(case: &Case<'_, '_>, findings: &mut Findings) {
     for (mark, ids) in &case.facts.ids {
         let pushes = case.facts.marks.get(mark).into_iter().flatten().map(|place| &case.facts.pushes[*place]);
         let (mut unknown, mut is_repeating) = (0, *mark == "unmarked");
+        // Of the calls under one key one takes effect.
+        let mut keys: BTreeSet<&str> = BTreeSet::new();
         for push in pushes {
             match push.origin {
                 Origin::Schedule { .. } | Origin::Callback { .. } => is_repeating = true,
-                _ if push.fate.may_have_happened() && push.id().is_none() => unknown += 1,
+                _ if push.fate.may_have_happened() && push.id().is_none() => {
+                    unknown += usize::from(push.key.is_none_or(|key| keys.insert(key)));
+                }
                 _ => {}
             }
         }
@@ -156,7 +162,9 @@ fn altered(case: &Case<'_, '_>, id: &str, life: &Life<'_>, findings: &mut Findin
         if !versions.is_empty() && !possible.any(|one| is_same(one.payload, &job["payload"])) {
             findings.add(Rule::Altered, id, format!("the payload of {job} is not that of {spec}"));
         }
-        for name in ["group", "semaphores"] {
+        let edits = || life.touches.iter().filter(|call| call.verb == Verb::Edit && may_have_happened(call));
+        let names = ["group", "semaphores"].into_iter();
+        for name in names.filter(|name| !edits().any(|call| call.body.get(name).is_some())) {
             let is_none = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
             if job[name] != spec[name] && !(is_none(&job[name]) && is_none(&spec[name])) {
                 findings.add(Rule::Altered, id, format!("{name} of {job} is not that of {spec}"));

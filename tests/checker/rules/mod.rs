@@ -4,6 +4,8 @@ pub mod ends;
 pub mod holds;
 pub mod lines;
 pub mod lives;
+pub mod operations;
+pub mod repeats;
 pub mod rest;
 pub mod times;
 pub mod together;
@@ -12,7 +14,7 @@ use std::collections::BTreeMap;
 
 use super::Setup;
 use super::facts::{Facts, Life, NEVER, may_have_happened};
-use super::history::Verb;
+use super::history::{Call, Verb};
 use super::scan::Scan;
 use super::tokens::Token;
 
@@ -43,9 +45,8 @@ impl<'c, 'a> Case<'c, 'a> {
 
     /// When a purge, or the deletion of a queue, was sent that may have removed a job of these queues born then.
     pub fn purged(&self, queues: &[&str], born_us: u64) -> u64 {
-        let calls = self.facts.possible(&[Verb::Purge, Verb::DeleteQueue]);
-        let calls =
-            calls.filter(|call| queues.contains(&call.target.as_str()) && call.settled_us() >= born_us);
+        let removes = |call: &&Call| queues.iter().any(|queue| call.removes_from(queue));
+        let calls = self.facts.removals().filter(removes).filter(|call| call.settled_us() >= born_us);
         calls.map(|call| call.invoked_us).min().unwrap_or(NEVER)
     }
 
@@ -77,7 +78,7 @@ impl<'c, 'a> Case<'c, 'a> {
 
     /// When the job may have been cancelled or purged at the earliest, by itself or with others.
     pub fn cancelled(&self, life: &Life<'a>) -> u64 {
-        let cancels = life.touches.iter().filter(|call| call.verb != Verb::Edit && may_have_happened(call));
+        let cancels = life.touches.iter().filter(|call| call.verb.is_cancel() && may_have_happened(call));
         let batch = life.batch();
         let batches = self.facts.possible(&[Verb::CancelBatch]);
         let batches =
@@ -104,15 +105,19 @@ impl<'c, 'a> Case<'c, 'a> {
         let moves = life.settles.iter().filter(|settle| settle.verb == Verb::Move);
         let moves = moves.filter(|settle| settle.fate.may_have_happened());
         queues.extend(moves.filter_map(|settle| settle.body["queue"].as_str()));
+        let acts = life.touches.iter().filter(|call| call.verb == Verb::Relocate && may_have_happened(call));
+        queues.extend(acts.filter_map(|call| call.body["queue"].as_str()));
         // A dead-letter queue leads to its own, and back by redrive to one that is here already.
         let mut next = 0;
         while let Some(queue) = queues.get(next).copied() {
             next += 1;
-            for call in self.facts.possible(&[Verb::PutSettings]).filter(|call| call.target == queue) {
-                if let Some(dead) = call.body["dead_letter"].as_str()
-                    && !queues.contains(&dead)
+            let leads = self.facts.possible(&[Verb::PutSettings, Verb::Operation]);
+            for call in leads.filter(|call| call.target == queue) {
+                let name = if call.verb == Verb::Operation { "to" } else { "dead_letter" };
+                if let Some(next) = call.body[name].as_str()
+                    && !queues.contains(&next)
                 {
-                    queues.push(dead);
+                    queues.push(next);
                 }
             }
         }

@@ -11,9 +11,9 @@ use super::Case;
 pub fn judge(case: &Case<'_, '_>, findings: &mut Findings) {
     for (id, life) in &case.facts.lives {
         let queues = case.queues(life);
-        let mut others = case.facts.possible(&[Verb::Redrive]);
-        let is_edited = life.touches.iter().any(|call| call.verb == Verb::Edit && may_have_happened(call));
-        if !is_edited && !others.any(|call| queues.contains(&call.target.as_str())) {
+        let mut others = case.facts.possible(&[Verb::Redrive, Verb::Operation]);
+        let is_edited = life.touches.iter().any(|call| !call.verb.is_cancel() && may_have_happened(call));
+        if !is_edited && !others.any(|call| queues.iter().any(|queue| call.revives(queue))) {
             early(case, id, life, findings);
         }
     }

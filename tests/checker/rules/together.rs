@@ -24,7 +24,7 @@ fn partial(case: &Case<'_, '_>, findings: &mut Findings) {
     for push in &case.facts.pushes {
         match push.origin {
             Origin::Child { token, .. } => calls.entry((push.call, token)).or_default().push(push),
-            Origin::Member { .. } => calls.entry((push.call, "")).or_default().push(push),
+            Origin::Member { .. } | Origin::Together => calls.entry((push.call, "")).or_default().push(push),
             _ => {}
         }
     }
