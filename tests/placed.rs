@@ -4,7 +4,7 @@
 //! server), the first server comes back, everything is finished, and what the clients saw is judged.
 //!
 //! `TAILBACK_PLACED_EVERY`: every nth case is run (1: all, `just placed`); `TAILBACK_PLACED_PART`: which of these n
-//! parts; `TAILBACK_PLACED_HISTORY`: a directory for the calls of lanes in which something is wrong; `TAILBACK_PLACED_ONLY`: those whose name contains this; `TAILBACK_PLACED_TABLE`: the file for the table.
+//! parts; `TAILBACK_PLACED_HISTORY`: a directory for the calls of lanes in which something is wrong; `TAILBACK_PLACED_ONLY`: those whose names contain this, or one of several texts with a bar between them; `TAILBACK_PLACED_TABLE`: the file for the table.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what came of the cases is printed")]
@@ -14,6 +14,8 @@ mod common;
 
 #[path = "placed/case.rs"]
 mod case;
+#[path = "placed/coverage.rs"]
+mod coverage;
 #[path = "placed/harm.rs"]
 mod harm;
 #[path = "placed/lane.rs"]
@@ -32,8 +34,14 @@ mod verbs;
 mod verbs_background;
 #[path = "placed/verbs_keys.rs"]
 mod verbs_keys;
+#[path = "placed/verbs_once.rs"]
+mod verbs_once;
+#[path = "placed/verbs_one_job.rs"]
+mod verbs_one_job;
 #[path = "placed/verbs_others.rs"]
 mod verbs_others;
+#[path = "placed/verbs_repeats.rs"]
+mod verbs_repeats;
 #[path = "placed/verbs_settle.rs"]
 mod verbs_settle;
 
@@ -58,7 +66,7 @@ const LEARNING_TRIES: usize = 5;
 /// How often a case whose fault is not met is tried.
 const TRIES: usize = 3;
 /// Which part of the cases runs if the environment says nothing: one of so many.
-const SHARE: u64 = 24;
+const SHARE: u64 = 48;
 
 /// Fail points, and an early end of the transactions that a killed server leaves open.
 const PARAMETERS: [&str; 2] = ["enableTestCommands=1", "transactionLifetimeLimitSeconds=5"];
@@ -101,7 +109,28 @@ impl Choice {
     }
 
     fn takes(&self, name: &str) -> bool {
-        name.contains(&self.only) && Self::number(name) % self.every == self.part
+        let is_named = self.only.split('|').any(|only| name.contains(only));
+        is_named && Self::number(name) % self.every == self.part
+    }
+
+    /// Into how many groups the commands are parted that lose their replies: each part of the cases has those of one.
+    fn groups(&self) -> u64 {
+        if self.every.is_multiple_of(4) { 4 } else { 1 }
+    }
+
+    /// Whether it is learnt what follows once this command has lost its reply.
+    fn learns(&self, name: &str) -> bool {
+        Self::number(name) % self.groups() == self.part % self.groups()
+    }
+
+    /// Whether a case is taken, of those that follow a lost reply: of one group there are more.
+    fn takes_second(&self, name: &str) -> bool {
+        let is_named = self.only.split('|').any(|only| name.contains(only));
+        is_named && Self::number(name) % (self.every / self.groups()) == self.part / self.groups()
+    }
+
+    fn wants(&self, verb: &Verb) -> bool {
+        self.only.split('|').any(|only| only.starts_with(verb.name) || verb.name.contains(only))
     }
 }
 
@@ -125,6 +154,7 @@ async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<T
         if let Moment::Command(first) = first
             && first.writes()
             && !verb.is_background()
+            && choice.learns(&format!("{} / {first}", verb.name))
         {
             let seconds = run::learn_second(lane, verb, &first, &moments).await;
             moments.extend(seconds);
@@ -134,7 +164,9 @@ async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<T
         for harm in Harm::ALL.iter().copied().filter(|harm| harm.fits(moment)) {
             let name = name_of(verb, moment, harm);
             table.lock().unwrap().possible += 1;
-            if !choice.takes(&name) {
+            let is_second = matches!(moment, Moment::Second(..));
+            let is_taken = if is_second { choice.takes_second(&name) } else { choice.takes(&name) };
+            if !is_taken {
                 continue;
             }
             let repeat_first = Choice::number(&format!("{name} order")).is_multiple_of(2);
@@ -173,6 +205,7 @@ async fn run_lane(
         }
         println!("{} took {:?}", verb.name, began.elapsed());
     }
+    table.lock().unwrap().met.join(std::mem::take(&mut lane.met));
     for (tags, violation) in record::check(&lane).await {
         let names = tags.iter().filter_map(|tag| lane.names.get(tag).cloned()).collect::<Vec<_>>();
         table.lock().unwrap().fail(&format!("the checker, {tags:?} {names:?}"), &violation);
@@ -183,10 +216,7 @@ async fn run_lane(
 async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
     let choice = Choice::from_env();
     let mongod = OwnMongod::with_parameters(&PARAMETERS).await;
-    let is_wanted = |verb: &&Verb| {
-        choice.only.is_empty() || choice.only.starts_with(verb.name) || verb.name.contains(&choice.only)
-    };
-    let left = Mutex::new(VERBS.iter().filter(is_wanted).collect::<VecDeque<_>>());
+    let left = Mutex::new(VERBS.iter().filter(|verb| choice.wants(verb)).collect::<VecDeque<_>>());
     let table = Mutex::new(Table::default());
     let began = Instant::now();
     let lanes = LANES.min(left.lock().unwrap().len());
@@ -200,6 +230,9 @@ async fn every_verb_keeps_its_promise_at_each_fault_at_each_step() {
     assert!(table.wrong.is_empty(), "{} violations:\n{}", table.wrong.len(), table.wrong.join("\n\n"));
     assert!(table.missed.len() * 10 <= table.cases, "faults that were never met: {:?}", table.missed);
     assert!(table.cases > 0, "no case was chosen");
+    if choice.only.is_empty() {
+        table.met.judge(choice.every == 1);
+    }
 }
 
 /// The mistakes that were made once are made again, and each is found.

@@ -143,6 +143,18 @@ pub struct Case {
     pub others: Vec<(&'static str, String)>,
     /// For how long who got jobs keeps them, once the first server is back.
     pub keeps_for: Duration,
+    /// The same call, which `near` has had before.
+    pub before: Option<Before>,
+}
+
+/// A call that was made at `near`, and whose client got no answer.
+pub struct Before {
+    /// When it was made.
+    pub asked: Duration,
+    /// What the client was not told.
+    pub answer: Option<(u16, Value)>,
+    /// Whether `near` stands still in the middle of it, until `far` has met its fault.
+    pub is_stopped: bool,
 }
 
 impl Case {
@@ -161,7 +173,13 @@ impl Case {
             prompt: None,
             others: Vec::new(),
             keeps_for: Duration::ZERO,
+            before: None,
         }
+    }
+
+    /// Whether `near` stands still while `far` begins.
+    pub fn stops_near(&self) -> bool {
+        self.call.is_none() || self.before.as_ref().is_some_and(|before| before.is_stopped)
     }
 
     /// Nothing is called; a background task does it.

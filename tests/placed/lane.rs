@@ -17,6 +17,7 @@ use crate::checker::{Outcome as Recorded, Recorder};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::proxy::Proxy;
 use crate::common::server::{PATIENCE, Server};
+use crate::coverage::Met;
 use crate::record;
 use crate::story::{Outcome, Story};
 
@@ -97,8 +98,11 @@ pub struct Lane {
     pub names: BTreeMap<String, String>,
     /// Every call of every case.
     pub recorder: Recorder,
+    /// What its verbs have passed.
+    pub met: Met,
     url: String,
     points: tempfile::TempDir,
+    near_points: tempfile::TempDir,
     /// The mistake that the servers make.
     bug: &'static str,
 }
@@ -135,7 +139,9 @@ impl Lane {
         let url = format!("mongodb://127.0.0.1:{}/lane_{number}?directConnection=true", mongod.port());
         let proxy = Proxy::before(&url).await;
         let points = tempfile::tempdir().unwrap();
+        let near_points = tempfile::tempdir().unwrap();
         let near: &[(&str, &str)] = &[
+            ("TAILBACK_FAULTS", near_points.path().to_str().unwrap()),
             ("TAILBACK_MONGODB__DEADLINE_MS", "3000"),
             ("TAILBACK_REAPER__INTERVAL_MS", "50"),
             ("TAILBACK_LOG__FILTER", "error"),
@@ -157,8 +163,10 @@ impl Lane {
             cases: 0,
             names: BTreeMap::new(),
             recorder: Recorder::new(),
+            met: Met::default(),
             url,
             points,
+            near_points,
             bug,
         }
     }
@@ -192,9 +200,34 @@ impl Lane {
 
     /// Takes away every file of a pause point, so that none strikes, and lets go of what is paused.
     pub fn clear_points(&self) {
-        for entry in std::fs::read_dir(self.points.path()).unwrap() {
-            let _ = std::fs::remove_file(entry.unwrap().path());
+        for points in [&self.points, &self.near_points] {
+            for entry in std::fs::read_dir(points.path()).unwrap() {
+                let _ = std::fs::remove_file(entry.unwrap().path());
+            }
         }
+    }
+
+    /// A call at `near` whose client gets no answer. Returns what it would have been.
+    pub async fn unheard_at_near(&self, call: &Call) -> Option<(u16, Value)> {
+        record::begin(&self.recorder, &self.near.base, call);
+        call.exchange(&self.near.http, &self.near.base).await
+    }
+
+    /// The same with `near` standing still in the middle, at this pause point.
+    pub async fn stopped_at_near(&self, call: &Call, point: &str) {
+        record::begin(&self.recorder, &self.near.base, call);
+        std::fs::write(self.near_points.path().join(point), "pause").unwrap();
+        let (call, http, base) = (call.clone(), self.near.http.clone(), self.near.base.clone());
+        tokio::spawn(async move { call.exchange(&http, &base).await });
+        let met = self.near_points.path().join(format!("{point}.met"));
+        let end = Instant::now() + PATIENCE;
+        while !met.exists() {
+            assert!(Instant::now() < end, "{point} is not reached");
+            sleep(Duration::from_millis(4)).await;
+        }
+        signal(&self.near, Signal::SIGSTOP);
+        // Once the server goes on, so does the task.
+        std::fs::write(self.near_points.path().join(format!("{point}.go")), "").unwrap();
     }
 
     /// From now on the points that `far` passes are noted.

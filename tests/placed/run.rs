@@ -1,6 +1,7 @@
 //! One placed case: a verb, the moment at which it fails, and the harm; then the rest of the system goes on, then the
 //! first server comes back, and then everything is finished and judged.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
@@ -29,6 +30,9 @@ const DRAINS: Duration = Duration::from_secs(60);
 /// Collections whose documents belong to a case by their `_id`.
 const OTHERS: [&str; 7] = ["queues", "semaphores", "schedules", "workers", "groups", "limits", "keys"];
 
+/// How a command begins that looks for what a call with a key was answered: the call is known by a hash.
+const FIND_REQUESTS: &str = "find\0\u{9}\0\0\0requests\0";
+
 type Answer = Option<(u16, Value)>;
 
 /// What came of a case.
@@ -46,6 +50,18 @@ fn of_commit(answer: &Answer) -> Outcome {
     match among.and_then(|status| u16::try_from(status).ok()) {
         Some(status) => Outcome::of(Some(&(status, Value::Null))),
         None => Outcome::of(answer.as_ref()),
+    }
+}
+
+/// The ids in an answer, without those of the requests in it.
+fn ids(answer: &Value) -> BTreeSet<&str> {
+    match answer {
+        Value::Array(items) => items.iter().flat_map(ids).collect(),
+        Value::Object(fields) => {
+            let own = fields.get("id").and_then(Value::as_str);
+            own.into_iter().chain(fields.values().flat_map(ids)).collect()
+        }
+        _ => BTreeSet::new(),
     }
 }
 
@@ -83,6 +99,9 @@ impl<'a> World<'a> {
         let story = Story::new(&lane.next_tag());
         let case = (verb.prepare)(&Prep { lane, story: &story, is_lasting }).await;
         let mut texts = case.texts.clone();
+        if case.call.as_ref().is_some_and(|call| call.key.is_some()) {
+            texts.push(FIND_REQUESTS.to_owned());
+        }
         texts.push(format!("{}.", story.tag));
         texts.push("barrier".to_owned());
         lane.proxy.watch(&texts);
@@ -98,11 +117,11 @@ impl<'a> World<'a> {
 
     /// Makes the call at `far`, or lets `far` alone do what it does by itself.
     fn begin(&mut self) -> Option<JoinHandle<Answer>> {
-        self.asked = self.story.now();
-        let Some(call) = self.case.call.clone() else {
+        self.asked = self.case.before.as_ref().map_or(self.story.now(), |before| before.asked);
+        if self.case.stops_near() {
             signal(&self.lane.near, Signal::SIGSTOP);
-            return None;
-        };
+        }
+        let call = self.case.call.clone()?;
         self.settling = self.settle();
         let base = self.lane.far.base.clone();
         // A connection of its own, which is closed when the client leaves.
@@ -158,7 +177,7 @@ impl<'a> World<'a> {
 
     /// The rest of the system goes on for longer than a lease.
     async fn rest(&self, repeat_first: bool) -> Answer {
-        if self.case.call.is_none() {
+        if self.case.stops_near() {
             signal(&self.lane.near, Signal::SIGCONT);
         }
         let repeat = async { timeout(REPEAT, self.repeat()).await.ok().flatten() };
@@ -197,6 +216,9 @@ impl<'a> World<'a> {
         let own = |field: &str| doc! { field: of_case(tag) };
         let mut wanted: Vec<(&'static str, Document)> = OTHERS.map(|name| (name, own("_id"))).into();
         wanted.push(("api_keys", own("name")));
+        // The record is a text, in which the name of a queue is.
+        let of_queue = format!("\"{tag}\\.");
+        wanted.push(("operations", doc! { "body": { "$regex": of_queue } }));
         wanted.extend(self.case.others.iter().map(|(name, id)| (*name, doc! { "_id": id })));
         wanted.push(("jobs", own("queue")));
         let mut others = self.lane.at_one_moment(&wanted).await;
@@ -234,11 +256,13 @@ impl<'a> World<'a> {
         match (outcome, &done) {
             (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
             (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),
+            // That it was done before is what the repeat is to be told.
             (Some(Outcome::Refused(status)), Done::Yes) if !was_repeated => {
                 wrong.push(format!("refused with {status}, and done"));
             }
             _ => {}
         }
+        wrong.extend(self.told_otherwise(&found.answer));
         wrong.extend(judge(&self.story, &self.case.rules, &kept));
         let lines = self.lane.documents("groups", "_id", &self.story.tag).await;
         if !lines.is_empty() && kept.is_empty() {
@@ -251,6 +275,18 @@ impl<'a> World<'a> {
         }
         let done = if outcome == Some(Outcome::Unknown) && was_repeated { Done::Unclear } else { done };
         Report { outcome, done, wrong }
+    }
+
+    /// Whether the repeat was told of other things than the call before it.
+    fn told_otherwise(&self, answer: &Answer) -> Option<String> {
+        let is_in_doubt =
+            |now: &Value| now["next"]["problem"].is_object() || now.to_string().contains("\"status\":503");
+        if answer.as_ref().is_some_and(|(_, now)| is_in_doubt(now)) {
+            return None; // it says itself that it does not know
+        }
+        let (_, first) = self.case.before.as_ref()?.answer.as_ref().filter(|(status, _)| *status < 300)?;
+        let (_, now) = answer.as_ref().filter(|(status, _)| *status < 300)?;
+        (ids(first) != ids(now)).then(|| format!("the repeat was told {now}, and not {first}"))
     }
 
     fn arm(&self, moment: &Moment, harm: Harm) -> Armed {
@@ -378,6 +414,7 @@ pub async fn learn(lane: &mut Lane, verb: &Verb) -> Result<Vec<Moment>, String> 
         done.map_err(|_| "the background task does nothing".to_owned())?;
     }
     sleep(Duration::from_millis(20)).await;
+    signal(&world.lane.near, Signal::SIGCONT);
     let steps = world.lane.proxy.steps().into_iter().map(Moment::Command);
     let moments: Vec<Moment> = steps.chain(world.lane.traced().into_iter().map(Moment::Point)).collect();
     let found = world.found(answer).await;
@@ -386,6 +423,8 @@ pub async fn learn(lane: &mut Lane, verb: &Verb) -> Result<Vec<Moment>, String> 
     if !report.wrong.is_empty() || outcome.is_some_and(|outcome| outcome != Outcome::Ok) {
         return Err(format!("undisturbed: {outcome:?} {}", report.wrong.join("\n")));
     }
+    let call = world.case.call.clone();
+    lane.met.note(verb, call.as_ref(), &moments);
     Ok(moments)
 }
 
@@ -397,6 +436,7 @@ pub async fn learn_second(lane: &mut Lane, verb: &Verb, first: &Step, known: &[M
     let call = world.begin().expect("a background task waits for no reply");
     let answer = timeout(PATIENCE, call).await.unwrap().unwrap();
     let outcome = world.ended(&answer);
+    signal(&world.lane.near, Signal::SIGCONT);
     let later = if world.case.lease_ms.is_some() { 1300 } else { 30 };
     sleep(Duration::from_millis(later)).await;
     let steps = world.lane.proxy.steps();
@@ -404,13 +444,14 @@ pub async fn learn_second(lane: &mut Lane, verb: &Verb, first: &Step, known: &[M
     let steps = steps[after..].iter().cloned().map(Moment::Command);
     let points = world.lane.traced().into_iter().map(Moment::Point);
     let fresh = steps.chain(points).filter(|moment| !known.contains(moment));
-    let moments = fresh.map(|then| Moment::Second(first.clone(), Box::new(then))).collect();
+    let moments: Vec<Moment> = fresh.map(|then| Moment::Second(first.clone(), Box::new(then))).collect();
     drop(lost);
     if outcome == Outcome::Unknown {
         timeout(PATIENCE, world.repeat()).await.expect("the repeat is never answered");
     }
     world.finish_held().await;
     world.drain().await;
+    lane.met.note(verb, None, &moments);
     moments
 }
 
@@ -440,7 +481,7 @@ pub async fn run(
     let outcome = world.case.call.is_some().then(|| world.ended(&answer));
     drop(armed);
     world.lane.clear_points();
-    if world.case.call.is_none() {
+    if world.case.stops_near() {
         signal(&world.lane.near, Signal::SIGCONT);
     }
     if outcome == Some(Outcome::Unknown) {

@@ -21,6 +21,7 @@ impl Outcome {
         match answer {
             // It says itself that it is not all, and asks for a repeat.
             Some((200..=299, body)) if body["more"] == true => Self::Unknown,
+            Some((409, body)) if body["code"] == "request-pending" => Self::Unknown,
             Some((200..=299, _)) => Self::Ok,
             Some((status @ 400..=499, _)) => Self::Refused(*status),
             _ => Self::Unknown,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::case::Done;
+use crate::coverage::Met;
 use crate::harm::{Harm, Moment};
 use crate::run::Report;
 use crate::story::Outcome;
@@ -78,6 +79,8 @@ pub struct Table {
     pub wrong: Vec<String>,
     pub missed: Vec<String>,
     slowest: Vec<(Duration, String)>,
+    /// What the verbs have passed.
+    pub met: Met,
 }
 
 impl Table {

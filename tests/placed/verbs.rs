@@ -9,7 +9,10 @@ use crate::case::{Case, Done, Found, KNOWN, Prep, SHORT_MS, Verb};
 use crate::lane::Call;
 use crate::verbs_background as background;
 use crate::verbs_keys as keys;
+use crate::verbs_once as once;
+use crate::verbs_one_job as one_job;
 use crate::verbs_others as others;
+use crate::verbs_repeats as repeats;
 use crate::verbs_settle as settle;
 
 macro_rules! verbs {
@@ -27,6 +30,11 @@ pub const VERBS: &[Verb] = verbs![
     "push into a group" push_grouped,
     "push into a limited queue" push_limited,
     "push with a semaphore" push_semaphore,
+    "push that replaces" push_replacing,
+    "push together" once::push_together,
+    "push together, idempotent" once::push_together_once,
+    "push beside each other" once::push_each,
+    "push beside each other, idempotent" once::push_each_once,
     "push many" push_many,
     "reserve" reserve,
     "reserve with a key" reserve_keyed,
@@ -36,7 +44,11 @@ pub const VERBS: &[Verb] = verbs![
     "reserve, semaphore" reserve_semaphore,
     "reserve, patterns" reserve_patterns,
     "reserve, waiting" reserve_waiting,
+    "reserve, max_bytes" reserve_max_bytes,
+    "reserve that frees keys" reserve_freeing,
     "pop" pop,
+    "pop, waiting" pop_waiting,
+    "pop, idempotent" pop_once,
     "commit" settle::commit,
     "commit at another server" settle::commit_elsewhere,
     "commit into history" settle::commit_retained,
@@ -47,7 +59,11 @@ pub const VERBS: &[Verb] = verbs![
     "commit of the first of a group" settle::commit_group,
     "commit with the next jobs" settle::commit_next,
     "commit with the next jobs, waiting" settle::commit_next_waiting,
+    "commit with pushes and the next jobs" settle::commit_pushes_next,
     "rollback" settle::rollback,
+    "rollback to dead" settle::rollback_to_dead,
+    "rollback, not counted" settle::rollback_uncounted,
+    "rollback, in its place" settle::rollback_in_place,
     "rollback with the next jobs" settle::rollback_next,
     "rollback, last attempt" settle::rollback_dead,
     "rollback, dead letter" settle::rollback_dead_letter,
@@ -55,28 +71,48 @@ pub const VERBS: &[Verb] = verbs![
     "move" settle::move_job,
     "move to a key" settle::move_keyed,
     "settle many" settle::settle_many,
+    "settle many with the next jobs" settle::settle_many_next,
     "cancel" others::cancel,
     "cancel of a reserved job" others::cancel_reserved,
     "cancel, forced" others::cancel_forced,
+    "cancel unless reserved" one_job::cancel_unless_reserved,
     "patch" others::patch,
+    "patch of the payload" one_job::patch_payload,
+    "patch of the group" one_job::patch_group,
+    "patch of the expiry" one_job::patch_expiry,
+    "retry" one_job::retry,
+    "redrive of a job" one_job::redrive,
+    "replay of a job" one_job::replay,
+    "replay of a job, idempotent" one_job::replay_once,
+    "run now" one_job::run,
+    "release" one_job::release,
+    "move without a token" one_job::move_without_token,
     "redrive" others::redrive,
     "replay" others::replay,
+    "redrive, idempotent" once::redrive,
+    "replay, idempotent" once::replay,
     "purge" others::purge,
+    "operation begin" once::operation_begin,
+    "operation begin, idempotent" once::operation_begin_once,
+    "operation cancel" once::operation_cancel,
     "settings put" others::settings_put,
     "settings patch" others::settings_patch,
     "pause" others::pause,
     "resume" others::resume,
     "queue delete" others::queue_delete,
+    "queues delete" once::queues_delete,
     "semaphore put" others::semaphore_put,
     "semaphore delete" others::semaphore_delete,
     "schedule put" others::schedule_put,
-    "schedule run" others::schedule_run,
+    "schedule run" others::schedule_run_unkeyed,
+    "schedule run, idempotent" others::schedule_run,
     "schedule pause" others::schedule_pause,
     "schedule resume" others::schedule_resume,
     "schedule delete" others::schedule_delete,
     "batch create" others::batch_create,
     "batch create, idempotent" others::batch_create_idempotent,
     "batch add" others::batch_add,
+    "batch add, idempotent" once::batch_add,
     "batch seal" others::batch_seal,
     "batch cancel" others::batch_cancel,
     "heartbeat" others::heartbeat,
@@ -91,9 +127,29 @@ pub const VERBS: &[Verb] = verbs![
     "(expiry)" background::expiry,
     "(schedule fires)" background::fire,
     "(semaphore unblocks)" background::unblock,
+    "(operation step)" background::operation_step,
     "(prune of history)" background::prune,
+    "(prune of the dead)" background::prune_dead,
     "(prune of a batch)" background::prune_batch,
     "(prune of a key)" background::prune_key,
+    "push, idempotent, again" repeats::push,
+    "push many, idempotent, again" repeats::push_many,
+    "push together, idempotent, again" repeats::push_together,
+    "reserve with a key, again" repeats::reserve,
+    "reserve with a key, taken over" repeats::reserve_taken_over,
+    "reserve with a key, opened and taken over" repeats::reserve_opened,
+    "pop, idempotent, again" repeats::pop,
+    "pop, idempotent, from another" repeats::pop_from_another,
+    "commit with the next jobs, again" repeats::commit_next,
+    "commit with pushes and the next jobs, again" repeats::commit_pushes_next,
+    "rollback with the next jobs, again" repeats::rollback_next,
+    "settle many with the next jobs, again" repeats::settle_many_next,
+    "redrive, idempotent, again" repeats::redrive,
+    "replay of a job, idempotent, again" repeats::replay_of_a_job,
+    "operation begin, idempotent, again" repeats::operation_begin,
+    "schedule run, idempotent, again" repeats::schedule_run,
+    "batch create, idempotent, again" repeats::batch_create,
+    "batch add, idempotent, again" repeats::batch_add,
 ];
 
 pub fn push_call(p: &Prep<'_>, queue: &str, label: &str, more: Value) -> Call {
@@ -106,6 +162,22 @@ fn pushing(call: Call, label: &'static str) -> Case {
         .with(|case| case.rules.may_vanish.push(label.to_owned()))
 }
 
+/// The job whose key it has waits with another payload.
+async fn push_replacing(p: &Prep<'_>) -> Case {
+    let key = json!({"key": "k", "key_ttl_ms": 600_000});
+    let id = p.push("q", "first", key.clone()).await;
+    let mut more = key;
+    more["key_conflict"] = json!("replace");
+    let case = Case::of(push_call(p, "q", "a", more), |found| match &found.answer {
+        // The other one had been taken by then.
+        Some((200, answer)) if answer["replaced"] != json!(true) => Done::Unclear,
+        _ => found.came("a").into(),
+    });
+    case.about(&[id]).repeats().with(|case| {
+        case.rules.may_vanish.extend(["first", "a"].map(str::to_owned));
+    })
+}
+
 async fn push(p: &Prep<'_>) -> Case {
     pushing(push_call(p, "q", "a", json!({})), "a")
 }
@@ -114,7 +186,7 @@ async fn push_keyed(p: &Prep<'_>) -> Case {
     pushing(push_call(p, "q", "a", json!({"key": "k", "key_ttl_ms": 600_000})), "a").repeats()
 }
 
-async fn push_idempotent(p: &Prep<'_>) -> Case {
+pub async fn push_idempotent(p: &Prep<'_>) -> Case {
     pushing(push_call(p, "q", "a", json!({})).keyed(p.name("key")), "a").repeats()
 }
 
@@ -145,7 +217,7 @@ async fn push_many(p: &Prep<'_>) -> Case {
     pushing_many(p, |call| call)
 }
 
-async fn push_many_idempotent(p: &Prep<'_>) -> Case {
+pub async fn push_many_idempotent(p: &Prep<'_>) -> Case {
     pushing_many(p, |call| call.keyed(p.name("key"))).repeats()
 }
 
@@ -213,7 +285,7 @@ async fn reserve(p: &Prep<'_>) -> Case {
     claimed(claiming(p, json!({}))).about(&ids)
 }
 
-async fn reserve_keyed(p: &Prep<'_>) -> Case {
+pub async fn reserve_keyed(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
     kept(claimed(claiming(p, json!({"lease_ms": KEPT_MS})).keyed(p.name("key"))).about(&ids))
 }
@@ -258,9 +330,26 @@ async fn reserve_waiting(p: &Prep<'_>) -> Case {
     claimed(claiming(p, json!({"wait_ms": 3000}))).with(|case| case.prompt = Some(push))
 }
 
-async fn pop(p: &Prep<'_>) -> Case {
+/// What does not fit is given back.
+async fn reserve_max_bytes(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
-    let call = Call::new("POST", format!("/v1/queues/{}/pop", p.name("q")), json!({"count": 2}));
+    claimed(claiming(p, json!({"max_bytes": 1}))).about(&ids)
+}
+
+/// The keys of the jobs are free once they are delivered.
+async fn reserve_freeing(p: &Prep<'_>) -> Case {
+    let ids = [
+        p.push("q", "a", json!({"key": "a", "key_until": "reserved"})).await,
+        p.push("q", "b", json!({"key": "b", "key_until": "reserved"})).await,
+    ];
+    claimed(claiming(p, json!({}))).about(&ids)
+}
+
+fn pop_call(p: &Prep<'_>, body: Value) -> Call {
+    Call::new("POST", format!("/v1/queues/{}/pop", p.name("q")), body)
+}
+
+fn popping(call: Call) -> Case {
     let case = Case::of(call, |found| {
         let gone = ["a", "b"].map(|label| found.is_gone(label));
         match &found.answer {
@@ -272,9 +361,34 @@ async fn pop(p: &Prep<'_>) -> Case {
             _ => (gone[0] || gone[1]).into(),
         }
     });
-    // A pop is at most once: what it took and could not answer is gone.
-    case.about(&ids).with(|case| {
+    case.with(|case| case.lease_ms = Some(0))
+}
+
+/// A pop is at most once: what it took and could not answer is gone.
+fn at_most_once(case: Case) -> Case {
+    case.with(|case| case.rules.may_vanish.extend(["a", "b"].map(str::to_owned)))
+}
+
+async fn pop(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    at_most_once(popping(pop_call(p, json!({"count": 2})))).about(&ids)
+}
+
+async fn pop_waiting(p: &Prep<'_>) -> Case {
+    let push = push_call(p, "q", "a", json!({}));
+    let call = pop_call(p, json!({"count": 2, "wait_ms": 3000}));
+    let case = Case::of(call, |found| match &found.answer {
+        Some((200, answer)) if answer["jobs"] == json!([]) => Done::Unclear,
+        _ => found.is_gone("a").into(),
+    });
+    at_most_once(case).with(|case| {
         case.lease_ms = Some(0);
-        case.rules.may_vanish.extend(["a", "b"].map(str::to_owned));
+        case.prompt = Some(push);
     })
+}
+
+/// A repeat is told what the call took: nothing is lost to a client that repeats it.
+pub async fn pop_once(p: &Prep<'_>) -> Case {
+    let ids = two(p, json!({})).await;
+    popping(pop_call(p, json!({"count": 2})).keyed(p.name("key"))).about(&ids).repeats()
 }

@@ -1,12 +1,14 @@
 //! What servers do by themselves. `near` stands still meanwhile, so that `far` is the one that does it.
 
+use mongodb::bson::Document;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::case::{Case, Done, KNOWN, Prep};
+use crate::case::{Case, Done, Found, KNOWN, Prep};
 use crate::checker::client::mark;
 use crate::lane::Call;
 use crate::story::payload;
+use crate::verbs_one_job::dead;
 use crate::verbs_settle::batch;
 
 /// A lease that is over some time after the worker that has it has timed out.
@@ -87,6 +89,38 @@ pub async fn unblock(p: &Prep<'_>) -> Case {
     Case::background(|found| (found.state("b") != Some("blocked")).into())
         .about(&[id])
         .with(|case| case.rules.one_at_a_time = true)
+}
+
+/// One step moves both jobs, or none.
+pub async fn operation_step(p: &Prep<'_>) -> Case {
+    let ids = [p.push("q", "a", json!({})).await, p.push("q", "b", json!({})).await];
+    let next = p.name("next");
+    let body = json!({"filter": {"queue": p.name("q")}, "action": "move", "to": next});
+    // It acts half a second later, where it was asked for.
+    let begin = Call::new("POST", "/v1/operations", body);
+    let (_, begun) = p.lane.must_at(&p.lane.far, &begin).await;
+    let id = begun["id"].as_str().unwrap().to_owned();
+    let case = Case::background(move |found| {
+        let at_home = |label: &str| found.later(label).iter().any(|one| one.job["queue"] != json!(next));
+        if at_home("a") || at_home("b") {
+            return Done::Unclear; // a worker was quicker
+        }
+        Found::together("moved", &["a", "b"].map(|label| is_in(label, found, &next)))
+    });
+    case.about(&ids).about(&[id])
+}
+
+fn is_in(label: &str, found: &Found<'_>, queue: &str) -> bool {
+    let is_there = |job: &Document| job.get_str("queue").is_ok_and(|found| found == queue);
+    found.job(label).is_some_and(is_there) || !found.later(label).is_empty()
+}
+
+pub async fn prune_dead(p: &Prep<'_>) -> Case {
+    p.settings("q", json!({"retain_dead_ms": 300})).await;
+    let id = dead(p, "a").await;
+    Case::background(|found| found.is_gone("a").into())
+        .about(&[id])
+        .with(|case| case.rules.may_vanish.push("a".to_owned()))
 }
 
 pub async fn prune(p: &Prep<'_>) -> Case {

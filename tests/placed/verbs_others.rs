@@ -189,16 +189,25 @@ pub async fn schedule_put(p: &Prep<'_>) -> Case {
 }
 
 pub async fn schedule_run(p: &Prep<'_>) -> Case {
+    running(p, schedule(p, "/run", "POST", json!({})).keyed(p.name("key"))).await.repeats()
+}
+
+/// Not repeated: each call makes a job of its own.
+pub async fn schedule_run_unkeyed(p: &Prep<'_>) -> Case {
+    running(p, schedule(p, "/run", "POST", json!({}))).await
+}
+
+async fn running(p: &Prep<'_>, call: Call) -> Case {
     p.lane.call(&schedule(p, "", "PUT", rule(p))).await;
     p.story.pushes("a");
     let name = p.name("s");
-    let case = Case::of(schedule(p, "/run", "POST", json!({})).keyed("once"), move |found| {
+    let case = Case::of(call, move |found| {
         let runs = found.other("schedules", &name).and_then(|schedule| schedule.get_str("last_runs").ok());
         let is_noted = runs.is_some_and(|runs| runs.contains("\"manual\":true"));
         Found::together("the run and its job", &[is_noted, found.came("a")])
     });
     let case = case.with(|case| case.cleanup.push(schedule(p, "", "DELETE", Value::Null)));
-    removing(case, &["a"]).repeats()
+    removing(case, &["a"])
 }
 
 /// Whether a schedule is paused, if there is one of this name.

@@ -83,7 +83,7 @@ pub async fn commit_route(p: &Prep<'_>) -> Case {
 }
 
 /// Whether the job `a` came to this queue.
-fn is_in(found: &Found<'_>, queue: &str) -> Done {
+pub fn is_in(found: &Found<'_>, queue: &str) -> Done {
     let is_there = found.job("a").is_some_and(|job| job.get_str("queue").is_ok_and(|found| found == queue));
     (is_there || found.later("a").iter().any(|one| one.job["queue"] == json!(queue))).into()
 }
@@ -233,4 +233,58 @@ pub async fn settle_many(p: &Prep<'_>) -> Case {
         }
     });
     case.holding(&held).settling(false).repeats().with(|case| case.settles = Some(1))
+}
+
+fn rolling_back_so(held: &Held, mut body: Value) -> Case {
+    body["error"] = json!("it failed");
+    Case::of(settle(held, "rollback", body), is_rolled_back)
+        .holding(std::slice::from_ref(held))
+        .settling(false)
+        .repeats()
+}
+
+pub async fn rollback_to_dead(p: &Prep<'_>) -> Case {
+    rolling_back_so(&p.taken("q", "a", json!({}), true).await, json!({"dead": true}))
+}
+
+pub async fn rollback_uncounted(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    rolling_back_so(&held, json!({"delay_ms": 0, "count_attempt": false}))
+}
+
+pub async fn rollback_in_place(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    rolling_back_so(&held, json!({"keep_place": true}))
+}
+
+pub async fn commit_pushes_next(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.push("q", "d", json!({})).await;
+    let push = [p.job_for("next", "b", json!({})), p.job_for("next", "c", json!({"key": "k"}))];
+    let call = with_next(p, &held, "commit", json!({"push": push}), 0);
+    let case = Case::of(call, |found| leads_to(found, &["b", "c"]));
+    kept(children(case.holding(&[held]).settling(true).about(&[next]), &["b", "c"]))
+}
+
+/// One that is over, one that comes back, and the next one.
+pub async fn settle_many_next(p: &Prep<'_>) -> Case {
+    for label in ["a", "b"] {
+        p.push("q", label, json!({})).await;
+    }
+    let held = p.take("q", 2, true).await;
+    let next = p.push("q", "c", json!({"priority": 3})).await;
+    let item = |n: usize| json!({"id": held[n].id, "reservation": held[n].token});
+    let mut back = item(1);
+    back["delay_ms"] = json!(50);
+    let ask = json!({"count": 1, "lease_ms": KEPT_MS, "worker": p.name("w")});
+    let body = json!({"commit": [item(0)], "rollback": [back], "next": ask});
+    let case = Case::of(Call::new("POST", "/v1/settle", body), |found| {
+        let Some((200, answer)) = &found.answer else { return Done::Unclear };
+        match (answer["commit"][0]["status"].as_u64(), found.is_gone("a")) {
+            (Some(200), false) => Done::Part("the commit is acknowledged".into()),
+            (Some(200), true) => Done::Yes,
+            _ => Done::Unclear,
+        }
+    });
+    kept(case.holding(&held).settling(false).about(&[next])).with(|case| case.settles = Some(1))
 }
