@@ -302,6 +302,9 @@ pub const DOUBTS: &[Doubt] = &[
         let place = story.find(Verb::CancelOperation, "op-2");
         story.history.calls[place].outcome = Outcome::Unknown { why: "reset".to_owned() };
     }),
+    ("an operation takes what comes soon after it", |story| {
+        story.job(Verb::Reserve, "soon")["priority"] = json!(1001);
+    }),
     ("an operation without a response may begin later", |story| {
         story.job(Verb::Reserve, "later")["priority"] = json!(1001);
         let mut again =

@@ -396,6 +396,9 @@ impl Story {
         self.settle(Verb::Rollback, &held[0], json!({}), back);
         self.work("q", "spared");
         self.call(Verb::Operation, "q", body(1003), refused(429, "too-many-operations"));
+        self.push("q", "soon", json!({}));
+        self.work("q", "soon");
+        self.wait(1000);
         self.push("q", "later", json!({}));
         self.work("q", "later");
     }

@@ -7,6 +7,9 @@ use super::super::history::{Call, Verb};
 use super::super::{Findings, Rule};
 use super::Case;
 
+/// For so long after it was asked for an operation takes what comes: the clocks of servers may differ.
+const STILL_TAKES_US: u64 = 250_000;
+
 /// What is known of the operation of one priority.
 #[derive(Default)]
 struct Known {
@@ -30,7 +33,7 @@ pub fn judge(case: &Case<'_, '_>, findings: &mut Findings) {
             let is_own = life.pushes.iter().any(|push| push.spec["priority"] == priority)
                 || life.touches.iter().any(|call| call.body["priority"] == priority);
             if let Some(known) = known.get(&priority).filter(|_| !is_own) {
-                taken(id, life, priority, known, findings);
+                taken(case, id, life, priority, known, findings);
             }
         }
     }
@@ -62,7 +65,14 @@ fn known(case: &Case<'_, '_>) -> BTreeMap<i64, Known> {
 }
 
 /// The job has this priority, which only the operation gives.
-fn taken(id: &str, life: &Life<'_>, priority: i64, known: &Known, findings: &mut Findings) {
+fn taken(
+    case: &Case<'_, '_>,
+    id: &str,
+    life: &Life<'_>,
+    priority: i64,
+    known: &Known,
+    findings: &mut Findings,
+) {
     if !known.may_have_begun {
         findings.add(
             Rule::Operation,
@@ -73,7 +83,9 @@ fn taken(id: &str, life: &Life<'_>, priority: i64, known: &Known, findings: &mut
     if known.is_doubtful || known.ids.len() > 1 {
         return;
     }
-    if known.asked_by.is_some_and(|asked| !life.pushes.is_empty() && life.born_us() > asked) {
+    let takes_for = STILL_TAKES_US + case.setup.slack_us();
+    let came_later = |asked: u64| !life.pushes.is_empty() && life.born_us() > asked.saturating_add(takes_for);
+    if known.asked_by.is_some_and(came_later) {
         findings.add(
             Rule::Operation,
             id,
