@@ -76,10 +76,27 @@ async fn lost_workers_and_acts_are_named() {
     assert_eq!(server.post("/v1/queues/mail/pause", json!({})).await.0, 200);
     until("the log names the act", || async {
         lines(log.path()).iter().any(|line| {
-            line["message"] == "operated"
-                && line["path"] == "/v1/queues/mail/pause"
-                && line["method"] == "POST"
+            line["message"] == "operated" && line["what"] == "queue.pause" && line["on"] == "mail"
         })
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_away_at_the_start_is_said_again() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let url =
+        "mongodb://127.0.0.1:1/jobs?serverSelectionTimeoutMS=100&connectTimeoutMS=100&directConnection=true";
+    let mut command = command(url, &[("TAILBACK_LOG__FILTER", "warn")]);
+    command.stderr(File::create(log.path()).unwrap());
+    let _server = Server::of(command);
+    let said = || {
+        let lines = lines(log.path()).into_iter();
+        let away =
+            lines.filter(|line| line["message"].as_str().unwrap().starts_with("the store is unavailable"));
+        away.map(|line| line["tries"].as_u64().unwrap()).collect::<Vec<u64>>()
+    };
+    until("it is said three times", || async { said().len() >= 3 }).await;
+    let said = said();
+    assert!(said[0] == 1 && said.is_sorted() && said[1] > said[0] && said[2] > said[1], "{said:?}");
 }

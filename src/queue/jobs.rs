@@ -14,10 +14,8 @@ use crate::job::spec::{check_attempts, check_content, check_expiry, check_header
 use crate::job::state::Verb;
 use crate::job::transition::{Edit, Operation, Outcome};
 use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State, Timestamp, When};
-use crate::store::audit::along;
-use crate::store::{
-    Answering, Applied, AuditRow, Change, Denied, ListedJob, Pushed, StoreError, UnreadableJob,
-};
+use crate::store::audit::{Entry, along};
+use crate::store::{Answering, Applied, Change, Denied, ListedJob, Pushed, StoreError, UnreadableJob};
 
 /// What a cancel does to a job that a worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +281,7 @@ impl Queues {
     }
 
     /// Returns the row of an act on a job.
-    async fn row_on(&self, what: &'static str, id: &JobId, operation: &Operation) -> Option<AuditRow> {
+    async fn row_on(&self, what: &'static str, id: &JobId, operation: &Operation) -> Option<Entry> {
         let after = match operation {
             Operation::Relocate { queue, priority, .. } => {
                 shown(&json!({"queue": queue, "priority": priority}))

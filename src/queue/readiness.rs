@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::telemetry;
+
 /// How old the last proof that the store takes writes may be.
 const PROVEN_FOR: Duration = Duration::from_secs(5);
 
@@ -33,7 +35,14 @@ impl Readiness {
         self.0.send_modify(|now| {
             if now.is_ok() != to.is_ok() {
                 match &to {
-                    Ok(_) => tracing::info!("ready"),
+                    // What failed since the last line that said so.
+                    Ok(_) => match telemetry::STORE_FAILURES.end() {
+                        0 => tracing::info!("ready"),
+                        more => tracing::info!(
+                            more,
+                            "ready; `more` calls of the store failed since the last line"
+                        ),
+                    },
                     Err(reason) => tracing::warn!(reason, "not ready"),
                 }
             }

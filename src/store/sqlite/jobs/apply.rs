@@ -6,6 +6,7 @@ use crate::job::transition::{
     Next, OfUnreadable, Operation, Outcome, Refusal, Step, Surroundings, missing, step,
 };
 use crate::job::{Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
+use crate::store::audit::Seen;
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children;
@@ -191,6 +192,9 @@ fn carry_out(
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
     let unblocked = write(tx, found, &mut done, (rules, now))?;
+    if tx.acts_on_one_job() {
+        tx.sees(Seen::of_job(meta, &done.next, now));
+    }
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
