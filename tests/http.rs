@@ -81,8 +81,10 @@ on_every_store! {
     an_operation_retries_many_jobs_in_the_background
     an_operation_takes_no_job_twice
     everything_must_be_asked_for_by_name an_operation_takes_the_conditions_of_a_search
+    an_operation_takes_every_condition_of_a_search
     each_action_does_what_it_says
     a_dry_run_changes_nothing
+    a_sample_says_what_it_has_looked_at_and_what_to_expect
     a_replay_into_a_full_queue_goes_on_later
     an_operation_is_stopped
     a_repeat_begins_no_second_operation

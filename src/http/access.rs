@@ -266,12 +266,16 @@ pub async fn guard(
 /// Refuses what would change something at a server that only shows. A login changes nothing that is stored.
 fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method) -> Result<(), Problem> {
     let Some(route) = route.filter(|_| state.read_only) else { return Ok(()) };
+    // An operation says in its body whether it only looks (`dry_run`): its handler refuses it otherwise.
+    let is_judged_later = *method == Method::POST && route.as_str() == "/v1/operations";
     let only_reads = method.is_safe() || route.as_str() == "/v1/session";
-    if only_reads {
-        return Ok(());
-    }
+    if only_reads || is_judged_later { Ok(()) } else { Err(only_shows()) }
+}
+
+/// What a server that only shows answers to what would change something.
+pub fn only_shows() -> Problem {
     let detail = "this server only shows (http.read_only): nothing was changed; send what changes something to another server";
-    Err(Problem::new(Code::ReadOnly, detail))
+    Problem::new(Code::ReadOnly, detail)
 }
 
 /// Admits a request within the limits of its key.

@@ -96,6 +96,9 @@ impl BulkIntent {
         let takes_priority = matches!(self.action, BulkAction::Move | BulkAction::SetPriority);
         match self {
             Self { to: None, action: BulkAction::Move, .. } => Some(("/to", "must be given".to_owned())),
+            Self { to: Some(to), filter, .. } if filter.queue == Some(QueuePattern::One(to.clone())) => {
+                Some(("/to", "must be another queue than filter.queue".to_owned()))
+            }
             Self { to: Some(_), action: not_move, .. } if *not_move != BulkAction::Move => {
                 Some(("/to", format!("is not for the action {action}")))
             }
@@ -106,13 +109,11 @@ impl BulkIntent {
                 Some(("/priority", format!("is not for the action {action}")))
             }
             Self { limit: Some(0), .. } => Some(("/limit", "must be at least 1".to_owned())),
-            Self { filter: BulkFilter { state: Some(state), .. }, .. } if !self.action.concerns(*state) => {
+            Self { filter, .. } if filter.states().iter().any(|state| !self.action.concerns(*state)) => {
                 let concerned = Visible::ALL.into_iter().filter(|state| self.action.concerns(*state));
                 let concerned: Vec<&str> = concerned.map(|state| state.as_str()).collect();
-                Some((
-                    "/filter/state",
-                    format!("must be one of: {}, for the action {action}", concerned.join(", ")),
-                ))
+                let pointer = if filter.state.is_some() { "/filter/state" } else { "/filter/states" };
+                Some((pointer, format!("must be one of: {}, for the action {action}", concerned.join(", "))))
             }
             _ => self.filter.fault(),
         }
@@ -122,25 +123,24 @@ impl BulkIntent {
     /// meant.
     pub fn parts(&self) -> Vec<BulkPart> {
         let part = |states: &[Visible], dead_lettered| BulkPart { states: states.to_vec(), dead_lettered };
-        let letters = self.filter.dead_lettered;
-        let all = [Visible::Scheduled, Visible::Ready, Visible::Blocked, Visible::Done, Visible::Dead];
-        match (self.filter.state, self.action) {
-            (Some(Visible::Dead), BulkAction::Redrive) => vec![part(&[Visible::Dead], letters)],
-            (Some(state), BulkAction::Redrive) => vec![part(&[state], true)],
-            (Some(state), _) => vec![part(&[state], letters)],
-            // The dead last: a letter that dies here meanwhile is still found. The others together: they change their states.
-            (None, BulkAction::Redrive) => {
-                let waiting = [Visible::Blocked, Visible::Scheduled, Visible::Ready];
-                vec![part(&waiting, true), part(&[Visible::Dead], letters)]
-            }
-            (None, BulkAction::Replay) => vec![part(&[Visible::Done], letters)],
-            (None, BulkAction::Retry) => vec![part(&[Visible::Scheduled, Visible::Dead], letters)],
-            (None, action) => {
-                let concerned: Vec<Visible> =
-                    all.into_iter().filter(|state| action.concerns(*state)).collect();
-                vec![part(&concerned, letters)]
-            }
+        let (letters, mut states) = (self.filter.dead_lettered, self.filter.states());
+        if states.is_empty() {
+            let all = [Visible::Blocked, Visible::Scheduled, Visible::Ready, Visible::Done, Visible::Dead];
+            let is_meant = |state: &Visible| match self.action {
+                BulkAction::Replay => *state == Visible::Done,
+                BulkAction::Retry => matches!(state, Visible::Scheduled | Visible::Dead),
+                action => action.concerns(*state),
+            };
+            states = all.into_iter().filter(is_meant).collect();
         }
+        if self.action != BulkAction::Redrive {
+            return vec![part(&states, letters)];
+        }
+        // The dead last: a letter that dies here meanwhile is still found. The others together: they change their states.
+        let (dead, waiting): (Vec<Visible>, Vec<Visible>) =
+            states.into_iter().partition(|state| *state == Visible::Dead);
+        let parts = [part(&waiting, true), part(&dead, letters)];
+        parts.into_iter().filter(|part| !part.states.is_empty()).collect()
     }
 
     /// Returns the beginning of the names of the queues that are meant.
@@ -177,9 +177,9 @@ impl BulkIntent {
     fn is_meant(&self, job: &Meta, began: Timestamp) -> bool {
         let time = Span { from: self.filter.from, before: self.filter.before };
         let at = if job.state.is_unfinished() { Some(job.created_at) } else { job.finished_at };
-        let was = job.visible(began);
+        let (was, states) = (job.visible(began), self.filter.states());
         self.action.concerns(was)
-            && self.filter.state.is_none_or(|state| state == was && !is_since(job.came_at, began))
+            && (states.is_empty() || (states.contains(&was) && !is_since(job.came_at, began)))
             && !was_held(job, began)
             && !(self.action == BulkAction::Delete && was_held_since(job, began))
             && (time.is_all() || at.is_some_and(|at| time.has(at)))
@@ -188,12 +188,9 @@ impl BulkIntent {
 
     /// Returns what is to happen to a job of this queue that was found and cannot be read, if anything is.
     pub fn operation_on_unreadable(&self, queue: &QueueName) -> Option<Operation> {
-        match (self.action, self.filter.state) {
-            (BulkAction::Delete, Some(state)) if self.filter.is_of_time() => {
-                Some(Operation::Purge { within: Reach::one(queue), state })
-            }
-            _ => None,
-        }
+        let states = self.filter.states();
+        let is_meant = self.action == BulkAction::Delete && !states.is_empty() && self.filter.is_of_time();
+        is_meant.then(|| Operation::Purge { within: Reach::one(queue), states })
     }
 
     /// Returns what is to happen to a job that was found in a part, if anything is; copies are made otherwise.
@@ -208,9 +205,9 @@ impl BulkIntent {
                 let (queue, priority) = (self.to.clone()?, self.priority);
                 Some(Operation::Relocate { within, queue, when: None, priority })
             }
-            BulkAction::Delete => Some(match self.filter.state {
-                Some(state) => Operation::Purge { within, state },
-                None => Operation::CancelUnheld { within },
+            BulkAction::Delete => Some(match self.filter.states() {
+                states if states.is_empty() => Operation::CancelUnheld { within },
+                states => Operation::Purge { within, states },
             }),
             BulkAction::Redrive => Some(Operation::Redrive { within, home: self.reach() }),
             BulkAction::SetPriority => {
@@ -316,6 +313,9 @@ pub struct BulkCursor {
     /// The last job of that part which was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<JobId>,
+    /// Whether all of that part was looked at: what is behind is looked at once more, and not counted again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub was_over: bool,
 }
 
 /// An operation over many jobs.

@@ -35,6 +35,14 @@ impl<T> Default for Span<T> {
     }
 }
 
+impl<T: Ord + Copy> Span<T> {
+    /// Returns the values that are in both.
+    pub fn and(self, other: Self) -> Self {
+        let before = [self.before, other.before].into_iter().flatten().min();
+        Self { from: self.from.max(other.from), before }
+    }
+}
+
 impl<T: PartialOrd + Copy> Span<T> {
     /// Whether this value is among them.
     pub fn has(&self, value: T) -> bool {
@@ -105,12 +113,12 @@ impl Filter {
         Self { states: vec![state], ..Self::all(queue) }
     }
 
-    /// Limits it to a time: by when jobs were done or dead where only such are meant, else by when they were pushed.
+    /// Limits it further to a time: by when jobs were done or dead where only such are meant, else by when they were pushed.
     pub fn during(self, time: Span<Timestamp>) -> Self {
         let is_finished = |state: &Visible| !state.stored().is_unfinished();
         match !self.states.is_empty() && self.states.iter().all(is_finished) {
-            true => Self { finished: time, ..self },
-            false => Self { created: time, ..self },
+            true => Self { finished: self.finished.and(time), ..self },
+            false => Self { created: self.created.and(time), ..self },
         }
     }
 
@@ -174,6 +182,9 @@ mod tests {
         assert!(!span.has(0) && span.has(1) && span.has(2) && !span.has(3) && !span.is_empty());
         assert!(Span { from: Some(3), before: Some(3) }.is_empty());
         assert!(Span::<i64>::default().has_some(None) && !span.has_some(None));
+        assert_eq!(span.and(Span { from: Some(2), before: None }), Span { from: Some(2), before: Some(3) });
+        assert_eq!(span.and(Span { from: None, before: Some(2) }), Span { from: Some(1), before: Some(2) });
+        assert_eq!(span.and(Span::default()), span);
     }
 
     #[test]

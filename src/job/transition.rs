@@ -169,7 +169,9 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Expire { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::Edit { edit, .. } => Ok(change(meta, edit, now)),
         Operation::Cancel { .. } | Operation::CancelUnheld { .. } => cancel(meta, operation, now),
-        Operation::Purge { state, .. } if meta.visible(now) == *state => Ok(Step::delete(Outcome::Removed)),
+        Operation::Purge { states, .. } if states.contains(&meta.visible(now)) => {
+            Ok(Step::delete(Outcome::Removed))
+        }
         Operation::Purge { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
         Operation::Redrive { home, .. } => by_hand::redrive(meta, home, now),

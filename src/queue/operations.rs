@@ -57,8 +57,10 @@ pub struct Sample {
     pub scanned: u64,
     /// Whether those are all.
     pub is_complete: bool,
-    /// About how many match, where that can be told.
+    /// About how many would be affected, where that can be told.
     pub estimate: Option<u64>,
+    /// Whether that is concluded from the share of those that match among those that were looked at.
+    pub is_approximate: bool,
     /// The first of them.
     pub jobs: Vec<(JobId, QueueName, Visible)>,
 }
@@ -67,6 +69,7 @@ impl NewBulk {
     /// Returns what is wanted, for a caller that may do it.
     fn into_intent(self, caller: &Caller) -> Result<BulkIntent> {
         let Self { filter, action, to, priority, limit, confirm } = self;
+        let filter = filter.settled().map_err(|(pointer, what)| Error::invalid(pointer, what))?;
         let (named, is_one) = match &filter.queue {
             Some(QueuePattern::One(queue)) => (queue.to_string(), true),
             Some(QueuePattern::Prefix(prefix)) if !prefix.is_empty() => (format!("{prefix}*"), false),
@@ -229,13 +232,11 @@ impl Queues {
                 let mut ask = Search::new(filter, SAMPLE_STEP);
                 loop {
                     if Instant::now() >= end {
-                        sample.is_complete = false;
-                        sample.estimate = self.estimate(&intent).await;
-                        return Ok(sample);
+                        return Ok(self.estimated(sample, &intent).await);
                     }
                     let found = self.0.store.search(&ask).await?;
+                    sample.scanned += found.scanned;
                     for job in found.jobs.iter().flatten() {
-                        sample.scanned += 1;
                         if !(intent.operation(&job.meta, began).is_some() || intent.copies(job, began)) {
                             continue;
                         }
@@ -253,8 +254,20 @@ impl Queues {
             }
             last = Some(queue);
         }
-        sample.estimate = Some(sample.matched);
+        sample.estimate = Some(at_most(sample.matched, intent.limit));
         Ok(sample)
+    }
+
+    /// Returns a sample that is not of all jobs with what it lets expect of the others.
+    async fn estimated(&self, sample: Sample, intent: &BulkIntent) -> Sample {
+        let whole = self.estimate(intent).await;
+        let is_approximate = whole.is_none();
+        let expected = match whole {
+            Some(whole) => Some(whole),
+            None => self.counted(intent).await.and_then(|all| expected(&sample, all)),
+        };
+        let estimate = expected.map(|expected| at_most(expected, intent.limit));
+        Sample { is_complete: false, estimate, is_approximate: is_approximate && estimate.is_some(), ..sample }
     }
 
     /// Returns the next queue with jobs that an operation is about.
@@ -278,17 +291,26 @@ impl Queues {
         }
     }
 
-    /// Returns about how many jobs match, where the counts of one queue tell it: nothing is counted for it.
+    /// Returns about how many jobs would be affected, where the counts of the queues tell it: nothing is counted for it.
     pub(super) async fn estimate(&self, intent: &BulkIntent) -> Option<u64> {
-        let BulkFilter { queue: Some(QueuePattern::One(queue)), .. } = &intent.filter else { return None };
-        let parts = intent.parts();
-        if !intent.filter.is_whole() || parts.iter().any(|part| part.dead_lettered) {
+        if !intent.filter.is_whole() || intent.parts().iter().any(|part| part.dead_lettered) {
             return None;
         }
-        let counts = self.0.store.counts(queue).await.ok()?.counts;
-        let matched: u64 =
-            parts.iter().flat_map(|part| &part.states).map(|state| count(&counts, *state)).sum();
-        Some(intent.limit.map_or(matched, |limit| limit.min(matched)))
+        Some(at_most(self.counted(intent).await?, intent.limit))
+    }
+
+    /// Returns about how many jobs there are in the queues and the states that are meant.
+    async fn counted(&self, intent: &BulkIntent) -> Option<u64> {
+        let counts: Vec<Counts> = match &intent.filter.queue {
+            Some(QueuePattern::One(queue)) => vec![self.0.store.counts(queue).await.ok()?.counts],
+            _ => {
+                let all = self.0.store.depths().await.ok()?.into_iter();
+                all.filter(|(queue, _)| intent.means(queue)).map(|(_, counts)| counts).collect()
+            }
+        };
+        let parts = intent.parts();
+        let states = || parts.iter().flat_map(|part| &part.states);
+        Some(counts.iter().flat_map(|counts| states().map(move |state| count(counts, *state))).sum())
     }
 
     /// Returns what operators did, the latest first.
@@ -321,6 +343,16 @@ fn is_seen_by(operation: &Bulk, caller: &Caller) -> bool {
     }
 }
 
+fn at_most(jobs: u64, limit: Option<u64>) -> u64 {
+    limit.map_or(jobs, |limit| limit.min(jobs))
+}
+
+/// Returns about how many of so many jobs match, if as many do of all as of those that were looked at.
+fn expected(sample: &Sample, all: u64) -> Option<u64> {
+    let share = (sample.scanned > 0).then(|| sample.matched as f64 / sample.scanned as f64)?;
+    Some(((all.max(sample.scanned) as f64 * share).round() as u64).max(sample.matched))
+}
+
 /// Returns the jobs of a part of the work in a queue that were there when it began.
 pub(super) fn filter(
     intent: &BulkIntent,
@@ -350,5 +382,19 @@ fn count(counts: &Counts, state: Visible) -> u64 {
         Visible::Blocked => counts.blocked,
         Visible::Done => counts.done,
         Visible::Dead => counts.dead,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_goes_by_the_share_that_matched() {
+        let of = |matched, scanned, all| expected(&Sample { matched, scanned, ..Sample::default() }, all);
+        assert_eq!(of(10, 1000, 100_000), Some(1000));
+        assert_eq!(of(0, 1000, 100_000), Some(0));
+        assert_eq!((of(0, 0, 100), of(900, 1000, 500)), (None, Some(900)), "nothing was looked at; others came");
+        assert_eq!((at_most(20_000, Some(10)), at_most(5, Some(10)), at_most(5, None)), (10, 5, 5));
     }
 }

@@ -296,8 +296,10 @@ pub async fn what_is_taken_away_counts_as_cancelled(store: &dyn Store) {
     apply(store, cancel(&forced.meta.id, true)).await.unwrap();
     let purged = claim(store, ask("purged", 1)).await.remove(0);
     apply(store, release(&purged)).await.unwrap();
-    let purge =
-        Operation::Purge { within: tailback::job::Reach::default(), state: tailback::job::Visible::Ready };
+    let purge = Operation::Purge {
+        within: tailback::job::Reach::default(),
+        states: vec![tailback::job::Visible::Ready],
+    };
     let last = apply(store, change(&purged.meta.id, purge)).await.unwrap();
     assert!(last.callback.is_some());
     assert_eq!(counted(store, &made.id).await, (0, 0, 0, 5));

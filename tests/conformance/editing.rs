@@ -114,9 +114,11 @@ pub async fn a_purge_takes_one_state_only(store: &dyn Store) {
     let jobs = one_of_each(store).await;
     for (id, actual) in &jobs {
         for state in [Visible::Ready, Visible::Scheduled, Visible::Done, Visible::Dead] {
-            let refused =
-                apply(store, change(id, Operation::Purge { within: tailback::job::Reach::default(), state }))
-                    .await;
+            let refused = apply(
+                store,
+                change(id, Operation::Purge { within: tailback::job::Reach::default(), states: vec![state] }),
+            )
+            .await;
             if state != *actual {
                 assert_eq!(refused, Err(Refusal::Conflict { state: *actual }), "{state:?}");
                 continue;
@@ -136,7 +138,7 @@ pub async fn a_job_that_has_left_its_queue_is_unknown(store: &dyn Store) {
         [
             Operation::Redrive { within: within(), home: tailback::job::Reach::default() },
             Operation::Edit { within: within(), edit: Box::new(edit.clone()) },
-            Operation::Purge { within: within(), state: Visible::Ready },
+            Operation::Purge { within: within(), states: vec![Visible::Ready] },
             Operation::CancelUnheld { within: within() },
             Operation::Retry { within: within() },
             Operation::Cancel { within: within(), force: true },

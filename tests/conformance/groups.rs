@@ -329,7 +329,7 @@ pub async fn a_blocked_job_can_be_changed_and_taken_away(store: &dyn Store) {
     assert_eq!((edited.meta.state, edited.meta.priority, edited.payload), (State::Blocked, 7, content("2")));
     let purge = Operation::Purge {
         within: tailback::job::Reach::default(),
-        state: State::Blocked.visible(Timestamp::default(), Timestamp::default()),
+        states: vec![State::Blocked.visible(Timestamp::default(), Timestamp::default())],
     };
     apply(store, change(&pushed[2], purge)).await.unwrap();
     assert_eq!(work_off(store, "q").await, pushed[..2]);

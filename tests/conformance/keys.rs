@@ -171,7 +171,7 @@ pub async fn a_purge_frees_keys_but_those_of_done_jobs(store: &dyn Store) {
     let rules = rules_of("q", with_history);
     let purge = |id: &JobId, state: Visible| Change {
         id: id.clone(),
-        operation: Operation::Purge { within: Reach::default(), state },
+        operation: Operation::Purge { within: Reach::default(), states: vec![state] },
     };
     let waiting = push_one(store, job("q").key("a", LONG_MS)).await;
     let doomed = push_and_take(store, job("q").key("b", LONG_MS).max_attempts(1).priority(1)).await;

@@ -315,7 +315,8 @@ pub async fn an_act_and_its_row_are_one(store: &dyn Store) {
 pub async fn a_row_counts_the_jobs_of_its_act(store: &dyn Store) {
     let ids = IdSource::default();
     let row = AuditRow { affected: Some(0), ..row(&ids, store, "queue.purge", "q") };
-    let purge = |id: &JobId| change(id, Operation::Purge { within: Reach::default(), state: Visible::Ready });
+    let purge =
+        |id: &JobId| change(id, Operation::Purge { within: Reach::default(), states: vec![Visible::Ready] });
     let purged = async |changes| {
         along(Some(row.clone()), store.apply(changes, &Rules::default()))
             .await

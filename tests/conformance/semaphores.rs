@@ -362,7 +362,7 @@ pub async fn a_blocked_job_is_like_any_that_waits(store: &dyn Store) {
     apply(store, cancel(&pushed[0], false)).await.unwrap();
     let purge = change(
         &pushed[1],
-        Operation::Purge { within: tailback::job::Reach::default(), state: Visible::Blocked },
+        Operation::Purge { within: tailback::job::Reach::default(), states: vec![Visible::Blocked] },
     );
     apply(store, purge).await.unwrap();
     reap(store, &Rules::default()).await.remove(0).unwrap();

@@ -242,6 +242,12 @@ pub async fn a_server_that_only_shows_changes_nothing(place: &Place) {
     ] {
         refused(&server.send(method, path, body).await, 403, "read-only");
     }
+    // What only looks is answered.
+    let mut body = json!({"filter": {"queue": "mail"}, "action": "delete"});
+    refused(&server.post("/v1/operations", body.clone()).await, 403, "read-only");
+    body["dry_run"] = json!(true);
+    let (status, sample) = server.post("/v1/operations", body).await;
+    assert_eq!((status, &sample["matched"]), (200, &json!(1)), "{sample}");
     assert_eq!(see(&server, &job).await["priority"], 0);
     refused(&server.post("/v1/nowhere", json!({})).await, 404, "not-found");
 }

@@ -286,3 +286,109 @@ pub async fn a_repeat_begins_no_second_operation(place: &Place) {
     refused(&other.answer(), 422, "idempotency-key-reused");
     assert_eq!(server.get("/v1/operations").await.1["operations"].as_array().unwrap().len(), 1);
 }
+
+pub async fn an_operation_takes_every_condition_of_a_search(place: &Place) {
+    let server = Server::start(&place.url).await;
+    kill(&server, "w.s", 2).await;
+    let jobs: Vec<Value> = (1..=4).map(|n| json!({"payload": n, "priority": n})).collect();
+    let (status, pushed) = server.post("/v1/queues/w.s/jobs/batch", json!({"jobs": jobs})).await;
+    assert_eq!(status, 200, "{pushed}");
+    server.push("w.s", json!({"payload": 5, "run_at": "2199-01-01T00:00:00Z"})).await;
+    let failed = take(&server, "w.s").await;
+    assert_eq!(server.settle(&failed, "rollback", json!({"delay_ms": 3_600_000})).await.0, 200);
+    server.push("w.t", json!({"payload": 6})).await;
+    server.push("v", json!({"payload": 7})).await;
+    let (past, soon) = ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z");
+    for (condition, count) in [
+        (json!({"priority_min": 3}), 2),
+        (json!({"priority_max": 2}), 6),
+        (json!({"attempts_min": 1}), 3),
+        (json!({"attempts_max": 0}), 5),
+        (json!({"run_at_from": soon}), 1),
+        (json!({"run_at_before": soon}), 7),
+        (json!({"created_from": past, "created_before": soon}), 8),
+        (json!({"created_before": past}), 0),
+        (json!({"finished_from": past}), 2),
+        (json!({"finished_before": soon, "finished_from": past}), 2),
+        (json!({"states": ["ready", "dead"]}), 6),
+        (json!({"states": ["dead"], "priority_max": 0}), 2),
+    ] {
+        let mut filter = condition.clone();
+        filter["queue_prefix"] = json!("w.");
+        let body = json!({"filter": filter, "action": "delete", "dry_run": true, "confirm": "w.*"});
+        let (status, found) = server.post("/v1/operations", body).await;
+        assert_eq!((status, &found["matched"]), (200, &json!(count)), "{condition}: {found}");
+        let query: Vec<String> = condition
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| match value {
+                Value::Array(states) => {
+                    let states: Vec<&str> = states.iter().map(|state| state.as_str().unwrap()).collect();
+                    format!("state={}", states.join(","))
+                }
+                Value::String(text) => format!("{name}={text}"),
+                number => format!("{name}={number}"),
+            })
+            .collect();
+        let (_, sought) = server.get(&format!("/v1/jobs?queue_prefix=w.&{}", query.join("&"))).await;
+        assert_eq!(sought["jobs"].as_array().unwrap().len(), count, "{condition}: {sought}");
+    }
+    // What is done, and shown: with the names that servers of older versions know.
+    let body = json!({"filter": {"queue_prefix": "w.", "states": ["dead"], "attempts_max": 1}, "action": "delete", "confirm": "w.*"});
+    let one = over(&server, &begin_one(&server, body).await).await;
+    assert_eq!(one["affected"], 2, "{one}");
+    assert_eq!(one["filter"], json!({"queue": "w.*", "state": "dead", "attempts_max": 1}));
+    let body = json!({"filter": {"queue": "w.s", "states": ["scheduled", "ready"], "priority_min": 1}, "action": "delete"});
+    let several = over(&server, &begin_one(&server, body).await).await;
+    assert_eq!(several["affected"], 4, "{several}");
+    assert_eq!(several["filter"]["states"], json!(["scheduled", "ready"]));
+    let (_, left) = server.get("/v1/jobs?queue_prefix=w.").await;
+    assert_eq!(left["jobs"].as_array().unwrap().len(), 2, "{left}");
+    for (filter, pointer) in [
+        (json!({"queue": "w.s", "queue_prefix": "w."}), "/filter/queue_prefix"),
+        (json!({"queue_prefix": "-"}), "/filter/queue_prefix"),
+        (json!({"queue": "w.s", "state": "dead", "states": ["ready"]}), "/filter/states"),
+        (json!({"queue": "w.s", "states": ["ready", "ready"]}), "/filter/states"),
+        (json!({"queue": "w.s", "states": ["ready", "reserved"]}), "/filter/states"),
+        (json!({"queue": "w.s", "priority_min": 2, "priority_max": 1}), "/filter/priority_max"),
+        (json!({"queue": "w.s", "run_at_from": soon, "run_at_before": past}), "/filter/run_at_before"),
+    ] {
+        let answer = server.post("/v1/operations", json!({"filter": filter, "action": "delete"})).await;
+        invalid(&answer, pointer);
+    }
+}
+
+pub async fn a_sample_says_what_it_has_looked_at_and_what_to_expect(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for (queue, count) in [("big.a", 30), ("big.b", 20), ("small", 5)] {
+        let jobs: Vec<Value> = (0..count).map(|n| json!({"payload": {"n": n}})).collect();
+        let (status, pushed) =
+            server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({"jobs": jobs})).await;
+        assert_eq!(status, 200, "{pushed}");
+    }
+    let dry = async |filter: Value, limit: Option<u64>| {
+        let body = json!({"filter": filter, "action": "delete", "dry_run": true, "confirm": "big.*", "limit": limit});
+        let (status, found) = server.post("/v1/operations", body).await;
+        assert_eq!((status, &found["complete"]), (200, &json!(true)), "{found}");
+        assert_eq!(found.get("estimate_is_approximate"), None, "{found}");
+        ["matched", "scanned", "estimate"].map(|name| found[name].as_u64().unwrap())
+    };
+    assert_eq!(dry(json!({"queue": "big.*"}), None).await, [50, 50, 50]);
+    assert_eq!(dry(json!({"queue": "big.*"}), Some(10)).await, [50, 50, 10]);
+    assert_eq!(dry(json!({"queue": "big.*", "payload": {"n": 3}}), None).await, [2, 50, 2]);
+    // What it does is told by the counts of all queues that are meant.
+    until("the counts know of all", || async {
+        let (_, stats) = server.get("/v1/queues?prefix=big.&figures=true").await;
+        let ready = stats["queues"].as_array().unwrap().iter().map(|queue| queue["counts"]["ready"].as_u64());
+        ready.flatten().sum::<u64>() == 50
+    })
+    .await;
+    let change = json!({"filter": {"queue": "big.*"}, "action": "set_priority", "priority": 2, "confirm": "big.*"});
+    let whole = over(&server, &begin_one(&server, change).await).await;
+    assert_eq!([&whole["matched"], &whole["affected"], &whole["scanned"]], [50, 50, 50], "{whole}");
+    let change = json!({"filter": {"queue": "big.*", "payload": {"n": 3}}, "action": "set_priority", "priority": 3, "confirm": "big.*"});
+    let few = over(&server, &begin_one(&server, change).await).await;
+    assert_eq!([&few["affected"], &few["scanned"]], [2, 50], "{few}");
+    assert_eq!(few.get("matched"), None, "{few}");
+}

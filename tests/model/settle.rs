@@ -380,8 +380,9 @@ impl Model {
             Operation::Relocate { queue, when, priority, .. } if waits || job.state == State::Dead => {
                 self.is_relocated(job, queue, (*when, *priority), now)
             }
-            Operation::Purge { state, .. }
-                if job.state != State::Reserved && job.visible(now).contains(state) =>
+            Operation::Purge { states, .. }
+                if job.state != State::Reserved
+                    && states.iter().any(|state| job.visible(now).contains(state)) =>
             {
                 Ok(self.leaves(job))
             }

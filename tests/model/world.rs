@@ -566,7 +566,10 @@ impl<'a> World<'a> {
                     Visible::Done,
                     Visible::Dead,
                 ];
-                Operation::Purge { within: tailback::job::Reach::default(), state: states[*state as usize] }
+                Operation::Purge {
+                    within: tailback::job::Reach::default(),
+                    states: vec![states[*state as usize]],
+                }
             }
             Act::Redrive { is_right } => {
                 let own = job.filter(|_| *is_right).map(|job| job.queue);

@@ -112,8 +112,6 @@ export function inWords(found, action, most) {
 export async function askOperation(action, meant) {
   const wish = wishes(action);
   const keys = attempts();
-  const { cannot } = filterOf(meant.conditions, meant.fixed);
-  if (cannot.length > 0) return toast(`An operation has no such condition: ${cannot.join(', ')}. Take it away, or select jobs.`, 'bad');
   const word = wordOf(action, meant);
   const typed = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
   const dry = h('div', { class: 'dry', role: 'status' }, h('p', { class: 'muted' }, 'Looking which jobs these are …'));

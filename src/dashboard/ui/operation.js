@@ -55,14 +55,14 @@ function fieldsOf({ filter, raw = {} }) {
 export function summary(operation) {
   const { action, filter, to, priority, limit } = operation;
   const { verb } = ACTIONS[action] ?? { verb: plain(action) };
-  const { queue, state, payload: _payload, headers: _headers, ...rest } = filter;
+  const { queue, state, states, payload: _payload, headers: _headers, ...rest } = filter;
   const where = queue === undefined ? 'in all queues' : `in ${plain(queue)}`;
   const more = [
     ...Object.entries(rest).map(([name, is]) => `${name.replaceAll('_', ' ')} ${plain(String(is) || 'none')}`),
     ...fieldsOf(operation).map(([name, is]) => `${plain(name)} = ${plain(is)}`),
   ].join(', ');
   return [
-    `${verb} ${limit ? `up to ${format.count(limit)} ` : ''}${state ?? ''} jobs ${where}`.replace('  ', ' '),
+    `${verb} ${limit ? `up to ${format.count(limit)} ` : ''}${state ?? states?.join(' or ') ?? ''} jobs ${where}`.replace('  ', ' '),
     more && `with ${more}`,
     to !== undefined && `to ${plain(to)}`,
     priority !== undefined && (action === 'set_priority' ? `to ${priority}` : `with priority ${priority}`),
@@ -73,14 +73,18 @@ export function summary(operation) {
 
 /** The jobs that an operation is about. @param {Operation} operation */
 function jobsLink(operation) {
-  const { queue, from, before, payload: _payload, headers: _headers, error_group: group, ...rest } = operation.filter;
-  const isDead = rest.state === 'dead' || rest.state === 'done';
-  return link(['jobs'], {
-    ...rest,
-    ...Object.fromEntries(fieldsOf(operation)),
-    [queue?.endsWith('*') ? 'queue_prefix' : 'queue']: queue?.replace(/\*$/, ''),
+  const { queue, state, states, from, before, payload: _payload, headers: _headers, error_group: group, ...rest } = operation.filter;
+  const isDead = state === 'dead' || state === 'done';
+  /** @type {Record<string, any>} */ const older = {
     [isDead ? 'finished_from' : 'created_from']: from,
     [isDead ? 'finished_before' : 'created_before']: before,
+  };
+  return link(['jobs'], {
+    ...older,
+    ...rest,
+    state: state ?? states?.join(','),
+    ...Object.fromEntries(fieldsOf(operation)),
+    [queue?.endsWith('*') ? 'queue_prefix' : 'queue']: queue?.replace(/\*$/, ''),
     error_group: group,
     no_error: group === '' ? '1' : undefined,
   });

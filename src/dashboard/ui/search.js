@@ -7,70 +7,62 @@ import { STATES } from './widgets.js';
 
 /** @typedef {{name: string, value: string}} Condition */
 /**
- * A kind of condition. `filter` is what it is called in an operation; those without one cannot be part of it.
- * @typedef {{name: string, label: string, kind: 'text' | 'time' | 'int' | 'flag' | 'states', filter?: string, group: string}} Kind
+ * A kind of condition.
+ * @typedef {{name: string, label: string, kind: 'text' | 'time' | 'int' | 'flag' | 'states', group: string}} Kind
  */
 
 /** @type {Kind[]} */
 export const KINDS = [
-  { name: 'queue', label: 'queue', kind: 'text', group: 'Where', filter: 'queue' },
+  { name: 'queue', label: 'queue', kind: 'text', group: 'Where' },
   {
     name: 'queue_prefix',
     label: 'queue begins with',
     kind: 'text',
     group: 'Where',
-    filter: 'queue',
   },
   {
     name: 'state',
     label: 'state',
     kind: 'states',
     group: 'Where',
-    filter: 'state',
   },
   {
     name: 'batch',
     label: 'batch',
     kind: 'text',
     group: 'Where',
-    filter: 'batch',
   },
-  { name: 'group', label: 'group', kind: 'text', group: 'Where', filter: 'group' },
-  { name: 'key', label: 'key', kind: 'text', group: 'Where', filter: 'key' },
+  { name: 'group', label: 'group', kind: 'text', group: 'Where' },
+  { name: 'key', label: 'key', kind: 'text', group: 'Where' },
   {
     name: 'worker',
     label: 'worker',
     kind: 'text',
     group: 'Where',
-    filter: 'worker',
   },
   {
     name: 'error',
     label: 'error has',
     kind: 'text',
     group: 'What went wrong',
-    filter: 'error',
   },
   {
     name: 'error_group',
     label: 'error is',
     kind: 'text',
     group: 'What went wrong',
-    filter: 'error_group',
   },
   {
     name: 'no_error',
     label: 'without an error',
     kind: 'flag',
     group: 'What went wrong',
-    filter: 'error_group',
   },
   {
     name: 'dead_lettered',
     label: 'dead-lettered here',
     kind: 'flag',
     group: 'What went wrong',
-    filter: 'dead_lettered',
   },
   { name: 'attempts_min', label: 'attempts ≥', kind: 'int', group: 'What went wrong' },
   { name: 'attempts_max', label: 'attempts ≤', kind: 'int', group: 'What went wrong' },
@@ -79,22 +71,19 @@ export const KINDS = [
     label: 'pushed from',
     kind: 'time',
     group: 'When',
-    filter: 'from',
   },
-  { name: 'created_before', label: 'pushed before', kind: 'time', group: 'When', filter: 'before' },
+  { name: 'created_before', label: 'pushed before', kind: 'time', group: 'When' },
   {
     name: 'finished_from',
     label: 'ended from',
     kind: 'time',
     group: 'When',
-    filter: 'from',
   },
   {
     name: 'finished_before',
     label: 'ended before',
     kind: 'time',
     group: 'When',
-    filter: 'before',
   },
   { name: 'run_at_from', label: 'due from', kind: 'time', group: 'When' },
   { name: 'run_at_before', label: 'due before', kind: 'time', group: 'When' },
@@ -189,37 +178,28 @@ function asJson(is) {
 }
 
 /**
- * The same conditions as the filter of an operation: its raw text, and what an operation cannot have (in words).
- * @param {Condition[]} conditions @param {Record<string, string>} fixed @returns {{filter: string, cannot: string[], queue?: string, confirm?: string}}
+ * The same conditions as the filter of an operation: its raw text.
+ * @param {Condition[]} conditions @param {Record<string, string>} fixed @returns {{filter: string, queue?: string, confirm?: string}}
  */
 export function filterOf(conditions, fixed) {
   const all = [...Object.entries(fixed).map(([name, is]) => ({ name, value: is })), ...conditions];
-  const state = all.find(({ name }) => name === 'state')?.value;
-  /** @type {string[]} */ const cannot = [];
   /** @type {string[]} */ const parts = [];
   /** @type {Record<string, string[]>} */ const fields = { payload: [], headers: [] };
   const add = (/** @type {string} */ name, /** @type {string} */ is) => parts.push(`${JSON.stringify(name)}: ${is}`);
-  const isOver = state === 'dead' || state === 'done';
-  for (const condition of all) {
-    const { name, value: is } = condition;
+  for (const { name, value: is } of all) {
     const kind = kindOf(name);
-    const { label } = inWords(condition);
     if (kind === undefined) {
       const [of] = name.split('.', 1);
       fields[of].push(`${JSON.stringify(name.slice(of.length + 1))}: ${asJson(is)}`);
-    } else if (kind.filter === undefined) cannot.push(label);
-    else if (name === 'state' && is.includes(',')) cannot.push('several states');
-    else if (kind.kind === 'time' && (state === undefined || name.startsWith('created_') === isOver)) {
-      cannot.push(
-        `${label} (${name.startsWith('created_') ? 'with a state other than dead or done' : 'with the state dead or done'} it can)`,
-      );
-    } else if (kind.name === 'queue_prefix') add('queue', JSON.stringify(`${is}*`));
+    } else if (name === 'state' && is.includes(',')) add('states', JSON.stringify(is.split(',')));
+    else if (kind.name === 'queue_prefix') add('queue', JSON.stringify(`${is}*`));
     else if (kind.name === 'no_error') add('error_group', '""');
-    else add(kind.filter, kind.kind === 'flag' ? 'true' : JSON.stringify(is));
+    else if (kind.kind === 'int') add(name, String(Number(is)));
+    else add(name, kind.kind === 'flag' ? 'true' : JSON.stringify(is));
   }
   for (const [of, list] of Object.entries(fields)) if (list.length > 0) add(of, `{${list.join(', ')}}`);
   const queue = all.find(({ name }) => name === 'queue')?.value;
   const prefix = all.find(({ name }) => name === 'queue_prefix')?.value;
   const confirm = queue !== undefined ? undefined : prefix !== undefined ? `${prefix}*` : 'all queues';
-  return { filter: `{${parts.join(', ')}}`, cannot, queue, confirm };
+  return { filter: `{${parts.join(', ')}}`, queue, confirm };
 }

@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::http::access::Granted;
+use crate::http::AppState;
+use crate::http::access::{Granted, only_shows};
 use crate::http::json::Json;
 use crate::http::keyed::Keyed;
 use crate::http::params::{OfOperation, Query, cursor};
@@ -72,7 +73,7 @@ pub struct OperationView {
     /// When it was over.
     #[serde(skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,
-    /// About how many jobs matched when it began, where the counts of a queue tell that; no job is counted for it.
+    /// About how many jobs matched when it began, `limit` at most, where the counts of the queues tell that: no job is counted for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<u64>,
     /// How many jobs were looked at.
@@ -136,9 +137,13 @@ pub struct DryRunResponse {
     scanned: u64,
     /// Whether those are all that could match.
     complete: bool,
-    /// About how many match, where that can be told.
+    /// About how many would be affected, `limit` at most: how many match where all were looked at, else by the counts of the queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     estimate: Option<u64>,
+    /// Whether `estimate` is concluded: by the counts of the queues, and by how many match of those that were looked at. Absent where it is
+    /// not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    estimate_is_approximate: bool,
     /// The first jobs that match.
     samples: Vec<SampleView>,
 }
@@ -166,9 +171,11 @@ pub enum BeginOperationResponse {
 }
 
 impl From<Sample> for DryRunResponse {
-    fn from(Sample { matched, scanned, is_complete: complete, estimate, jobs }: Sample) -> Self {
+    fn from(sample: Sample) -> Self {
+        let Sample { matched, scanned, is_complete: complete, estimate, is_approximate, jobs } = sample;
         let sample = |(id, queue, state)| SampleView { id, queue, state };
-        Self { matched, scanned, complete, estimate, samples: jobs.into_iter().map(sample).collect() }
+        let samples = jobs.into_iter().map(sample).collect();
+        Self { matched, scanned, complete, estimate, estimate_is_approximate: is_approximate, samples }
     }
 }
 
@@ -198,11 +205,15 @@ pub struct OperationsPage {
         (status = 202, description = "The operation", body = BeginOperationResponse,
             headers(("Location" = String, description = "The path of the operation")))))]
 pub async fn begin(
+    State(state): State<AppState>,
     State(queues): State<Queues>,
     by: Granted,
     Keyed { key, body: request, .. }: Keyed<OperationRequest>,
 ) -> ApiResult<Response> {
     let OperationRequest { filter, action, to, priority, limit, dry_run, confirm } = request;
+    if state.read_only && !dry_run {
+        return Err(only_shows());
+    }
     if let Some(QueuePattern::One(queue)) = &filter.queue {
         by.in_queue(queue)?;
     }

@@ -419,3 +419,19 @@ fn served_as(media: &str) -> &str {
         ["html", "xml", "svg", "script", "multipart/", "pdf"].iter().any(|part| lower.contains(part));
     if is_active { BYTES } else { media }
 }
+
+#[cfg(test)]
+mod tests {
+    use utoipa::PartialSchema as _;
+
+    use super::FILTER;
+    use crate::job::bulk::BulkFilter;
+
+    #[test]
+    fn an_operation_takes_each_condition_of_a_search() {
+        let schema = serde_json::to_value(BulkFilter::schema()).unwrap();
+        for name in FILTER.into_iter().chain(["states", "payload", "headers"]) {
+            assert!(schema["properties"].get(name).is_some(), "{name}: {schema}");
+        }
+    }
+}

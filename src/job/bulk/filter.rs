@@ -3,11 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::job::filter::{ERROR_MAX, FIELDS_MAX};
+use crate::job::names::NAME_RULE;
 use crate::job::spec::Headers;
 use crate::job::{
     BatchId, FieldIs, Filter, GroupName, HeaderIs, JobKey, QueueName, QueuePattern, Span, Timestamp, Visible,
     WorkerName,
 };
+
+/// What is wrong with a range in which there is nothing.
+const EMPTY_RANGE: &str = "leaves nothing between it and the beginning of its range";
 
 /// Which jobs are meant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -17,9 +21,16 @@ pub struct BulkFilter {
     /// Only jobs of this queue, or of the queues whose names begin so: `mail.*`. Default: of all queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePattern>,
+    /// Only jobs of the queues whose names begin so, as a search says it: `mail.` is `"queue": "mail.*"`, which the operation shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub queue_prefix: Option<String>,
     /// Only jobs in this state. Default: in each that the action concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Visible>,
+    /// Only jobs in one of these states; instead of `state`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<Visible>,
     /// Only jobs pushed with this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<JobKey>,
@@ -63,6 +74,36 @@ pub struct BulkFilter {
     /// Only jobs that died before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died_before: Option<Timestamp>,
+    /// Only jobs pushed at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_from: Option<Timestamp>,
+    /// Only jobs pushed before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_before: Option<Timestamp>,
+    /// Only jobs done or dead at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_from: Option<Timestamp>,
+    /// Only jobs done or dead before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_before: Option<Timestamp>,
+    /// Only jobs whose `run_at` is this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at_from: Option<Timestamp>,
+    /// Only jobs whose `run_at` is before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at_before: Option<Timestamp>,
+    /// Only jobs of this priority or a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_min: Option<i32>,
+    /// Only jobs of this priority or a lower one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_max: Option<i32>,
+    /// Only jobs delivered so often or more from their queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_min: Option<u32>,
+    /// Only jobs delivered so often or less from their queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
 }
 
 /// The schema of conditions on payloads and on headers.
@@ -85,7 +126,31 @@ impl utoipa::ToSchema for OperationConditions {}
 impl BulkFilter {
     /// Returns whether all jobs of the queues are meant that are in the state.
     pub fn is_whole(&self) -> bool {
-        Self { queue: None, state: None, ..self.clone() } == Self::default()
+        Self { queue: None, state: None, states: Vec::new(), ..self.clone() } == Self::default()
+    }
+
+    /// Returns the states of the jobs that are meant; none: each that the action concerns.
+    pub fn states(&self) -> Vec<Visible> {
+        self.state.map_or_else(|| self.states.clone(), |state| vec![state])
+    }
+
+    /// Returns it as it is stored: what has an older name has that, so that servers of older versions can read it where nothing is
+    /// asked that they do not know. Else the first field that does not fit, and what is wrong with it.
+    pub fn settled(mut self) -> Result<Self, (&'static str, String)> {
+        if let Some(prefix) = self.queue_prefix.take() {
+            if self.queue.is_some() {
+                return Err(("/filter/queue_prefix", "cannot be combined with queue".to_owned()));
+            }
+            let rule = |_| ("/filter/queue_prefix", format!("must be the beginning of a name: {NAME_RULE}"));
+            self.queue = Some(format!("{prefix}*").parse().map_err(rule)?);
+        }
+        if self.state.is_some() && !self.states.is_empty() {
+            return Err(("/filter/states", "cannot be combined with state".to_owned()));
+        }
+        if let [state] = self.states[..] {
+            (self.state, self.states) = (Some(state), Vec::new());
+        }
+        Ok(self)
     }
 
     /// Returns whether all jobs of the queues are meant that are in the state, or those of them from a time: a job that cannot be read is
@@ -99,7 +164,46 @@ impl BulkFilter {
         Span { from: self.died_from, before: self.died_before }
     }
 
-    /// Returns the jobs that are meant in one queue and in these states, whatever their time.
+    fn created(&self) -> Span<Timestamp> {
+        Span { from: self.created_from, before: self.created_before }
+    }
+
+    fn finished(&self) -> Span<Timestamp> {
+        Span { from: self.finished_from, before: self.finished_before }
+    }
+
+    fn run_at(&self) -> Span<Timestamp> {
+        Span { from: self.run_at_from, before: self.run_at_before }
+    }
+
+    fn priority(&self) -> Span<i64> {
+        Span {
+            from: self.priority_min.map(i64::from),
+            before: self.priority_max.map(|max| i64::from(max) + 1),
+        }
+    }
+
+    fn attempts(&self) -> Span<i64> {
+        Span {
+            from: self.attempts_min.map(i64::from),
+            before: self.attempts_max.map(|max| i64::from(max) + 1),
+        }
+    }
+
+    /// Returns the first range in which there is nothing.
+    fn empty_range(&self) -> Option<&'static str> {
+        let ranges = [
+            ("/filter/created_before", self.created().is_empty()),
+            ("/filter/finished_before", self.finished().is_empty()),
+            ("/filter/run_at_before", self.run_at().is_empty()),
+            ("/filter/priority_max", self.priority().is_empty()),
+            ("/filter/attempts_max", self.attempts().is_empty()),
+        ];
+        ranges.into_iter().find_map(|(pointer, is_empty)| is_empty.then_some(pointer))
+    }
+
+    /// Returns the jobs that are meant in one queue and in these states, whatever their time of [`from`](Self::from) and
+    /// [`before`](Self::before).
     pub fn in_queue(&self, queue: QueueName, states: Vec<Visible>) -> Filter {
         let fields = self.payload.iter().filter_map(|(path, value)| FieldIs::new(path, value.as_str()).ok());
         let headers =
@@ -114,6 +218,11 @@ impl BulkFilter {
             error_group: self.error_group.clone(),
             payload: fields.collect(),
             headers: headers.collect(),
+            created: self.created(),
+            finished: self.finished(),
+            run_at: self.run_at(),
+            priority: self.priority(),
+            attempts: self.attempts(),
             ..Filter::all(queue)
         }
     }
@@ -135,6 +244,12 @@ impl BulkFilter {
             if conditions.len() > FIELDS_MAX {
                 return Some((pointer, format!("must have at most {FIELDS_MAX} conditions")));
             }
+        }
+        if (1..self.states.len()).any(|n| self.states[..n].contains(&self.states[n])) {
+            return Some(("/filter/states", "must not have a state twice".to_owned()));
+        }
+        if let Some(pointer) = self.empty_range() {
+            return Some((pointer, EMPTY_RANGE.to_owned()));
         }
         let wrong_field =
             self.payload.iter().find_map(|(path, value)| FieldIs::new(path, value.as_str()).err());

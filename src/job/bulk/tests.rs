@@ -17,6 +17,7 @@ fn what_does_not_fit_together_is_named() {
     for (json, pointer) in [
         (r#"{"filter":{},"action":"move"}"#, "/to"),
         (r#"{"filter":{},"action":"retry","to":"q"}"#, "/to"),
+        (r#"{"filter":{"queue":"q"},"action":"move","to":"q"}"#, "/to"),
         (r#"{"filter":{},"action":"set_priority"}"#, "/priority"),
         (r#"{"filter":{},"action":"delete","priority":1}"#, "/priority"),
         (r#"{"filter":{},"action":"delete","limit":0}"#, "/limit"),
@@ -26,6 +27,7 @@ fn what_does_not_fit_together_is_named() {
         assert_eq!(intent(json).fault().map(|(pointer, _)| pointer), Some(pointer), "{json}");
     }
     assert_eq!(intent(r#"{"filter":{},"action":"move","to":"q","priority":3}"#).fault(), None);
+    assert_eq!(intent(r#"{"filter":{"queue":"q*"},"action":"move","to":"q"}"#).fault(), None);
     assert!(serde_json::from_str::<BulkFilter>(r#"{"stat":"dead"}"#).is_err());
 }
 
@@ -96,4 +98,41 @@ fn an_operation_stays_in_its_queues_and_out_of_its_target() {
     assert!(means("mail.old") && !means("mail.new") && !means("post"));
     let limited = intent(r#"{"filter":{},"action":"delete","within":["mail.*"]}"#);
     assert!(limited.means(&"mail.x".parse().unwrap()) && !limited.means(&"post".parse().unwrap()));
+}
+
+#[test]
+fn what_older_servers_have_stored_is_read_and_what_they_can_ask_is_stored_so() {
+    let old = r#"{"queue":"w.*","state":"dead","from":"2026-01-01T00:00:00.000Z"}"#;
+    let filter: BulkFilter = serde_json::from_str(old).unwrap();
+    assert_eq!(serde_json::to_string(&filter.clone().settled().unwrap()).unwrap(), old);
+    let new = r#"{"queue_prefix":"w.","states":["dead"],"from":"2026-01-01T00:00:00.000Z"}"#;
+    let settled = serde_json::from_str::<BulkFilter>(new).unwrap().settled().unwrap();
+    assert_eq!(settled, filter);
+    for both in [r#"{"queue":"w","queue_prefix":"w"}"#, r#"{"state":"dead","states":["done"]}"#] {
+        assert!(serde_json::from_str::<BulkFilter>(both).unwrap().settled().is_err(), "{both}");
+    }
+}
+
+#[test]
+fn of_several_states_each_is_meant() {
+    let states = |json: &str| -> Vec<(Vec<Visible>, bool)> {
+        intent(json).parts().into_iter().map(|part| (part.states, part.dead_lettered)).collect()
+    };
+    let (ready, dead, done) = (Visible::Ready, Visible::Dead, Visible::Done);
+    let delete = r#"{"filter":{"states":["ready","dead"]},"action":"delete"}"#;
+    assert_eq!(states(delete), [(vec![ready, dead], false)]);
+    let redrive = r#"{"filter":{"states":["dead","ready"]},"action":"redrive"}"#;
+    assert_eq!(states(redrive), [(vec![ready], true), (vec![dead], false)]);
+    assert_eq!(states(r#"{"filter":{},"action":"replay"}"#), [(vec![done], false)]);
+    let new = NewJob::new(
+        "A".parse().unwrap(),
+        "q".parse().unwrap(),
+        JobSpec::new(Payload::parse("1").unwrap()),
+        at(10),
+    );
+    let waits = new.into_job().meta;
+    let is_meant = |meta: &Meta| intent(delete).operation(meta, at(30)).is_some();
+    assert!(is_meant(&waits));
+    assert!(is_meant(&Meta { state: State::Dead, finished_at: Some(at(20)), ..waits.clone() }));
+    assert!(!is_meant(&Meta { state: State::Done, finished_at: Some(at(20)), ..waits }));
 }

@@ -50,8 +50,8 @@ pub enum Operation {
     Cancel { within: Reach, force: bool },
     /// Takes the job away unless it is reserved.
     CancelUnheld { within: Reach },
-    /// Takes the job away if it is in this state.
-    Purge { within: Reach, state: Visible },
+    /// Takes the job away if it is in one of these states.
+    Purge { within: Reach, states: Vec<Visible> },
     /// The store was seen to be unable to read it.
     Bury,
     /// Another chance for a dead job, or for one that was dead-lettered from a queue of `home`.

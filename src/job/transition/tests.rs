@@ -78,7 +78,7 @@ fn operations(claim: &Claim) -> Vec<Operation> {
         Operation::Relocate { within: all(), queue: queue("other"), when: None, priority: None },
     ];
     let visible = [Visible::Ready, Visible::Blocked, Visible::Reserved, Visible::Done, Visible::Dead];
-    operations.extend(visible.map(|state| Operation::Purge { within: all(), state }));
+    operations.extend(visible.map(|state| Operation::Purge { within: all(), states: vec![state] }));
     operations
 }
 
@@ -236,7 +236,7 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
         Operation::Edit { within: elsewhere(), edit: Box::default() },
         Operation::Cancel { within: elsewhere(), force: false },
         Operation::Cancel { within: elsewhere(), force: true },
-        Operation::Purge { within: elsewhere(), state: Visible::Ready },
+        Operation::Purge { within: elsewhere(), states: vec![Visible::Ready] },
         Operation::Redrive { within: elsewhere(), home: Reach::default() },
     ];
     for (operation, meta) in

@@ -19,7 +19,7 @@ use crate::queue::operations::filter;
 use crate::queue::outcomes::Noted;
 use crate::queue::{Error, Queues, Result, push};
 use crate::store::{
-    BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, ListedJob, Pushed, Search, StoreError,
+    BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, Found, ListedJob, Pushed, Search, StoreError,
     listed_id,
 };
 
@@ -156,20 +156,24 @@ impl Maintenance {
                     self.save(operation, over).await?;
                     return Ok(Stepped::Over);
                 };
-                *at = BulkCursor { queue: Some(queue), part: 0, after: None };
+                *at = BulkCursor { queue: Some(queue), ..BulkCursor::default() };
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
             let filter = filter(&operation.intent, part.clone(), queue, began);
             let newest_first = operation.intent.newest_first;
             let ask = Search { after: at.after.clone(), newest_first, ..Search::new(filter, size) };
             let found = queues.0.store.search(&ask).await?;
+            if !at.was_over {
+                // Those that are found are counted one by one: a step may end at one of them.
+                next.scanned += found.scanned.saturating_sub(found.jobs.len() as u64);
+            }
             if !found.jobs.is_empty() {
-                return self.do_step(operation, next, found.jobs).await;
+                return self.do_step(operation, next, found).await;
             }
             // What few jobs meet is looked for in steps as well: each is remembered.
             match found.stopped_at {
                 Some(id) => at.after = Some(id),
-                None => (at.part, at.after) = (at.part + 1, None),
+                None => (at.part, at.after, at.was_over) = (at.part + 1, None, false),
             }
             if Instant::now() >= end {
                 let kept = self.save(operation, self.leased(next, queues.now()?)).await?;
@@ -182,10 +186,15 @@ impl Maintenance {
     }
 
     /// Does what is to be done with these jobs, in one transaction with the record, which is `next` but for what comes of it.
-    async fn do_step(&self, operation: &mut Bulk, next: Bulk, jobs: Vec<ListedJob>) -> Result<Stepped> {
+    async fn do_step(&self, operation: &mut Bulk, next: Bulk, found: Found) -> Result<Stepped> {
         let now = self.queues.now()?;
-        let chosen = self.choose(self.leased(next, now), jobs, now)?;
-        let Chosen { effect, base, picked } = chosen;
+        let last = found.jobs.last().map(listed_id).cloned();
+        let Chosen { effect, mut base, picked } = self.choose(self.leased(next, now), found.jobs, now)?;
+        if base.cursor.after == last {
+            // What was looked at behind the last of them is not looked at again.
+            base.cursor.was_over |= found.stopped_at.is_none();
+            base.cursor.after = found.stopped_at.or(last);
+        }
         let next: BulkNext = Arc::new(move |done| after_step(&base, &picked, done, now));
         faults::point("operation.chosen").await;
         let noted = Notes::of(&effect);
