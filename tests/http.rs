@@ -348,6 +348,7 @@ on_every_store! {
     what_happened_survives_the_server
     a_series_says_how_many_jobs_there_were
     a_series_has_equal_steps
+    past_a_bound_nothing_is_said_to_be_zero
     every_busy_queue_has_rates
     figures_without_data_are_absent
     stats_and_the_list_count_the_same_queues

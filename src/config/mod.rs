@@ -175,6 +175,7 @@ fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
     }
     check.range("limits.idempotency_ttl_ms", raw.limits.idempotency_ttl_ms, 1000, YEAR_MS)?;
     check.range("limits.metrics_queues", raw.limits.metrics_queues, 0, 1_000_000)?;
+    check.range("limits.series_queues", raw.limits.series_queues, 1, 1_000_000)?;
     check.range("limits.event_streams", raw.limits.event_streams, 0, 100_000)?;
     check.range("attention.idle_ms", raw.attention.idle_ms, 1000, 86_400_000)?;
     check.range("attention.window_ms", raw.attention.window_ms, 1000, 900_000)?;
@@ -254,6 +255,7 @@ fn queue_options(raw: &Raw, store: &StoreUrl) -> queue::Options {
         idempotency_ttl_ms: raw.limits.idempotency_ttl_ms,
         waiting: size(raw.limits.waiting),
         metrics_queues: size(raw.limits.metrics_queues),
+        series_queues: size(raw.limits.series_queues),
         event_streams: size(raw.limits.event_streams),
         attention: queue::Thresholds { idle: ms(raw.attention.idle_ms), window: ms(raw.attention.window_ms) },
         quotas: quotas(&raw.limits),

@@ -126,6 +126,7 @@ pub struct Limits {
     pub waiting: u64,
     pub request_ms: u64,
     pub metrics_queues: u64,
+    pub series_queues: u64,
     pub event_streams: u64,
     pub queues: u64,
     pub workers: u64,

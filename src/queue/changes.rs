@@ -71,6 +71,7 @@ mod tests {
             idempotency_ttl_ms: 1000,
             waiting: 1,
             metrics_queues: 1,
+            series_queues: 1,
             event_streams: 1,
             attention: Thresholds { idle: Duration::from_secs(1), window: Duration::from_secs(1) },
             quotas,

@@ -145,6 +145,7 @@ fn read_told(StepOfOther { server, since, step }: StepOfOther) -> (Arc<str>, Tim
     for (subject, tally) in step.tallies {
         match subject {
             Subject::All => read.total = tally,
+            Subject::Others => {} // what is left of the total, below
             Subject::Queue(queue) => drop(read.queues.insert(queue, tally)),
         }
     }

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::Queues;
 use super::attention::remembered;
-use super::meter::{Event, QUEUES_MAX, Step};
+use super::meter::{Event, Step};
 use crate::job::{QueueName, Tally, Timestamp};
 use crate::store::series::TOLD_MS;
 use crate::store::{RecentTally, Span, chain};
 
 /// How long a step is, in milliseconds.
 pub const STEP_MS: i64 = 30_000;
+/// The most queues of which they are kept.
+pub const QUEUES_MAX: usize = 20_000;
 /// How many steps are kept, the one under way included.
 pub const STEPS: usize = 30;
 /// How long that is.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::meter::{Meter, QUEUES_MAX, Step};
+use super::meter::{Meter, Step};
 use crate::job::{QueueName, Tally, Timestamp};
 use crate::store::series::HOUR_MS;
 use crate::store::{SeriesRow, SeriesRun, SeriesWrite, Span, Subject, ToldStep};
@@ -20,6 +20,8 @@ const TOLD_WITHIN_MS: u64 = 60_000;
 pub(super) struct Ledger {
     /// The name of this server, for as long as it runs.
     pub server: Arc<str>,
+    /// The most queues that have records in an hour.
+    most: usize,
     state: Mutex<State>,
 }
 
@@ -40,15 +42,9 @@ struct State {
 /// What of a queue, or of all, is not in the store yet: how long it took, when that began, and what happened.
 pub(super) type Unwritten = Vec<(Span, Timestamp, Tally)>;
 
-impl Default for Ledger {
-    fn default() -> Self {
-        Self { server: format!("{:016x}", rand::random::<u64>()).into(), state: Mutex::default() }
-    }
-}
-
 impl State {
-    /// Takes what happened in a step that has ended.
-    fn enter(&mut self, step: Step, rows: &mut Vec<SeriesRow>) {
+    /// Takes what happened in a step that has ended. `most` queues have records in an hour: what happens in the others is one record.
+    fn enter(&mut self, step: Step, most: usize, rows: &mut Vec<SeriesRow>) {
         self.turn(Span::Minute.start(step.at), rows);
         let row = |subject, tally| SeriesRow {
             subject,
@@ -63,14 +59,21 @@ impl State {
         if self.hour != hour {
             (self.hour, self.named) = (hour, HashSet::new());
         }
-        queues.retain(|(queue, _)| {
+        let mut others = step.others;
+        queues.retain(|(queue, tally)| {
             let is_new = !self.named.contains(queue);
-            if is_new && self.named.len() < QUEUES_MAX {
+            if is_new && self.named.len() < most {
                 self.named.insert(queue.clone());
                 return true;
             }
+            if is_new {
+                others.add(tally);
+            }
             !is_new
         });
+        if !others.is_none() {
+            rows.push(row(Subject::Others, others));
+        }
         let rest = if queues.len() > BUSIEST {
             queues.select_nth_unstable_by_key(BUSIEST, |(_, tally)| std::cmp::Reverse(tally.events()));
             queues.split_off(BUSIEST)
@@ -114,6 +117,11 @@ impl State {
 }
 
 impl Ledger {
+    /// Nothing is to be written; so many queues have records in an hour.
+    pub fn new(most: usize) -> Self {
+        Self { server: format!("{:016x}", rand::random::<u64>()).into(), most, state: Mutex::default() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -141,7 +149,7 @@ impl Ledger {
         for step in steps.into_values() {
             let told = tells.then(|| told(&step));
             let mut rows = std::mem::take(&mut first);
-            state.enter(step, &mut rows);
+            state.enter(step, self.most, &mut rows);
             state.waiting.push_back(Arc::new(SeriesWrite { run: run.clone(), rows, told }));
         }
         if is_last {
@@ -178,7 +186,7 @@ impl Ledger {
     /// Returns what of a queue, or of all, is not in the store yet.
     pub fn unwritten(&self, meter: &Meter, subject: &Subject) -> Unwritten {
         let queue = match subject {
-            Subject::All => None,
+            Subject::All | Subject::Others => None,
             Subject::Queue(queue) => Some(queue),
         };
         let state = self.state();
@@ -189,7 +197,7 @@ impl Ledger {
         let rest = queue.and_then(|queue| state.rest.get(queue)).cloned();
         unwritten.extend(rest.map(|tally| (Span::Minute, state.minute, tally)));
         let mut steps: BTreeMap<Timestamp, Tally> = BTreeMap::new();
-        for (at, tally) in meter.unwritten_in(queue) {
+        for (at, tally) in meter.unwritten_in(subject) {
             steps.entry(at).or_default().add(&tally);
         }
         unwritten.extend(steps.into_iter().map(|(at, tally)| (Span::Step, at, tally)));
@@ -220,7 +228,7 @@ mod tests {
 
     #[test]
     fn everything_is_written_once() {
-        let (meter, ledger) = (Meter::new(10), Ledger::default());
+        let (meter, ledger) = (Meter::new(10, 1000), Ledger::new(1000));
         meter.turn(at(0));
         let queues: Vec<QueueName> = (0..BUSIEST + 100).map(|n| format!("q{n}").parse().unwrap()).collect();
         let push = |times: usize| {
@@ -260,7 +268,7 @@ mod tests {
             let of_subject = rows.iter().filter(|row| row.subject == subject);
             let sum: u32 = of_subject.map(|row| row.tally.as_ref().unwrap().of(Event::Pushed)).sum();
             let all: u32 = match &subject {
-                Subject::All => 3 * 2100,
+                Subject::All | Subject::Others => 3 * 2100,
                 Subject::Queue(queue) => 3 * (1 + queue.as_str()[1..].parse::<u32>().unwrap() / 100),
             };
             assert_eq!(sum, all, "{subject:?}");
@@ -268,8 +276,34 @@ mod tests {
     }
 
     #[test]
+    fn what_happens_beyond_the_bound_is_one_record() {
+        // The meter knows four queues within a second, the ledger three within an hour.
+        let (meter, ledger) = (Meter::new(10, 4), Ledger::new(3));
+        meter.turn(at(0));
+        let push = |names: &[&str]| {
+            names.iter().for_each(|name| meter.notes().count(&name.parse().unwrap(), Event::Pushed));
+        };
+        push(&["a", "b", "c", "d", "e"]);
+        assert_eq!(pushed(&ledger.unwritten(&meter, &Subject::Others)), 1, "the meter's own");
+        ledger.take_over(&meter, at(10), Vec::new(), true, false);
+        assert_eq!(pushed(&ledger.unwritten(&meter, &Subject::Others)), 2);
+        push(&["e"]);
+        ledger.take_over(&meter, at(20), Vec::new(), true, false);
+        assert_eq!(pushed(&ledger.unwritten(&meter, &Subject::Others)), 3);
+        let sums = ["a", "b", "c", "d", "e"]
+            .map(|name| pushed(&ledger.unwritten(&meter, &Subject::Queue(name.parse().unwrap()))));
+        assert_eq!((sums.iter().sum::<u32>(), pushed(&ledger.unwritten(&meter, &Subject::All))), (3, 6));
+        // Another hour, another three.
+        push(&["e"]);
+        ledger.take_over(&meter, at(3600), Vec::new(), true, false);
+        push(&["e"]);
+        ledger.take_over(&meter, at(3610), Vec::new(), true, false);
+        assert!(pushed(&ledger.unwritten(&meter, &Subject::Queue("e".parse().unwrap()))) > 0);
+    }
+
+    #[test]
     fn what_waits_too_long_is_given_up() {
-        let (meter, ledger) = (Meter::new(10), Ledger::default());
+        let (meter, ledger) = (Meter::new(10, 1000), Ledger::new(1000));
         meter.turn(at(0));
         meter.notes().count(&"a".parse().unwrap(), Event::Pushed);
         ledger.take_over(&meter, at(10), Vec::new(), false, false);

@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 use super::totals::{Counting, Totals};
 pub use crate::job::Event;
 use crate::job::{QueueName, Tally, Timestamp};
-use crate::store::Span;
+use crate::store::{Span, Subject};
 
-/// The most queues that are counted one by one within a second or a step, a bound on memory: about 200 bytes each, for a minute. What
-/// happens in further ones is in the total, and in `others`.
-pub const QUEUES_MAX: usize = 20_000;
 /// For how long steps are kept for the rates: the last minute, and what of one more is still in it.
 const KEPT_MS: i64 = 7 * Span::Step.ms();
 /// How often at most what happens is made a piece that can be handed out.
@@ -28,16 +25,16 @@ pub struct Step {
     pub total: Tally,
     /// In each queue where something did.
     pub queues: HashMap<QueueName, Tally>,
-    /// In queues beyond [`QUEUES_MAX`], together.
+    /// In queues beyond those that are counted one by one, together.
     pub others: Tally,
 }
 
 impl Step {
-    fn each(&mut self, queue: &QueueName, change: impl Fn(&mut Tally)) {
+    fn each(&mut self, queue: &QueueName, most: usize, change: impl Fn(&mut Tally)) {
         change(&mut self.total);
         if let Some(tally) = self.queues.get_mut(queue) {
             change(tally);
-        } else if self.queues.len() < QUEUES_MAX {
+        } else if self.queues.len() < most {
             change(self.queues.entry(queue.clone()).or_default());
         } else {
             change(&mut self.others);
@@ -47,6 +44,15 @@ impl Step {
     /// Returns what happened in a queue, or in all.
     pub fn of(&self, queue: Option<&QueueName>) -> Option<&Tally> {
         queue.map_or(Some(&self.total), |queue| self.queues.get(queue))
+    }
+
+    /// Returns what happened in what a record is about, if anything did.
+    pub fn of_subject(&self, subject: &Subject) -> Option<&Tally> {
+        match subject {
+            Subject::All => Some(&self.total),
+            Subject::Others => Some(&self.others).filter(|others| !others.is_none()),
+            Subject::Queue(queue) => self.queues.get(queue),
+        }
     }
 
     /// Adds what happened in another part of it.
@@ -64,6 +70,8 @@ impl Step {
 
 #[derive(Default)]
 struct State {
+    /// The most queues that are counted one by one within a second: a bound on memory, about 200 bytes each, for a minute.
+    most: usize,
     /// When this server began to count, by the store's clock; known once that is.
     began: Option<Timestamp>,
     now: Step,
@@ -129,26 +137,32 @@ impl Notes<'_> {
     /// Something happened to a job of this queue.
     pub fn count(&mut self, queue: &QueueName, event: Event) {
         self.totals.count(queue, event);
-        self.meter.now.each(queue, |tally| tally.count(event));
+        self.each(queue, |tally| tally.count(event));
     }
 
     /// A job of this queue was delivered so many milliseconds after it was due.
     pub fn queue_time(&mut self, queue: &QueueName, ms: u64) {
         self.totals.queue_time(queue, ms);
-        self.meter.now.each(queue, |tally| tally.queue_time.record(ms));
+        self.each(queue, |tally| tally.queue_time.record(ms));
     }
 
     /// A job of this queue was done so many milliseconds after it was delivered.
     pub fn run_time(&mut self, queue: &QueueName, ms: u64) {
         self.totals.run_time(queue, ms);
-        self.meter.now.each(queue, |tally| tally.run_time.record(ms));
+        self.each(queue, |tally| tally.run_time.record(ms));
+    }
+
+    fn each(&mut self, queue: &QueueName, change: impl Fn(&mut Tally)) {
+        let most = self.meter.most;
+        self.meter.now.each(queue, most, change);
     }
 }
 
 impl Meter {
-    /// Nothing has happened; so many queues have totals of their own.
-    pub fn new(own_totals: usize) -> Self {
-        Self(Mutex::default(), Totals::new(own_totals))
+    /// Nothing has happened; so many queues have totals of their own, and so many are counted one by one within a second. What
+    /// happens in further ones is in the total, and in `others`.
+    pub fn new(own_totals: usize, most: usize) -> Self {
+        Self(Mutex::new(State { most, ..State::default() }), Totals::new(own_totals))
     }
 
     /// Returns what happened since the start.
@@ -223,11 +237,11 @@ impl Meter {
         state.unwritten.drain(..ended).collect()
     }
 
-    /// Returns what is not handed over yet of a queue, or of all, with when its step began.
-    pub fn unwritten_in(&self, queue: Option<&QueueName>) -> Vec<(Timestamp, Tally)> {
+    /// Returns what is not handed over yet of a queue, or of all or the others, with when its step began.
+    pub fn unwritten_in(&self, subject: &Subject) -> Vec<(Timestamp, Tally)> {
         let state = self.state();
         let parts = state.unwritten.iter().map(Arc::as_ref).chain([&state.now]);
-        parts.filter_map(|step| Some((step.at, step.of(queue)?.clone()))).collect()
+        parts.filter_map(|step| Some((step.at, step.of_subject(subject)?.clone()))).collect()
     }
 }
 
@@ -250,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_happens_is_in_the_step_of_its_time() {
-        let meter = Meter::new(10);
+        let meter = Meter::new(10, 10);
         assert_eq!(meter.turn(at(0)), at(0));
         let push = |name: &str, times: u32| {
             (0..times).for_each(|_| meter.notes().count(&queue(name), Event::Pushed));
@@ -263,7 +277,7 @@ mod tests {
         let a = queue("a");
         assert_eq!(pushed(&meter.lately_in(Some(&a), at(0))), [(0, 2), (0, 3)]);
         assert!(meter.take_unwritten(false).is_empty(), "the step goes on");
-        assert_eq!(pushed(&meter.unwritten_in(Some(&a))), [(0, 2), (0, 3)]);
+        assert_eq!(pushed(&meter.unwritten_in(&Subject::Queue(a.clone()))), [(0, 2), (0, 3)]);
         push("a", 1);
         assert_eq!(pushed(&meter.lately_in(None, at(10))), [(0, 3), (0, 4), (10, 0)]);
         let mut step = Step::default();
@@ -279,11 +293,11 @@ mod tests {
     #[test]
     fn no_more_queues_than_the_bound_are_counted_one_by_one() {
         let mut step = Step::default();
-        for n in 0..QUEUES_MAX + 5 {
-            step.each(&queue(&format!("q{n}")), |tally| tally.count(Event::Pushed));
+        for n in 0..100 + 5 {
+            step.each(&queue(&format!("q{n}")), 100, |tally| tally.count(Event::Pushed));
         }
-        step.each(&queue("q0"), |tally| tally.count(Event::Pushed));
+        step.each(&queue("q0"), 100, |tally| tally.count(Event::Pushed));
         let of = |tally: &Tally| tally.of(Event::Pushed) as usize;
-        assert_eq!((step.queues.len(), of(&step.others), of(&step.total)), (QUEUES_MAX, 5, QUEUES_MAX + 6));
+        assert_eq!((step.queues.len(), of(&step.others), of(&step.total)), (100, 5, 106));
     }
 }

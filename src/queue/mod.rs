@@ -188,6 +188,8 @@ pub struct Options {
     pub waiting: usize,
     /// The most queues with series of their own in `/metrics`.
     pub metrics_queues: usize,
+    /// The most queues whose figures this server keeps one by one: within a second, and in the records of an hour.
+    pub series_queues: usize,
     /// When a queue needs attention.
     pub attention: Thresholds,
     /// How many streams of events may be open at once.
@@ -275,7 +277,8 @@ impl Queues {
             store,
             waiting: Semaphore::new(options.waiting),
             repeats: Semaphore::new(REPEATS),
-            meter: Meter::new(options.metrics_queues),
+            meter: Meter::new(options.metrics_queues, options.series_queues),
+            ledger: Ledger::new(options.series_queues),
             feed: Feed::new(options.event_streams),
             options,
             ids: IdSource::default(),
@@ -291,7 +294,6 @@ impl Queues {
             history: History::default(),
             board: BoardCache::default(),
             held: HeldCache::default(),
-            ledger: Ledger::default(),
             said: Said::default(),
             series_writing: tokio::sync::Mutex::default(),
             stats: StatsCache::default(),

@@ -103,6 +103,8 @@ pub struct SeriesAnswer {
     pub step_ms: u64,
     /// When each began of which something is known, and the figure.
     pub points: Vec<(Timestamp, u64)>,
+    /// Whether something happened in that time in queues beyond the bound, so that this may lack some of it.
+    pub is_partial: bool,
 }
 
 /// Steps of equal length, one after the other. What is kept allows 1,450 of them at most.
@@ -158,14 +160,16 @@ impl Queues {
         let kept = Timestamp::from_millis(now.millis() - KEPT_MS);
         let ask = SeriesAsk { from: ask.from.max(kept), to: ask.to.min(now.plus_ms(1)), ..ask };
         if ask.from >= ask.to {
-            return Ok(SeriesAnswer { step_ms: ask.step_ms.unwrap_or(STEPS_MS[0]), points: Vec::new() });
+            let step_ms = ask.step_ms.unwrap_or(STEPS_MS[0]);
+            return Ok(SeriesAnswer { step_ms, points: Vec::new(), is_partial: false });
         }
         let since = self.meter().turn(now);
         // Before the store is read, so that nothing is missed on its way there. What is found in both is the same.
         let unwritten = self.0.ledger.unwritten(self.meter(), &ask.subject);
         let from = Span::Coarse.start(ask.from);
-        let SeriesRead { tallies, depths, before, mut runs, turns } =
-            self.0.store.read_series(&ask.subject, from, ask.to).await?;
+        let (read, others) =
+            tokio::try_join!(self.0.store.read_series(&ask.subject, from, ask.to), self.others(&ask, from))?;
+        let SeriesRead { tallies, depths, before, mut runs, turns } = read;
         let server = &self.0.ledger.server;
         runs.push(SeriesRun { server: server.clone(), since, seen: now, turn: None });
         let all = all_tallies(&ask.subject, server, unwritten, tallies);
@@ -180,6 +184,7 @@ impl Queues {
                 sum.get_or_insert_default().add(ask.metric, tally);
             }
         }
+        let others: HashSet<usize> = others.into_iter().filter_map(|at| steps.number(at)).collect();
         // What is not said of a queue when a server begins to say it of each is 0.
         let turns =
             runs.iter().filter_map(|run| run.turn).chain(turns).filter(|_| ask.subject != Subject::All);
@@ -194,6 +199,8 @@ impl Queues {
                 return None;
             }
             let value = match ask.metric {
+                // What happened in it may be among that of the others.
+                Metric::Events(_) if sum.is_none() && others.contains(&n) => None,
                 Metric::Events(_) => Some(sum.map_or(0, |sum| sum.events)),
                 Metric::QueueTime(share) | Metric::RunTime(share) => {
                     sum.and_then(|sum| sum.times.quantile(share))
@@ -206,7 +213,21 @@ impl Queues {
             value.map(|value| (steps.at(n), value))
         };
         let points = (0..steps.count).filter_map(point).collect();
-        Ok(SeriesAnswer { step_ms: steps.step.unsigned_abs(), points })
+        Ok(SeriesAnswer { step_ms: steps.step.unsigned_abs(), points, is_partial: !others.is_empty() })
+    }
+
+    /// Returns when something happened in queues beyond the bound, where that may be missing in what is asked for: how many jobs there
+    /// are is said of every queue.
+    async fn others(&self, ask: &SeriesAsk, from: Timestamp) -> crate::store::Result<HashSet<Timestamp>> {
+        let is_of_events =
+            matches!(ask.metric, Metric::Events(_) | Metric::QueueTime(_) | Metric::RunTime(_));
+        if !matches!(ask.subject, Subject::Queue(_)) || !is_of_events {
+            return Ok(HashSet::new());
+        }
+        let own = self.0.ledger.unwritten(self.meter(), &Subject::Others);
+        let read = self.0.store.read_series(&Subject::Others, from, ask.to).await?;
+        let read = read.tallies.into_iter().map(|(_, _, at, _)| at);
+        Ok(own.into_iter().map(|(_, at, _)| at).chain(read).collect())
     }
 }
 

@@ -75,27 +75,38 @@ const TURN_WRITTEN_MS: u64 = HOUR_MS.unsigned_abs();
 /// How long what servers tell each other of a step is kept, in milliseconds.
 pub const TOLD_MS: u64 = 300_000;
 
+/// What stores keep in place of a name for the queues beyond a bound.
+const OTHERS: &str = "(others)";
+
 /// What a record is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// All queues together.
     All,
+    /// The queues beyond the bound up to which a server keeps records of each, together. Servers of older versions know no such records,
+    /// and pass them by.
+    Others,
     /// One queue.
     Queue(QueueName),
 }
 
 impl Subject {
-    /// Returns the text that stores keep: empty for all queues, which is no name.
+    /// Returns the text that stores keep: empty for all queues, which is no name, nor is that of the others.
     pub fn as_str(&self) -> &str {
         match self {
             Self::All => "",
+            Self::Others => OTHERS,
             Self::Queue(queue) => queue.as_str(),
         }
     }
 
     /// Reads that text.
     pub fn from_text(text: &str) -> Option<Self> {
-        if text.is_empty() { Some(Self::All) } else { text.parse().ok().map(Self::Queue) }
+        match text {
+            "" => Some(Self::All),
+            OTHERS => Some(Self::Others),
+            queue => queue.parse().ok().map(Self::Queue),
+        }
     }
 }
 

@@ -285,3 +285,35 @@ pub async fn two_servers_say_the_same(place: &Place) {
         until("one of them has counted", || async { depths(server).await == Some(0) }).await;
     }
 }
+
+pub async fn past_a_bound_nothing_is_said_to_be_zero(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__SERIES_QUEUES", "2")]).await;
+    let queues = ["a", "b", "c", "d"];
+    for queue in queues {
+        server.push(queue, json!({"payload": 1})).await;
+    }
+    until_written(&server).await;
+    let mut named = 0;
+    for queue in queues {
+        named += sum(&server, &format!("metric=pushed&queue={queue}")).await;
+    }
+    let others = points(&server, "metric=pushed&others=true").await;
+    let in_others: u64 = others.iter().map(|(_, value)| value).sum();
+    assert_eq!((named, in_others, sum(&server, "metric=pushed").await), (2, 2, 4), "{others:?}");
+    let full: Vec<&String> = others.iter().filter(|(_, value)| *value > 0).map(|(at, _)| at).collect();
+    for queue in queues.into_iter().chain(["e"]) {
+        let (_, series) = server.get(&format!("/v1/series?metric=pushed&queue={queue}")).await;
+        assert_eq!(series["is_partial"], true, "{series}");
+        let is_said_zero = |point: &Value| point["value"] == 0 && full.iter().any(|at| point["at"] == **at);
+        assert!(!series["points"].as_array().unwrap().iter().any(is_said_zero), "{series}");
+    }
+    let (_, total) = server.get("/v1/series?metric=pushed").await;
+    assert_eq!((total.get("is_partial"), total.get("others")), (None, None), "{total}");
+    // How many jobs there are is said of each.
+    let (_, depth) = server.get("/v1/series?metric=depth_ready&queue=d").await;
+    assert_eq!(depth.get("is_partial"), None, "{depth}");
+    let (_, shown) = server.get("/v1/series?metric=run_time_p50&others=true").await;
+    assert_eq!((&shown["others"], shown.get("queue")), (&json!(true), None), "{shown}");
+    let answer = server.get("/v1/series?metric=pushed&queue=a&others=true").await;
+    refused(&answer, 422, "invalid-field");
+}

@@ -29,6 +29,13 @@ pub struct SeriesResponse {
     /// The queue; absent where it is of all queues together.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<QueueName>,
+    /// Whether it is of the queues beyond `limits.series_queues`, together; absent where it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    others: bool,
+    /// Whether more queues moved on a server in that time than it keeps records of: what happened in this one may be among what
+    /// happened in the others (`others=true`). A step in which nothing is known of it has no point then. Absent where it is not so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_partial: bool,
     /// How long a step is, in milliseconds: at least as long as was asked for, and as what is kept allows.
     step_ms: u64,
     /// What is known, the oldest first. A step in which no server was there has no point, and neither has one without anything to
@@ -73,9 +80,16 @@ impl std::str::FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.strip_prefix('-') {
             Some(ago) => duration_ms(ago).map(Self::Ago).ok_or(()),
-            None => with_offset(text).parse().map(Self::At).map_err(drop),
+            None => with_offset(text).parse().map(Self::At).or_else(|_| latest(&with_offset(text)).map(Self::At)),
         }
     }
+}
+
+/// Reads one of the last two days of the year 9999, which are later than any time that is known here: it is as late as all that is.
+fn latest(text: &str) -> Result<Timestamp, ()> {
+    let rest = text.strip_prefix("9999-12-3").ok_or(())?;
+    format!("9998-12-3{rest}").parse::<Timestamp>().map_err(drop)?;
+    Ok(Timestamp::from_millis(jiff::Timestamp::MAX.as_millisecond()))
 }
 
 impl Moment {
@@ -111,6 +125,7 @@ impl std::str::FromStr for Step {
             `_p90`, `_p95` or `_p99` (from due to delivery), `run_time_p50`, `_p90`, `_p95` or `_p99` (from delivery to commit), in \
             milliseconds, at most 6.25 % off"),
         ("queue" = Option<QueueName>, Query, description = "The queue. Default: all queues together, which needs a key for all of them."),
+        ("others" = Option<bool>, Query, description = "`true`: of the queues beyond `limits.series_queues`, together, of which a server keeps no records one by one. Needs a key for all queues."),
         ("from" = Option<String>, Query, max_length = 64, description = "Since when: a time (RFC 3339), or how long ago (`-90s`, `-30m`, `-6h`, `-7d`). Default: an hour before `to`."),
         ("to" = Option<String>, Query, max_length = 64, description = "Until when, likewise. Default: now."),
         ("step" = Option<String>, Query, max_length = 64, description = "How long a step is at least: milliseconds, or a number with a unit (`10s`, `1m`, `1h`, `1d`). Default: so long that there are a few hundred of them.")),
@@ -120,7 +135,7 @@ pub async fn series(
     by: Granted,
     query: Query,
 ) -> ApiResult<Json<SeriesResponse>> {
-    let query = query.only(&["queue", "metric", "from", "to", "step"])?;
+    let query = query.only(&["queue", "others", "metric", "from", "to", "step"])?;
     let queue: Option<QueueName> = query.get("queue", NAME_RULE)?;
     let names = || METRICS.map(|(name, _)| name).join(", ");
     let known = |name: &String| Metric::named(name).ok_or_else(|| unknown(&names()));
@@ -134,7 +149,9 @@ pub async fn series(
         return Err(Problem::parameter("from", "must be before to"));
     }
     let step_ms = query.get::<Step>("step", STEP_RULE)?.map(|Step(ms)| ms);
+    let others = query.get("others", "true or false")?.unwrap_or(false);
     let subject = match &queue {
+        Some(_) if others => return Err(Problem::parameter("others", "cannot be combined with queue")),
         Some(queue) => {
             by.in_queue(queue)?;
             Subject::Queue(queue.clone())
@@ -143,11 +160,13 @@ pub async fn series(
             let detail = "without queue, this is about all queues, and the key is for some queues only";
             return Err(Problem::new(Code::Forbidden, detail));
         }
+        None if others => Subject::Others,
         None => Subject::All,
     };
     let series = queues.series(SeriesAsk { subject, metric, from, to, step_ms }).await?;
     let points = series.points.into_iter().map(|(at, value)| SeriesPoint { at, value }).collect();
-    Ok(Json(SeriesResponse { metric: name, queue, step_ms: series.step_ms, points }))
+    let (step_ms, is_partial) = (series.step_ms, series.is_partial);
+    Ok(Json(SeriesResponse { metric: name, queue, others, is_partial, step_ms, points }))
 }
 
 fn unknown(names: &str) -> Problem {
@@ -168,5 +187,16 @@ mod tests {
             assert_eq!(duration_ms(text), None, "{text}");
         }
         assert!("0".parse::<Step>().is_err());
+    }
+
+    #[test]
+    fn the_end_of_the_last_year_is_a_time() {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        for text in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999+00:00", "9999-12-30T23:00:00Z"] {
+            assert!(text.parse::<Moment>().unwrap().from(now) > now, "{text}");
+        }
+        for text in ["9999-12-32T00:00:00Z", "9999-12-31", "9999-12-31T25:00:00Z"] {
+            assert!(text.parse::<Moment>().is_err(), "{text}");
+        }
     }
 }
