@@ -104,6 +104,8 @@ on_every_store! {
     a_lost_reservation_tells_no_content
     a_finished_job_waits_for_nothing
     a_key_learns_nothing_of_other_queues_holders
+    a_job_that_lets_another_pass_says_which
+    only_a_pop_that_waits_is_nobody_for_semaphores
 
     a_group_goes_one_by_one
     a_failed_job_holds_its_group

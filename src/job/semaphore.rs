@@ -119,6 +119,17 @@ impl<'a> Admission<'a> {
         gauge.room() > reserved
     }
 
+    /// Returns the first of its semaphores whose room is all kept for jobs before this one, and the first of those.
+    pub fn kept_from(&self, job: &Meta) -> Option<(SemaphoreName, Waiter)> {
+        job.semaphores.iter().find_map(|name| {
+            let gauge = self.gauges.get(name).filter(|gauge| gauge.room() > 0)?;
+            let kept = gauge.line.iter().filter(|waiter| self.reserves(gauge, waiter, job.into()));
+            let kept: Vec<&Waiter> = kept.collect();
+            let first = kept.first().filter(|_| gauge.room() <= kept.len() as u64)?;
+            Some((name.clone(), (*first).clone()))
+        })
+    }
+
     /// Whether room in this semaphore, which both need, is reserved for this waiter from that job.
     fn reserves(&self, gauge: &Gauge, waiter: &Waiter, from: Rank<'_>) -> bool {
         if !waiter.is_before(from) || waiter.run_at > self.now || self.rules.paused(&waiter.queue) {
@@ -281,6 +292,12 @@ mod tests {
         let before = [job("4", 0, 50, &["a"]), job("9", 0, 49, &["a"]), job("9", 1, 90, &["a"])];
         for other in &behind {
             assert!(stopped(&impatient, other) && !stopped(&patient, other));
+        }
+        let line = [impatient.clone()];
+        let kept = admission(&rules, &[("a", 1, 0, &line)]).kept_from(&behind[0]);
+        assert_eq!(kept, Some((name("a"), impatient.clone())));
+        for (capacity, held, line) in [(1, 1, &line[..]), (2, 0, &line), (1, 0, &[patient.clone()])] {
+            assert_eq!(admission(&rules, &[("a", capacity, held, line)]).kept_from(&behind[0]), None);
         }
         assert!(!before.iter().any(|other| stopped(&impatient, other)));
         let line = [impatient.clone()];

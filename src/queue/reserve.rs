@@ -198,7 +198,8 @@ impl Queues {
         // Waiting calls have places of their own, so that they leave connections for those that bring or end work.
         let may_wait = ask.wait_ms > 0 && ask.may_wait;
         let place = if may_wait { self.0.waiting.try_acquire().ok() } else { None };
-        let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues));
+        let is_pop = matches!(purpose, Purpose::Pop | Purpose::PopOnce(_));
+        let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues, is_pop));
         loop {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop

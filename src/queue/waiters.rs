@@ -34,6 +34,8 @@ struct Register {
 
 struct Waiter {
     patterns: Vec<QueuePattern>,
+    /// Whether it is a pop, which passes over jobs that need semaphores.
+    is_pop: bool,
     /// What it was woken for, until it takes notice.
     woken_for: Mutex<Option<WakeUp>>,
     /// Whether it has found nothing and sleeps.
@@ -95,10 +97,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Waiters {
-    /// Registers a waiter for jobs of these queues.
-    pub fn register(&self, patterns: &[QueuePattern]) -> Ticket<'_> {
+    /// Registers a waiter for jobs of these queues, which may be a pop.
+    pub fn register(&self, patterns: &[QueuePattern], is_pop: bool) -> Ticket<'_> {
         let waiter = Arc::new(Waiter {
             patterns: patterns.to_vec(),
+            is_pop,
             woken_for: Mutex::new(None),
             asleep: AtomicBool::new(false),
             notify: Notify::new(),
@@ -147,6 +150,17 @@ impl Waiters {
         let is_named = register.by_name.contains_key(queue);
         let is_meant = |waiter: &Arc<Waiter>| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
         let is_here = is_named || register.by_prefix.values().any(is_meant);
+        drop(register);
+        is_here || self.peers.wait_for(queue)
+    }
+
+    /// Returns whether there is a waiter for this queue that is no pop, here, or any on another server, which does not say what it is.
+    pub fn reserve_for(&self, queue: &QueueName) -> bool {
+        let register = lock(&self.register);
+        let named = register.by_name.get(queue).into_iter().flat_map(BTreeMap::values);
+        let is_meant = |waiter: &&Arc<Waiter>| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
+        let mut meant = named.chain(register.by_prefix.values().filter(is_meant));
+        let is_here = meant.any(|waiter| !waiter.is_pop);
         drop(register);
         is_here || self.peers.wait_for(queue)
     }
@@ -337,11 +351,11 @@ mod tests {
         let waiters = Waiters::default();
         let queue = "mail.out".parse().unwrap();
         let (prefix, first, second) = (
-            waiters.register(&one("mail*")),
-            waiters.register(&one("mail.out")),
-            waiters.register(&one("mail.out")),
+            waiters.register(&one("mail*"), false),
+            waiters.register(&one("mail.out"), false),
+            waiters.register(&one("mail.out"), false),
         );
-        let other = waiters.register(&one("other"));
+        let other = waiters.register(&one("other"), false);
         waiters.wake(&queue, 2);
         assert!(is_woken(&prefix) && is_woken(&first));
         assert!(!is_woken(&second) && !is_woken(&other));
@@ -355,7 +369,7 @@ mod tests {
     fn an_unused_wake_up_goes_on_to_the_next() {
         let waiters = Waiters::default();
         let queue: QueueName = "a".parse().unwrap();
-        let (first, second) = (waiters.register(&one("a")), waiters.register(&one("a")));
+        let (first, second) = (waiters.register(&one("a"), false), waiters.register(&one("a"), false));
         waiters.wake(&queue, 1);
         drop(first);
         assert!(is_woken(&second));
@@ -370,7 +384,7 @@ mod tests {
         let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let both = ["a".parse().unwrap(), "b".parse().unwrap()];
         for (taken, goes_on) in [(vec![&a, &b], false), (vec![], false), (vec![&a], true)] {
-            let (first, second) = (waiters.register(&both), waiters.register(&one("b")));
+            let (first, second) = (waiters.register(&both, false), waiters.register(&one("b"), false));
             waiters.wake(&b, 1);
             first.begin_query();
             first.end_query(taken.into_iter());
@@ -378,7 +392,7 @@ mod tests {
             assert_eq!(is_woken(&second), goes_on);
         }
         // One that left during its query.
-        let (first, second) = (waiters.register(&both), waiters.register(&one("b")));
+        let (first, second) = (waiters.register(&both, false), waiters.register(&one("b"), false));
         waiters.wake(&b, 1);
         first.begin_query();
         drop(first);
@@ -389,13 +403,13 @@ mod tests {
     fn a_waiter_that_was_woken_in_turn_and_found_jobs_wakes_the_next() {
         let waiters = Waiters::default();
         let queue: QueueName = "a".parse().unwrap();
-        let tickets: Vec<_> = (0..4).map(|_| waiters.register(&one("a"))).collect();
+        let tickets: Vec<_> = (0..4).map(|_| waiters.register(&one("a"), false)).collect();
         let woken = || tickets.iter().map(is_woken).collect::<Vec<bool>>();
         assert!(waiters.wake_in_turn(&queue) && !waiters.wake_in_turn(&"b".parse().unwrap()));
         assert_eq!(woken(), [true, false, false, false], "it has waited longest");
         tickets[0].begin_query();
         tickets[0].end_query(std::iter::once(&queue));
-        drop(waiters.register(&one("b")));
+        drop(waiters.register(&one("b"), false));
         // It still has its place until it leaves, and may be woken again.
         assert_eq!(woken(), [true, true, false, false]);
         tickets[1].begin_query();
@@ -407,7 +421,7 @@ mod tests {
     fn what_is_waited_for_is_known_without_repeats() {
         let waiters = Waiters::default();
         let texts = ["mail.out", "mail.*", "mail.in.*", "a", "mail.*", "zoo*"];
-        let tickets: Vec<_> = texts.iter().map(|text| waiters.register(&one(text))).collect();
+        let tickets: Vec<_> = texts.iter().map(|text| waiters.register(&one(text), false)).collect();
         assert_eq!(waiters.waited_for(), (Vec::new(), Vec::new()), "none sleeps yet");
         tickets.iter().for_each(Ticket::sleep);
         let (mut names, prefixes) = waiters.waited_for();
@@ -422,7 +436,7 @@ mod tests {
     #[test]
     fn a_wake_up_while_looking_is_not_lost() {
         let waiters = Waiters::default();
-        let ticket = waiters.register(&one("a"));
+        let ticket = waiters.register(&one("a"), false);
         ticket.begin_query();
         waiters.wake(&"a".parse().unwrap(), 1);
         assert!(is_woken(&ticket));

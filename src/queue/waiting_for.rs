@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Queues, Result};
+use crate::job::semaphore::Waiter;
 use crate::job::state::State;
 use crate::job::{
     GroupName, Job, JobId, Meta, QueueName, Rules, SemaphoreName, Timestamp, Visible, WorkerName,
@@ -50,7 +51,7 @@ pub struct WaitingFor {
     /// Until when, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// The job that it waits for: the first of its group.
+    /// The job that it waits for: the first of its group, or of those that come first for a semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
     /// The group.
@@ -96,16 +97,49 @@ impl Queues {
         all.extend(due(meta, now));
         let comes_later = !all.is_empty();
         if !meta.semaphores.is_empty() {
-            all.extend(self.semaphores_without_room(&meta.semaphores, may_see).await?);
+            all.extend(self.semaphores_of(meta, &rules, comes_later, may_see).await?);
+        }
+        if all.is_empty() && meta.state == State::Blocked {
+            all.push(soon(meta));
         }
         all.extend(self.limits(meta, &rules, &obstacles, now).await?);
-        if !comes_later && !self.0.waiters.wait_for(&meta.queue) {
-            let detail = format!("no reserve or pop waits for the queue {}", meta.queue);
-            all.push(WaitingFor::new(Reason::Worker, detail));
+        if !comes_later {
+            all.extend(self.nobody_for(meta));
         }
         if all.is_empty() {
             let detail = "nothing holds it: it is delivered when those before it in its queue are";
             all.push(WaitingFor::new(Reason::Turn, detail));
+        }
+        Ok(all)
+    }
+
+    /// Says that nobody waits for the job, or only who cannot take it.
+    fn nobody_for(&self, meta: &Meta) -> Option<WaitingFor> {
+        let (queue, waiters) = (&meta.queue, &self.0.waiters);
+        let detail = match (waiters.wait_for(queue), meta.semaphores.is_empty()) {
+            (false, _) => format!("no reserve or pop waits for the queue {queue}"),
+            (true, false) if !waiters.reserve_for(queue) => {
+                format!(
+                    "only a pop waits for the queue {queue}, and pops pass over jobs that need semaphores"
+                )
+            }
+            (true, _) => return None,
+        };
+        Some(WaitingFor::new(Reason::Worker, detail))
+    }
+
+    /// Returns which semaphores hold the job: those without room, or the first whose room is kept for others.
+    async fn semaphores_of(
+        &self,
+        meta: &Meta,
+        rules: &Rules,
+        comes_later: bool,
+        may_see: impl Fn(&QueueName) -> bool,
+    ) -> Result<Vec<WaitingFor>> {
+        let mut all = self.semaphores_without_room(&meta.semaphores, &may_see).await?;
+        if all.is_empty() && !comes_later {
+            let kept = self.0.store.kept_from(meta, rules).await?;
+            all.extend(kept.map(|(name, first)| kept_for(name, first, may_see)));
         }
         Ok(all)
     }
@@ -202,6 +236,35 @@ fn due(meta: &Meta, now: Timestamp) -> Option<WaitingFor> {
     };
     let detail = format!("{what} at {}", meta.run_at);
     Some(WaitingFor { until: Some(meta.run_at), ..WaitingFor::new(reason, detail) })
+}
+
+fn kept_for(name: SemaphoreName, first: Waiter, may_see: impl Fn(&QueueName) -> bool) -> WaitingFor {
+    let is_seen = may_see(&first.queue);
+    let whose = match is_seen {
+        true => format!("the job {} of the queue {}", first.id, first.queue),
+        false => "another job".to_owned(),
+    };
+    let why = match first.state {
+        State::Ready => "was called for it and comes first",
+        _ => "has waited for longer than semaphore_patience_ms and comes first",
+    };
+    let detail = format!("the semaphore {name} has room, which is kept for {whose}: it {why}");
+    let job = is_seen.then_some(first.id);
+    WaitingFor { job, semaphore: Some(name), ..WaitingFor::new(Reason::Semaphore, detail) }
+}
+
+/// What has blocked a job that nothing blocks any more.
+fn soon(meta: &Meta) -> WaitingFor {
+    let (reason, what) = match meta.semaphores.is_empty() {
+        true => (Reason::Group, "it is the first of its group"),
+        false => (Reason::Semaphore, "its semaphores have room"),
+    };
+    let detail = format!("{what} since a moment: it is ready within another");
+    let (group, semaphore) = (meta.group.clone(), meta.semaphores.first().cloned());
+    match reason {
+        Reason::Group => WaitingFor { group, ..WaitingFor::new(reason, detail) },
+        _ => WaitingFor { semaphore, ..WaitingFor::new(reason, detail) },
+    }
 }
 
 fn full(view: &SemaphoreView, holders: &[Holder], may_see: impl Fn(&QueueName) -> bool) -> WaitingFor {

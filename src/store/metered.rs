@@ -27,6 +27,7 @@ use super::{
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
+use crate::job::semaphore::Waiter;
 use crate::job::{
     ApiKey, ApiKeyId, Batch, BatchId, BatchResult, Bulk, BulkId, Claim, Job, JobId, Mark, Meta, NewJob,
     QueueName, Reach, Rules, Schedule, ScheduleName, SecretHash, SemaphoreName, StoredKeyId, Timestamp,
@@ -345,6 +346,7 @@ metered! {
         uses(names: &[SemaphoreName]) -> Result<Vec<SemaphoreUse>>;
         holders(name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>>;
         unknown_semaphores(names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
+        kept_from(job: &Meta, rules: &Rules) -> Result<Option<(SemaphoreName, Waiter)>>;
         save_semaphore(name: &SemaphoreName, capacity: u64) -> Result<()>;
         remove_semaphore(name: &SemaphoreName) -> Result<Removal>;
         waited_for(after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>>;

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 
 use super::Result;
-use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName};
+use crate::job::semaphore::Waiter;
+use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName};
 
 /// A job that holds a semaphore.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,6 +109,9 @@ pub trait Semaphores {
 
     /// Returns those of these names that no semaphore has. Cheap.
     async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>>;
+
+    /// Returns the first semaphore of this job whose room is all kept for jobs before it, and the first of those.
+    async fn kept_from(&self, job: &Meta, rules: &Rules) -> Result<Option<(SemaphoreName, Waiter)>>;
 
     /// Creates a semaphore, or changes its capacity. Where that is lowered, its holders keep it.
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()>;

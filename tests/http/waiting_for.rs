@@ -138,3 +138,39 @@ pub async fn who_waits_on_another_server_is_known(place: &Place) {
     let taken = waiter.await.unwrap().1;
     assert_eq!(ids(taken["jobs"].as_array().unwrap()), [job]);
 }
+
+pub async fn a_job_that_lets_another_pass_says_which(place: &Place) {
+    let impatient = [("TAILBACK_DEFAULTS__SEMAPHORE_PATIENCE_MS", "1"), ONLY_WOKEN[0]];
+    let server = Server::start_with(&place.url, &impatient).await;
+    for name in ["p1", "p2"] {
+        let path = format!("/v1/semaphores/{name}");
+        assert_eq!(server.send(Method::PUT, &path, Some(json!({"capacity": 1}))).await.0, 200);
+    }
+    server.push("held", json!({"payload": 1, "semaphores": ["p1"]})).await;
+    take(&server, "held").await;
+    // The first waits for the other semaphore, and has lost patience: nobody may take its second one.
+    let first = server.push("q", json!({"payload": 1, "semaphores": ["p1", "p2"]})).await;
+    let second = server.push("q", json!({"payload": 2, "semaphores": ["p2"]})).await;
+    let waiter = begin_reserve(&server, "q");
+    until_looked(&server, 1).await;
+    until("both are blocked", || async { see(&server, &second).await["state"] == "blocked" }).await;
+    assert_eq!(see(&server, &first).await["state"], "blocked");
+    let (reasons, all) = why(&server, &second).await;
+    assert_eq!(reasons, ["semaphore"], "{all}");
+    assert_eq!((&all[0]["semaphore"], &all[0]["job"]), (&json!("p2"), &json!(first)), "{all}");
+    says(&all, "kept for the job");
+    says(&why(&server, &first).await.1, "the semaphore p1 is held 1 times of 1");
+    drop(waiter);
+}
+
+pub async fn only_a_pop_that_waits_is_nobody_for_semaphores(place: &Place) {
+    let server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    assert_eq!(server.send(Method::PUT, "/v1/semaphores/db", Some(json!({"capacity": 1}))).await.0, 200);
+    let waiter = begin(&server, "/v1/queues/q/pop", &[], json!({"wait_ms": LONG_MS}));
+    until_looked(&server, 1).await;
+    let job = server.push("q", json!({"payload": 1, "semaphores": ["db"]})).await;
+    let (reasons, all) = why(&server, &job).await;
+    assert_eq!(reasons, ["worker"], "{all}");
+    says(&all, "only a pop waits for the queue q, and pops pass over jobs that need semaphores");
+    waiter.abort();
+}

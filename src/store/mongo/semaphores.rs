@@ -82,6 +82,13 @@ impl Semaphores for Mongo {
         self.connection.within(find).await
     }
 
+    async fn kept_from(&self, job: &Meta, rules: &Rules) -> Result<Option<(SemaphoreName, Waiter)>> {
+        let (names, now): (Vec<&SemaphoreName>, _) = (job.semaphores.iter().collect(), self.now()?);
+        let mut reader = Reader::Plain(self);
+        let reading = async { admission(&mut reader, &names, rules, now).await.map_err(plain) };
+        Ok(self.connection.within(reading).await?.kept_from(job))
+    }
+
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
         let capacity = i64::try_from(capacity).map_err(StoreError::internal)?;
         let transaction = transaction::until(self, self.connection.end()).retrying_duplicate_keys();

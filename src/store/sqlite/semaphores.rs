@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
+use crate::job::semaphore::{Admission, CALLS_MAX, Waiter, others, waiting_states};
 use crate::job::transition::delivery::{self, UNBLOCK};
-use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
@@ -52,6 +52,14 @@ impl Semaphores for SqliteStore {
     async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>> {
         let names = names.to_vec();
         self.read(move |db, _| missing(db, names.iter())).await
+    }
+
+    async fn kept_from(&self, job: &Meta, rules: &Rules) -> Result<Option<(SemaphoreName, Waiter)>> {
+        let (job, rules) = (job.clone(), rules.clone());
+        let kept = move |db: &Connection, now| {
+            Ok(admission(db, job.semaphores.iter(), &rules, now)?.kept_from(&job))
+        };
+        self.read(kept).await
     }
 
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
