@@ -177,6 +177,10 @@ async fn counters_begin_at_zero(place: &Place) {
     let all =
         ["cancelled", "committed", "dead", "expired", "lapsed", "moved", "pushed", "reserved", "rolled_back"];
     assert_eq!(events, all.map(|event| (event, 0.0)).into());
+    let documented = include_str!("../docs/metrics.md").lines().find(|line| line.starts_with("| `event` |"));
+    for event in all {
+        assert!(documented.unwrap().contains(&format!("`{event}`")), "{event}: {documented:?}");
+    }
     let kinds = page.of_metric("tailback_store_errors_total");
     assert_eq!(kinds.map(|kind| &*kind.labels["kind"]).collect::<BTreeSet<_>>().len(), 6);
     let failed = |sample: &&Sample| sample.labels["outcome"] == "error";

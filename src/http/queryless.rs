@@ -13,14 +13,15 @@ use super::problem::Problem;
 pub struct Queryless(HashSet<(&'static str, String)>);
 
 impl Queryless {
-    /// Those of this document. Pages and figures outside of `/v1` stay as they are, whatever a monitor adds to their addresses.
+    /// Those of this document under `/v1`, and `/stats`. The probes, the metrics and the pages stay as they are, whatever a monitor adds
+    /// to their addresses.
     pub fn of(api: &OpenApi) -> Self {
         let is_of_query = |parameter: &RefOr<Parameter>| match parameter {
             RefOr::T(parameter) => parameter.parameter_in == ParameterIn::Query,
             RefOr::Ref(_) => true, // not known here: left alone
         };
         let has_none = |operation: &Operation| !operation.parameters.iter().flatten().any(is_of_query);
-        let paths = api.paths.paths.iter().filter(|(path, _)| path.starts_with("/v1/"));
+        let paths = api.paths.paths.iter().filter(|(path, _)| path.starts_with("/v1/") || *path == "/stats");
         let calls = paths.flat_map(|(path, item)| {
             let operations = super::operations_of(item).into_iter();
             operations

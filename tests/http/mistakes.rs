@@ -94,7 +94,11 @@ pub async fn a_call_without_parameters_refuses_them(place: &Place) {
     assert_eq!((status, &problem["parameter"]), (422, &json!("query")), "{problem}");
     let stats = server.get("/v1/queues/q/stats?exact=true").await.1;
     assert_eq!(stats["counts"]["ready"], 1, "nothing was pushed or taken: {stats}");
-    assert_eq!(server.get("/healthz?from=monitor").await.0, 200);
+    let (status, problem) = server.get("/stats?queue=q").await;
+    assert_eq!((status, &problem["parameter"]), (422, &json!("query")), "{problem}");
+    for probe in ["/healthz", "/readyz"] {
+        assert_eq!(server.get(&format!("{probe}?from=monitor")).await.0, 200);
+    }
     assert_eq!(server.get("/v1/queues/q?").await.0, 200, "an empty query is none");
 }
 
