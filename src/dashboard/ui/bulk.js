@@ -4,7 +4,6 @@ import { act, mayDo } from './acts.js';
 import { attr, h, show, swap, text } from './dom.js';
 import * as format from './format.js';
 import { lazy, openWith } from './lazy.js';
-import { filterOf } from './search.js';
 import { button, failure, toast } from './widgets.js';
 
 const loadAsk = lazy(() => import('./bulkask.js'));
@@ -82,7 +81,7 @@ export function bulkBar({ signal, state, clear, changed, operation }) {
   let ended = new AbortController();
 
   const draw = () => {
-    const { jobs, all, conditions, shown, fixed, isAll: pageIsAll } = state();
+    const { jobs, all, conditions, shown, isAll: pageIsAll } = state();
     const states = conditions.find(({ name }) => name === 'state')?.value.split(',');
     const known = pageIsAll ? shown : all;
     const many = known === null ? 'all that match' : known === 0 ? 'all that match' : `all ${format.count(known)} matching`;
@@ -92,12 +91,10 @@ export function bulkBar({ signal, state, clear, changed, operation }) {
     );
     text(toAll, isAll ? 'Only those selected' : `Select ${many}`);
     show(none, isAll || jobs.length > 0);
-    const { cannot } = filterOf(conditions, fixed);
     for (const { name, node: one } of buttons) {
-      const fits = isAll ? states === undefined || states.some((is) => FOR[name].includes(is)) : jobs.some((job) => act(name).can(job));
+      const fits = isAll ? states === undefined || states.every((is) => FOR[name].includes(is)) : jobs.some((job) => act(name).can(job));
       show(one, fits && (isAll || jobs.length > 0));
-      attr(one, 'disabled', isAll && cannot.length > 0);
-      attr(one, 'title', isAll && cannot.length > 0 ? `An operation has no such condition: ${cannot.join(', ')}` : act(name).saysMany);
+      attr(one, 'title', act(name).saysMany);
     }
   };
   /** Shows an operation. @param {string} id the empty text shows none */
