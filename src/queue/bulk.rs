@@ -285,7 +285,12 @@ impl Queues {
             let done = match known {
                 Remembered::Done(done) => done,
                 Remembered::HandedOver { operation: id } => {
-                    let cursor = BulkCursor { queue: Some(queue.clone()), part: 0, after: ask.after, ..BulkCursor::default() };
+                    let cursor = BulkCursor {
+                        queue: Some(queue.clone()),
+                        part: 0,
+                        after: ask.after,
+                        ..BulkCursor::default()
+                    };
                     let filter = BulkFilter { from: range.from, before: range.to, ..of_queue(queue.clone()) };
                     let (action, limit) = (BulkAction::Replay, range.limit);
                     let rest = Rest { id, filter, action, cursor, limit, newest_first: false };

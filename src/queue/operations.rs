@@ -267,7 +267,12 @@ impl Queues {
             None => self.counted(intent).await.and_then(|all| expected(&sample, all)),
         };
         let estimate = expected.map(|expected| at_most(expected, intent.limit));
-        Sample { is_complete: false, estimate, is_approximate: is_approximate && estimate.is_some(), ..sample }
+        Sample {
+            is_complete: false,
+            estimate,
+            is_approximate: is_approximate && estimate.is_some(),
+            ..sample
+        }
     }
 
     /// Returns the next queue with jobs that an operation is about.
@@ -394,7 +399,11 @@ mod tests {
         let of = |matched, scanned, all| expected(&Sample { matched, scanned, ..Sample::default() }, all);
         assert_eq!(of(10, 1000, 100_000), Some(1000));
         assert_eq!(of(0, 1000, 100_000), Some(0));
-        assert_eq!((of(0, 0, 100), of(900, 1000, 500)), (None, Some(900)), "nothing was looked at; others came");
+        assert_eq!(
+            (of(0, 0, 100), of(900, 1000, 500)),
+            (None, Some(900)),
+            "nothing was looked at; others came"
+        );
         assert_eq!((at_most(20_000, Some(10)), at_most(5, Some(10)), at_most(5, None)), (10, 5, 5));
     }
 }

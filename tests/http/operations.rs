@@ -384,7 +384,8 @@ pub async fn a_sample_says_what_it_has_looked_at_and_what_to_expect(place: &Plac
         ready.flatten().sum::<u64>() == 50
     })
     .await;
-    let change = json!({"filter": {"queue": "big.*"}, "action": "set_priority", "priority": 2, "confirm": "big.*"});
+    let change =
+        json!({"filter": {"queue": "big.*"}, "action": "set_priority", "priority": 2, "confirm": "big.*"});
     let whole = over(&server, &begin_one(&server, change).await).await;
     assert_eq!([&whole["matched"], &whole["affected"], &whole["scanned"]], [50, 50, 50], "{whole}");
     let change = json!({"filter": {"queue": "big.*", "payload": {"n": 3}}, "action": "set_priority", "priority": 3, "confirm": "big.*"});

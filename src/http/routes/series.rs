@@ -80,7 +80,9 @@ impl std::str::FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.strip_prefix('-') {
             Some(ago) => duration_ms(ago).map(Self::Ago).ok_or(()),
-            None => with_offset(text).parse().map(Self::At).or_else(|_| latest(&with_offset(text)).map(Self::At)),
+            None => {
+                with_offset(text).parse().map(Self::At).or_else(|_| latest(&with_offset(text)).map(Self::At))
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ pub struct FiguresView {
     /// How much of the last minute was seen, in milliseconds, by the server that saw most of it. What happened on each is divided by
     /// how much of it that one saw, a second at least.
     rates_over_ms: u64,
-    /// Whether more than 20,000 queues moved on one server within a second, so that some of what happened is in the total
+    /// Whether more than `limits.series_queues` (20,000) queues moved on one server within a second, so that some of what happened is in the total
     /// only, and not in the figures of its queue.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     rates_are_partial: bool,
