@@ -318,6 +318,13 @@ pub struct BulkCursor {
     pub was_over: bool,
 }
 
+impl BulkCursor {
+    /// Behind a job in a part of the work in a queue; without a job at the beginning of the part.
+    pub fn at(queue: QueueName, part: usize, after: Option<JobId>) -> Self {
+        Self { queue: Some(queue), part, after, was_over: false }
+    }
+}
+
 /// An operation over many jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bulk {

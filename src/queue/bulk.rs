@@ -83,7 +83,7 @@ impl Queues {
         let part = self.each(&mut call, ask, None, purge).await?;
         let Part::Behind { last, operation } = part else { return Ok(call.over()) };
         let queue = queue.clone();
-        let cursor = BulkCursor { queue: Some(queue.clone()), part: 0, after: last, ..BulkCursor::default() };
+        let cursor = BulkCursor::at(queue.clone(), 0, last);
         let filter = BulkFilter { before, state: Some(state), ..of_queue(queue) };
         let action = BulkAction::Delete;
         let rest = Rest { id: operation, filter, action, cursor, limit: None, newest_first: true };
@@ -126,7 +126,7 @@ impl Queues {
             let Part::Behind { last, operation } = part else { continue };
             // An operation has all letters in one part: those that have returned are gone.
             let (part, after) = if is_last { (1, last) } else { (0, None) };
-            let cursor = BulkCursor { queue: Some(queue.clone()), part, after, ..BulkCursor::default() };
+            let cursor = BulkCursor::at(queue.clone(), part, after);
             let filter =
                 BulkFilter { died_from: range.from, died_before: range.to, ..of_queue(queue.clone()) };
             let (action, limit) = (BulkAction::Redrive, range.limit);
@@ -289,12 +289,7 @@ impl Queues {
             let done = match known {
                 Remembered::Done(done) => done,
                 Remembered::HandedOver { operation: id } => {
-                    let cursor = BulkCursor {
-                        queue: Some(queue.clone()),
-                        part: 0,
-                        after: ask.after,
-                        ..BulkCursor::default()
-                    };
+                    let cursor = BulkCursor::at(queue.clone(), 0, ask.after);
                     let filter = BulkFilter { from: range.from, before: range.to, ..of_queue(queue.clone()) };
                     let (action, limit) = (BulkAction::Replay, range.limit);
                     let rest = Rest { id, filter, action, cursor, limit, newest_first: false };

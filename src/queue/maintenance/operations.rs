@@ -158,7 +158,7 @@ impl Maintenance {
                     self.save(operation, over).await?;
                     return Ok(Stepped::Over);
                 };
-                *at = BulkCursor { queue: Some(queue), ..BulkCursor::default() };
+                *at = BulkCursor::at(queue, 0, None);
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
             let filter = filter(&operation.intent, part.clone(), queue, began);
