@@ -116,7 +116,7 @@ pub async fn run(config: &Config, action: Action) -> anyhow::Result<Done> {
 
 /// Who is acting: whoever can read the configuration of the store.
 fn by_command() -> Actor {
-    Actor { by: "command-line".to_owned(), name: None, address: None }
+    Actor::new("command-line", None, None)
 }
 
 async fn act(queues: &Queues, action: Action) -> anyhow::Result<Done> {

@@ -76,6 +76,8 @@ on_every_store! {
     a_job_is_taken_back
     a_job_is_moved_without_a_token
     each_act_is_remembered
+    each_act_is_a_line_of_the_log
+    an_act_says_what_was_before_and_after
     acts_on_many_jobs_are_remembered_with_how_many
     a_server_that_only_shows_changes_nothing
     an_operation_retries_many_jobs_in_the_background

@@ -76,9 +76,7 @@ async fn lost_workers_and_acts_are_named() {
     assert_eq!(server.post("/v1/queues/mail/pause", json!({})).await.0, 200);
     until("the log names the act", || async {
         lines(log.path()).iter().any(|line| {
-            line["message"] == "operated"
-                && line["path"] == "/v1/queues/mail/pause"
-                && line["method"] == "POST"
+            line["message"] == "operated" && line["what"] == "queue.pause" && line["on"] == "mail"
         })
     })
     .await;

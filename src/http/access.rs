@@ -246,8 +246,10 @@ pub async fn guard(
         Ok((permit, granted)) => {
             let granted = Granted(Arc::new(granted));
             request.extensions_mut().insert(granted.clone());
-            let actor = may_be_act(&request, route.as_ref()).then(|| actor(&request, &granted));
-            let mut act = Act::of(&request, granted, route.as_ref());
+            let is_of_operator = Act::is_of_operator(&granted);
+            let may_act = is_of_operator || may_be_act(&request, route.as_ref());
+            let actor = may_act.then(|| actor(&request, &granted));
+            let mut act = actor.clone().filter(|_| is_of_operator).map(|actor| Act::new(&request, actor));
             let response = match actor {
                 Some(actor) => queue::acting(actor, next.run(request)).await,
                 None => next.run(request).await,

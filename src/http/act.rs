@@ -1,12 +1,12 @@
-//! Administrative acts: who makes them, for the audit, and a line in the log when they are over.
+//! Administrative acts: who makes them, for the audit, and a line in the log for what has no entry there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 
-use super::access::Need::{Both, Of, Whole};
-use super::access::{Granted, need};
+use super::access::Granted;
 use super::connection::Wire;
 use super::waiting::Client;
 use crate::job::Caller;
@@ -31,12 +31,13 @@ pub fn actor(request: &Request, granted: &Granted) -> Actor {
     let behind_proxy = request.extensions().get::<Client>().map(|client| client.0);
     let direct = || request.extensions().get::<Arc<Wire>>().map(|wire| wire.address);
     let address = behind_proxy.or_else(direct).map(|address| address.to_canonical());
-    Actor { by: granted.caller.identity().to_owned(), name, address }
+    Actor::new(granted.caller.identity(), name, address)
 }
 
-/// What an operator does: logged when it is over, so that it can be found who has paused a queue, and what a leaked key has done.
+/// What a key did with the scope `operate`: logged when it is over, so that it can be found what a leaked key has done. An act that has an
+/// entry in the audit is logged with that instead.
 pub struct Act {
-    granted: Granted,
+    actor: Actor,
     method: Method,
     path: String,
     /// `None` where the client left before: it may be done all the same.
@@ -44,35 +45,26 @@ pub struct Act {
 }
 
 impl Act {
-    /// Returns the act that a request is, if it is one.
-    pub fn of(request: &Request, granted: Granted, route: Option<&MatchedPath>) -> Option<Self> {
-        let is_one = match &granted.caller {
-            Caller::Anyone => route.is_some_and(|route| is_act_of_anyone(request.method(), route.as_str())),
-            _ => granted.scope == Operate,
-        };
-        let path = || request.uri().path().to_owned();
-        is_one.then(|| Self { granted, method: request.method().clone(), path: path(), status: None })
+    /// Returns whether a request is an operator's, by its key.
+    pub fn is_of_operator(granted: &Granted) -> bool {
+        granted.scope == Operate && !matches!(granted.caller, Caller::Anyone)
     }
-}
 
-/// Returns whether a request is an operator's where no keys are required. Not what changes one job: an application cancels
-/// its own like that.
-fn is_act_of_anyone(method: &Method, route: &str) -> bool {
-    // What is called most often is none; looking it up would cost each call.
-    let is_frequent = *method == Method::GET
-        || *method == Method::POST && (route.ends_with("/jobs") || route.ends_with("/reserve"))
-        || route.starts_with("/v1/jobs")
-        || route == "/v1/settle";
-    !is_frequent
-        && matches!(need(method.as_str(), route), Some(Of(Operate) | Whole(Operate) | Both(Operate, _)))
+    /// A request of an operator that has just begun.
+    pub fn new(request: &Request, actor: Actor) -> Self {
+        let path = request.uri().path().to_owned();
+        Self { actor, method: request.method().clone(), path, status: None }
+    }
 }
 
 impl Drop for Act {
     fn drop(&mut self) {
-        let Self { granted, method, path, status } = self;
-        if status.is_none_or(|status| status.is_success() || status.is_server_error()) {
-            let status = status.map(|status| status.as_u16());
-            tracing::info!(by = granted.caller.identity(), %method, path, status, "operated");
+        let Self { actor: Actor { by, name, address, is_recorded }, method, path, status } = self;
+        let may_be_done = status.is_none_or(|status| status.is_success() || status.is_server_error());
+        if may_be_done && !is_recorded.load(Ordering::Relaxed) {
+            let (status, by_name) = (status.map(|status| status.as_u16()), name.as_deref());
+            let address = address.map(tracing::field::display);
+            tracing::info!(by, by_name, address, %method, path, status, "request of an operator");
         }
     }
 }

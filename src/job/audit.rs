@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, QueueName, Timestamp};
+use super::{JobId, Meta, QueueName, Timestamp};
 
 /// What an act may be.
 pub const ACTS: [&str; 29] = [
@@ -74,4 +74,18 @@ pub struct AuditRow {
     /// What it is from then on, or what was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<serde_json::Value>,
+}
+
+impl AuditRow {
+    /// Returns whether it is of an act on one job, which is shown as it was before and is after.
+    pub fn is_of_one_job(&self) -> bool {
+        self.what.starts_with("job.")
+    }
+}
+
+/// Returns what a row shows of a job: where it is and when it is delivered, and nothing that its producer wrote.
+pub fn shown_job(job: &Meta, now: Timestamp) -> serde_json::Value {
+    let Meta { queue, priority, run_at, attempts, .. } = job;
+    let state = job.visible(now).as_str();
+    serde_json::json!({ "queue": queue, "state": state, "attempt": attempts, "priority": priority, "run_at": run_at })
 }

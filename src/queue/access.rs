@@ -298,9 +298,10 @@ impl Queues {
         }
         let stored = keys.into_iter().find(|key| key.id.as_str() == id.as_str()).ok_or_else(unknown)?;
         let text = ApiKey::fresh_text(&stored.id);
+        let before = of_key(&stored);
         let key = ApiKey { hash: SecretHash::of(&text), ..stored };
-        let row =
-            self.row(Act { what: "key.rotate", on: key.id.as_str(), after: of_key(&key), ..Act::default() });
+        let (on, after) = (key.id.as_str(), of_key(&key));
+        let row = self.row(Act { what: "key.rotate", on, before, after, ..Act::default() });
         if !along(row, self.0.store.rotate_api_key(&key.id, &key.hash)).await? {
             return Err(unknown());
         }

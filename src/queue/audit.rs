@@ -1,6 +1,8 @@
 //! Who is acting, and the rows of the audit: made here, and written by the store in the transaction of the act.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -8,11 +10,11 @@ use super::Queues;
 use crate::job::QueueName;
 use crate::job::audit::ACTS;
 use crate::store::AuditRow;
-use crate::store::audit::{along, row};
+use crate::store::audit::{Entry, along, row};
 use crate::telemetry::trace;
 
 /// Who is acting.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Actor {
     /// What tells the caller from others: see [`Caller::identity`](crate::job::Caller::identity).
     pub by: String,
@@ -20,6 +22,15 @@ pub struct Actor {
     pub name: Option<String>,
     /// The address of the client.
     pub address: Option<IpAddr>,
+    /// Whether what it does is an act that has an entry in the audit, or would have if it changed something.
+    pub is_recorded: Arc<AtomicBool>,
+}
+
+impl Actor {
+    /// Who is about to act.
+    pub fn new(by: &str, name: Option<String>, address: Option<IpAddr>) -> Self {
+        Self { by: by.to_owned(), name, address, is_recorded: Arc::default() }
+    }
 }
 
 tokio::task_local! {
@@ -65,13 +76,14 @@ pub(super) fn shown(value: &impl Serialize) -> Option<serde_json::Value> {
 
 impl Queues {
     /// Returns the row of an act whose jobs the store counts.
-    pub(super) fn counting_row(&self, act: Act<'_>) -> Option<AuditRow> {
-        self.row(act).map(|row| AuditRow { affected: Some(0), ..row })
+    pub(super) fn counting_row(&self, act: Act<'_>) -> Option<Entry> {
+        self.row(act).map(|row| AuditRow { affected: Some(0), ..row }.into())
     }
 
     /// Returns the row of an act; nothing where no client asks for it, but the server itself.
     pub(super) fn row(&self, act: Act<'_>) -> Option<AuditRow> {
-        let Actor { by, name: by_name, address } = ACTOR.try_with(Clone::clone).ok()?;
+        let Actor { by, name: by_name, address, is_recorded } = ACTOR.try_with(Clone::clone).ok()?;
+        is_recorded.store(true, Ordering::Relaxed);
         let at = self.now().ok()?;
         let Act { what, on, queue, before, after } = act;
         debug_assert!(ACTS.contains(&what), "{what} is not among the acts that can be looked for");

@@ -17,8 +17,8 @@ use crate::job::{
     BulkId, Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, QueuePattern, Reach, Scope, Span, State,
     Timestamp, Visible,
 };
-use crate::store::audit::along;
-use crate::store::{AuditRow, Change, Denied, Filter, ListedJob, Once, Search, StoreError, listed_id};
+use crate::store::audit::{Entry, along};
+use crate::store::{Change, Denied, Filter, ListedJob, Once, Search, StoreError, listed_id};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -348,7 +348,7 @@ impl Queues {
         Ok(affected)
     }
 
-    fn row_of_range(&self, what: &'static str, queue: &QueueName, range: FinishedRange) -> Option<AuditRow> {
+    fn row_of_range(&self, what: &'static str, queue: &QueueName, range: FinishedRange) -> Option<Entry> {
         let after = shown(&json!({"from": range.from, "to": range.to, "limit": range.limit}));
         self.counting_row(Act { what, on: queue.as_str(), queue: Some(queue), before: None, after })
     }

@@ -16,6 +16,7 @@ use super::settings::NO_VERSION;
 use super::{Error, Precondition, QueueView, Queues, Result, Shared};
 use crate::job::settings::dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
+use crate::store::audit::log;
 use crate::store::{AuditRow, Expected, Saved, SettingsChange, SettingsSnapshot, StoreError, StoredSettings};
 
 /// The longest pause before another try, for each that there was.
@@ -153,6 +154,18 @@ impl Draft {
     }
 }
 
+/// Logs the acts that are stored, or may be.
+fn log_rows(changes: &[SettingsChange], saved: &Result<Vec<Saved>, StoreError>) {
+    for (n, change) in changes.iter().enumerate() {
+        let outcome = match saved {
+            Ok(saved) if saved.get(n) == Some(&Saved::Done) => None,
+            Err(StoreError::Unavailable(_)) => Some("unknown"),
+            Ok(_) | Err(_) => continue,
+        };
+        change.rows.iter().for_each(|row| log(row, outcome));
+    }
+}
+
 /// What came of drafting a change.
 enum Drafted {
     /// It is in the draft; these places are its own once that is stored.
@@ -245,7 +258,9 @@ impl Queues {
         if changes.is_empty() {
             return Ok(HashMap::new());
         }
-        let saved = self.0.store.save_all_settings(changes).await?;
+        let saved = self.0.store.save_all_settings(changes).await;
+        log_rows(changes, &saved);
+        let saved = saved?;
         self.0.waiters.peers.note_settings();
         if saved.iter().all(|saved| *saved == Saved::Done) {
             self.refresh_settings().await?;

@@ -12,6 +12,7 @@ use crate::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
 use crate::job::{
     ApiKeyId, Bulk, BulkId, Caller, Filter, JobId, QueueName, QueuePattern, Span, Timestamp, Visible,
 };
+use crate::store::audit;
 use crate::store::{AuditFilter, AuditRow, BulkRow, Counts, Search, StoreError};
 
 /// How many operations may be under way, those aside that wait for room.
@@ -109,6 +110,7 @@ impl Queues {
         let row = self.row_of(&operation, "operation.begin");
         let by = key.map(|key| self.id_used(key, &operation.id)).transpose()?;
         if self.0.store.add_operation(&operation, row.as_ref(), by.as_ref()).await? {
+            row.iter().for_each(|row| audit::log(row, None));
             places.keep_all();
             self.0.operations.notify_one();
             return Ok(operation);
@@ -210,6 +212,7 @@ impl Queues {
             let (seen, row) = (found.rev, self.row_of(&found, "operation.cancel"));
             let ended = found.ended(BulkState::Cancelled, None, self.now()?);
             if self.0.store.save_operation(&ended, seen, row.as_ref()).await? {
+                row.iter().for_each(|row| audit::log(row, None));
                 return Ok(ended);
             }
         }

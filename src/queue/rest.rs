@@ -17,7 +17,8 @@ use super::{CallKey, Queues, Result};
 use crate::faults;
 use crate::job::bulk::{BulkAction, BulkCursor, BulkFilter, BulkIntent};
 use crate::job::{Bulk, BulkId, Caller, JobId, Timestamp};
-use crate::store::{AuditRow, Search, StoreError};
+use crate::store::audit::{self, Entry};
+use crate::store::{Search, StoreError};
 
 /// How many jobs a call looks at itself, in about.
 const ENOUGH: usize = 2000;
@@ -30,7 +31,7 @@ pub(super) struct Call<'k> {
     began: Timestamp,
     steps: Option<Steps<'k>>,
     /// The row of the act.
-    row: Option<AuditRow>,
+    row: Option<Entry>,
     /// How many jobs it looks at.
     enough: usize,
     /// How many jobs it has looked at.
@@ -80,7 +81,7 @@ impl<'k> Call<'k> {
     }
 
     /// The same, as an act that is remembered.
-    pub fn recorded(self, row: Option<AuditRow>) -> Self {
+    pub fn recorded(self, row: Option<Entry>) -> Self {
         Self { row, ..self }
     }
 
@@ -96,7 +97,7 @@ impl<'k> Call<'k> {
     }
 
     /// Returns the row of the act, for each of its steps.
-    pub fn row(&self) -> Option<AuditRow> {
+    pub fn row(&self) -> Option<Entry> {
         self.row.clone()
     }
 
@@ -178,7 +179,9 @@ impl Queues {
         let operation = Bulk { cursor, ..Bulk::new(id, intent, asker, began) };
         let row = self.row_of(&operation, "operation.begin");
         let added = self.0.store.add_operation(&operation, row.as_ref(), by.as_ref()).await;
-        added.map_err(|error| error.after(call.affected))?;
+        if added.map_err(|error| error.after(call.affected))? {
+            row.iter().for_each(|row| audit::log(row, None));
+        }
         self.0.operations.notify_one();
         faults::point("bulk.handed_over").await;
         Ok(answer)

@@ -6,11 +6,17 @@
 //! **A store counts the jobs**: where such a row has `affected`, each transaction of the call that changes or stores jobs adds how many to
 //! what it says there of them by then. So it is true however many transactions an act takes, and wherever it is interrupted.
 
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
 use super::Result;
 pub use crate::job::audit::AuditRow;
-use crate::job::{JobId, QueueName, Timestamp};
+use crate::job::audit::shown_job;
+use crate::job::transition::Next;
+use crate::job::{JobId, Meta, QueueName, Timestamp};
 
 /// How many rows are kept at most.
 pub const ROWS_MAX: usize = 100_000;
@@ -18,20 +24,152 @@ pub const ROWS_MAX: usize = 100_000;
 pub const KEPT_MS: u64 = 90 * 86_400_000;
 
 tokio::task_local! {
-    static ROW: AuditRow;
+    static ROW: Entry;
 }
 
 /// Makes one call of a store with this row, which the store writes in the transaction of what the call does, if it does something.
-pub async fn along<T>(row: Option<AuditRow>, call: impl Future<Output = T>) -> T {
+pub async fn along<T>(row: Option<impl Into<Entry>>, call: impl Future<Output = T>) -> T {
     match row {
-        Some(row) => ROW.scope(row, call).await,
+        Some(row) => ROW.scope(row.into(), call).await,
         None => call.await,
     }
 }
 
 /// Returns the row of the current call.
-pub fn row() -> Option<AuditRow> {
+pub fn row() -> Option<Entry> {
     ROW.try_with(Clone::clone).ok()
+}
+
+/// The row of an act, and as what it was stored. Its line is logged when the last clone is dropped: then the act is over, and all of its
+/// transactions have counted their jobs. So what is not stored is not logged.
+#[derive(Debug, Clone)]
+pub struct Entry(Arc<Recorded>);
+
+#[derive(Debug)]
+struct Recorded {
+    row: AuditRow,
+    written: Mutex<Written>,
+}
+
+/// What is known of a row in the store.
+#[derive(Debug)]
+enum Written {
+    Nothing,
+    /// The outcome of its transaction is unknown.
+    Perhaps(AuditRow),
+    Stored(AuditRow),
+}
+
+impl From<AuditRow> for Entry {
+    fn from(row: AuditRow) -> Self {
+        Self(Arc::new(Recorded { row, written: Mutex::new(Written::Nothing) }))
+    }
+}
+
+impl Deref for Entry {
+    type Target = AuditRow;
+
+    fn deref(&self) -> &AuditRow {
+        &self.0.row
+    }
+}
+
+impl Entry {
+    /// Notes that a transaction with this row was committed.
+    pub fn stored(&self, row: AuditRow) {
+        *self.0.written.lock().unwrap_or_else(PoisonError::into_inner) = Written::Stored(row);
+    }
+
+    /// Notes that the outcome of a transaction with this row is unknown.
+    pub fn perhaps_stored(&self, row: AuditRow) {
+        let mut written = self.0.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*written, Written::Stored(_)) {
+            *written = Written::Perhaps(row);
+        }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        match self.written.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            Written::Nothing => {}
+            Written::Perhaps(row) => log(row, Some("unknown")),
+            Written::Stored(row) => log(row, None),
+        }
+    }
+}
+
+/// Logs a row that is stored, or whose outcome is this.
+pub fn log(row: &AuditRow, outcome: Option<&str>) {
+    let AuditRow { id, by, by_name, address, what, on, queue, affected, at: _, before: _, after: _ } = row;
+    let (by_name, queue) = (by_name.as_deref(), queue.as_ref().map(QueueName::as_str));
+    let address = address.map(tracing::field::display);
+    tracing::info!(what, on, queue, by, by_name, address, affected, outcome, entry = %id, "operated");
+}
+
+/// The row of the act that a transaction is, and what of it the current attempt has written.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// The row.
+    pub row: Option<Entry>,
+    /// What the attempt has found and made.
+    pub seen: Option<Seen>,
+    /// The row as the attempt has written it.
+    pub written: Option<AuditRow>,
+}
+
+impl Recording {
+    /// That of the current call.
+    pub fn of_call() -> Self {
+        Self { row: row(), ..Self::default() }
+    }
+
+    /// Forgets the attempt before.
+    pub fn begin(&mut self) {
+        (self.seen, self.written) = (None, None);
+    }
+
+    /// Notes that the attempt was committed, or may have been.
+    pub fn end(&mut self, is_certain: bool) {
+        match (&self.row, self.written.take()) {
+            (Some(entry), Some(written)) if is_certain => entry.stored(written),
+            (Some(entry), Some(written)) => entry.perhaps_stored(written),
+            _ => {}
+        }
+    }
+}
+
+/// What a transaction has found and made, where only it knows that.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// What it was before.
+    pub before: Option<Value>,
+    /// What it is from then on.
+    pub after: Option<Value>,
+}
+
+impl Seen {
+    /// What becomes of a job.
+    pub fn of_job(before: &Meta, next: &Next, now: Timestamp) -> Self {
+        let after = match next {
+            Next::Write { meta, .. } => Some(shown_job(meta, now)),
+            Next::Keep | Next::Delete => None,
+        };
+        Self { before: Some(shown_job(before, now)), after }
+    }
+
+    /// How many may hold a semaphore, where there is one.
+    pub fn of_semaphore(before: Option<u64>, after: Option<u64>) -> Self {
+        let shown = |capacity| json!({ "capacity": capacity });
+        Self { before: before.map(shown), after: after.map(shown) }
+    }
+}
+
+/// Returns a row with what its transaction has seen.
+pub fn seeing(row: &AuditRow, seen: Option<Seen>) -> AuditRow {
+    let Seen { before, after } = seen.unwrap_or_default();
+    let row = row.clone();
+    AuditRow { before: before.or(row.before), after: after.or(row.after), ..row }
 }
 
 /// Returns the row of a call as it is to be written once so many more jobs were affected; `there`: as it is by now.

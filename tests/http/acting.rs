@@ -2,7 +2,10 @@
 
 use reqwest::Method;
 
+use tailback::job::audit::ACTS;
+
 use super::support::*;
+use crate::common::server::{client_with, command};
 
 async fn post(server: &Server, id: &str, verb: &str, body: Value) -> (u16, Value) {
     server.post(&format!("/v1/jobs/{id}/{verb}"), body).await
@@ -244,4 +247,160 @@ pub async fn a_server_that_only_shows_changes_nothing(place: &Place) {
     }
     assert_eq!(see(&server, &job).await["priority"], 0);
     refused(&server.post("/v1/nowhere", json!({})).await, 404, "not-found");
+}
+
+/// Does each act that there is, and makes a key the last.
+async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
+    let send = async |server: &Server, method: &str, path: &str, body: Value| {
+        let body = Some(body).filter(|body| !body.is_null());
+        let (status, answer) = server.send(method.parse().unwrap(), path, body).await;
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        answer
+    };
+    configure(server, "mail", json!({"max_attempts": 1, "retain_done_ms": 600_000})).await;
+    send(server, "PATCH", "/v1/queues/mail", json!({"lease_ms": 60_000})).await;
+    for call in ["pause", "resume"] {
+        send(server, "POST", &format!("/v1/queues/mail/{call}"), json!({})).await;
+    }
+    for capacity in [2, 3] {
+        send(server, "PUT", "/v1/semaphores/m", json!({"capacity": capacity})).await;
+    }
+    send(server, "DELETE", "/v1/semaphores/m", Value::Null).await;
+    let rule = json!({"cron": "@yearly", "queue": "other", "job": {"payload": 1}});
+    send(server, "PUT", "/v1/schedules/s", rule).await;
+    send(server, "POST", "/v1/schedules/s/run", json!({})).await;
+    send(server, "DELETE", "/v1/schedules/s", Value::Null).await;
+    let job = server.push("mail", json!({"payload": "a secret", "delay_ms": 3_600_000})).await;
+    assert_eq!(post(server, &job, "run", json!({})).await.0, 200);
+    take(server, "mail").await;
+    assert_eq!(post(server, &job, "release", json!({})).await.0, 200);
+    for call in ["retry", "redrive"] {
+        let taken = take(server, "mail").await;
+        assert_eq!(server.settle(&taken, "rollback", json!({})).await.0, 200);
+        assert_eq!(post(server, &job, call, json!({})).await.0, 200);
+    }
+    assert_eq!(post(server, &job, "move", json!({"queue": "post", "priority": 3})).await.0, 200);
+    take(server, "post").await;
+    send(server, "DELETE", &format!("/v1/jobs/{job}?force=true"), Value::Null).await;
+    for end in ["commit", "rollback"] {
+        let taken = push_and_take(server, "mail").await;
+        assert_eq!(server.settle(&taken, end, json!({})).await.0, 200);
+    }
+    let (_, done) = server.get("/v1/queues/mail/jobs?state=done").await;
+    assert_eq!(post(server, &id(&done["jobs"][0]), "replay", json!({})).await.0, 201);
+    for call in ["replay", "redrive"] {
+        send(server, "POST", &format!("/v1/queues/mail/{call}"), json!({})).await;
+    }
+    send(server, "POST", "/v1/queues/mail/purge", json!({"state": "ready"})).await;
+    server.push("mail", json!({"payload": 1})).await;
+    assert_eq!(server.reserve("mail", json!({"worker": "w"})).await.len(), 1);
+    send(server, "DELETE", "/v1/workers/w", Value::Null).await;
+    let batch = send(server, "POST", "/v1/batches", json!({"jobs": [{"queue": "a", "payload": 1}]})).await;
+    send(server, "DELETE", &format!("/v1/batches/{}", id(&batch)), Value::Null).await;
+    let all = json!({"filter": {"queue": "mail"}, "action": "delete"});
+    for stops in [false, true] {
+        server.push("mail", json!({"payload": 1})).await;
+        if stops {
+            std::fs::write(points.join("operation.chosen"), "pause").unwrap();
+        }
+        let operation = send(server, "POST", "/v1/operations", all.clone()).await;
+        let path = format!("/v1/operations/{}", id(&operation));
+        if stops {
+            until("it acts", || async { points.join("operation.chosen.met").exists() }).await;
+            send(server, "DELETE", &path, Value::Null).await;
+            std::fs::remove_file(points.join("operation.chosen.met")).unwrap();
+        }
+        until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    }
+    send(server, "DELETE", "/v1/queues/mail?force=true", Value::Null).await;
+    let key = send(server, "POST", "/v1/keys", json!({"name": "ann", "scopes": ["admin"]})).await;
+    let path = format!("/v1/keys/{}", id(&key));
+    use_key(server, &key);
+    let key = send(server, "POST", &format!("{path}/rotate"), json!({})).await;
+    use_key(server, &key);
+    let other = send(server, "POST", "/v1/keys", json!({"name": "bob", "scopes": ["read"]})).await;
+    send(server, "DELETE", &format!("/v1/keys/{}", id(&other)), Value::Null).await;
+}
+
+fn use_key(server: &mut Server, key: &Value) {
+    let mut headers = reqwest::header::HeaderMap::new();
+    headers.insert("authorization", format!("Bearer {}", key["key"].as_str().unwrap()).parse().unwrap());
+    server.http = client_with(headers);
+}
+
+/// What the audit and the log say alike.
+fn said(of: &Value, id: &str) -> Vec<Value> {
+    let fields = [id, "what", "on", "queue", "by", "by_name", "address", "affected"];
+    fields.map(|field| of[field].clone()).to_vec()
+}
+
+pub async fn each_act_is_a_line_of_the_log(place: &Place) {
+    let (log, points) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let environment =
+        [("TAILBACK_LOG__FILTER", "info"), ("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let mut command = command(&place.url, &environment);
+    command.stderr(log.reopen().unwrap());
+    let mut server = Server::of(command);
+    server.until_ready().await;
+    do_all_acts(&mut server, points.path()).await;
+    let (_, page) = server.get("/v1/audit?limit=1000").await;
+    let entries = page["entries"].as_array().unwrap();
+    let mut acts: Vec<&str> = entries.iter().map(|entry| entry["what"].as_str().unwrap()).collect();
+    acts.sort_unstable();
+    acts.dedup();
+    assert_eq!(acts, ACTS, "each that there is");
+    let logged = || {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut said: Vec<_> =
+            lines.filter(|line| line["message"] == "operated").map(|line| said(&line, "entry")).collect();
+        said.sort_by_key(|said| said[0].to_string());
+        said
+    };
+    until("all lines are there", || async { logged().len() >= entries.len() }).await;
+    let mut remembered: Vec<_> = entries.iter().map(|entry| said(entry, "id")).collect();
+    remembered.sort_by_key(|said| said[0].to_string());
+    assert_eq!(logged(), remembered);
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    assert!(!text.contains("a secret"), "{text}");
+}
+
+pub async fn an_act_says_what_was_before_and_after(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for capacity in [2, 3] {
+        let body = json!({"capacity": capacity});
+        assert_eq!(server.send(Method::PUT, "/v1/semaphores/m", Some(body)).await.0, 200);
+    }
+    assert_eq!(server.send(Method::DELETE, "/v1/semaphores/m", None).await.0, 200);
+    let job = server.push("mail", json!({"payload": "a secret", "delay_ms": 3_600_000})).await;
+    assert_eq!(post(&server, &job, "run", json!({})).await.0, 200);
+    take(&server, "mail").await;
+    assert_eq!(post(&server, &job, "release", json!({})).await.0, 200);
+    assert_eq!(post(&server, &job, "move", json!({"queue": "post", "priority": 3})).await.0, 200);
+    take(&server, "post").await;
+    assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{job}?force=true"), None).await.0, 200);
+    let (_, page) = server.get("/v1/audit").await;
+    let shown = |of: &Value| match of {
+        Value::Null => Value::Null,
+        of if of["capacity"].is_number() => of["capacity"].clone(),
+        of => {
+            assert!(of["run_at"].is_string(), "{of}");
+            json!([of["queue"], of["state"], of["attempt"], of["priority"]])
+        }
+    };
+    let entries = page["entries"].as_array().unwrap().iter();
+    let seen: Vec<Value> = entries
+        .map(|entry| json!([entry["what"], shown(&entry["before"]), shown(&entry["after"])]))
+        .collect();
+    let all = json!([
+        ["job.cancel", ["post", "reserved", 1, 3], null],
+        ["job.move", ["mail", "ready", 0, 0], ["post", "ready", 0, 3]],
+        ["job.release", ["mail", "reserved", 1, 0], ["mail", "ready", 0, 0]],
+        ["job.run", ["mail", "scheduled", 0, 0], ["mail", "ready", 0, 0]],
+        ["semaphore.delete", 3, null],
+        ["semaphore.set", 2, 3],
+        ["semaphore.set", null, 2],
+    ]);
+    assert_eq!(json!(seen), all);
+    assert!(!page.to_string().contains("a secret"), "{page}");
 }

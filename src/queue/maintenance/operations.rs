@@ -18,6 +18,7 @@ use crate::job::{Bulk, BulkId, JobId, NewJob, QueueName, Timestamp};
 use crate::queue::operations::filter;
 use crate::queue::outcomes::Noted;
 use crate::queue::{Error, Queues, Result, push};
+use crate::store::audit;
 use crate::store::{
     BulkDone, BulkEffect, BulkNext, BulkStep, Change, Denied, ListedJob, Pushed, Search, StoreError,
     listed_id,
@@ -137,6 +138,7 @@ impl Maintenance {
     async fn save(&self, seen: &Bulk, to: Bulk) -> Result<Option<Bulk>> {
         let row = self.queues.row_of_end(self.queues.now()?)(&to);
         let is_saved = self.queues.0.store.save_operation(&to, seen.rev, row.as_ref()).await?;
+        row.iter().filter(|_| is_saved).for_each(|row| audit::log(row, None));
         Ok(is_saved.then_some(to))
     }
 
@@ -190,11 +192,12 @@ impl Maintenance {
         faults::point("operation.chosen").await;
         let noted = Notes::of(&effect);
         let (id, seen, row) = (operation.id.clone(), operation.rev, self.queues.row_of_end(now));
-        let step = BulkStep { effect, id, seen, next: next.clone(), row };
+        let step = BulkStep { effect, id, seen, next: next.clone(), row: row.clone() };
         let done = self.queues.0.store.step_operation(step, &self.queues.rules()).await?;
         faults::point("operation.stepped").await;
         let Some(done) = done else { return Ok(Stepped::Over) };
         *operation = next(&done);
+        row(operation).iter().for_each(|row| audit::log(row, None));
         let waits = first_refused(&done).is_some();
         noted.note(&self.queues, done, now);
         Ok(match (operation.state.is_open(), waits) {

@@ -16,6 +16,7 @@ use mongodb::options::Hint;
 use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others, waiting_states};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::audit::Seen;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
@@ -360,6 +361,11 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
     Ok(views)
 }
 
+/// Returns a stored capacity as the audit shows it.
+fn shown(document: &Stored) -> Option<u64> {
+    capacity(document).ok().map(|(_, capacity)| capacity)
+}
+
 /// A semaphore is removed that no unfinished job needs.
 ///
 /// Idempotence: a repeat after an unknown outcome finds the semaphore as it was, or gone.
@@ -377,6 +383,9 @@ impl Transaction for Save<'_> {
     type Done = ();
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<()>, TxError> {
+        let all = tx.collection(SEMAPHORES);
+        let found = all.find_one(doc! { "_id": self.name.as_str() }).session(tx.session()).await?;
+        tx.sees(Seen::of_semaphore(found.as_ref().and_then(shown), u64::try_from(self.capacity).ok()));
         let update = doc! { "$set": { "capacity": self.capacity, "rev": rand::random::<i64>() } };
         let statement = doc! { "q": { "_id": self.name.as_str() }, "u": update, "upsert": true };
         tx.write(doc! { "update": SEMAPHORES, "updates": [statement] }).await?;
@@ -390,10 +399,9 @@ impl Transaction for Remove<'_> {
 
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Removal>, TxError> {
         let (name, all, jobs) = (self.0.as_str(), tx.collection(SEMAPHORES), tx.collection(JOBS));
-        let removed = all.delete_one(doc! { "_id": name }).session(tx.session()).await?;
-        if removed.deleted_count == 0 {
-            return Ok(Verdict::Abort(Removal::Unknown));
-        }
+        let removed = all.find_one_and_delete(doc! { "_id": name }).session(tx.session()).await?;
+        let Some(removed) = removed else { return Ok(Verdict::Abort(Removal::Unknown)) };
+        tx.sees(Seen::of_semaphore(shown(&removed), None));
         let needed = doc! { "semaphores": name, "state": { "$in": NEEDING.map(State::as_str).to_vec() } };
         let needed = jobs.find(needed).projection(doc! { "queue": 1, "state": 1 });
         let needed = needed.hint(Hint::Name("needs".to_owned())).limit(NEEDED_MAX as i64);

@@ -34,7 +34,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::faults;
 use crate::job::{QueueName, State};
-use crate::store::audit::{counted, row};
+use crate::store::audit::{Recording, Seen, counted, seeing};
 use crate::store::fence::{Fence, fence};
 use crate::store::mongo::AUDIT;
 use crate::store::mongo::JOBS;
@@ -141,7 +141,7 @@ pub struct Tx<'m> {
     /// Jobs that are ready once this is committed.
     ready: Vec<(QueueName, Position)>,
     /// What is remembered of the administrative act that this is.
-    row: Option<AuditRow>,
+    recording: Recording,
 }
 
 impl<'m> Tx<'m> {
@@ -203,27 +203,38 @@ impl<'m> Tx<'m> {
 
     /// Writes the row of the call that this is, if it has one: to be called where the act takes effect.
     pub async fn record(&mut self) -> Result<(), TxError> {
-        match self.row.clone() {
-            Some(row) if row.affected.is_some() => self.count_row(&row, 0).await,
-            Some(row) => self.write_row(&row).await,
-            None => Ok(()),
-        }
+        let Some(row) = self.recording.row.clone() else { return Ok(()) };
+        self.record_as(&row, 0).await
     }
 
     /// The same where the act changes or stores so many jobs; nothing where it does none.
     pub async fn record_jobs(&mut self, jobs: usize) -> Result<(), TxError> {
-        match self.row.clone() {
-            Some(_) if jobs == 0 => Ok(()),
-            Some(row) if row.affected.is_some() => self.count_row(&row, jobs as u64).await,
-            Some(row) => self.write_row(&row).await,
-            None => Ok(()),
+        match self.recording.row.clone() {
+            Some(row) if jobs > 0 => self.record_as(&row, jobs as u64).await,
+            _ => Ok(()),
         }
     }
 
-    async fn count_row(&mut self, row: &AuditRow, more: u64) -> Result<(), TxError> {
-        let rows = self.collection(AUDIT);
-        let there = rows.find_one(doc! { "_id": row.id.as_str() }).session(&mut self.session).await?;
-        self.write_row(&counted(row, there.as_ref().and_then(audit::read), more)).await
+    /// Returns whether what becomes of a job is shown in the row of an act.
+    pub fn acts_on_one_job(&self) -> bool {
+        self.recording.row.as_ref().is_some_and(|row| row.is_of_one_job())
+    }
+
+    /// Notes what was there before and is there now, for the row of the act that this may be.
+    pub fn sees(&mut self, seen: Seen) {
+        self.recording.seen = Some(seen);
+    }
+
+    async fn record_as(&mut self, row: &AuditRow, more: u64) -> Result<(), TxError> {
+        let mut row = seeing(row, self.recording.seen.take());
+        if row.affected.is_some() {
+            let rows = self.collection(AUDIT);
+            let there = rows.find_one(doc! { "_id": row.id.as_str() }).session(&mut self.session).await?;
+            row = counted(&row, there.as_ref().and_then(audit::read), more);
+        }
+        self.write_row(&row).await?;
+        self.recording.written = Some(row);
+        Ok(())
     }
 
     /// Goes on only where the mark of a restore is there, which stays until the commit: whoever takes it over waits for that.
@@ -270,6 +281,7 @@ impl<'m> Tx<'m> {
     /// A snapshot is read, and the commit is durable, whatever the client's defaults are.
     async fn begin(&mut self) -> Result<(), Error> {
         (self.changes, self.ready) = Default::default();
+        self.recording.begin();
         let start = self.session.start_transaction();
         start.read_concern(ReadConcern::snapshot()).write_concern(durable()).await
     }
@@ -303,14 +315,19 @@ impl<'m> Tx<'m> {
         match committed {
             Ok(Ok(())) => {
                 counted.stored();
+                self.recording.end(true);
                 Ok(())
             }
             Ok(Err(error)) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
                 counted.refused();
                 Err(Next::after_transient(error))
             }
-            Ok(Err(error)) => Err(Next::Stop(Failed::Unknown(fault(error)))),
+            Ok(Err(error)) => {
+                self.recording.end(false);
+                Err(Next::Stop(Failed::Unknown(fault(error))))
+            }
             Err(_) => {
+                self.recording.end(false);
                 Err(Next::Stop(Failed::Unknown(StoreError::unavailable("the commit did not end in time"))))
             }
         }
@@ -395,8 +412,8 @@ impl<'m> Attempts<'m> {
     async fn session(&self) -> Result<Tx<'m>> {
         let database = self.mongo.connection.database().await?;
         let session = database.client().start_session().await.map_err(fault)?;
-        let (changes, row) = (Changes::default(), row());
-        Ok(Tx { mongo: self.mongo, database, session, changes, ready: Vec::new(), row })
+        let (changes, recording) = (Changes::default(), Recording::of_call());
+        Ok(Tx { mongo: self.mongo, database, session, changes, ready: Vec::new(), recording })
     }
 
     /// Whether an attempt that failed before its commit is worth another one.

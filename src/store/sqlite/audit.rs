@@ -41,9 +41,11 @@ pub fn write(db: &Connection, row: &AuditRow) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes the row of an act that affects so many more jobs.
-pub fn count(db: &Connection, row: &AuditRow, more: u64) -> Result<(), Fault> {
-    write(db, &counted(row, readable(there(db, &row.id))?.flatten(), more))
+/// Writes the row of an act that affects so many more jobs, and returns it.
+pub fn count(db: &Connection, row: &AuditRow, more: u64) -> Result<AuditRow, Fault> {
+    let row = counted(row, readable(there(db, &row.id))?.flatten(), more);
+    write(db, &row)?;
+    Ok(row)
 }
 
 /// Returns a row.

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::job::semaphore::{Admission, CALLS_MAX, others, waiting_states};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::{JobId, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::store::audit::Seen;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
@@ -56,7 +57,7 @@ impl Semaphores for SqliteStore {
 
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()> {
         let name = name.clone();
-        self.writer.run(move |db, _| save(db, &name, capacity)).await
+        self.writer.run(move |tx, _| save(tx, &name, capacity)).await
     }
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
@@ -179,22 +180,22 @@ fn holder(found: &Row<'_>) -> Result<Holder, Fault> {
     })
 }
 
-fn save(db: &Connection, name: &SemaphoreName, capacity: u64) -> Result<(), Fault> {
-    db.prepare_cached("INSERT OR REPLACE INTO semaphores (name, capacity) VALUES (?1, ?2)")?
-        .execute(params![name.as_str(), row::signed(capacity)])?;
+fn save(tx: &Tx<'_>, name: &SemaphoreName, to: u64) -> Result<(), Fault> {
+    tx.sees(Seen::of_semaphore(capacity(tx, name)?, Some(to)));
+    tx.prepare_cached("INSERT OR REPLACE INTO semaphores (name, capacity) VALUES (?1, ?2)")?
+        .execute(params![name.as_str(), row::signed(to)])?;
     Ok(())
 }
 
 fn remove(tx: &Tx<'_>, name: &SemaphoreName) -> Result<Removal, Fault> {
-    if capacity(tx, name)?.is_none() {
-        return Ok(Removal::Unknown);
-    }
+    let Some(before) = capacity(tx, name)? else { return Ok(Removal::Unknown) };
     tx.flush()?; // which queues have dead jobs is read from the counters
     let needed = needed(tx, name)?;
     if needed.jobs > 0 {
         return Ok(Removal::InUse(needed));
     }
     tx.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
+    tx.sees(Seen::of_semaphore(Some(before), None));
     Ok(Removal::Done)
 }
 

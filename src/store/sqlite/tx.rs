@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::faults;
 use crate::job::{QueueName, State};
+use crate::store::audit::Seen;
 use crate::store::delivered::DeliveredCache;
 use crate::store::sqlite::fault::Fault;
 
@@ -18,6 +19,10 @@ pub struct Tx<'c> {
     changes: RefCell<HashMap<QueueName, Change>>,
     /// How many jobs the current piece of work has changed or stored, where it says so.
     acted: Cell<Option<u64>>,
+    /// What the current piece of work has found and made, for the row of the act that it is.
+    seen: Cell<Option<Seen>>,
+    /// Whether the current piece of work is an act on one job.
+    acts_on_one: Cell<bool>,
     /// The jobs that were delivered lately, and their places in the table.
     pub delivered: &'c DeliveredCache<i64>,
 }
@@ -40,7 +45,14 @@ impl Deref for Tx<'_> {
 impl<'c> Tx<'c> {
     /// Returns the transaction that has just begun on this connection.
     pub fn new(db: &'c Connection, delivered: &'c DeliveredCache<i64>) -> Self {
-        Self { db, changes: RefCell::default(), acted: Cell::default(), delivered }
+        Self {
+            db,
+            changes: RefCell::default(),
+            acted: Cell::default(),
+            seen: Cell::default(),
+            acts_on_one: Cell::default(),
+            delivered,
+        }
     }
 
     /// Notes that so many jobs were changed or stored, for the row of the act that this may be: see `store/audit.rs`.
@@ -51,6 +63,28 @@ impl<'c> Tx<'c> {
     /// Returns what was noted, and forgets it.
     pub fn take_acted(&self) -> Option<u64> {
         self.acted.take()
+    }
+
+    /// Begins another piece of work, which may be an act on one job.
+    pub fn begin_work(&self, acts_on_one: bool) {
+        self.acted.take();
+        self.seen.take();
+        self.acts_on_one.set(acts_on_one);
+    }
+
+    /// Returns whether what becomes of a job is shown in the row of an act.
+    pub fn acts_on_one_job(&self) -> bool {
+        self.acts_on_one.get()
+    }
+
+    /// Notes what was there before and is there now, for the row of the act that this may be.
+    pub fn sees(&self, seen: Seen) {
+        self.seen.set(Some(seen));
+    }
+
+    /// Returns what was noted so, and forgets it.
+    pub fn take_seen(&self) -> Option<Seen> {
+        self.seen.take()
     }
 
     /// Counts a job that is in this state now; `marked`: it has a due mark.

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::faults;
 use crate::job::Timestamp;
-use crate::store::audit::row;
+use crate::store::audit::{Entry, row, seeing};
 use crate::store::delivered::DeliveredCache;
 use crate::store::hold::{Held, held};
 use crate::store::sqlite::DEADLINE;
@@ -39,7 +39,9 @@ trait Unit: Send {
 struct Ask<T, W> {
     work: W,
     /// What is remembered of it, if it is an administrative act.
-    row: Option<AuditRow>,
+    row: Option<Entry>,
+    /// That as it was written.
+    written: Option<AuditRow>,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
     /// The work may wait for longer than its caller.
@@ -55,21 +57,25 @@ where
         // Skipped where the caller has gone away or ran into its deadline: it would not learn the outcome.
         if !self.reply.is_closed() {
             let before = tx.total_changes();
-            let _ = tx.take_acted(); // of the work before
+            tx.begin_work(self.row.as_ref().is_some_and(|row| row.is_of_one_job()));
             self.value = Some((self.work)(tx, now)?);
-            match (&self.row, tx.take_acted()) {
-                (Some(row), acted) if row.affected.is_some() => {
-                    acted.map_or(Ok(()), |more| audit::count(tx, row, more))?;
-                }
-                (Some(row), _) if tx.total_changes() > before => audit::write(tx, row)?,
-                _ => {}
-            }
+            self.written = match &self.row {
+                Some(row) => record(tx, row, before)?,
+                None => None,
+            };
         }
         Ok(())
     }
 
     fn reply(self: Box<Self>, committed: Result<(), StoreError>) {
-        let Self { work, value, reply, held, row: _ } = *self;
+        let Self { work, row, written, value, reply, held } = *self;
+        if let (Some(row), Some(written)) = (row, written) {
+            match &committed {
+                Ok(()) => row.stored(written),
+                Err(StoreError::Unavailable(_)) => row.perhaps_stored(written),
+                Err(_) => {}
+            }
+        }
         let result = match (committed, value) {
             (Ok(()), Some(value)) => Ok(value),
             (Ok(()), None) => return, // it was not run
@@ -77,6 +83,20 @@ where
         };
         drop((work, held));
         drop(reply.send(result));
+    }
+}
+
+/// Writes the row of an act that has changed something, and returns it as it is then. `before`: what was changed on the connection before it.
+fn record(tx: &Tx<'_>, row: &AuditRow, before: u64) -> Result<Option<AuditRow>, Fault> {
+    let acted = tx.take_acted();
+    let row = seeing(row, tx.take_seen());
+    match acted {
+        Some(more) if row.affected.is_some() => audit::count(tx, &row, more).map(Some),
+        _ if row.affected.is_none() && tx.total_changes() > before => {
+            audit::write(tx, &row)?;
+            Ok(Some(row))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -118,7 +138,8 @@ impl Writer {
             return Err(StoreError::unavailable("the store is closed"));
         };
         let (reply, outcome) = oneshot::channel();
-        let unit: Box<dyn Unit> = Box::new(Ask { work, row: row(), value: None, reply, held: held() });
+        let unit: Box<dyn Unit> =
+            Box::new(Ask { work, row: row(), written: None, value: None, reply, held: held() });
         let result = tokio::time::timeout(DEADLINE, async {
             line.send(unit).await.ok()?;
             outcome.await.ok()

@@ -9,6 +9,7 @@ use crate::job::push::Room;
 use crate::job::receipt::Receipt;
 use crate::job::transition::Refusal;
 use crate::job::{BatchId, Child, JobId, Meta, NewJob, QueueName, Rules, State};
+use crate::store::audit::Seen;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
 use crate::store::mongo::jobs::groups::{self, Lines};
@@ -227,6 +228,9 @@ impl Transaction for CarryOut<'_> {
         let receipts = plans.iter().zip(&pushed).filter_map(|((_, plan), pushed)| plan.receipt(pushed));
         receipts::insert(&receipts.collect::<Vec<Receipt>>(), tx).await?;
         push::write(resolved, tx).await?;
+        if let Some((_, plan)) = plans.first().filter(|_| tx.acts_on_one_job()) {
+            tx.sees(Seen::of_job(&plan.meta, &plan.step.next, now));
+        }
         tx.record_jobs(plans.len()).await?;
         note(plans, &next, tx);
         let callbacks = callbacks.iter().map(|(batch, callback)| (batch.clone(), CalledBack::from(callback)));

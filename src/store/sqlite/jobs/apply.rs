@@ -9,6 +9,7 @@ use crate::job::transition::{
     Next, OfUnreadable, Operation, Outcome, Refusal, Step, Surroundings, missing, step,
 };
 use crate::job::{Claim, JobId, Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
+use crate::store::audit::Seen;
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::children;
@@ -244,6 +245,9 @@ fn write(
             row::update(tx, found, meta, contents, now)?;
         }
         Next::Delete => row::delete(tx, found)?,
+    }
+    if tx.acts_on_one_job() {
+        tx.sees(Seen::of_job(&found.job, &step.next, now));
     }
     if let Some(key) = freed(&found.job, verb, step) {
         push::free(tx, &found.job, key)?;
