@@ -28,8 +28,8 @@ use crate::store::mongo::{self, Mongo, MongoOptions};
 use crate::store::picture::{Picture, PictureError};
 use crate::store::sqlite::{self, Location, SqliteStore};
 use crate::store::{RESTORING, Store, StoreError, chain};
-use crate::telemetry;
 use crate::telemetry::trace::export::Export;
+use crate::telemetry::{self, Throttle};
 use crate::transfer::{self, Progress, Verdict};
 
 /// The pause between retries of connecting to the store at the start.
@@ -231,19 +231,21 @@ async fn open(
     maintenance: &Maintenance,
     readiness: &Readiness,
 ) -> anyhow::Result<()> {
-    let mut reported = false;
+    let (throttle, mut tries) = (Throttle::new(), 0_u64);
     loop {
+        tries += 1;
         match try_open(store, maintenance).await {
             Ok(()) => {
+                if tries > 1 {
+                    tracing::info!(tries, "the store is available");
+                }
                 readiness.set(Ok(()));
                 return Ok(());
             }
             Err(error) if error.is_away() => {
-                if !std::mem::replace(&mut reported, true) {
-                    tracing::warn!(
-                        error = chain(&error),
-                        "the store is unavailable; retrying until it is available"
-                    );
+                if throttle.due().is_some() {
+                    let error = chain(&error);
+                    tracing::warn!(error, tries, "the store is unavailable; retrying until it is available");
                 }
                 readiness.set(Err(error.to_string()));
             }

@@ -272,9 +272,17 @@ pub fn log_filter(text: &str) -> Result<Targets, String> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| error.to_string())
 }
 
+/// Returns whether a part of a filter is understood as it was meant. Numbers are no levels: the parser takes 5 for `trace`.
 fn is_directive(part: &str) -> bool {
-    let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-    !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+    let is_level = |text: &str| text.parse::<LevelFilter>().is_ok() && !text.is_empty();
+    match part.rsplit_once('=') {
+        None => is_level(part) && part.parse::<u8>().is_err(),
+        Some((target, level)) => {
+            let is_target = !target.is_empty() && !target.contains(['[', '=']);
+            let is_named = target.parse::<u64>().is_ok() || !is_level(target.trim());
+            is_target && is_named && is_level(level) && level.parse::<u8>().is_err()
+        }
+    }
 }
 
 /// How often a line stands for many events.
@@ -296,6 +304,12 @@ impl Throttle {
         Self(Mutex::new(Throttled { last: None, since: 0 }))
     }
 
+    /// Returns how many events there were since the last line, and begins anew: what they were about is over.
+    pub fn end(&self) -> u64 {
+        let mut throttled = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        std::mem::take(&mut *throttled).since
+    }
+
     /// Notes an event. Where a line is due, returns how many events there were since the last one, without this one.
     pub fn due(&self) -> Option<u64> {
         self.due_at(Instant::now())
@@ -311,6 +325,9 @@ impl Throttle {
         Some(std::mem::take(&mut throttled.since))
     }
 }
+
+/// The line that says that calls of the store fail.
+pub static STORE_FAILURES: Throttle = Throttle::new();
 
 /// Installs the logger, which writes to standard error.
 pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
@@ -357,6 +374,11 @@ mod tests {
             ("info,tailback", "tailback"),
             ("", ""),
             ("tailback=loud", "tailback=loud"),
+            ("info=debug", "info=debug"),
+            ("tailback[x]=info", "tailback[x]=info"),
+            ("5", "5"),
+            ("info,tailback=5", "tailback=5"),
+            ("=info", "=info"),
         ] {
             let error = log_filter(filter).unwrap_err();
             assert_eq!(error, format!("{part:?} is neither a level nor TARGET=LEVEL"));
@@ -370,5 +392,7 @@ mod tests {
             (0..100).filter_map(|n| throttle.due_at(start + n * Duration::from_millis(100))).collect();
         assert_eq!(lines, [0, 49]);
         assert_eq!(throttle.due_at(start + Duration::from_secs(100)), Some(49));
+        assert_eq!(throttle.due_at(start + Duration::from_secs(101)), None);
+        assert_eq!((throttle.end(), throttle.end()), (1, 0), "what no line has said is said at the end");
     }
 }

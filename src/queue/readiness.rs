@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::telemetry;
+
 /// Whether this server can serve, and why not; cheap to clone.
 #[derive(Clone)]
 pub struct Readiness(Arc<watch::Sender<Result<(), String>>>);
@@ -25,7 +27,14 @@ impl Readiness {
         self.0.send_if_modified(|now| {
             if now.is_ok() != to.is_ok() {
                 match &to {
-                    Ok(()) => tracing::info!("ready"),
+                    // What failed since the last line that said so.
+                    Ok(()) => match telemetry::STORE_FAILURES.end() {
+                        0 => tracing::info!("ready"),
+                        more => tracing::info!(
+                            more,
+                            "ready; `more` calls of the store failed since the last line"
+                        ),
+                    },
                     Err(reason) => tracing::warn!(reason, "not ready"),
                 }
             }

@@ -33,10 +33,7 @@ use crate::job::{
     WorkerName,
 };
 use crate::telemetry::trace::{Command, End, Kind, number, text};
-use crate::telemetry::{self, StoreFailure, Throttle};
-
-/// What is said of calls that fail while the store is away.
-static FAILURES: Throttle = Throttle::new();
+use crate::telemetry::{self, StoreFailure};
 
 /// See the module's documentation.
 pub struct Metered {
@@ -120,7 +117,7 @@ fn note(call: &'static str, error: &StoreError) {
     let text = || super::chain(error);
     if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {
         tracing::error!(call, error = text(), "a call of the store failed");
-    } else if let Some(more) = FAILURES.due() {
+    } else if let Some(more) = telemetry::STORE_FAILURES.due() {
         tracing::warn!(
             call,
             error = text(),

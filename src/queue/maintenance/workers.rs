@@ -49,7 +49,7 @@ impl Maintenance {
     /// known in time.
     pub async fn take_from_timed_out_workers(self: Arc<Self>) -> Result<Run> {
         let mut done = 0;
-        let mut named = HashSet::new();
+        let mut named = Named::default();
         loop {
             let now = Instant::now();
             let heard = lock(&self.listening).get_or_insert_with(|| Listening::begin(now)).check(now);
@@ -68,12 +68,8 @@ impl Maintenance {
     }
 
     /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next
-    /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat. `named`: the workers that the log has named.
-    async fn take_step(
-        &self,
-        heard_ms: u64,
-        named: &mut HashSet<WorkerName>,
-    ) -> Result<(usize, Option<u64>)> {
+    /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat. `named`: those that were named before.
+    async fn take_step(&self, heard_ms: u64, named: &mut Named) -> Result<(usize, Option<u64>)> {
         let timed_out = self.queues.0.store.timed_out_workers(heard_ms, STEP).await?;
         let TimedOut { changes, workers, next_in_ms } = timed_out;
         let jobs = changes.len();
@@ -81,16 +77,30 @@ impl Maintenance {
         if jobs > 0 {
             taken = self.queues.apply_overdue(changes).await?;
         }
-        let workers: Vec<WorkerName> =
-            workers.into_iter().filter(|name| named.insert(name.clone())).collect();
-        workers.iter().for_each(|worker| self.queues.0.feed.note_lost(worker));
-        if !workers.is_empty() {
-            let lost = workers.len();
-            let names: Vec<&str> = workers.iter().take(NAMES_MAX).map(WorkerName::as_str).collect();
-            let workers = names.join(", ");
-            tracing::info!(workers, lost, jobs, taken, "workers timed out; what they held is taken back");
+        let fresh = workers.iter().filter(|name| named.in_feed.insert((*name).clone()));
+        fresh.for_each(|worker| self.queues.0.feed.note_lost(worker));
+        // Where another server was quicker, the line is its own.
+        if taken > 0 {
+            let workers = workers.into_iter().filter(|name| named.in_log.insert(name.clone()));
+            log_lost(&workers.collect::<Vec<_>>(), jobs, taken);
         }
         Ok((taken, next_in_ms))
+    }
+}
+
+/// The workers that were named as lost before.
+#[derive(Default)]
+struct Named {
+    in_feed: HashSet<WorkerName>,
+    in_log: HashSet<WorkerName>,
+}
+
+fn log_lost(workers: &[WorkerName], jobs: usize, taken: usize) {
+    if !workers.is_empty() {
+        let lost = workers.len();
+        let names: Vec<&str> = workers.iter().take(NAMES_MAX).map(WorkerName::as_str).collect();
+        let workers = names.join(", ");
+        tracing::info!(workers, lost, jobs, taken, "workers timed out; what they held is taken back");
     }
 }
 
