@@ -190,6 +190,16 @@ pub async fn a_lost_reservation_says_why(place: &Place) {
     );
     assert_eq!(server.settle(&second, "commit", json!({})).await.0, 200);
     says(&server.settle(&first, "rollback", json!({})).await, "there is no such job any more");
+    says(&server.settle(&second, "rollback", json!({})).await, "it was committed with this reservation");
+    let job = server.push("mail", json!({"payload": 1})).await;
+    let taken = take(&server, "mail").await;
+    assert_eq!(server.post(&format!("/v1/jobs/{job}/release"), json!({})).await.0, 200);
+    says(&server.settle(&taken, "commit", json!({})).await, "the job is ready; it was taken back, or given");
+    let again = take(&server, "mail").await;
+    says(&server.settle(&taken, "commit", json!({})).await, "it was delivered again; it was taken back, or");
+    assert_eq!(server.settle(&again, "move", json!({"queue": "r3"})).await.0, 200);
+    says(&server.settle(&again, "commit", json!({})).await, "it was moved with this reservation at 2");
+    says(&server.settle(&taken, "commit", json!({})).await, "the job is ready; it was moved to r3 at 2");
     // Who never had it learns nothing.
     let other = push_and_take(&server, "mail").await;
     let mut stranger = second.clone();

@@ -20,7 +20,7 @@ use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
 use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
-use crate::job::{Base64, JobId, JobKey, MediaType, QueueName, Reservation, Scope, Timestamp};
+use crate::job::{Base64, Claim, JobId, JobKey, MediaType, QueueName, Reservation, Scope, Timestamp};
 use crate::queue::settle::SETTLE_MAX;
 use crate::queue::{Error, Queues, Settle, Settled};
 
@@ -43,19 +43,19 @@ async fn settle_one<T: From<Settled>>(
     request: impl IntoAction,
 ) -> ApiResult<Json<T>> {
     let settle = to_settle(queues, by, id.clone(), request)?;
-    let was_given = settle.claim.is_some();
+    let claim = settle.claim.clone();
     let results = queues.settle(vec![settle]).await;
     match only(results)? {
         Ok(settled) => Ok(Json(settled.into())),
-        Err(error) => Err(lost(queues, by, &id, was_given, error).await),
+        Err(error) => Err(lost(queues, by, &id, claim.as_ref(), error).await),
     }
 }
 
 /// Returns the problem of a settle that was refused. Where the token was given for this job once, it says what has become of the job
 /// since.
-async fn lost(queues: &Queues, by: &Granted, id: &JobId, was_given: bool, error: Error) -> Problem {
-    let why = match error {
-        Error::ReservationLost { .. } if was_given => queues.why_lost(id, &by.caller).await,
+async fn lost(queues: &Queues, by: &Granted, id: &JobId, claim: Option<&Claim>, error: Error) -> Problem {
+    let why = match (&error, claim) {
+        (Error::ReservationLost { .. }, Some(claim)) => queues.why_lost(id, claim, &by.caller).await,
         _ => None,
     };
     let problem = by.problem(error);
@@ -82,13 +82,13 @@ async fn settle_and_take<T: From<Settled> + Serialize>(
         return Ok(settle_one::<T>(queues, by, id, request).await?.into_response());
     };
     let settle = to_settle(queues, by, id.clone(), request)?;
-    let was_given = settle.claim.is_some();
+    let claim = settle.claim.clone();
     let (next, _place) = asking.ask(next, std::slice::from_ref(&settle.id)).await?;
     let (results, next) =
         queues.settle_and_take(vec![settle], next).await.map_err(|error| by.problem(error))?;
     match only(results)? {
         Ok(settled) => respond(queues, budget, by, &T::from(settled), next),
-        Err(error) => Err(lost(queues, by, &id, was_given, error).await),
+        Err(error) => Err(lost(queues, by, &id, claim.as_ref(), error).await),
     }
 }
 
