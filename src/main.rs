@@ -149,9 +149,7 @@ struct Of {
 impl Of {
     /// Loads the configuration, and begins to log as it says.
     fn load(self) -> anyhow::Result<Config> {
-        let config = Options { config: self.config, listen: None, store: self.store }.load()?;
-        telemetry::install_log(&config.log_filter, config.log_format)?;
-        Ok(config)
+        Options { config: self.config, listen: None, store: self.store }.begin()
     }
 }
 
@@ -178,12 +176,22 @@ fn lasting(url: &str) -> Result<StoreUrl, String> {
 impl Options {
     fn load(self) -> Result<Config, ConfigError> {
         let (file, flags) = self.sources();
-        config::load(file.as_deref(), variables(), &flags)
+        config::load(file.as_deref(), variables()?.into_iter(), &flags)
+    }
+
+    /// Loads the configuration, begins to log as it says, and warns of what looks like it and is ignored.
+    fn begin(self) -> anyhow::Result<Config> {
+        let config = self.load()?;
+        telemetry::install_log(&config.log_filter, config.log_format)?;
+        for ignored in ignored()? {
+            tracing::warn!("{ignored}");
+        }
+        Ok(config)
     }
 
     fn show(self) -> Result<String, ConfigError> {
         let (file, flags) = self.sources();
-        config::show(file.as_deref(), variables(), &flags)
+        config::show(file.as_deref(), variables()?.into_iter(), &flags)
     }
 
     fn sources(self) -> (Option<PathBuf>, Flags) {
@@ -192,9 +200,25 @@ impl Options {
     }
 }
 
-fn variables() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+/// Returns the variables of the environment. One of ours that is no text is an error: it would be as if it were not set.
+fn variables() -> Result<Vec<(String, String)>, ConfigError> {
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => variables.push((name, value)),
+            Err(_) if name.starts_with("TAILBACK_") => {
+                return Err(ConfigError::new(format!("{name} must be UTF-8 (it is set in the environment)")));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(variables)
+}
+
+/// Returns what is to be said of variables that look like options and are none.
+fn ignored() -> Result<Vec<String>, ConfigError> {
+    Ok(config::ignored(variables()?.into_iter().map(|(name, _)| name)))
 }
 
 /// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration; the commands for people have more
@@ -253,7 +277,18 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     let text = secret::mask_words(&error.render().to_string(), words().iter().map(String::as_str));
     tell(text.trim_end());
+    if let (clap::error::ErrorKind::ArgumentConflict, Some(command)) = (error.kind(), behind_options()) {
+        tell(format_args!("\n  tip: put the options behind the command: tailback {command} [OPTIONS]"));
+    }
     ExitCode::from(cli::USAGE)
+}
+
+/// Returns the command of a command line that has options of `serve` in front of it.
+fn behind_options() -> Option<String> {
+    let words = words();
+    let is_command = |word: &&String| Cli::command().find_subcommand(word.as_str()).is_some();
+    let begins_with_option = words.first().is_some_and(|first| first.starts_with('-'));
+    words.iter().find(is_command).filter(|_| begins_with_option).cloned()
 }
 
 /// Returns what stands behind the program's name.
@@ -271,11 +306,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     match command {
         Command::Serve(options) => {
-            let config = options.load()?;
-            telemetry::install_log(&config.log_filter, config.log_format)?;
-            for ignored in config::ignored(variables().map(|(name, _)| name)) {
-                tracing::warn!("{ignored}");
-            }
+            let config = options.begin()?;
             let runtime = runtime()?;
             let served = runtime.block_on(server::serve(config));
             // A name that is being looked up for the export of spans cannot be interrupted.
@@ -283,8 +314,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             served
         }
         Command::Migrate(Migrate { options, from, to }) => {
-            let config = options.load()?;
-            telemetry::install_log(&config.log_filter, config.log_format)?;
+            let config = options.begin()?;
             match (from, to) {
                 (Some(from), Some(to)) => copy(&config, &from, &to),
                 _ => migrate(&config),
@@ -293,8 +323,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Export(Export { out, skip_unreadable, of }) => export(&of.load()?, out, skip_unreadable),
         Command::Import(Import { from, dry_run, of }) => import(&of.load()?, from, dry_run),
         Command::Keys(Keys { action, config, store }) => {
-            let config = Options { config, listen: None, store }.load()?;
-            telemetry::install_log(&config.log_filter, config.log_format)?;
+            let config = Options { config, listen: None, store }.begin()?;
             show(&runtime()?.block_on(keys::run(&config, action))?)
         }
         Command::Openapi { twin } => {
@@ -304,7 +333,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::CheckConfig(options) => {
             cli::print(&format!("{}\n", options.show()?))?;
-            for ignored in config::ignored(variables().map(|(name, _)| name)) {
+            for ignored in ignored()? {
                 tell(format_args!("warning: {ignored}"));
             }
             Ok(())

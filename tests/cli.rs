@@ -119,6 +119,32 @@ fn variables_that_are_no_options_are_named() {
 }
 
 #[test]
+fn every_command_that_is_configured_names_them() {
+    let environment = [("TAILBACK_STORE_URL", "sqlite:other.db")];
+    for arguments in [
+        ["migrate", "--store", "sqlite::memory:"].as_slice(),
+        &["export", "--out", "x", "--store", "sqlite:nowhere.db"],
+        &["import", "--store", "sqlite:own.db"],
+        &["keys", "list", "--store", "sqlite:nowhere.db"],
+    ] {
+        let warned = text(&output(arguments, &environment).stderr);
+        assert!(warned.contains("TAILBACK_STORE_URL is ignored"), "{arguments:?}: {warned}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_an_error() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut command = tailback(&["check-config"], &[("ELSEWHERE", "x")]);
+    command.env("ELSEWHERE", std::ffi::OsStr::from_bytes(b"\xff"));
+    assert!(command.output().unwrap().status.success(), "that of another program");
+    command.env("TAILBACK_LISTEN", std::ffi::OsStr::from_bytes(b"\xff"));
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("TAILBACK_LISTEN must be UTF-8") && output.status.code() == Some(2), "{said}");
+}
+
+#[test]
 fn serve_need_not_be_said_and_addresses_are_short() {
     for (address, listens) in [("localhost:0", "127.0.0.1:"), ("127.0.0.1:0", "127.0.0.1:")] {
         let (child, line) = serving(&["--listen", address]);
@@ -183,6 +209,10 @@ fn mistakes_are_named_with_their_remedy() {
             "there is no folder /nowhere/at/all: create it first",
         ),
         (["--store", "mongodb://ada:pass@host/jobs?maxPollSize=1"], 2, "maxpollsize is an invalid option"),
+        (["--store", "sqlite:/tmp"], 1, "it is a folder: name a file in it"),
+        (["--store", "sqlite:jobs.db?mode=ro"], 2, "store must be sqlite:jobs.db: "),
+        (["--store", "mongodb://host/admin"], 2, "store must name a database of its own"),
+        (["--config", "/tmp"], 2, "the configuration file /tmp is a folder"),
         (["--config", "nowhere.toml"], 2, "the configuration file nowhere.toml cannot be read"),
         (
             ["--listen", "8321"],
@@ -197,6 +227,10 @@ fn mistakes_are_named_with_their_remedy() {
         assert!(said.contains(says), "{arguments:?}: {said}");
         assert_eq!(output.status.code(), Some(code), "{said}");
     }
+    let said = text(&output(&["--listen", ":0", "serve"], &[]).stderr);
+    assert!(said.contains("tip: put the options behind the command: tailback serve"), "{said}");
+    let said = text(&output(&["export", "--out", "/nowhere/at/all/x"], &[]).stderr);
+    assert!(said.contains("there is no folder /nowhere/at/all: create it first"), "{said}");
     let said = text(&output(&[], &[("TAILBACK_LOG__FILTER", "warning")]).stderr);
     assert!(said.contains("log.filter must be a level") && said.contains("\"warning\""), "{said}");
 }

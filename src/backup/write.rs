@@ -60,6 +60,15 @@ impl Output {
 
     fn partial(path: &Path) -> anyhow::Result<Self> {
         let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
+        if let Some(folder) =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
+        {
+            bail!(
+                "cannot create {}: there is no folder {}: create it first",
+                path.display(),
+                folder.display()
+            );
+        }
         let mut partial = name.to_owned();
         partial.push(format!(".{:08x}.partial", rand::random::<u32>()));
         let at = path.with_file_name(partial);

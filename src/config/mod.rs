@@ -129,13 +129,7 @@ fn sources(
 ) -> Result<Figment, ConfigError> {
     let mut figment = Figment::from(Toml::string(DEFAULTS));
     if let Some(file) = file {
-        // Its own error names neither the file's purpose nor what to do.
-        std::fs::File::open(file).map_err(|error| {
-            let file = secret::mask(&file.display().to_string());
-            ConfigError(format!(
-                "the configuration file {file} cannot be read (--config, TAILBACK_CONFIG): {error}"
-            ))
-        })?;
+        check_file(file)?;
         figment = figment.merge(Toml::file_exact(file));
     }
     figment = figment.merge(raw::Environment::new(environment));
@@ -147,8 +141,35 @@ fn sources(
     Ok(figment)
 }
 
+/// Fails where there is no such file: the error of the parser names neither the file's purpose nor what to do.
+fn check_file(file: &Path) -> Result<(), ConfigError> {
+    let shown = secret::mask(&file.display().to_string());
+    if file.as_os_str().is_empty() {
+        let what = "the name of the configuration file is empty (--config, TAILBACK_CONFIG): name a file, or leave it out";
+        return Err(ConfigError::new(what));
+    }
+    if file.is_dir() {
+        let what = "is a folder (--config, TAILBACK_CONFIG): name a file in it";
+        return Err(ConfigError(format!("the configuration file {shown} {what}")));
+    }
+    let unreadable = |error| {
+        ConfigError(format!(
+            "the configuration file {shown} cannot be read (--config, TAILBACK_CONFIG): {error}"
+        ))
+    };
+    std::fs::File::open(file).map(drop).map_err(unreadable)
+}
+
 fn extract(figment: &Figment) -> Result<Raw, ConfigError> {
     figment.extract().map_err(|error| ConfigError(secret::mask(&raw::describe(error))))
+}
+
+/// Checks the ranges of the defaults with something else in them.
+fn checked(with: impl figment::Provider) -> Result<(), ConfigError> {
+    let figment = Figment::from(Toml::string(DEFAULTS)).merge(with);
+    // Its own errors are not described: that would lead back here.
+    let raw: Raw = figment.extract().map_err(|_| ConfigError::new("it is no number of this size"))?;
+    check_ranges(&raw, &Check(&figment))
 }
 
 fn check_ranges(raw: &Raw, check: &Check<'_>) -> Result<(), ConfigError> {
@@ -367,114 +388,4 @@ impl LogForm {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use super::*;
-
-    fn with(environment: &[(&str, &str)], flags: &Flags) -> Result<Config, String> {
-        let environment = environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        load(None, environment, flags).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn an_escape_beside_long_characters_is_no_panic() {
-        for text in ["\"¡¡A\\a\"", "[\"ää\\n\"]"] {
-            let error = with(&[("TAILBACK_LIMITS__BODY_BYTES", text)], &Flags::default()).unwrap_err();
-            assert!(error.starts_with("limits.body_bytes"), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_documented_file_is_the_defaults() {
-        let config = with(&[], &Flags::default()).unwrap();
-        assert_eq!(config.listen.to_string(), "127.0.0.1:8321");
-        assert_eq!(*config.queue.defaults, Defaults::default());
-    }
-
-    #[test]
-    fn flags_win_over_environment_over_file_over_defaults() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        writeln!(file, "listen = '127.0.0.1:1'\nshutdown_ms = 5\n[reaper]\nbatch = 7\ninterval_ms = 70")
-            .unwrap();
-        let environment = [("TAILBACK_LISTEN", "127.0.0.1:2"), ("TAILBACK_REAPER__BATCH", "8")];
-        let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let flags = Flags { listen: Some("127.0.0.1:3".into()), store: None };
-        let config = load(Some(file.path()), environment.into_iter(), &flags).unwrap();
-        assert_eq!(config.listen.port(), 3);
-        assert_eq!(config.background.reaper_batch, 8);
-        assert_eq!(config.background.reaper_interval, Duration::from_millis(70));
-        assert_eq!(config.shutdown, Duration::from_millis(5));
-    }
-
-    #[test]
-    fn texts_may_look_like_numbers_and_other_variables_are_left_alone() {
-        let environment = [
-            ("TAILBACK_LOG__FILTER", "12345=info"),
-            ("TAILBACK_TEST_MONGODB_URI", "x"),
-            ("TAILBACK_CONFIG", "/elsewhere"),
-            ("OTHER__THING", "1"),
-        ];
-        assert_eq!(with(&environment, &Flags::default()).unwrap().log_filter, "12345=info");
-    }
-
-    #[test]
-    fn passwords_are_not_shown() {
-        let url: StoreUrl = "mongodb://ada:secret@host/jobs?replicaSet=rs0".parse().unwrap();
-        assert_eq!(format!("{url:?}"), "mongodb://***@host/jobs?replicaSet=rs0");
-    }
-
-    #[test]
-    fn an_admin_key_is_not_shown() {
-        let canary = "canary-canary-canary-canary-canary";
-        let config = with(&[("TAILBACK_AUTH__ADMIN_KEY", canary)], &Flags::default()).unwrap();
-        assert_eq!(config.access.admin, Some(SecretHash::of(canary)));
-        assert!(!format!("{config:?}").contains("canary"));
-        for (key, value) in [
-            ("TAILBACK_AUTH__ADMIN_KEY", "canary"),
-            ("TAILBACK_AUTH__ADMIN_KEY", "canary canary canary canary canary canary"),
-            ("TAILBACK_AUTH__ADMIN_KEY", "canary-canary-canary-canary-canary-ä"),
-        ] {
-            let error = with(&[(key, value)], &Flags::default()).unwrap_err();
-            assert!(error.starts_with("auth.admin_key must be") && !error.contains("canary"), "{error}");
-        }
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        writeln!(file, "[auth]\nadmin_key = 1234567890").unwrap();
-        let error = load(Some(file.path()), std::iter::empty(), &Flags::default()).unwrap_err().to_string();
-        assert!(error.contains("auth.admin_key must be a text") && !error.contains("1234"), "{error}");
-    }
-
-    #[test]
-    fn mistakes_name_the_key_and_the_place() {
-        let flags = Flags::default();
-        for (key, value, says) in [
-            ("TAILBACK_REAPER__BATCH", "0", "reaper.batch must be 1 to 10000, and is 0"),
-            ("TAILBACK_REAPER__BATCH", "many", "reaper.batch"),
-            ("TAILBACK_REAPER__BACH", "1", "bach"),
-            ("TAILBACK_NOWHERE__AT_ALL", "1", "nowhere"), // the section is named, the key is not reached
-            ("TAILBACK_LISTEN", "8321", "listen must be ADDRESS:PORT"),
-            ("TAILBACK_STORE", "mongodb://host", "store must name a database"),
-            ("TAILBACK_STORE", "redis://host", "store must be"),
-            ("TAILBACK_LOG__FORMAT", "xml", "log.format"),
-            ("TAILBACK__SHUTDOWN_MS", "x", "shutdown_ms"),
-            ("TAILBACK_AUTH__REQUIRED", "maybe", "auth.required must be true, false or \"auto\""),
-            ("TAILBACK_AUTH__ADMIN_KEY_FILE", "/does/not/exist", "auth.admin_key_file cannot be read"),
-            ("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "999", "worker_timeout_ms must be 1000 to 86400000"),
-            (
-                "TAILBACK_LIMITS__MEMORY_BYTES",
-                "1000000",
-                "memory_bytes must be 0, or 8 times limits.body_bytes",
-            ),
-            ("TAILBACK_DEFAULTS__BACKOFF__JITTER", "2", "defaults.backoff.jitter must be 0 to 1"),
-        ] {
-            let error = with(&[(key, value)], &flags).unwrap_err();
-            assert!(error.contains(says), "{key}={value}: {error}");
-            let named = if key.contains("NOWHERE") { "TAILBACK__NOWHERE" } else { key };
-            assert!(error.contains(named), "{key}={value} should be named: {error}");
-        }
-        let error = with(&[], &Flags { listen: None, store: Some("x".into()) }).unwrap_err();
-        assert!(error.contains("--store"), "{error}");
-        let missing = load(Some(Path::new("/does/not/exist.toml")), std::iter::empty(), &flags).unwrap_err();
-        assert!(missing.to_string().contains("/does/not/exist.toml"), "{missing}");
-    }
-}
+mod tests;

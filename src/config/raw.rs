@@ -278,6 +278,71 @@ fn variable(key: &str) -> String {
     format!("{PREFIX}{}{}", if is_outside { "_" } else { "" }, key.replace('.', "__").to_ascii_uppercase())
 }
 
+/// Returns the variable among these that sets a key or something within it: a section that there is not has no variable of its own.
+fn setting(names: &[String], at: &str) -> String {
+    let within = format!("{at}.");
+    let sets = |name: &&String| key(name).is_some_and(|key| key == at || key.starts_with(&within));
+    let is_own = |name: &&String| key(name).is_some_and(|key| key == at);
+    let found = names.iter().find(is_own).or_else(|| names.iter().find(sets));
+    found.cloned().unwrap_or_else(|| variable(at))
+}
+
+/// Returns the key that the environment has set, where a key or something within it is from there.
+fn given(metadata: &Metadata, at: &str) -> Option<String> {
+    let keys: Vec<&str> = at.split('.').collect();
+    let is_variable = metadata.name == "environment";
+    is_variable.then(|| key(&metadata.interpolate(&Profile::Default, &keys))).flatten()
+}
+
+/// Returns the option, or the section, whose key is most like this one, if one is alike.
+fn nearest(key: &str) -> Option<String> {
+    let mut keys = documented();
+    let sections = keys.iter().filter_map(|option| Some(option.rsplit_once('.')?.0.to_owned()));
+    keys.extend(sections.collect::<Vec<_>>());
+    let alike = keys.into_iter().map(|option| (distance(&option, key), option));
+    let (distance, option) = alike.min_by_key(|(distance, _)| *distance)?;
+    (distance <= key.len() / 4).then_some(option)
+}
+
+/// Returns how many characters are to be inserted, removed or replaced between two texts.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (n, c) in one.chars().enumerate() {
+        let (mut above_left, mut left) = (n, n + 1);
+        for (cell, d) in row.iter_mut().skip(1).zip(&other) {
+            let replaced = above_left + usize::from(c != *d);
+            above_left = *cell;
+            left = replaced.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+        row.iter_mut().take(1).for_each(|first| *first = n + 1);
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Returns what a value must be, in words for people.
+fn in_words(expected: &str) -> String {
+    match expected {
+        "u64" | "u32" | "usize" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a boolean" => "true or false",
+        "a string" => "a text",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// Returns the range of a number, as its check says it.
+fn range_of(key: &str) -> Option<String> {
+    [i64::MAX.unsigned_abs(), u32::MAX.into()].into_iter().find_map(|beyond| {
+        let error = super::checked(Flag(Serialized::default(key, beyond))).err()?;
+        let range = error.to_string();
+        let range = range.strip_prefix(key)?.strip_prefix(" must be ")?.split_once(", and is ")?.0.to_owned();
+        Some(range).filter(|range| range.contains(" to "))
+    })
+}
+
 /// Returns the key that a variable sets.
 fn key(variable: &str) -> Option<String> {
     let name = variable.strip_prefix(PREFIX)?;
@@ -290,7 +355,8 @@ fn key(variable: &str) -> Option<String> {
 
 impl Provider for Environment {
     fn metadata(&self) -> Metadata {
-        Metadata::named("environment").interpolater(|_, keys| variable(&keys.join(".")))
+        let names: Vec<String> = self.0.iter().map(|(name, _)| name.clone()).collect();
+        Metadata::named("environment").interpolater(move |_, keys| setting(&names, &keys.join(".")))
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, Error> {
@@ -382,16 +448,30 @@ pub fn describe(error: Error) -> String {
     }
     match &error.kind {
         Kind::UnknownField(_, known) => {
-            format!("{key} is an unknown option{source}; known options: {}", known.join(", "))
+            let given = error.metadata.as_ref().and_then(|metadata| given(metadata, &key));
+            let meant = nearest(given.as_deref().unwrap_or(&key));
+            let meant = meant.map_or_else(String::new, |meant| match given {
+                Some(_) => format!("; the nearest is {}", variable(&meant)),
+                None => format!("; the nearest is {meant}"),
+            });
+            format!("{key} is an unknown option{source}{meant}; known options: {}", known.join(", "))
         }
         Kind::UnknownVariant(_, known) => format!("{key} must be one of: {}{source}", known.join(", ")),
-        Kind::InvalidType(actual, expected) => {
-            // A text may be a URL with a password that stands at the wrong key.
-            let actual =
-                if matches!(actual, Actual::Str(_)) { "a text".to_owned() } else { actual.to_string() };
-            format!("{key} must be {expected}, and is {actual}{source}")
+        Kind::InvalidType(actual, expected) | Kind::InvalidValue(actual, expected) => {
+            let expected = range_of(&key).unwrap_or_else(|| in_words(expected));
+            match actual {
+                // A text may be a URL with a password that stands at the wrong key.
+                Actual::Str(_) if matches!(error.kind, Kind::InvalidValue(..)) => {
+                    format!("{key} must be {expected}{source}")
+                }
+                Actual::Str(_) => format!("{key} must be {expected}, and is a text{source}"),
+                Actual::Map => format!("{key} must be {expected}, and has options of its own{source}"),
+                Actual::Signed(number) => format!("{key} must be {expected}, and is {number}{source}"),
+                Actual::Unsigned(number) => format!("{key} must be {expected}, and is {number}{source}"),
+                Actual::Float(number) => format!("{key} must be {expected}, and is {number}{source}"),
+                actual => format!("{key} must be {expected}, and is {actual}{source}"),
+            }
         }
-        Kind::InvalidValue(Actual::Str(_), expected) => format!("{key} must be {expected}{source}"),
         _ => format!("{}{source}", without_quotes(&error.to_string())),
     }
 }

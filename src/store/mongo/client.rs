@@ -249,12 +249,26 @@ pub fn fault(error: Error) -> StoreError {
     let labelled = error.contains_label("TransientTransactionError")
         || error.contains_label("UnknownTransactionCommitResult")
         || error.contains_label("RetryableWriteError");
-    let cause = Cause(error.to_string().into());
+    let cause = Cause(said(&error).into());
     match code(&error) {
         Some(NO_SPACE) => StoreError::Full(cause),
         Some(NOT_VALID) => StoreError::Unreadable(cause),
         _ if passing || labelled => StoreError::Unavailable(cause),
         _ => StoreError::Internal(cause),
+    }
+}
+
+/// Returns what an error says: of a command that MongoDB refuses, its code and message, and not its whole response.
+fn said(error: &Error) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::Command(refused) => {
+            format!(
+                "MongoDB refuses a command: {} ({}): {}",
+                refused.code_name, refused.code, refused.message
+            )
+        }
+        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        kind => kind.to_string(),
     }
 }
 

@@ -79,6 +79,9 @@ pub fn file(path: &Path) -> Result<Opened, OpenError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
         return Err(unusable(&format!("there is no folder {}: create it first", folder.display())));
     }
+    if path.is_dir() {
+        return Err(unusable(&"it is a folder: name a file in it"));
+    }
     let lock = lock(&path)?;
     create(&path).map_err(|error| unusable(&error))?;
     let flags =
