@@ -87,7 +87,8 @@ async fn a_store_that_is_away_at_the_start_is_said_again() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let url =
         "mongodb://127.0.0.1:1/jobs?serverSelectionTimeoutMS=100&connectTimeoutMS=100&directConnection=true";
-    let mut command = command(url, &[("TAILBACK_LOG__FILTER", "warn")]);
+    let environment = [("TAILBACK_LOG__FILTER", "warn"), ("TAILBACK_MONGODB__DEADLINE_MS", "500")];
+    let mut command = command(url, &environment);
     command.stderr(File::create(log.path()).unwrap());
     let _server = Server::of(command);
     let said = || {
@@ -96,7 +97,7 @@ async fn a_store_that_is_away_at_the_start_is_said_again() {
             lines.filter(|line| line["message"].as_str().unwrap().starts_with("the store is unavailable"));
         away.map(|line| line["tries"].as_u64().unwrap()).collect::<Vec<u64>>()
     };
-    until("it is said three times", || async { said().len() >= 3 }).await;
+    until("it is said again", || async { said().len() >= 2 }).await;
     let said = said();
-    assert!(said[0] == 1 && said.is_sorted() && said[1] > said[0] && said[2] > said[1], "{said:?}");
+    assert!(said[0] == 1 && said[1] > 2, "how many tries there were by then: {said:?}");
 }

@@ -314,7 +314,7 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
         if stops {
             until("it acts", || async { points.join("operation.chosen.met").exists() }).await;
             send(server, "DELETE", &path, Value::Null).await;
-            std::fs::remove_file(points.join("operation.chosen")).unwrap();
+            std::fs::remove_file(points.join("operation.chosen.met")).unwrap();
         }
         until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
     }
