@@ -412,7 +412,11 @@ mod several_servers {
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
         what_comes_back_wakes_who_waits_on_another_server,
     };
-    use super::http::stale::another_server_knows_a_commit_by_its_history_only;
+    use super::http::stale::{
+        a_dead_token_commits_nothing_beside_a_live_one,
+        a_dead_token_that_pushes_commits_nothing_beside_a_live_one,
+        another_server_knows_a_commit_by_its_history_only,
+    };
     use super::http::turns::{
         a_busy_server_that_is_killed_is_waited_for_no_more, busy_servers_take_turns_and_lose_nothing,
         who_comes_alone_does_not_wait_for_a_busy_server,
@@ -434,6 +438,8 @@ mod several_servers {
         a_keyed_call_is_repeated_at_another_server
         a_push_at_another_server_wakes_a_settle_that_waits
         a_repeat_at_another_server_gets_the_same_next_jobs
+        a_dead_token_commits_nothing_beside_a_live_one
+        a_dead_token_that_pushes_commits_nothing_beside_a_live_one
         another_server_knows_a_commit_by_its_history_only
         another_server_tells_a_repeat_the_state_of_the_first
         a_store_that_is_away_is_told

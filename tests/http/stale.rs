@@ -249,3 +249,35 @@ pub async fn another_server_knows_a_commit_by_its_history_only(place: &Place) {
         }
     }
 }
+
+/// The first holder's server remembers the delivery, and does not learn that the job was taken from it. Then both jobs are
+/// delivered by one claim of another server, so that they have one `rev`, which the first server reads with the other job.
+async fn a_dead_token_beside_a_live_one(place: &Place, more: Value) {
+    let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
+    let stale = push_and_take(&one, "in").await;
+    let other = one.push("in", json!({"payload": {"n": 2}})).await;
+    let (status, answer) = two.post(&format!("/v1/jobs/{}/release", id(&stale)), json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+    let jobs = two.reserve("in", json!({"count": 2})).await;
+    let held = |id: &str| jobs.iter().find(|job| job["id"] == id).unwrap();
+    let (first, second) = (held(&id(&stale)), held(&other));
+    let item = |job: &Value| {
+        let mut item = json!({"id": job["id"], "reservation": job["reservation"]});
+        item.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        item
+    };
+    let (_, answer) = one.post("/v1/settle", json!({"commit": [item(&stale), item(second)]})).await;
+    let result = |n: usize| (&answer["commit"][n]["status"], &answer["commit"][n]["problem"]["gone"]);
+    assert_eq!(result(0), (&json!(409), &json!(false)), "a dead token: {answer}");
+    assert_eq!(result(1), (&json!(200), &Value::Null), "{answer}");
+    let (status, answer) = two.settle(first, "commit", more).await;
+    assert_eq!(status, 200, "the holder's token: {answer}");
+}
+
+pub async fn a_dead_token_commits_nothing_beside_a_live_one(place: &Place) {
+    a_dead_token_beside_a_live_one(place, json!({})).await;
+}
+
+pub async fn a_dead_token_that_pushes_commits_nothing_beside_a_live_one(place: &Place) {
+    a_dead_token_beside_a_live_one(place, json!({"push": [{"queue": "out", "payload": 1}]})).await;
+}

@@ -29,6 +29,7 @@ pub mod document;
 mod expired;
 mod field;
 pub mod groups;
+mod guard;
 mod head;
 mod lines;
 mod obstacles;

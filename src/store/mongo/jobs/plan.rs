@@ -14,6 +14,7 @@ use crate::job::transition::{Next, Operation, Outcome, Step};
 use crate::job::{Child, Content, JobKey, Meta, NewJob, QueueName, State, Timestamp};
 use crate::store::mongo::cache::Position;
 use crate::store::mongo::jobs::document::update;
+use crate::store::mongo::jobs::guard::as_read;
 use crate::store::{Applied, CalledBack, Result};
 
 /// A plan for one job.
@@ -224,11 +225,9 @@ impl Plan {
     }
 }
 
-/// One statement that takes these jobs away: one whose `rev` is among those that were read is as it was read.
+/// One statement that takes these jobs away: those that are as they were read.
 pub fn deletion(plans: &[&Plan]) -> Document {
-    let ids: Vec<&str> = plans.iter().map(|plan| plan.meta.id.as_str()).collect();
-    let revs: Vec<i64> = plans.iter().map(|plan| plan.meta.rev).collect();
-    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
+    let guard = as_read(plans.iter().map(|plan| (plan.meta.id.as_str(), plan.meta.rev)));
     doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } }
 }
 

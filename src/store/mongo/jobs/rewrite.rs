@@ -19,6 +19,7 @@ use mongodb::options::Hint;
 use crate::job::State;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::client::{Connection, parts};
+use crate::store::mongo::jobs::guard::as_read;
 use crate::store::mongo::transaction::{Tx, TxError};
 use crate::store::{Result, StoreError};
 
@@ -65,9 +66,7 @@ pub async fn write(
         found += tx.write_jobs(doc! { "update": JOBS, "updates": part }).await?;
     }
     if !anew.is_empty() {
-        let ids: Vec<&str> = anew.iter().map(|(change, _)| change.id.as_str()).collect();
-        let revs: Vec<i64> = anew.iter().map(|(change, _)| change.rev).collect();
-        let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs } };
+        let guard = as_read(anew.iter().map(|(change, _)| (change.id.as_str(), change.rev)));
         deletes.push(doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } });
     }
     for part in parts(deletes)? {
@@ -95,8 +94,7 @@ async fn read(
     let mut documents = HashMap::new();
     if unknown.len() >= FEW {
         let ids: Vec<&str> = unknown.iter().map(|change| change.id.as_str()).collect();
-        let revs: Vec<i64> = unknown.iter().map(|change| change.rev).collect();
-        let filter = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "$expr": is_small() };
+        let filter = doc! { "_id": { "$in": ids }, "$expr": is_small() };
         let jobs = tx.collection(JOBS).clone_with_type::<RawDocumentBuf>();
         let find = jobs.find(filter).hint(Hint::Keys(doc! { "_id": 1 }));
         let find = find.batch_size(u32::try_from(unknown.len() + 1).unwrap_or(u32::MAX));
@@ -176,9 +174,8 @@ fn statements(changes: &[Rewrite]) -> Vec<Document> {
     let statement = |group: &Vec<&Rewrite>| match group.as_slice() {
         [one] => doc! { "q": { "_id": &one.id, "rev": one.rev }, "u": &one.update },
         [first, ..] => {
-            let ids: Vec<&str> = group.iter().map(|change| change.id.as_str()).collect();
-            let revs: Vec<i64> = group.iter().map(|change| change.rev).collect();
-            let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": first.from.as_str() };
+            let mut guard = as_read(group.iter().map(|change| (change.id.as_str(), change.rev)));
+            guard.insert("state", first.from.as_str());
             doc! { "q": guard, "u": &first.update, "multi": true, "hint": { "_id": 1 } }
         }
         [] => Document::new(),
@@ -220,7 +217,8 @@ mod tests {
             document: None,
         };
         let made = statements(&[change("a", 1, "x"), change("b", 2, "y"), change("c", 3, "x")]);
-        let guard = doc! { "_id": { "$in": ["a", "c"] }, "rev": { "$in": [1_i64, 3_i64] }, "state": "ready" };
+        let mut guard = as_read([("a", 1), ("c", 3)]);
+        guard.insert("state", "ready");
         assert_eq!(made.len(), 2);
         assert_eq!(made[0].get_document("q").unwrap(), &guard);
         assert_eq!(made[1].get_document("q").unwrap(), &doc! { "_id": "b", "rev": 2_i64 });

@@ -1,8 +1,8 @@
 //! The transitions that one statement writes for many jobs. What they do is said by [`delivery`]; this encodes the jobs
 //! that it leaves. Together with `document.rs`, which writes whole jobs, the only place that writes states.
 //!
-//! Every statement is guarded by the state before and by the `rev` of each job that was read: a job that it finds is the
-//! job that was read.
+//! Every statement is guarded by the state before and by the `rev` with which each job was read ([`as_read`]): a job that it
+//! finds is the job that was read.
 
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
@@ -13,6 +13,7 @@ use crate::job::transition::Refusal;
 use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, RESERVE, UNBLOCK};
 use crate::job::{Claim, Job, Meta, Timestamp};
 use crate::store::mongo::jobs::document::date;
+use crate::store::mongo::jobs::guard::as_read;
 use crate::store::mongo::stored::Stored;
 use crate::store::{ClaimAsk, Result, StoreError};
 
@@ -49,13 +50,14 @@ const FIELDS: [Field; 4] = [
     },
 ];
 
-fn statement(transition: Transition, ids: &[&str], revs: &[i64], update: impl Into<Bson>) -> Document {
-    let guard = doc! { "_id": { "$in": ids }, "rev": { "$in": revs }, "state": transition.from.as_str() };
+fn statement<'a>(
+    transition: Transition,
+    jobs: impl IntoIterator<Item = (&'a str, i64)>,
+    update: impl Into<Bson>,
+) -> Document {
+    let mut guard = as_read(jobs);
+    guard.insert("state", transition.from.as_str());
     doc! { "q": guard, "u": update, "multi": true, "hint": { "_id": 1 } }
-}
-
-fn ids<'a>(jobs: impl IntoIterator<Item = &'a Meta>) -> Vec<&'a str> {
-    jobs.into_iter().map(|meta| meta.id.as_str()).collect()
 }
 
 /// Returns the job as it is once the request has it.
@@ -71,10 +73,11 @@ pub fn not_as_read(refusal: Refusal) -> StoreError {
 }
 
 /// Returns the statement that reserves these jobs, for one request or several; the jobs are as they are then, all with
-/// one `rev`. `revs`: those that were read.
+/// one `rev`. `revs`: those that they were read with, in the same order.
 pub fn reserve(jobs: &[Job], revs: &[i64]) -> Document {
-    let ids = ids(jobs.iter().map(|job| &job.meta));
-    let Some(Job { meta: first, .. }) = jobs.first() else { return statement(RESERVE, &ids, revs, doc! {}) };
+    let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
+    let read = || ids.iter().copied().zip(revs.iter().copied());
+    let Some(Job { meta: first, .. }) = jobs.first() else { return statement(RESERVE, read(), doc! {}) };
     let is_same = |field: &Field| jobs.iter().all(|job| (field.is_same)(&job.meta, first));
     let started_at = Bson::from(first.started_at.map(date));
     let mut set = doc! { "state": first.state.as_str(), "started_at": started_at, "rev": first.rev };
@@ -88,7 +91,7 @@ pub fn reserve(jobs: &[Job], revs: &[i64]) -> Document {
             }
         }
         let update = doc! { "$set": set, "$unset": unset, "$inc": { "attempts": attempts } };
-        return statement(RESERVE, &ids, revs, update);
+        return statement(RESERVE, read(), update);
     }
     // Which request gets which job: the job's place among the ids is that of its values.
     let index = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
@@ -106,7 +109,7 @@ pub fn reserve(jobs: &[Job], revs: &[i64]) -> Document {
     }
     set.insert("attempts", doc! { "$toLong": { "$add": ["$attempts", attempts] } });
     set.insert("due", "$$REMOVE");
-    statement(RESERVE, &ids, revs, vec![doc! { "$set": set }])
+    statement(RESERVE, read(), vec![doc! { "$set": set }])
 }
 
 /// Returns the update that reserves a job which is so then, and may have waited for a semaphore.
@@ -148,7 +151,7 @@ pub fn unblock_first(due: Option<Timestamp>, now: Timestamp, rev: i64) -> Docume
 /// Returns the statement that unblocks these jobs, which are as they are then but for their `rev`s, because a semaphore
 /// has room, and notes when.
 pub fn unblock_waiters(jobs: &[Meta]) -> Document {
-    let revs: Vec<i64> = jobs.iter().map(|meta| meta.rev).collect();
+    let read = jobs.iter().map(|meta| (meta.id.as_str(), meta.rev));
     let due = doc! { "$cond": [{ "$gt": ["$run_at", "$$NOW"] }, "$run_at", "$$REMOVE"] };
     let mut set = doc! { "called_at": "$$NOW", "due": due, "rev": rand::random::<i64>() };
     if let Some(Meta { state, waits_for, came_at, .. }) = jobs.first() {
@@ -156,7 +159,7 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
         let waits_for = waits_for.as_ref().map_or("$$REMOVE", |semaphore| semaphore.as_str());
         set.extend(doc! { "state": state.as_str(), "waits_for": waits_for });
     }
-    statement(UNBLOCK, &ids(jobs), &revs, vec![doc! { "$set": set }])
+    statement(UNBLOCK, read, vec![doc! { "$set": set }])
 }
 
 /// Returns the statements that bury a document that cannot be read, and so has no `rev` to go by: one of them does at most. `failure`
