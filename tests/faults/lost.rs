@@ -23,28 +23,42 @@ async fn answer(call: reqwest::RequestBuilder) -> (u16, Value) {
 /// The first holder's deletion is lost just before its lease ends, and it looks again when a second holder has
 /// committed the job.
 pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
-    let Pair { proxy, far, near } = Pair::start(place).await;
+    commit_that_is_overtaken(&Pair::start(place).await, || {}).await;
+}
+
+/// The same where the machine of the first server stood still meanwhile: what it knows of the store's clock is from before the end of the
+/// lease.
+pub async fn a_commit_that_never_arrived_is_not_acknowledged_after_a_sleep(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let pair = Pair::start_with(place, &[("TAILBACK_FAULTS", points.path().to_str().unwrap())]).await;
+    commit_that_is_overtaken(&pair, || std::fs::write(points.path().join("clock.slept"), "60000").unwrap())
+        .await;
+}
+
+/// `meanwhile`: what happens between the deletion and the look.
+async fn commit_that_is_overtaken(Pair { proxy, far, near }: &Pair, meanwhile: impl Fn()) {
     for _ in 0..10 {
-        let id = push(&near, json!({"payload": 1})).await;
+        let id = push(near, json!({"payload": 1})).await;
         let lease_ms = 2500;
         let stale = far.reserve("work", json!({"lease_ms": lease_ms})).await.remove(0);
         tokio::time::sleep(Duration::from_millis(lease_ms - 350)).await;
         let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
-        let mut commit = begin_settle(&far, &stale);
+        let mut commit = begin_settle(far, &stale);
         tokio::select! {
             () = deletion.met() => {}
             late = &mut commit => {
                 // The machine was too slow: the lease ended before the commit began, or the store did not respond in time.
                 assert!([409, 503].contains(&late.unwrap().0));
                 drop(deletion);
-                let again = take(&near).await;
+                let again = take(near).await;
                 assert_eq!(near.settle(&again, "commit", json!({})).await.0, 200);
                 continue;
             }
         }
         proxy.part();
         deletion.release();
-        let second = take(&near).await;
+        meanwhile();
+        let second = take(near).await;
         assert_eq!(second["id"], json!(id));
         assert_eq!(near.settle(&second, "commit", json!({})).await.0, 200);
         proxy.heal();

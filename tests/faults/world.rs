@@ -13,7 +13,7 @@ use crate::common::server::{Place, Server, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
-/// What "within a second" means on a machine that is busy. Without the mend it takes ten or more.
+/// What "within a second" means on a machine that is busy: `queue/once.rs` asserts the second itself. Without the mend it takes ten or more.
 pub const SOON: Duration = Duration::from_secs(7);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);
@@ -31,10 +31,15 @@ pub struct Pair {
 
 impl Pair {
     pub async fn start(place: &Place) -> Self {
+        Self::start_with(place, &[]).await
+    }
+
+    /// The same with more variables of `far`.
+    pub async fn start_with(place: &Place, of_far: &[(&str, &str)]) -> Self {
         let proxy = Proxy::before(&place.url).await;
-        let url = proxy.url(&place.url);
+        let (url, of_far) = (proxy.url(&place.url), [PROMPT, of_far].concat());
         let (far, near) =
-            tokio::join!(Server::start_with(&url, PROMPT), Server::start_with(&place.url, PROMPT));
+            tokio::join!(Server::start_with(&url, &of_far), Server::start_with(&place.url, PROMPT));
         Self { proxy, far, near }
     }
 }

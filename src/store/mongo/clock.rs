@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use crate::faults;
 use crate::job::Timestamp;
 
 /// How many readings are kept: the best of them counts, so that one slow reply does no harm, and the
@@ -44,7 +45,9 @@ impl Clock {
     }
 
     fn elapsed_ms(&self, until: Instant) -> i64 {
-        i64::try_from(until.saturating_duration_since(self.started).as_millis()).unwrap_or(i64::MAX)
+        let slept = faults::millis("clock.slept").unwrap_or(0).cast_signed();
+        i64::try_from(until.saturating_duration_since(self.started).as_millis())
+            .map_or(i64::MAX, |ms| ms - slept)
     }
 
     /// The store said that it was `local_time`; it was asked at `sent`, and the response arrived at `arrival`.
@@ -69,11 +72,6 @@ impl Clock {
         let shown = |base: i64| Timestamp::from_millis(base + self.elapsed_ms(instant));
         Some(Moment { instant, at_least: shown(at_least), at_most: shown(at_most) })
     }
-
-    /// What the store's clock shows now at most, once it has been read.
-    pub fn latest(&self) -> Option<Timestamp> {
-        self.moment().map(|moment| moment.at_most)
-    }
 }
 
 #[cfg(test)]
@@ -92,7 +90,7 @@ mod tests {
         clock.read(Timestamp::from_millis(5_000_000), arrival, arrival + Duration::from_secs(5));
         let now = clock.moment().unwrap().at_least.millis();
         assert!((4_999_990..5_001_000).contains(&now), "{now}");
-        assert!(clock.latest().unwrap().millis() > now);
+        assert!(clock.moment().unwrap().at_most.millis() > now);
         // The store's clock was set back by an hour.
         for _ in 0..READINGS {
             clock.read(Timestamp::from_millis(1_400_000), Instant::now(), Instant::now());

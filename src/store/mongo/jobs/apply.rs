@@ -286,7 +286,7 @@ impl Round<'_> {
             (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
             // A forced cancel, this one or another.
             (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
-            (None, None, _) if deletes => self.proof_by_absence(plan, operation)?,
+            (None, None, _) if deletes => self.proof_by_absence(plan, operation).await?,
             _ if is_overtaken => Proof::Overtaken,
             _ => Proof::Nothing,
         };
@@ -298,22 +298,22 @@ impl Round<'_> {
 
     /// Returns what the absence of a job proves of a deletion that was sent.
     ///
-    /// As long as the reservation has certainly not run out, only calls with its token delete its job without a receipt:
-    /// this deletion, or a duplicate of the same call, which means the same. What else ends a reservation early, a
-    /// forced cancel or the loss of its worker, leaves a receipt. Once it may have run out, another worker may have had
-    /// the job and committed it; and no reservation protects what a client cancels or purges. There absence proves
-    /// nothing, unless MongoDB has said how many of its command it has deleted.
-    fn proof_by_absence(&self, plan: &Plan, operation: &Operation) -> Result<Proof> {
-        let unread = || StoreError::unavailable("the store's clock has not been read yet");
-        let latest = self.mongo.clock.latest().ok_or_else(unread)?;
-        Ok(match operation.verb() {
-            Verb::Cancel | Verb::Purge if plan.is_lost => Proof::Unknown,
+    /// As long as the reservation has certainly not run out, only calls with its token delete its job without a receipt: this deletion,
+    /// or a duplicate of the same call. What else ends a reservation early leaves a receipt. Once it may have run out, another worker may
+    /// have committed the job; and no reservation protects what a client cancels or purges: there absence proves nothing.
+    async fn proof_by_absence(&self, plan: &Plan, operation: &Operation) -> Result<Proof> {
+        match operation.verb() {
+            Verb::Cancel | Verb::Purge if plan.is_lost => return Ok(Proof::Unknown),
             // No client waits for these, and the counters of the queue are unsure.
-            Verb::Expire | Verb::Lapse | Verb::Abandon if plan.is_lost => Proof::Nothing,
-            _ if faults::bug("absence_proves") => Proof::done(plan),
-            _ if operation.claim().is_some() && plan.meta.may_be_overdue(latest) => Proof::Unknown,
-            _ => Proof::done(plan),
-        })
+            Verb::Expire | Verb::Lapse | Verb::Abandon if plan.is_lost => return Ok(Proof::Nothing),
+            _ if faults::bug("absence_proves") => return Ok(Proof::done(plan)),
+            _ if operation.claim().is_none() => return Ok(Proof::done(plan)),
+            _ => {}
+        }
+        // Asked only now: the estimate does not know that this machine has stood still, or that the store's clock was set forward.
+        self.mongo.hello().await?;
+        let latest = self.mongo.moment()?.at_most;
+        Ok(if plan.meta.may_be_overdue(latest) { Proof::Unknown } else { Proof::done(plan) })
     }
 
     fn ids(&self) -> Vec<JobId> {
