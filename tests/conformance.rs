@@ -155,6 +155,7 @@ macro_rules! every_case {
                 what_nobody_holds_is_put_into_another_queue
                 what_leaves_its_group_frees_it
                 a_full_queue_takes_no_more
+                what_one_claim_holds_is_taken_back_again
             }
             operations {
                 an_operation_is_stored_once_as_it_is

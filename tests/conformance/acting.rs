@@ -2,8 +2,8 @@
 
 use tailback::job::state::{State, Visible};
 use tailback::job::transition::{Operation, Outcome, Refusal};
-use tailback::job::{JobId, Reach, Rules};
-use tailback::store::{Change, Store};
+use tailback::job::{Claim, JobId, Reach, Rules};
+use tailback::store::{Change, ClaimAsk, Store};
 
 use super::support::*;
 
@@ -115,4 +115,15 @@ pub async fn a_full_queue_takes_no_more(store: &dyn Store) {
     apply_under(store, relocate(&first, "other"), &rules).await.unwrap();
     assert_eq!(apply_under(store, relocate(&second, "other"), &rules).await, Err(Refusal::Full));
     assert_eq!(see(store, &second).await.meta.queue.as_str(), "q");
+}
+
+/// The calls of a keyed pop have one claim: what one of them holds may be taken back more than once.
+pub async fn what_one_claim_holds_is_taken_back_again(store: &dyn Store) {
+    let (id, claimed) = (push_one(store, job("q")).await, Claim::random());
+    for _ in 0..2 {
+        let taken = claim(store, ClaimAsk { claim: claimed.clone(), ..ask("q", 1) }).await;
+        assert_eq!(ids(&taken), [id.clone()]);
+        apply(store, revoke(&id)).await.unwrap();
+        assert_eq!(apply(store, commit(&taken[0])).await, Err(Refusal::Lost { gone: false }));
+    }
 }

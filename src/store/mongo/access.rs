@@ -2,18 +2,22 @@
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use mongodb::bson::{Binary, Bson, Document, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+use mongodb::options::ReadConcern;
 
 use crate::job::{ApiKey, ApiKeyId, Rate, Scope, SecretHash, StoredKeyId, Timestamp};
 use crate::store::mongo::API_KEYS;
 use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{fault, write_raw};
+use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::revision;
 use crate::store::mongo::stored::{Stored, deletion};
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Access, Result, StoreError, StoredKeys, TokenSecret, UnreadableKey, chain};
+
+/// The id of the secret of reservation tokens.
+const SECRET: &str = "reservations";
 
 #[async_trait]
 impl Access for Mongo {
@@ -195,33 +199,35 @@ impl Transaction for Change<'_> {
     }
 }
 
-/// Returns the secret of reservation tokens. Of several servers that start at once one inserts; all read what it inserted.
+/// Returns the secret of reservation tokens, as a majority has it. Where there is none, one of several servers that start at once
+/// stores its own.
 pub async fn token_secret(mongo: &Mongo, fresh: &TokenSecret) -> Result<TokenSecret> {
     let meta = mongo.collection(META).await?;
-    let by_id = || doc! { "_id": "reservations" };
-    let set = doc! { "secret": binary(fresh) };
-    let mut found = meta.find_one(by_id()).await.map_err(fault)?;
-    if found.as_ref().is_none_or(|found| bytes(found, "secret").is_err()) {
-        // One that cannot be read is replaced: it must not stop a server.
-        let written = match found {
-            Some(spoiled) => {
-                let set = RawDocumentBuf::try_from(set).map_err(StoreError::internal)?;
-                let update = rawdoc! { "q": spoiled.as_read()?, "u": { "$set": set } };
-                let database = mongo.connection.database().await?;
-                write_raw(database, rawdoc! { "update": META, "updates": [update] }).await.map(drop)
-            }
-            // Of two upserts at once the second may fail; the record is there then.
-            None => {
-                let update = meta.update_one(by_id(), doc! { "$setOnInsert": set }).upsert(true);
-                update.await.map(drop).map_err(fault)
-            }
-        };
-        found = meta.find_one(by_id()).await.map_err(fault)?;
-        if found.is_none() {
-            written?;
-        }
+    let find = meta.find_one(doc! { "_id": SECRET }).read_concern(ReadConcern::majority());
+    if let Some(secret) = find.await.map_err(fault)?.and_then(|found| bytes(&found, "secret").ok()) {
+        return Ok(secret);
     }
-    let lost = || StoreError::unavailable("the secret of tokens was removed");
-    let found = found.ok_or_else(lost)?;
-    bytes(&found, "secret")
+    let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();
+    Ok(attempts.run(MakeSecret(fresh)).await?)
+}
+
+/// The secret of reservation tokens, which is stored unless there is one. One that cannot be read is replaced: it must not stop a
+/// server.
+///
+/// Idempotence: a repeat finds what is there.
+struct MakeSecret<'a>(&'a TokenSecret);
+
+impl Transaction for MakeSecret<'_> {
+    type Done = TokenSecret;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<TokenSecret>, TxError> {
+        let (meta, by_id) = (tx.collection(META), doc! { "_id": SECRET });
+        let found = meta.find_one(by_id.clone()).session(tx.session()).await?;
+        if let Some(secret) = found.and_then(|found| bytes(&found, "secret").ok()) {
+            return Ok(Verdict::Commit(secret)); // it must be durable before it is used
+        }
+        let update = doc! { "q": by_id, "u": { "$set": { "secret": binary(self.0) } }, "upsert": true };
+        tx.write(doc! { "update": META, "updates": [update] }).await?;
+        Ok(Verdict::Commit(*self.0))
+    }
 }

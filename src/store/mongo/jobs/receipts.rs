@@ -4,11 +4,12 @@
 use mongodb::bson::{Document, doc};
 
 use crate::job::receipt::{self, Receipt, WentTo};
+use crate::job::state::Verb;
 use crate::job::{Claim, JobId, Timestamp};
 use crate::store::Result;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::RECEIPTS;
-use crate::store::mongo::client::fault;
+use crate::store::mongo::client::{fault, parts};
 use crate::store::mongo::jobs::document::{Row, date, serialized};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{Tx, TxError};
@@ -22,9 +23,21 @@ pub async fn insert(receipts: &[Receipt], tx: &mut Tx<'_>) -> Result<(), TxError
     if receipts.is_empty() {
         return Ok(());
     }
+    // One claim may lose a job more than once: that of a keyed pop is the same for each of its calls.
+    let (lost, others): (Vec<_>, Vec<_>) = receipts.iter().partition(|receipt| receipt.verb == Verb::Cancel);
     let documents: Vec<Stored> =
-        receipts.iter().map(|receipt| document(receipt, receipt.until())).collect::<Result<_>>()?;
-    tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
+        others.into_iter().map(|receipt| document(receipt, receipt.until())).collect::<Result<_>>()?;
+    if !documents.is_empty() {
+        tx.collection(RECEIPTS).insert_many(documents).session(tx.session()).await?;
+    }
+    let replace = |receipt: &Receipt| -> Result<Document> {
+        let by_id = doc! { "_id": key(&receipt.id, &receipt.claim) };
+        let stored = document(receipt, receipt.until())?;
+        Ok(doc! { "q": by_id, "u": &*stored, "upsert": true })
+    };
+    for part in parts(lost.into_iter().map(replace).collect::<Result<_>>()?)? {
+        tx.write(doc! { "update": RECEIPTS, "updates": part }).await?;
+    }
     Ok(())
 }
 
