@@ -21,9 +21,15 @@ use crate::store::{self, Change, Denied, Opened, Request, StoreError};
 const GRACE_MS: u64 = 10_000;
 /// How long a server that is not heard of counts as alive, in milliseconds: then repeats take over what it ran. A server
 /// that was only slow loses nothing but its turn.
-const ALIVE_MS: u64 = 1000;
+const ALIVE_MS: u64 = 700;
 /// How often a server says that it is alive, while it runs keyed reserves.
-const BEAT: Duration = Duration::from_millis(300);
+const BEAT: Duration = Duration::from_millis(200);
+/// The longest pause before a repeat looks again. With it a request of a server that was killed is taken over within a second.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+const _: () = assert!(
+    ALIVE_MS + PAUSE_MAX.as_millis() as u64 <= 800,
+    "the rest of the second is for the takeover itself"
+);
 /// How long to wait before a request is closed again.
 const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -279,7 +285,7 @@ impl Queues {
                 () = self.0.draining.cancelled() => return Err(Error::Draining),
             }
             self.check_credential(&ask.credential)?;
-            pause = (pause * 2).min(Duration::from_millis(250));
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
