@@ -235,7 +235,7 @@ async fn open(
     loop {
         match try_open(store, maintenance).await {
             Ok(()) => {
-                readiness.set(Ok(()));
+                readiness.set(Ok(Instant::now()));
                 return Ok(());
             }
             Err(error) if error.is_away() => {

@@ -21,6 +21,8 @@ mod leaving;
 mod lost;
 #[path = "faults/readiness.rs"]
 mod readiness;
+#[path = "faults/stalled.rs"]
+mod stalled;
 #[path = "faults/world.rs"]
 mod world;
 
@@ -61,6 +63,7 @@ on_one_store! { mongo:
     a_server_that_drains_claims_nothing_for_a_repeat
     counts_are_right_soon_after_a_slow_store
     a_server_whose_writes_stall_is_not_ready
+    a_server_whose_writes_stall_is_soon_not_ready
     readiness_writes_nothing_under_load
     a_large_reserve_under_semaphores_goes_in_parts
     a_reserve_returns_what_it_won_before_a_part_that_does_not_end

@@ -207,6 +207,7 @@ on_every_store! {
     a_keyed_replay_into_a_limited_queue_copies_each_job_once
     a_keyed_call_is_forgotten_after_its_time
     a_keyed_call_whose_answer_was_lost_is_repeated
+    a_keyed_pop_of_a_server_that_was_killed_goes_on
 
     a_commit_takes_the_job_away
     a_commit_becomes_history_with_its_result

@@ -215,6 +215,7 @@ impl Queues {
         loop {
             let ids = self.0.store.unfinished_in_batch(id, last.as_ref(), STEP).await?;
             let Some(end) = ids.last() else {
+                self.0.store.confirm().await?;
                 return Ok(affected);
             };
             last = Some(end.clone());

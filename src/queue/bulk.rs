@@ -199,6 +199,10 @@ impl Queues {
             call.affected += done.affected;
             ask.after = done.last;
             if ask.after.is_none() {
+                if done.affected == 0 && own.is_none() {
+                    let confirmed = self.0.store.confirm().await;
+                    confirmed.map_err(|error| error.after(call.affected))?;
+                }
                 return Ok(Part::Over);
             }
         }

@@ -222,6 +222,13 @@ impl Queues {
         let changes = draft.changes();
         let saved = self.save_changes(&changes).await?;
         let is_whole = saved.values().all(|saved| *saved == Saved::Done);
+        let is_unchanged = |(Ask { queue, .. }, _, made): &(&Ask, _, Drafted)| {
+            matches!(made, Drafted::Ready(_)) && !saved.contains_key(queue)
+        };
+        // What is stored comes after what was read.
+        if (saved.is_empty() || !is_whole) && drafted.iter().any(is_unchanged) {
+            self.0.store.confirm().await?;
+        }
         for (Ask { queue, .. }, answer, made) in drafted {
             match made {
                 Drafted::Refused { why, is_certain } if is_certain || is_whole => *answer = Some(Err(why)),

@@ -129,7 +129,12 @@ impl Queues {
         let ticket = place.as_ref().map(|_| self.0.endings.enter(&ask.id));
         let mut was_there = false;
         loop {
-            let job = match self.job(&ask.id, &ask.within).await {
+            // Without a wait it is only looked at.
+            let found = match ask.wait_ms {
+                0 => self.job(&ask.id, &ask.within).await,
+                _ => self.durable_job(&ask.id, &ask.within).await,
+            };
+            let job = match found {
                 Ok(Ok(job)) if ask.within.has(&job.meta.queue) => job,
                 Ok(Err(unreadable)) => return Ok(Err(unreadable)), // it is dead, or out of reach
                 Err(Error::UnknownJob(id)) if was_there => return Err(Error::JobGone(id)),

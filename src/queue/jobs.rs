@@ -48,7 +48,21 @@ impl Queues {
     /// Returns the job, also one that cannot be read. Within these queues it is dead from then on: who does not reach a job must not
     /// change it by looking.
     pub async fn job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
-        let found = self.0.store.get(std::slice::from_ref(id)).await?.into_iter().next().flatten();
+        self.looked_at(id, within, self.0.store.get(std::slice::from_ref(id)).await?).await
+    }
+
+    /// The same of the job as it is durably: an answer that says how it has ended is not to be taken back.
+    pub(super) async fn durable_job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
+        self.looked_at(id, within, self.0.store.get_durable(std::slice::from_ref(id)).await?).await
+    }
+
+    async fn looked_at(
+        &self,
+        id: &JobId,
+        within: &Reach,
+        found: Vec<Option<ListedJob>>,
+    ) -> Result<ListedJob> {
+        let found = found.into_iter().next().flatten();
         let mut found = [found.ok_or_else(|| Error::UnknownJob(id.clone()))?];
         self.bury(&mut found, within).await;
         let [found] = found;

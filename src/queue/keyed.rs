@@ -210,14 +210,13 @@ impl Queues {
         answer: Answering<Vec<Job>>,
     ) -> Result<Told<Vec<Job>>> {
         let place = self.admit_request(&key.id).await?;
-        let claim = Claim::of_call(&key.id);
         let (render, answer) = (answer, Arc::default());
-        let once = PopOnce { claim: claim.clone(), key: key.clone(), render, answer };
+        let once = PopOnce { claim: Claim::of_call(&key.id), key: key.clone(), render, answer };
         let queue = ask.queue.clone();
         let popped = self.pop_by(ask.bounded(), Some(once.clone())).await?;
         let told = match once.answer.get() {
             Some(answer) => Some(answer.clone()?),
-            None => self.popped_by_another(key, &[queue], &claim).await?,
+            None => self.popped_by_another(&queue, once).await?,
         };
         Ok(match told {
             Some(answer) => {
@@ -229,22 +228,29 @@ impl Queues {
     }
 
     /// Returns the answer of the same call, where one that ran beside this, which found nothing, has the jobs. What is in flight is
-    /// known by its claim: it holds jobs, or they are gone and it is answered, or it has given them back.
-    async fn popped_by_another(
-        &self,
-        key: &CallKey,
-        queue: &[QueueName],
-        claim: &Claim,
-    ) -> Result<Option<String>> {
+    /// known by its claim: it holds jobs, or they are gone and it is answered, or it has given them back. Where it holds some for longer
+    /// than a pop lasts, its server is gone, or slow: this call takes them away in its place, and one of the two is answered.
+    async fn popped_by_another(&self, queue: &QueueName, once: PopOnce) -> Result<Option<String>> {
+        let queues = std::slice::from_ref(queue);
         for pause in POPPING_PAUSES_MS {
-            let in_flight = !self.0.store.held(queue, claim).await?.is_empty();
-            let answer = self.recalled_jobs(key).await?;
+            let in_flight = !self.0.store.held(queues, &once.claim).await?.is_empty();
+            if !in_flight {
+                // They may be gone without a majority that has that and the answer, which is looked for there.
+                self.0.store.confirm().await?;
+            }
+            let answer = self.recalled_jobs(&once.key).await?;
             if answer.is_some() || !in_flight {
                 return Ok(answer);
             }
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
-        Err(Error::RequestPending)
+        let (this, taking) = (self.clone(), once.clone());
+        let left = self.0.store.held(queues, &once.claim).await?;
+        self.to_the_end(async move { this.finish_pop_once(left, taking).await }).await?;
+        match once.answer.get() {
+            Some(answer) => answer.clone().map(Some),
+            None => Err(Error::RequestPending), // the other one has ended meanwhile
+        }
     }
 
     /// Takes away the jobs that a keyed pop has claimed. Returns those that were claimed: the answer is in `once`.

@@ -205,6 +205,7 @@ impl Queues {
             back_off(attempt).await;
             let found = self.operation(id, caller).await?;
             if !found.state.is_open() {
+                self.0.store.confirm().await?;
                 return Ok(found);
             }
             let (seen, row) = (found.rev, self.row_of(&found, "operation.cancel"));

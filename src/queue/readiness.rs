@@ -1,12 +1,16 @@
 //! Whether this server can serve.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+/// How old the last proof that the store takes writes may be.
+const PROVEN_FOR: Duration = Duration::from_secs(5);
+
 /// Whether this server can serve, and why not; cheap to clone.
 #[derive(Clone)]
-pub struct Readiness(Arc<watch::Sender<Result<(), String>>>);
+pub struct Readiness(Arc<watch::Sender<Result<Instant, String>>>);
 
 impl Default for Readiness {
     fn default() -> Self {
@@ -15,23 +19,43 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// `Ok`, or the reason in words for an operator.
+    /// `Ok`, or the reason in words for an operator. While a probe waits for a store that does not answer, the last verdict grows old.
     pub fn get(&self) -> Result<(), String> {
-        self.0.borrow().clone()
+        let proven = (*self.0.borrow()).clone()?;
+        match proven.elapsed() {
+            age if age <= PROVEN_FOR => Ok(()),
+            age => Err(format!("the store has not been seen to take writes for {} ms", age.as_millis())),
+        }
     }
 
-    /// Notes a change; both directions are logged.
-    pub fn set(&self, to: Result<(), String>) {
-        self.0.send_if_modified(|now| {
+    /// Notes when the store was seen to take writes, or why it does not; changes in both directions are logged.
+    pub fn set(&self, to: Result<Instant, String>) {
+        self.0.send_modify(|now| {
             if now.is_ok() != to.is_ok() {
                 match &to {
-                    Ok(()) => tracing::info!("ready"),
+                    Ok(_) => tracing::info!("ready"),
                     Err(reason) => tracing::warn!(reason, "not ready"),
                 }
             }
-            let changed = *now != to;
             *now = to;
-            changed
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_grows_old() {
+        let readiness = Readiness::default();
+        assert!(readiness.get().is_err());
+        readiness.set(Ok(Instant::now()));
+        assert_eq!(readiness.get(), Ok(()));
+        let Some(long_ago) = Instant::now().checked_sub(PROVEN_FOR + Duration::from_millis(1)) else {
+            return;
+        };
+        readiness.set(Ok(long_ago));
+        assert!(readiness.get().unwrap_err().contains("take writes for 5"));
     }
 }

@@ -222,6 +222,9 @@ impl Queues {
             // Where it is remembered both ways, its answer counts.
             if let Some(first) = first {
                 let answer = self.0.store.recall(&keyed.call).await?;
+                if answer.is_none() {
+                    self.0.store.confirm().await?;
+                }
                 return answer.map_or(Ok(Told::Now(first)), |answer| answer_of(answer).map(Told::Answer));
             }
             let once = self.fire_once(&schedule, turn, keyed.clone()).await?;

@@ -238,7 +238,12 @@ pub trait Jobs: Send + Sync {
     /// Returns jobs by their ids, each at its place.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
 
-    /// Returns those of these jobs that are there and have not [finished](crate::job::Meta::has_finished), in any order.
+    /// The same, as they are durably: what a failover may take back is not to be seen.
+    async fn get_durable(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
+        self.get(ids).await
+    }
+
+    /// Returns those of these jobs that, durably, are there and have not [finished](crate::job::Meta::has_finished), in any order.
     async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes one step of a search: returns jobs that the [filter](crate::job::Filter::accepts) means, by id, and how far it has looked.

@@ -251,6 +251,7 @@ metered! {
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
+        get_durable(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
         unfinished(ids: &[JobId]) -> Result<Vec<JobId>>;
         search(ask: &Search) -> Result<Found>;
         tally_dead(within: &Reach) -> Result<(Tally, bool)>;
@@ -398,8 +399,12 @@ impl Store for Metered {
         measured("mark_restoring", 1, self.inner.mark_restoring(seen, to)).await
     }
 
-    async fn ping(&self) -> Result<()> {
+    async fn ping(&self) -> Result<Instant> {
         self.call("ping", 1, 1, self.inner.ping()).await
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.call("confirm", 1, 1, self.inner.confirm()).await
     }
 
     fn now(&self) -> Result<Timestamp> {

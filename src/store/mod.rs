@@ -29,6 +29,7 @@
 //! `mongo` and `sqlite` implement each trait in the file about it; [`metered`] wraps either.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 
@@ -237,8 +238,15 @@ pub trait Store:
         }
     }
 
-    /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true.
-    async fn ping(&self) -> Result<()>;
+    /// Checks that the database takes writes, and reads its clock: keeps [`Store::now`] true. Returns when a write was last seen to be
+    /// durable, a few seconds ago at most.
+    async fn ping(&self) -> Result<Instant>;
+
+    /// Returns once all that this caller has read before is durable: where it decides an answer that reports an effect and nothing is
+    /// written, a failover must not take it back.
+    async fn confirm(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the time by the store's clock, estimated without a round trip. A lower bound: never ahead of
     /// the clock, so that a job pushed for now is due for the very next claim.

@@ -9,8 +9,10 @@ use crate::common::proxy::Fault;
 use crate::common::server::{PATIENCE, Place, Server, until, until_within};
 use crate::world::{PROMPT, Pair};
 
-/// For so long a write proves that writes reach a majority.
-const PROVEN: Duration = Duration::from_secs(5);
+/// For so long a write proves that writes reach a majority, and readiness writes nothing.
+const PROVEN: Duration = Duration::from_millis(2500);
+/// How long a server whose writes stall may say that it is ready; and that it is longer where the machine is busy.
+const READY_FOR: Duration = Duration::from_millis(6000);
 
 /// MongoDB answers, but no write reaches a majority.
 pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
@@ -19,10 +21,8 @@ pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
         .into_iter()
         .map(|name| proxy.every(name, "", Fault::HoldAfter))
         .collect();
-    let since = Instant::now();
     until_within(Duration::from_secs(20), "it is not ready", || async { far.get("/readyz").await.0 == 503 })
         .await;
-    println!("not ready after {:?}", since.elapsed());
     let (_, problem) = far.get("/readyz").await;
     assert_eq!(problem["code"], "store-unavailable", "{problem}");
     // It stays so, and says so, until a write goes through.
@@ -35,6 +35,28 @@ pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
     let since = Instant::now();
     far.until_ready().await;
     println!("ready after {:?}", since.elapsed());
+}
+
+/// It stands to its last verdict for a while only, also while a probe waits.
+pub async fn a_server_whose_writes_stall_is_soon_not_ready(place: &Place) {
+    let Pair { proxy, far, near: _near } = Pair::start(place).await;
+    for _ in 0..5 {
+        far.until_ready().await;
+        let pushed = far.post("/v1/queues/work/jobs", json!({"payload": 1})).await.0;
+        let since = Instant::now();
+        let stalled: Vec<_> = ["insert", "update", "delete", "findAndModify", "commitTransaction"]
+            .into_iter()
+            .map(|name| proxy.every(name, "", Fault::HoldAfter))
+            .collect();
+        until("it is not ready", || async { far.get("/readyz").await.0 == 503 }).await;
+        let took = since.elapsed();
+        println!("not ready after {took:?}, the push: {pushed}");
+        drop(stalled);
+        if took < READY_FOR {
+            return;
+        }
+    }
+    panic!("it is ready for too long");
 }
 
 /// The write that readiness makes where nothing else has shown that writes reach a majority.

@@ -452,6 +452,23 @@ pub async fn a_keyed_call_whose_answer_was_lost_is_repeated(place: &Place) {
     }
 }
 
+/// The server is killed once the job is claimed: the repeat pops it, and does not wait for the end of that lease.
+pub async fn a_keyed_pop_of_a_server_that_was_killed_goes_on(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let environment = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Server::start_with(&place.url, &environment).await;
+    server.push("mail", json!({"payload": 1})).await;
+    std::fs::write(points.path().join("pop.claimed"), "kill").unwrap();
+    let request = server.http.post(format!("{}{POP}", server.base)).header("idempotency-key", "k");
+    let lost = request.json(&json!({})).send().await;
+    assert!(lost.is_err(), "{lost:?}");
+    drop(server);
+    let server = Server::start(&place.url).await;
+    let first = keyed(&server, POP, "k", json!({})).await;
+    assert_eq!((first.status, &first.json()["jobs"][0]["attempt"]), (200, &json!(1)), "{}", first.text);
+    again(&server, POP, "k", json!({}), &first).await;
+}
+
 /// For MongoDB alone: one SQLite file has one server.
 pub async fn a_keyed_call_is_repeated_at_another_server(place: &Place) {
     let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);

@@ -61,7 +61,7 @@ use mongodb::Collection;
 use mongodb::bson::doc;
 
 pub use self::client::MongoOptions;
-use self::client::{Connection, DUPLICATE_KEY, code, fault};
+use self::client::{Connection, DUPLICATE_KEY, barrier, code, fault};
 use self::clock::{Clock, Moment};
 use self::figures::counters::Counters;
 use self::figures::counts::Figures;
@@ -100,8 +100,9 @@ const SCHEDULES: &str = "schedules";
 const SEMAPHORES: &str = "semaphores";
 const WORKERS: &str = "workers";
 
-/// For how long a write that reached a majority shows that writes do.
-const PROVEN: Duration = Duration::from_secs(5);
+/// For how long a write that reached a majority shows that writes do. A probe that begins then has time to end before the server
+/// is not ready any more.
+const PROVEN: Duration = Duration::from_millis(2500);
 
 /// A [`Store`] in a MongoDB database. The deployment must be a replica set or a sharded cluster.
 pub struct Mongo {
@@ -170,17 +171,18 @@ impl Mongo {
 
     /// Asks for the time, and proves that writes reach a majority unless one just has: a primary that has lost its
     /// secondaries goes on to say hello.
-    async fn prove(&self) -> Result<()> {
+    async fn prove(&self) -> Result<Instant> {
         self.hello().await?;
-        if self.last_write.is_recent() {
-            return Ok(());
+        if let Some(at) = self.last_write.recent() {
+            return Ok(at);
         }
         // Not a write that changes nothing, which waits for what came before it only.
         let (meta, now) = (self.collection(META).await?, date(self.now()?));
         let update = doc! { "$set": { "at": now } };
+        let sent = Instant::now();
         meta.update_one(doc! { "_id": "probe" }, update).upsert(true).await.map_err(fault)?;
         self.last_write.note();
-        Ok(())
+        Ok(sent)
     }
 
     async fn hello(&self) -> Result<()> {
@@ -209,9 +211,9 @@ impl LastWrite {
         *self.last() = Some(Instant::now());
     }
 
-    /// Whether that was so lately that the store takes writes for all that is known.
-    fn is_recent(&self) -> bool {
-        self.last().is_some_and(|at| at.elapsed() < PROVEN)
+    /// When that was, if it was so lately that the store takes writes for all that is known.
+    fn recent(&self) -> Option<Instant> {
+        self.last().filter(|at| at.elapsed() < PROVEN)
     }
 }
 
@@ -244,8 +246,12 @@ impl Store for Mongo {
         self.connection.within(mark_restoring(self, seen, to)).await
     }
 
-    async fn ping(&self) -> Result<()> {
+    async fn ping(&self) -> Result<Instant> {
         self.connection.within(self.prove()).await
+    }
+
+    async fn confirm(&self) -> Result<()> {
+        self.connection.within(async { barrier(self.connection.database().await?).await }).await
     }
 
     fn now(&self) -> Result<Timestamp> {

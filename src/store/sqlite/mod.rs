@@ -167,16 +167,18 @@ impl Store for SqliteStore {
         self.writer.run(mark).await
     }
 
-    async fn ping(&self) -> Result<()> {
+    async fn ping(&self) -> Result<Instant> {
+        let asked = Instant::now();
         if !self.health.take_failure() {
-            return self.writer.run(|db, _| open::probe(db)).await;
+            self.writer.run(|db, _| open::probe(db)).await?;
+            return Ok(asked);
         }
         // What fails once more is noted once more, and the next probe is one like this, too.
         self.writer.run(|db, _| open::probe_by_writing(db)).await?;
-        match &self.readers {
-            Some(readers) => readers.probe().await,
-            None => Ok(()),
+        if let Some(readers) = &self.readers {
+            readers.probe().await?;
         }
+        Ok(asked)
     }
 
     fn now(&self) -> Result<Timestamp> {

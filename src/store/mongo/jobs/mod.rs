@@ -46,6 +46,7 @@ pub mod transitions;
 pub mod unreadable;
 
 use async_trait::async_trait;
+use mongodb::options::ReadConcern;
 
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
@@ -103,7 +104,11 @@ impl Jobs for Mongo {
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
-        self.connection.within(query::get(self, ids)).await
+        self.connection.within(query::get(self, ids, ReadConcern::local())).await
+    }
+
+    async fn get_durable(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
+        self.connection.within(query::get(self, ids, ReadConcern::majority())).await
     }
 
     async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::options::Hint;
+use mongodb::options::{Hint, ReadConcern};
 
 use crate::job::push::Room;
 use crate::job::{JobId, QueueName, Rules, State, Timestamp};
@@ -64,11 +64,11 @@ pub async fn room(
     Ok(room)
 }
 
-/// Jobs by their ids.
-pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>> {
+/// Jobs by their ids, read so.
+pub async fn get(mongo: &Mongo, ids: &[JobId], concern: ReadConcern) -> Result<Vec<Option<ListedJob>>> {
     let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
     let jobs = mongo.collection(JOBS).await?;
-    let cursor = jobs.find(doc! { "_id": { "$in": names } }).await.map_err(fault)?;
+    let cursor = jobs.find(doc! { "_id": { "$in": names } }).read_concern(concern).await.map_err(fault)?;
     let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     let found = readable(&documents, |document| listed(document, true))
         .into_iter()
@@ -77,7 +77,7 @@ pub async fn get(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>
     Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
 }
 
-/// Those of these jobs that have not finished.
+/// Those of these jobs that have not finished. That another server has finished one is not seen before a majority has it.
 pub async fn unfinished(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<JobId>> {
     let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
     let states = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
@@ -86,6 +86,7 @@ pub async fn unfinished(mongo: &Mongo, ids: &[JobId]) -> Result<Vec<JobId>> {
     };
     let jobs = mongo.collection(JOBS).await?;
     let find = jobs.find(filter).projection(doc! { "_id": 1 }).hint(Hint::Name("_id_".to_owned()));
+    let find = find.read_concern(ReadConcern::majority());
     let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     Ok(readable(&documents, |document| Row(document).text("_id")))
 }
