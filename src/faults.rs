@@ -7,7 +7,8 @@
 //!   renames it to `claim.written.met`, and does what it contains: `pause` (until `claim.written.go` exists, or `claim.written.met` does not), `stop`
 //!   (SIGSTOP to this process) or `kill` (SIGKILL). A file strikes once. While there is a file `trace`, the name of each
 //!   point that is reached is added to it.
-//!   A file `restore.silent` there has a number of milliseconds instead, for a time that tests cannot wait for.
+//!   A file `restore.silent` or `clock.slept` there has a number of milliseconds instead: a time that tests cannot wait for, or for which
+//!   the machine stood still.
 //! - `TAILBACK_BUG`: the name of one planted mistake, `drop_push`, or `drop_push/7` for every seventh opportunity only.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]

@@ -57,6 +57,7 @@ on_one_store! { mongo:
     a_record_that_cannot_be_closed_is_closed_in_the_end
     a_server_takes_nothing_over_from_itself
     a_commit_that_never_arrived_is_not_acknowledged
+    a_commit_that_never_arrived_is_not_acknowledged_after_a_sleep
     a_commit_that_arrived_is_acknowledged
     a_rollback_that_arrived_is_not_refused
     a_cancel_that_never_arrived_is_not_acknowledged

@@ -12,6 +12,8 @@
 mod checker;
 mod common;
 
+#[path = "placed/answer.rs"]
+mod answer;
 #[path = "placed/case.rs"]
 mod case;
 #[path = "placed/coverage.rs"]

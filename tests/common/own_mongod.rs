@@ -26,8 +26,6 @@ pub struct OwnMongod {
     parameters: Vec<&'static str>,
     /// Other arguments of the command line.
     pub arguments: Vec<String>,
-    /// Variables of its environment.
-    pub environment: Vec<(String, String)>,
     /// What the URL of each client ends with: `&tls=true…`.
     pub options: String,
 }
@@ -39,8 +37,8 @@ impl OwnMongod {
         let ports = std::iter::repeat_with(|| rand::random_range(15_000..32_000));
         let port = ports.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let (parameters, arguments, environment, options) = Default::default();
-        Self { port, directory, child: None, parameters, arguments, environment, options }
+        let (parameters, arguments, options) = Default::default();
+        Self { port, directory, child: None, parameters, arguments, options }
     }
 
     /// A running replica set of one member.
@@ -149,7 +147,6 @@ impl OwnMongod {
         command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]);
         command.args(["--port", &self.port.to_string()]).args(more);
         command.args(&self.arguments);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.args(self.parameters.iter().flat_map(|parameter| ["--setParameter", parameter]));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());

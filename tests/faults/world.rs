@@ -31,10 +31,15 @@ pub struct Pair {
 
 impl Pair {
     pub async fn start(place: &Place) -> Self {
+        Self::start_with(place, &[]).await
+    }
+
+    /// The same with more variables of `far`.
+    pub async fn start_with(place: &Place, of_far: &[(&str, &str)]) -> Self {
         let proxy = Proxy::before(&place.url).await;
-        let url = proxy.url(&place.url);
+        let (url, of_far) = (proxy.url(&place.url), [PROMPT, of_far].concat());
         let (far, near) =
-            tokio::join!(Server::start_with(&url, PROMPT), Server::start_with(&place.url, PROMPT));
+            tokio::join!(Server::start_with(&url, &of_far), Server::start_with(&place.url, PROMPT));
         Self { proxy, far, near }
     }
 }

@@ -1,7 +1,6 @@
 //! One placed case: a verb, the moment at which it fails, and the harm; then the rest of the system goes on, then the
 //! first server comes back, and then everything is finished and judged.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
@@ -10,6 +9,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::answer::{Answer, ids, of_commit};
 use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
 use crate::common::fleet::kill_9;
 use crate::common::proxy::{Fault, Placed};
@@ -33,8 +33,6 @@ const OTHERS: [&str; 7] = ["queues", "semaphores", "schedules", "workers", "grou
 /// How a command begins that looks for what a call with a key was answered: the call is known by a hash.
 const FIND_REQUESTS: &str = "find\0\u{9}\0\0\0requests\0";
 
-type Answer = Option<(u16, Value)>;
-
 /// What came of a case.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -42,27 +40,6 @@ pub struct Report {
     pub outcome: Option<Outcome>,
     pub done: Done,
     pub wrong: Vec<String>,
-}
-
-/// How a commit ended, also one among many.
-fn of_commit(answer: &Answer) -> Outcome {
-    let among = answer.as_ref().and_then(|(_, answer)| answer["commit"][0]["status"].as_u64());
-    match among.and_then(|status| u16::try_from(status).ok()) {
-        Some(status) => Outcome::of(Some(&(status, Value::Null))),
-        None => Outcome::of(answer.as_ref()),
-    }
-}
-
-/// The ids in an answer, without those of the requests in it.
-fn ids(answer: &Value) -> BTreeSet<&str> {
-    match answer {
-        Value::Array(items) => items.iter().flat_map(ids).collect(),
-        Value::Object(fields) => {
-            let own = fields.get("id").and_then(Value::as_str);
-            own.into_iter().chain(fields.values().flat_map(ids)).collect()
-        }
-        _ => BTreeSet::new(),
-    }
 }
 
 /// A case that has been prepared.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use crate::faults;
 use crate::job::Timestamp;
 
 /// How many readings are kept: the best of them counts, so that one slow reply does no harm, and the
@@ -44,7 +45,9 @@ impl Clock {
     }
 
     fn elapsed_ms(&self, until: Instant) -> i64 {
-        i64::try_from(until.saturating_duration_since(self.started).as_millis()).unwrap_or(i64::MAX)
+        let slept = faults::millis("clock.slept").unwrap_or(0).cast_signed();
+        i64::try_from(until.saturating_duration_since(self.started).as_millis())
+            .map_or(i64::MAX, |ms| ms - slept)
     }
 
     /// The store said that it was `local_time`; it was asked at `sent`, and the response arrived at `arrival`.
