@@ -192,9 +192,6 @@ fn carry_out(
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
     let unblocked = write(tx, found, &mut done, (rules, now))?;
-    if tx.acts_on_one_job() {
-        tx.sees(Seen::of_job(meta, &done.next, now));
-    }
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -247,6 +244,9 @@ fn write(
             row::update(tx, found, meta, contents, now)?;
         }
         Next::Delete => row::delete(tx, found)?,
+    }
+    if tx.acts_on_one_job() {
+        tx.sees(Seen::of_job(&found.job, &step.next, now));
     }
     if let Some(key) = freed(&found.job, step) {
         push::free(tx, &found.job, key)?;
