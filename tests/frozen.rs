@@ -150,6 +150,22 @@ async fn those_of_the_second_validator_too(place: &Place) {
     refused(place, "refused_0014.json").await;
 }
 
+async fn those_of_the_third_validator_too(place: &Place) {
+    refused(place, "refused_0017.json").await;
+}
+
+/// As it lay there before the validator had bounds: no answer could show it.
+async fn a_backoff_of_no_number_cannot_be_read(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs = jobs(place).await;
+    let mut old = document(&file("refused_0017.json")["good"]);
+    old.insert("backoff", doc! { "kind": "exponential", "base_ms": 1, "factor": f64::NAN });
+    jobs.insert_one(&old).bypass_document_validation(true).await.unwrap();
+    let (status, shown) = server.get("/v1/jobs/good").await;
+    assert_eq!((status, &shown["state"]), (200, &json!("dead")), "{shown}");
+    assert!(shown["unreadable"].as_str().unwrap().contains("backoff"), "{shown}");
+}
+
 async fn those_with_malformed_bytes_too(place: &Place) {
     refused(place, "refused_binary.json").await;
 }
@@ -224,6 +240,8 @@ on_one_store! { mongo:
     one_with_unknown_fields
     malformed_ones_are_refused
     those_of_the_second_validator_too
+    those_of_the_third_validator_too
+    a_backoff_of_no_number_cannot_be_read
     those_with_malformed_bytes_too
     what_lay_there_before_can_be_changed
     a_job_cannot_be_made_malformed

@@ -26,7 +26,7 @@ pub struct Backoff {
     #[schema(minimum = 0, maximum = 31536000000_u64)]
     pub base_ms: u64,
     /// What each further attempt multiplies the delay by (1 to 100; exponential only).
-    #[serde(default = "default_factor")]
+    #[serde(default = "default_factor", deserialize_with = "finite")]
     #[schema(minimum = 1, maximum = 100, default = 2.0)]
     pub factor: f64,
     /// The longest delay in milliseconds, before jitter.
@@ -35,7 +35,7 @@ pub struct Backoff {
     pub max_ms: u64,
     /// The share of the delay (0 to 1) that is random, so that jobs that failed together do not all
     /// come back together: a delay of d becomes anything from d × (1 − jitter) to d × (1 + jitter).
-    #[serde(default = "default_jitter")]
+    #[serde(default = "default_jitter", deserialize_with = "finite")]
     #[schema(minimum = 0, maximum = 1, default = 0.2)]
     pub jitter: f64,
 }
@@ -62,6 +62,12 @@ pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result
     }
 
     from.deserialize_any(ObjectOnly(PhantomData))
+}
+
+/// Reads a number that JSON can say: BSON has others, which no answer could show.
+fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(from)?;
+    if number.is_finite() { Ok(number) } else { Err(D::Error::custom("must be a finite number")) }
 }
 
 /// The same of an object that must be there.

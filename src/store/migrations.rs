@@ -21,6 +21,7 @@ macro_rules! migrations {
             "0014_series"
             "0015_operations"
             "0016_came_at"
+            "0017_bounds"
         }
     };
     ($folder:literal, $ending:literal: $($name:literal)*) => {

@@ -1,0 +1,1 @@
+-- On MongoDB the validator of jobs refuses backoffs that no push could have. Here the types of the server alone write rows.
