@@ -213,6 +213,17 @@ impl Caller {
         self.reserve_each(queue, count, wait_ms, |_| Ok(())).await
     }
 
+    /// Reserves a job as this worker; returns how many it got.
+    pub async fn reserve_as(&mut self, queue: &Queue, worker: &str) -> anyhow::Result<usize> {
+        let body = format!("{{\"worker\":\"{worker}\"}}");
+        let response = self.client.call("POST", &queue.reserve, &body).await?;
+        let jobs = serde_json::from_slice::<ReserveResponse<'_>>(response)?.jobs;
+        let (path, commit);
+        (self.held, path, commit) = hold(&jobs, 1)?;
+        self.commit = (path, commit);
+        Ok(self.held)
+    }
+
     /// Reserves like [`Self::reserve`] and passes each job to `show`.
     pub async fn reserve_each(
         &mut self,
@@ -253,6 +264,11 @@ impl Caller {
             check(&serde_json::from_slice::<SettleResponse>(response)?.commit, 200, self.held, response)?;
         }
         Ok(())
+    }
+
+    /// Returns the path and the body of the commit of the job reserved last.
+    pub fn held(&self) -> (String, String) {
+        self.commit.clone()
     }
 
     /// Moves the job reserved last into another queue.
