@@ -3,15 +3,27 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::shape::each_operation;
 
 /// The calls, in their order: `operation`, `path`, `query`, `headers` and `body` of each, `status` and `response`.
 const STORY: &str = include_str!("examples.json");
 
+/// What no call of the story returns as JSON.
+fn others() -> [(&'static str, Value); 3] {
+    let counts = json!({"ready": 3, "scheduled": 0, "reserved": 1, "blocked": 0, "dead": 0, "done": 0});
+    let queue = json!({"queue": "emails", "counts": counts, "paused": false, "rates_per_s": {"pushed": 0.5}});
+    [
+        ("metrics", "# TYPE tailback_jobs gauge\ntailback_jobs{queue=\"emails\",state=\"ready\"} 3\n".into()),
+        ("follow_queues", json!({"at": "2026-11-23T07:03:15.330Z", "part": 1, "queues": [queue]})),
+        ("get_job_payload", "\u{89}PNG".into()),
+    ]
+}
+
 /// Adds the examples to the document.
 pub fn illustrate(api: &mut Value) {
+    let others = others();
     let story: Vec<Value> = serde_json::from_str(STORY).unwrap_or_default();
     let mut calls: HashMap<&str, Vec<&Value>> = HashMap::new();
     for call in story.iter().filter(|call| call.get("setup").is_none()) {
@@ -22,6 +34,15 @@ pub fn illustrate(api: &mut Value) {
         for call in calls.get(id.as_str()).into_iter().flatten().rev() {
             // The first of several calls stands last.
             illustrate_one(operation, call);
+        }
+        for (_, example) in others.iter().filter(|(other, _)| *other == id) {
+            let contents =
+                operation.get_mut("responses").and_then(|it| it.get_mut("200")?.get_mut("content"));
+            for content in contents.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+                if let Some(content) = content.as_object_mut() {
+                    content.entry("example").or_insert_with(|| example.clone());
+                }
+            }
         }
     });
 }

@@ -162,7 +162,7 @@ const SPECIFIC: &[(&str, &[Code])] = &[
     ("redrive_job", &[Code::LimitReached, Code::Unreadable]),
     ("push_jobs", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("commit_job", &[Code::LimitReached]),
-    ("move_job", &[Code::LimitReached]),
+    ("move_job", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("settle_jobs", &[Code::LimitReached]),
     ("create_batch", &[Code::LimitReached, Code::IdempotencyKeyReused]),
     ("add_to_batch", &[Code::LimitReached, Code::IdempotencyKeyReused]),

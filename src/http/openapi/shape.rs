@@ -25,6 +25,9 @@ const NULLABLE: &[(&str, &[&str])] =
 /// The operations whose body must be there, though each of its fields may be absent.
 const WHOLE_BODIES: &[&str] = &["set_queue", "push_job"];
 
+/// Schemas of our own types whose names say less to a client, and their names in the document.
+const RENAMED: &[(&str, &str)] = &[("BulkId", "OperationId"), ("StoredKeyId", "KeyId")];
+
 type Object = Map<String, Value>;
 
 /// Makes all schemas of the document so.
@@ -33,6 +36,7 @@ pub fn shape(api: &mut Value) {
         Some(Value::Object(schemas)) => schemas,
         _ => return,
     };
+    rename(api, &mut schemas);
     flatten(api, &mut schemas);
     schemas.values_mut().for_each(|schema| walk(schema, &mut no_null));
     each_operation(api, &mut |_, operation| {
@@ -49,6 +53,10 @@ pub fn shape(api: &mut Value) {
     patches(api, &mut schemas);
     each_operation(api, &mut |_, operation| optional_body(operation, &schemas));
     prune(api, &mut schemas);
+    schemas.values_mut().for_each(|schema| walk(schema, &mut |schema| bounded(schema, false)));
+    each_operation(api, &mut |_, operation| {
+        bodies(operation, &mut |schema| walk(schema, &mut |schema| bounded(schema, true)));
+    });
     if let Some(place) = api.pointer_mut("/components/schemas") {
         *place = Value::Object(schemas);
     }
@@ -108,6 +116,34 @@ pub fn walk(schema: &mut Value, at: &mut dyn FnMut(&mut Object)) {
         }
     }
     at(object);
+}
+
+/// Says the bounds of a number of 32 bits, which a format does not bound for every reader. One that is never negative may have all 32 bits
+/// for its value in a response.
+fn bounded(schema: &mut Object, is_parameter: bool) {
+    let is_i32 = schema.get("format").is_some_and(|format| format == "int32");
+    let is_signed = !schema.contains_key("minimum");
+    if is_i32 && (is_signed || is_parameter) && !schema.contains_key("maximum") {
+        schema.entry("minimum").or_insert_with(|| i32::MIN.into());
+        schema.insert("maximum".into(), i32::MAX.into());
+    }
+}
+
+/// Gives the schemas of [`RENAMED`] their names.
+fn rename(api: &mut Value, schemas: &mut Object) {
+    let names: BTreeMap<String, String> =
+        RENAMED.iter().map(|(old, new)| ((*old).to_owned(), (*new).to_owned())).collect();
+    for (old, new) in &names {
+        if let Some(schema) = schemas.remove(old) {
+            schemas.insert(new.clone(), schema);
+        }
+    }
+    let mut refer_to = |schema: &mut Value| walk(schema, &mut |object| refer(object, &names));
+    schemas.values_mut().for_each(&mut refer_to);
+    each_operation(api, &mut |_, operation| {
+        bodies(operation, &mut refer_to);
+        responses(operation, &mut refer_to);
+    });
 }
 
 /// Returns the name of the schema that this is a reference to.

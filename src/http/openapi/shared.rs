@@ -46,8 +46,8 @@ fn parameters() -> Value {
     json!({
         "IdempotencyKey": {
             "name": "Idempotency-Key", "in": "header", "required": false,
-            "description": "Makes the call safe to repeat: the response of the first one is sent again. For a reserve it is \
-                remembered while the jobs are held, else for `limits.idempotency_ttl_ms` (24 hours).",
+            "description": "Makes the call safe to repeat: the response of the first one is sent again; that of a reserve \
+                has those of its jobs that are still held. It is remembered for `limits.idempotency_ttl_ms` (24 hours).",
             "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
         },
         "IfMatch": {

@@ -145,6 +145,7 @@ pub struct DryRunResponse {
 
 /// A job that matches.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = OperationSample)]
 pub struct SampleView {
     /// Its id.
     id: JobId,

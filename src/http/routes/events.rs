@@ -61,8 +61,26 @@ pub struct QueueMessage {
     attention: Vec<Reason>,
     /// Events per second during the last minute, on all servers, of those that there were.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = EventRates)]
     rates_per_s: BTreeMap<&'static str, f64>,
 }
+
+/// The schema of the rates of a queue.
+#[derive(Debug)]
+pub struct EventRates;
+
+impl utoipa::PartialSchema for EventRates {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        let rate = ObjectBuilder::new().schema_type(Type::Number);
+        let rate = rate.format(Some(SchemaFormat::KnownFormat(KnownFormat::Double)));
+        let text = "Events per second, by the event. Those of which there were none are absent.";
+        let rates = ObjectBuilder::new().schema_type(Type::Object).description(Some(text));
+        rates.additional_properties(Some(rate)).into()
+    }
+}
+
+impl utoipa::ToSchema for EventRates {}
 
 impl From<(QueueName, QueueState)> for QueueMessage {
     fn from((queue, state): (QueueName, QueueState)) -> Self {

@@ -51,6 +51,7 @@ pub struct FiguresOfList {
     /// How many queues there are in all pages of the list.
     matched: u64,
     /// How many queues need attention, by the reason: of all whose names begin with `prefix`, whatever `attention` asks for.
+    #[schema(value_type = AttentionCounts)]
     attention: BTreeMap<&'static str, u64>,
     /// Of how many of these queues it is not known yet whether they need attention for some reason: what holds their blocked jobs, since
     /// when their oldest job has been ready, or what happened in them.
@@ -60,6 +61,23 @@ pub struct FiguresOfList {
     /// When the first step of each sparkline begins: a quarter of an hour ago, or when this server began to know.
     sparkline_from: Timestamp,
 }
+
+/// The schema of how many queues need attention.
+#[derive(Debug)]
+pub struct AttentionCounts;
+
+impl utoipa::PartialSchema for AttentionCounts {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+        let count = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
+        let count = count.format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)));
+        let text = "How many queues need attention, by the reason.";
+        let counts = ObjectBuilder::new().schema_type(Type::Object).description(Some(text));
+        counts.additional_properties(Some(count)).into()
+    }
+}
+
+impl utoipa::ToSchema for AttentionCounts {}
 
 /// The figures of a queue of a list.
 #[derive(Debug, Serialize, utoipa::ToSchema)]

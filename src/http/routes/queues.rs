@@ -269,11 +269,13 @@ pub async fn delete(
 /// An empty object; the body may also be absent.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = EmptyRequest)]
 pub struct Nothing {}
 
 /// Pause a queue
 ///
-/// Stops delivery from the queue. Pushes are still accepted, and waiting requests keep waiting.
+/// Stops delivery from the queue. Pushes are still accepted, and waiting requests keep waiting. Where that changes something, the queue
+/// has a new version: a `PUT` or `PATCH` with the `If-Match` of before is refused. A `PUT` without `paused` leaves the pause as it is.
 #[utoipa::path(post, path = "/v1/queues/{queue}/pause", operation_id = "pause_queue", tag = "queues",
     params(("queue" = QueueName, Path, description = "The queue")),
     responses((status = 200, description = "The queue after the call; without the scope `read` its name and version",

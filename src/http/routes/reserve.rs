@@ -138,7 +138,7 @@ pub(super) fn views(queues: &Queues, jobs: Vec<Job>) -> ApiResult<Vec<ReservedJo
 #[utoipa::path(post, path = "/v1/queues/{queue}/reserve", operation_id = "reserve_jobs", tag = "work",
     params(("queue" = QueueName, Path, description = "The queue"),
         ("Idempotency-Key" = Option<String>, Header,
-            description = "Makes the request idempotent: a retry within the lease returns the same jobs")),
+            description = "Makes the request safe to repeat: a repeat returns those of its jobs that are still held, with the same tokens, and takes no others")),
     request_body = ReserveRequest,
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = ReserveResponse)))]
 pub async fn reserve(
@@ -162,7 +162,7 @@ pub async fn reserve(
 /// queue with this prefix, in the order of the names.
 #[utoipa::path(post, path = "/v1/reserve", operation_id = "reserve_from_queues", tag = "work",
     params(("Idempotency-Key" = Option<String>, Header,
-        description = "Makes the request idempotent: a retry within the lease returns the same jobs")),
+        description = "Makes the request safe to repeat: a repeat returns those of its jobs that are still held, with the same tokens, and takes no others")),
     request_body = ReserveManyRequest,
     responses((status = 200, description = "Jobs; empty if none was ready in time", body = ReserveResponse)))]
 pub async fn reserve_many(
