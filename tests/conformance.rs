@@ -234,6 +234,7 @@ macro_rules! every_case {
                 a_batch_is_stored_whole_or_not_at_all
                 a_job_that_was_there_is_not_counted
                 a_batch_of_duplicates_is_denied
+                adding_only_duplicates_to_an_empty_batch_is_denied
                 a_batch_that_only_replaces_is_denied
                 a_job_under_way_is_pending
                 dead_is_finished_whatever_comes_later
@@ -281,6 +282,7 @@ macro_rules! every_case {
                 a_done_job_frees_its_key_after_its_time
                 a_dead_job_holds_its_key_until_it_is_gone
                 a_cancelled_job_frees_its_key
+                an_expired_job_frees_its_key
                 a_purge_frees_keys_but_those_of_done_jobs
                 a_cancel_frees_no_key_of_another_job
                 an_edit_does_not_change_what_a_key_stands_for

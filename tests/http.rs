@@ -128,6 +128,7 @@ on_every_store! {
 
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused
+    a_semaphore_that_a_schedule_needs_stays
     a_release_wakes_who_waits
     a_lapse_releases
     max_reserved_holds_and_a_settle_wakes
@@ -197,6 +198,8 @@ on_every_store! {
     a_keyed_push_of_many_is_done_once
     a_keyed_batch_is_created_once
     a_batch_of_duplicates_is_refused
+    a_batch_that_is_sent_twice_in_parts_calls_back_once
+    a_keyed_move_is_done_once
     a_keyed_pop_takes_once
     a_keyed_pop_of_large_jobs_is_remembered
     a_keyed_pop_waits_and_wakes
@@ -239,6 +242,8 @@ on_every_store! {
     what_is_out_of_range_of_a_delivery_is_named
 
     a_commit_pushes_what_it_led_to
+    what_is_replaced_beside_something_else_says_so
+    many_commits_push_jobs_with_keys
     what_is_wrong_with_a_push_is_named
     settles_among_others_push_too
     a_settle_pushes_a_thousand_jobs_at_most
@@ -338,6 +343,7 @@ on_every_store! {
     a_silent_worker_gives_back_what_it_holds
     who_sends_no_heartbeats_keeps_its_leases
     silences_end_dead
+    a_worker_that_only_extends_is_not_silent
     a_removed_worker_gives_back_at_once
     workers_are_listed_page_by_page
     a_job_that_is_not_wanted_is_told_and_taken_by_force
@@ -371,6 +377,7 @@ on_every_store! {
     a_payload_may_be_as_big_as_the_limit
     arbitrary_payloads_come_back_as_they_were
     ambiguous_payloads_are_refused
+    a_header_that_is_named_twice_is_refused
     results_and_progress_come_back_as_they_were
     what_is_not_json_is_malformed
 

@@ -11,7 +11,7 @@ use crate::job::{
 };
 use crate::queue::settle::Action;
 use crate::queue::{Error, NewPush, Precondition, Queues};
-use crate::store::{Cause, StoreError};
+use crate::store::StoreError;
 
 impl Granted {
     /// Returns whether there is anything that the caller may not do.
@@ -81,7 +81,7 @@ impl Granted {
     pub fn unreadable(&self, id: &JobId, why: &str) -> Problem {
         match self.caller.is_limited() {
             true => Error::UnknownJob(id.clone()).into(),
-            false => Error::Store(StoreError::Unreadable(Cause(why.into()))).into(),
+            false => Error::UnreadableJob { id: id.clone(), why: why.to_owned() }.into(),
         }
     }
 

@@ -331,7 +331,7 @@ impl From<Error> for Problem {
             Error::DeadLetterCircle(_) => Self::field("/dead_letter", text),
             Error::Unauthorized(_) => Self::new(Code::Unauthorized, text),
             Error::UnknownApiKey(_) => Self::new(Code::UnknownKey, text),
-            Error::UnreadableApiKey { .. } => Self::new(Code::Unreadable, text),
+            Error::UnreadableApiKey { .. } | Error::UnreadableJob { .. } => Self::new(Code::Unreadable, text),
             Error::IdempotencyKeyReused => Self::new(Code::IdempotencyKeyReused, text),
             Error::RequestPending => Self::new(Code::RequestPending, text),
             Error::Draining => Self::new(Code::Draining, text),

@@ -137,6 +137,11 @@ impl Batch {
         }
     }
 
+    /// Returns how many jobs it has counted, whatever became of them.
+    pub fn counted(&self) -> u64 {
+        self.pending + self.endings.total()
+    }
+
     /// Returns whether it is sealed and has no pending job, but is not marked as finished yet.
     pub fn is_over(&self) -> bool {
         let pending = self.pending - u64::from(self.pending == 1 && faults::bug("call_back_early"));
@@ -183,10 +188,14 @@ pub struct Finish {
     pub result: BatchResult,
 }
 
-/// Returns the first job, where these jobs, which a batch was to be created with, are duplicates of jobs that were there, all of
-/// them. Such a batch is not created: it counts none of the jobs, and would call back before they have run.
-pub fn only_duplicates(pushed: &[Child]) -> Option<&JobId> {
-    pushed.first().filter(|_| pushed.iter().all(|child| child.deduplicated)).map(|child| &child.id)
+/// Returns the first of the jobs that were to be added to a batch which has `counted` none yet, where all of them are duplicates of jobs
+/// that were there. They are refused: a batch that is sent again, at once or in parts, would count none of its jobs, and call back
+/// before they have run.
+pub fn only_duplicates(counted: u64, pushed: &[Child]) -> Option<&JobId> {
+    pushed
+        .first()
+        .filter(|_| counted == 0 && pushed.iter().all(|child| child.deduplicated))
+        .map(|child| &child.id)
 }
 
 /// Returns the end of a job of a batch that cannot be read and is made dead: `found` is what can be read of it.

@@ -14,6 +14,7 @@ pub mod cron;
 pub mod error_group;
 pub mod filter;
 pub mod group;
+pub mod headers;
 pub mod ids;
 pub mod invalid;
 pub mod names;

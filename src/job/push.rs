@@ -64,11 +64,12 @@ impl Pushed {
     pub fn into_child(self, index: usize, job: &NewJob) -> Result<Child, PushRefused> {
         let queue = job.queue.clone();
         match self {
-            Self::Created | Self::Blocked => {
-                Ok(Child { id: job.id.clone(), queue, run_at: job.run_at, deduplicated: false })
+            Self::Created | Self::Blocked => Ok(Child::new(job)),
+            Self::Duplicate { id, run_at, .. } => {
+                Ok(Child { id, queue, run_at, deduplicated: true, replaced: false })
             }
-            Self::Duplicate { id, run_at, .. } | Self::Replaced { id, run_at, .. } => {
-                Ok(Child { id, queue, run_at, deduplicated: true })
+            Self::Replaced { id, run_at, .. } => {
+                Ok(Child { id, queue, run_at, deduplicated: true, replaced: true })
             }
             Self::KeyConflict { id } => Err(PushRefused { index, queue, key_of: Some(id) }),
             Self::Full => Err(PushRefused { index, queue, key_of: None }),
@@ -103,13 +104,12 @@ pub fn holds_key(state: State) -> bool {
     state.is_unfinished() || state == State::Dead
 }
 
-/// Returns the key that a step frees although its time is not over: the job was cancelled, so that another push with the key is
-/// meant as one. A job that was moved on has left its key behind, and does not know it.
-pub fn freed<'m>(before: &'m Meta, verb: Verb, step: &Step) -> Option<&'m JobKey> {
+/// Returns the key that a step frees although its time is not over: the job was cancelled or has expired, and nothing was done, so that
+/// another push with the key is meant as one. A job that was moved on has left its key behind, and does not know it.
+pub fn freed<'m>(before: &'m Meta, step: &Step) -> Option<&'m JobKey> {
     let is_removed = step.next == Next::Delete && step.outcome == Outcome::Removed;
-    let is_cancelled = before.cancel_requested || matches!(verb, Verb::Cancel | Verb::Purge);
     // What was done stays done, also where it is removed from the history.
-    before.key.as_ref().filter(|_| is_removed && is_cancelled && before.state != State::Done)
+    before.key.as_ref().filter(|_| is_removed && before.state != State::Done)
 }
 
 /// Returns the key that a step takes: a move may give the job one in the queue that it goes to. The one that it had there where it was

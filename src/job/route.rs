@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Backoff, Invalid, JobId, QueueName, Timestamp, spec};
+use super::{Backoff, Invalid, JobId, NewJob, QueueName, Timestamp, spec};
 
 /// The most stages of a route.
 pub const ROUTE_MAX: usize = 100;
@@ -54,6 +54,17 @@ pub struct Child {
     pub queue: QueueName,
     /// When it is, or was, due.
     pub run_at: Timestamp,
-    /// Whether its key was taken by a job with an equal payload, and nothing was stored.
+    /// Whether an existing job has its key, and no job was stored.
     pub deduplicated: bool,
+    /// The payload and the time of this existing job were replaced by those of the push (`key_conflict: replace`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
+}
+
+impl Child {
+    /// Returns what is said of a job that was stored.
+    pub fn new(job: &NewJob) -> Self {
+        let (id, queue) = (job.id.clone(), job.queue.clone());
+        Self { id, queue, run_at: job.run_at, deduplicated: false, replaced: false }
+    }
 }

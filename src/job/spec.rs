@@ -132,7 +132,11 @@ macro_rules! flat_spec {
             #[schema(minimum = 0, maximum = 31536000000_u64)]
             pub retain_result_ms: Option<u64>,
             /// Headers: names and JSON values that are delivered with the job, up to 64 with 8192 bytes together.
-            #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+            #[serde(
+                default,
+                skip_serializing_if = "std::collections::BTreeMap::is_empty",
+                deserialize_with = "crate::job::headers::distinct"
+            )]
             #[schema(value_type = $crate::job::spec::JobHeaders)]
             pub headers: $crate::job::spec::Headers,
             /// The group of the job: jobs of the same group in a queue are delivered one at a time, in the order of

@@ -12,7 +12,8 @@ pub struct Timestamp(i64);
 const LAST_MILLIS: i64 = 253_402_207_200_000;
 
 /// The rule for a time, in the words of an error response.
-pub const TIME_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339), not before 1970";
+pub const TIME_RULE: &str =
+    "a time such as 2026-01-31T08:00:00.000Z (RFC 3339), from 1970 to 9999-12-30T22:00:00Z";
 
 impl Timestamp {
     /// Returns the moment this many milliseconds after (or before) the epoch, kept within the years 1970 to 9999.

@@ -64,6 +64,14 @@ pub enum Error {
         /// What it is.
         state: Visible,
     },
+    /// The job cannot be read: another program wrote it.
+    #[error("job {id} cannot be read: {why}; PATCH what cannot be read, or DELETE it")]
+    UnreadableJob {
+        /// The job.
+        id: JobId,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The key is taken by a job with another payload, or is not to be shared.
     #[error(
         "the key is taken by job {0}, which has another payload, or the push says `key_conflict: refuse`"
@@ -108,11 +116,11 @@ pub enum Error {
     #[error("there is no semaphore {0}")]
     UnknownSemaphore(SemaphoreName),
     /// The semaphore cannot be deleted while jobs need it.
-    #[error("the semaphore {name} is needed by {by}; a dead job may be redriven")]
+    #[error("the semaphore {name} is needed by {by}")]
     SemaphoreInUse {
         /// The semaphore.
         name: SemaphoreName,
-        /// How many jobs need it, and some of them.
+        /// How many jobs need it, and some of them; or which schedule.
         by: String,
     },
     /// There is no such schedule.
@@ -218,6 +226,9 @@ impl Error {
             Denied::PushRefused(PushRefused { key_of: Some(id), .. }) => Self::KeyConflict(id),
             Denied::PushRefused(PushRefused { queue, .. }) => Self::QueueFull(queue),
             Denied::KeyTaken(id) => Self::KeyTaken(id),
+            Denied::Store(StoreError::Unreadable(why)) => {
+                Self::UnreadableJob { id: id.clone(), why: why.to_string() }
+            }
             Denied::Store(error) => Self::Store(error),
         }
     }

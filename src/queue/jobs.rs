@@ -1,17 +1,23 @@
 //! Reading jobs, changing them, cancelling them.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::audit::{Act, shown};
 use super::pages::fitting;
 use super::push::{self, Prepared};
+use super::quotas::Places;
 use super::{CallKey, Error, PushAnswer, Queues, Result, Settled, Told};
+use crate::faults;
 use crate::job::spec::{check_attempts, check_content, check_expiry, check_headers};
 use crate::job::state::Verb;
 use crate::job::transition::{Edit, Operation, Outcome};
-use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State, When};
+use crate::job::{Job, JobId, JobSpec, Meta, QueueName, Reach, State, Timestamp, When};
 use crate::store::audit::along;
-use crate::store::{Answering, Applied, Change, ListedJob, Pushed, StoreError};
+use crate::store::{
+    Answering, Applied, AuditRow, Change, Denied, ListedJob, Pushed, StoreError, UnreadableJob,
+};
 
 /// What a cancel does to a job that a worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,14 +107,26 @@ impl Queues {
         }
     }
 
+    /// Refuses what would make a job ready that cannot be read: nobody would get it, and it would be dead again.
+    async fn check_readable(&self, id: &JobId, within: &Reach) -> Result<()> {
+        match self.job(id, within).await? {
+            Err(UnreadableJob { id, why, remains: Some(job) }) if within.has(&job.meta.queue) => {
+                Err(Error::UnreadableJob { id, why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a job within these queues that is dead, or waits for its time, ready at once, and returns it. Its attempts start again.
     pub async fn retry(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        self.check_readable(id, within).await?;
         self.act_on("job.retry", id, Operation::Retry { within: within.clone() }).await?;
         self.changed(id, within).await
     }
 
     /// Makes a job within these queues that waits for its time due at once, and returns it. Its attempts stay.
     pub async fn run(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        self.check_readable(id, within).await?;
         self.act_on("job.run", id, Operation::Run { within: within.clone() }).await?;
         self.changed(id, within).await
     }
@@ -120,21 +138,35 @@ impl Queues {
         Ok(Settled::now(id, applied))
     }
 
-    /// Puts a job within these queues that no worker holds into another queue, where its attempts start again.
-    pub async fn relocate(&self, id: &JobId, to: Relocation, within: &Reach) -> Result<Settled> {
+    /// Puts a job within these queues that no worker holds into another queue, where its attempts start again. With a key it is moved
+    /// once.
+    pub async fn relocate(
+        &self,
+        id: &JobId,
+        to: Relocation,
+        within: &Reach,
+        keyed: Option<(&CallKey, Answering<Settled>)>,
+    ) -> Result<Told<Settled>> {
+        self.check_readable(id, within).await?;
         let Relocation { queue, when, priority } = to;
-        let place = self.admit_queues(self.new_queues(std::iter::once(&queue))).await?;
+        let places = self.admit_queues(self.new_queues(std::iter::once(&queue))).await?;
         let relocate = Operation::Relocate { within: within.clone(), queue: queue.clone(), when, priority };
-        let applied = match self.act_on("job.move", id, relocate).await {
-            Err(Error::ReservationLost { .. }) => return Err(Error::QueueFull(queue)), // it has no token to lose
-            applied => applied?,
+        let told = match keyed {
+            Some(keyed) => self.act_once("job.move", id, relocate, keyed, places).await,
+            None => self.act_on("job.move", id, relocate).await.map(|applied| {
+                places.keep_all();
+                Told::Now(Settled::now(id, applied))
+            }),
         };
-        place.keep_all();
-        Ok(Settled::now(id, applied))
+        told.map_err(|error| match error {
+            Error::ReservationLost { .. } => Error::QueueFull(queue), // it has no token to lose
+            error => error,
+        })
     }
 
     /// Brings a dead or dead-lettered job within these queues back to where it came from, and returns it.
     pub async fn redrive_job(&self, id: &JobId, within: &Reach) -> Result<Job> {
+        self.check_readable(id, within).await?;
         let redrive = Operation::Redrive { within: within.clone(), home: within.clone() };
         self.act_on("job.redrive", id, redrive).await?;
         self.changed(id, within).await
@@ -198,7 +230,47 @@ impl Queues {
 
     /// The same for an administrative act, which is remembered with what it does.
     async fn act_on(&self, what: &'static str, id: &JobId, operation: Operation) -> Result<Applied> {
-        let after = match &operation {
+        along(self.row_on(what, id, &operation).await, self.apply_one(id, operation)).await
+    }
+
+    /// The same for a keyed call, whose answer is remembered as well.
+    async fn act_once(
+        &self,
+        what: &'static str,
+        id: &JobId,
+        operation: Operation,
+        (key, answer): (&CallKey, Answering<Settled>),
+        places: Places,
+    ) -> Result<Told<Settled>> {
+        let place = self.admit_request(&key.id).await?;
+        let row = self.row_on(what, id, &operation).await;
+        let (this, id, verb) = (self.clone(), id.clone(), operation.verb());
+        let of = id.clone();
+        let render = move |applied: &Vec<Result<Applied, Denied>>| match applied.first() {
+            Some(Ok(applied)) => answer(&Settled::now(&of, applied.clone())),
+            _ => None,
+        };
+        let keyed = self.keyed(key, Arc::new(render))?;
+        let work = async move {
+            let change = Change { id: id.clone(), operation };
+            let once = this.0.store.apply_once(vec![change], &this.rules(), keyed).await?;
+            faults::point("keyed.stored").await;
+            let now = this.now()?;
+            let told = Self::told(once, place, |applied: &Vec<Result<Applied, Denied>>| {
+                places.keep_all();
+                applied.iter().flatten().for_each(|applied| this.note_one(&id, verb, applied, now));
+            })?;
+            match told {
+                Told::Answer(answer) => Ok(Told::Answer(answer)),
+                Told::Now(applied) => Ok(Told::Now(Settled::now(&id, only(&id, applied)?))),
+            }
+        };
+        along(row, self.to_the_end(work)).await
+    }
+
+    /// Returns the row of an act on a job.
+    async fn row_on(&self, what: &'static str, id: &JobId, operation: &Operation) -> Option<AuditRow> {
+        let after = match operation {
             Operation::Relocate { queue, priority, .. } => {
                 shown(&json!({"queue": queue, "priority": priority}))
             }
@@ -207,20 +279,21 @@ impl Queues {
         // Once it is removed or moved nobody can tell where it was.
         let queues = self.queues_of_jobs(std::slice::from_ref(id)).await.unwrap_or_default();
         let act = Act { what, on: id.as_str(), queue: queues.first(), after, ..Act::default() };
-        along(self.counting_row(act), self.apply_one(id, operation)).await
+        self.counting_row(act)
     }
 
     async fn apply_one(&self, id: &JobId, operation: Operation) -> Result<Applied> {
         let change = Change { id: id.clone(), operation };
         let verb: Verb = change.operation.verb();
         let applied = self.0.store.apply(vec![change], &self.rules()).await;
-        let lost = || Err(StoreError::internal("a change was left unanswered").into());
-        let applied =
-            applied.into_iter().next().unwrap_or_else(lost).map_err(|denied| Error::denied(id, denied))?;
-        let now = self.now()?;
-        self.0.endings.note(id, &applied.outcome);
-        self.note(verb, &applied, now, &mut self.meter().notes());
+        let applied = only(id, applied)?;
+        self.note_one(id, verb, &applied, self.now()?);
         Ok(applied)
+    }
+
+    fn note_one(&self, id: &JobId, verb: Verb, applied: &Applied, now: Timestamp) {
+        self.0.endings.note(id, &applied.outcome);
+        self.note(verb, applied, now, &mut self.meter().notes());
     }
 
     /// Returns the jobs of a queue that are delivered next, in that order, and leaves them as they are.
@@ -229,4 +302,10 @@ impl Queues {
         jobs.truncate(fitting(&jobs, self.options().answer_bytes));
         Ok(jobs)
     }
+}
+
+/// Returns what the only change of a call has come to.
+fn only(id: &JobId, applied: Vec<Result<Applied, Denied>>) -> Result<Applied> {
+    let lost = || Err(StoreError::internal("a change was left unanswered").into());
+    applied.into_iter().next().unwrap_or_else(lost).map_err(|denied| Error::denied(id, denied))
 }

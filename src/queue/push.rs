@@ -303,16 +303,11 @@ pub(super) struct Prepared {
 pub(super) struct Beside {
     /// When the first of them expires.
     pub first_expiry: Option<Timestamp>,
-    /// For each, at its place, when it is due, if it replaces what the job does that has its key.
-    pub replace_at: Vec<Option<Timestamp>>,
 }
 
 impl Beside {
     pub fn of(jobs: &[NewJob]) -> Self {
-        let replaces = |hold: &KeyHold| hold.conflict == KeyConflict::Replace;
-        let replace_at = |job: &NewJob| job.key.as_ref().filter(|hold| replaces(hold)).map(|_| job.run_at);
-        let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
-        Self { first_expiry, replace_at: jobs.iter().map(replace_at).collect() }
+        Self { first_expiry: jobs.iter().filter_map(NewJob::expires_at).min() }
     }
 }
 

@@ -22,6 +22,8 @@ use crate::store::{Applied, Holder, NEEDED_MAX, Named, Needed, Removal, Semaphor
 
 /// The most holders that are shown.
 pub const HOLDERS_MAX: usize = 1000;
+/// How many schedules are read at once, where one of them may need a semaphore.
+const SCHEDULES_READ: usize = 1000;
 /// How long the cache holds that a semaphore exists.
 const KNOWN: Duration = Duration::from_secs(1);
 /// How many semaphores the cache holds.
@@ -101,8 +103,12 @@ impl Queues {
         self.semaphore(name).await
     }
 
-    /// Removes a semaphore that no job needs, be it done ones. The error names some of those that do, within these queues.
+    /// Removes a semaphore that no job needs, be it done ones, and no schedule. The error names some of those that do, within these
+    /// queues. A schedule that is set at this very moment is not noticed: its jobs are blocked then until the semaphore is made again.
     pub async fn delete_semaphore(&self, name: &SemaphoreName, within: &Reach) -> Result<()> {
+        if let Some(by) = self.schedule_needing(name, within).await? {
+            return Err(Error::SemaphoreInUse { name: name.clone(), by });
+        }
         lock(&self.0.semaphores.known).remove(name);
         let row = self.row(Act { what: "semaphore.delete", on: name.as_str(), ..Act::default() });
         match along(row, self.0.store.remove_semaphore(name)).await? {
@@ -115,6 +121,25 @@ impl Queues {
                 needed.some.retain(|(_, queue, _)| within.has(queue));
                 Err(Error::SemaphoreInUse { name: name.clone(), by: needing(&needed) })
             }
+        }
+    }
+
+    /// Says which schedule needs a semaphore, if one does, by name where it is of these queues.
+    async fn schedule_needing(&self, name: &SemaphoreName, within: &Reach) -> Result<Option<String>> {
+        let mut after = None;
+        loop {
+            let page = self.0.store.schedules(after.as_ref(), SCHEDULES_READ).await?;
+            let rules = page.iter().flatten().map(|schedule| (&schedule.name, &schedule.rule));
+            let needing = rules.into_iter().find(|(_, rule)| rule.job.semaphores.contains(name));
+            if let Some((schedule, rule)) = needing {
+                let named = if within.has(&rule.queue) { format!(" {schedule}") } else { String::new() };
+                return Ok(Some(format!("the schedule{named}")));
+            }
+            after = match page.into_iter().last() {
+                None => return Ok(None),
+                Some(Ok(schedule)) => Some(schedule.name),
+                Some(Err((name, _))) => Some(name),
+            };
         }
     }
 
@@ -228,7 +253,7 @@ fn needing(needed: &Needed) -> String {
     let named = needed.some.iter().map(|(id, queue, state)| format!("{id} ({} in {queue})", state.as_str()));
     let named: Vec<String> = named.collect();
     let which = if named.is_empty() { String::new() } else { format!(", such as {}", named.join(", ")) };
-    format!("{most}{} {jobs}{which}", needed.jobs)
+    format!("{most}{} {jobs}{which}; a dead job may be redriven", needed.jobs)
 }
 
 /// The names of the semaphores.

@@ -414,11 +414,11 @@ impl Queues {
 
     /// Counts jobs that were pushed together with something else, and wakes waiters for them.
     pub(super) fn note_pushed(&self, beside: &Beside, pushed: &[Child], notes: &mut Notes<'_>) {
-        for (child, replaces_at) in pushed.iter().zip(&beside.replace_at) {
+        for child in pushed {
             if !child.deduplicated {
                 notes.count(&child.queue, Event::Pushed);
             }
-            if !child.deduplicated || *replaces_at == Some(child.run_at) {
+            if !child.deduplicated || child.replaced {
                 self.announce(&child.queue, child.run_at);
             }
         }

@@ -226,6 +226,41 @@ pub async fn a_batch_of_duplicates_is_denied(store: &dyn Store) {
     assert_eq!(counts_of(store, "after").await.ready, 0, "it has called back");
 }
 
+/// Sent twice in parts: the second one would count no job, and call back once it is sealed.
+pub async fn adding_only_duplicates_to_an_empty_batch_is_denied(store: &dyn Store) {
+    let rules = Rules::default();
+    let parts = || vec![job("a").key("k", 60_000), job("a").key("l", 60_000)];
+    let open = async || {
+        let batch = batch(store, false);
+        store.create_batch(batch.clone(), Vec::new(), &rules).await.unwrap();
+        batch
+    };
+    let first = open().await;
+    store.add_to_batch(&first.id, of(store, &first.id, parts()), &rules).await.unwrap();
+    let again = store.add_to_batch(&first.id, of(store, &first.id, parts()), &rules).await.unwrap();
+    assert_eq!((again.batch.pending, again.pushed.len()), (2, 2), "it has counted them: they are its own");
+    let second = open().await;
+    let denied = store.add_to_batch(&second.id, of(store, &second.id, parts()), &rules).await;
+    let holder = &again.pushed[0].id;
+    assert!(matches!(&denied, Err(BatchDenied::OnlyDuplicates(id)) if id == holder), "{denied:?}");
+    assert_eq!(see_batch(store, &second.id).await, second);
+    // One that is new is counted, and then so may be told of others.
+    let with_new = of(store, &second.id, [parts(), vec![job("a")]].concat());
+    let added = store.add_to_batch(&second.id, with_new, &rules).await.unwrap();
+    assert_eq!(added.batch.pending, 1);
+    apply(store, commit(&take(store, "a").await)).await.unwrap();
+    for _ in 0..2 {
+        apply(store, commit(&take(store, "a").await)).await.unwrap();
+    }
+    assert_eq!(
+        (counted(store, &first.id).await, counted(store, &second.id).await),
+        ((0, 2, 0, 0), (0, 1, 0, 0))
+    );
+    let done = store.add_to_batch(&second.id, of(store, &second.id, parts()), &rules).await.unwrap();
+    assert_eq!(done.batch.pending, 0, "it has counted one that has ended");
+    nothing_called_back(store).await;
+}
+
 pub async fn a_batch_that_only_replaces_is_denied(store: &dyn Store) {
     let replaces =
         |text: &str| job("a").payload(text).key("k", 60_000).conflict(KeyConflict::Replace).delay(50_000);

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tailback::job::record::{KeyConflict, KeyUntil};
-use tailback::job::transition::{Edit, Operation};
+use tailback::job::transition::{Edit, Operation, Outcome};
 use tailback::job::{JobId, Reach, Rules, Stage, Visible};
 use tailback::store::{Change, Pushed, Store};
 
@@ -165,6 +165,35 @@ pub async fn a_cancelled_job_frees_its_key(store: &dyn Store) {
     apply(store, cancel(&held.meta.id, false)).await.unwrap();
     apply(store, commit(&held)).await.unwrap();
     assert_eq!(who_has(store, "2", LONG_MS).await.1, Some(held.meta.id.clone()));
+}
+
+/// Nothing was done: a push that repeats it is meant as one, and none is told that it is done.
+pub async fn an_expired_job_frees_its_key(store: &dyn Store) {
+    let rules = Rules::default();
+    let draft = || job("q").payload("1").key("k", LONG_MS);
+    let expires = async |id: &JobId| {
+        until_past(store, see(store, id).await.meta.expires_at.unwrap()).await;
+    };
+    // One that waits.
+    let first = push_one(store, draft().expires(20)).await;
+    expires(&first).await;
+    assert_eq!(reap(store, &rules).await.len(), 1);
+    assert_eq!(who_has(store, "2", LONG_MS).await.0, Pushed::Created);
+    apply(store, cancel(&take(store, "q").await.meta.id, true)).await.unwrap();
+    // One that its worker gives back, and one whose lease runs out.
+    for is_lapse in [false, true] {
+        push_one(store, draft().expires(1000)).await;
+        let held = take_for(store, "q", if is_lapse { 30 } else { LONG_MS }).await;
+        expires(&held.meta.id).await;
+        if is_lapse {
+            until_past(store, held.meta.reserved_until.unwrap()).await;
+            assert_eq!(reap(store, &rules).await.len(), 1);
+        } else {
+            assert_eq!(apply(store, rollback(&held, None)).await.unwrap().outcome, Outcome::Removed);
+        }
+        assert_eq!(who_has(store, "2", LONG_MS).await.0, Pushed::Created, "{is_lapse}");
+        apply(store, cancel(&take(store, "q").await.meta.id, true)).await.unwrap();
+    }
 }
 
 pub async fn a_purge_frees_keys_but_those_of_done_jobs(store: &dyn Store) {
@@ -364,7 +393,10 @@ pub async fn a_commit_replaces_what_another_job_does(store: &dyn Store) {
     let claim = taken.meta.claim.clone().unwrap();
     let operation = Operation::Commit { claim, result: None, push };
     let applied = apply(store, Change { id: taken.meta.id.clone(), operation }).await.unwrap();
-    assert!(applied.pushed.iter().all(|child| child.id == first && child.deduplicated), "{applied:?}");
+    assert!(
+        applied.pushed.iter().all(|child| child.id == first && child.deduplicated && child.replaced),
+        "{applied:?}"
+    );
     let seen = take(store, "to").await;
     assert_eq!((&seen.meta.id, text_of(&seen)), (&first, "3"));
 }

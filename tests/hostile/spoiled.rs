@@ -282,6 +282,19 @@ pub async fn a_spoiled_job_can_be_mended(place: &Place) {
     assert_eq!((&shown["payload"], &shown["priority"]), (&Value::Null, &json!(3)), "{shown}");
     assert!(shown["unreadable"].as_str().unwrap().contains("payload"), "{shown}");
 
+    // Nothing makes it ready: nobody would get it.
+    for (verb, body) in [
+        ("retry", json!({})),
+        ("redrive", json!({})),
+        ("run", json!({})),
+        ("move", json!({"queue": "other"})),
+    ] {
+        let (status, problem) = server.post(&format!("/v1/jobs/{empty}/{verb}"), body).await;
+        assert_eq!((status, &problem["code"]), (409, &json!("unreadable")), "{verb}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("PATCH"), "{problem}");
+        assert!(!problem["detail"].as_str().unwrap().contains("unexpected"), "{problem}");
+    }
+    assert_eq!(server.get(&format!("/v1/jobs/{empty}")).await.1["state"], "dead");
     let refused = patch(&empty, json!({"priority": 4})).await;
     assert_eq!((refused.0, &refused.1["code"]), (409, &json!("unreadable")), "{refused:?}");
     let (status, mended) = patch(&empty, json!({"payload": {"b": 2}})).await;

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use mongodb::bson::{Document, doc};
+
 use super::support::*;
 
 pub async fn a_commit_pushes_what_it_led_to(place: &Place) {
@@ -155,4 +157,82 @@ pub async fn one_commit_on_two_servers_pushes_once(place: &Place) {
         let there = two.reserve("out", json!({"count": 9})).await;
         assert_eq!(ids(&there), ids(first.1["pushed"].as_array().unwrap()));
     }
+}
+
+pub async fn what_is_replaced_beside_something_else_says_so(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let replaces = |payload: u8| json!({"queue": "out", "payload": payload, "key": "k", "key_conflict": "replace", "delay_ms": 600_000});
+    let first = server.post("/v1/jobs", json!({"jobs": [replaces(1)]})).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let taken = push_and_take(&server, "in").await;
+    let push = json!({"push": [replaces(2), {"queue": "out", "payload": 0}]});
+    let (status, done) = server.settle(&taken, "commit", push.clone()).await;
+    let pushed = &done["pushed"];
+    assert_eq!(
+        (status, &pushed[0]["deduplicated"], &pushed[0]["replaced"]),
+        (200, &json!(true), &json!(true)),
+        "{done}"
+    );
+    assert_eq!((&pushed[1]["deduplicated"], &pushed[1]["replaced"]), (&json!(false), &Value::Null), "{done}");
+    let (_, repeated) = server.settle(&taken, "commit", push).await;
+    assert_eq!((&repeated["repeated"], &repeated["pushed"]), (&json!(true), pushed), "{repeated}");
+    let jobs = json!({"jobs": [replaces(3), {"queue": "out", "payload": 0}]});
+    let (status, batch) = server.post("/v1/batches", jobs).await;
+    assert_eq!(
+        (status, &batch["jobs"][0]["replaced"], &batch["jobs"][1]["replaced"]),
+        (201, &json!(true), &Value::Null),
+        "{batch}"
+    );
+}
+
+/// Their transactions are shared: one after the other they would run into the deadline of the call.
+pub async fn many_commits_push_jobs_with_keys(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs: Vec<Value> = (0..300).map(|n| json!({"payload": n})).collect();
+    assert_eq!(server.post("/v1/queues/in/jobs/batch", json!({"jobs": jobs})).await.0, 200);
+    // One of the keys is taken by another job: of those that share a transaction with it, all others are committed.
+    server.push("out", json!({"payload": "another", "key": "7"})).await;
+    let held = server.reserve("in", json!({"count": 300, "lease_ms": 600_000})).await;
+    assert_eq!(held.len(), 300);
+    let commit = |(n, job): (usize, &Value)| {
+        json!({"id": job["id"], "reservation": job["reservation"],
+            "push": [{"queue": "out", "payload": n, "key": n.to_string()}]})
+    };
+    let commits: Vec<Value> = held.iter().enumerate().map(commit).collect();
+    let database = profiled(place).await;
+    let mut statuses = vec![json!(503)];
+    for _ in 0..20 {
+        if !statuses.contains(&json!(503)) {
+            break;
+        }
+        // What a busy store had no time for is settled by a repeat.
+        let (_, answer) = server.post("/v1/settle", json!({"commit": commits})).await;
+        let commits = answer["commit"].as_array().unwrap();
+        statuses = commits.iter().map(|one| one["status"].clone()).collect();
+    }
+    for (n, status) in statuses.iter().enumerate() {
+        assert_eq!(*status, if n == 7 { 409 } else { 200 }, "{n}");
+    }
+    let count = async |queue: &str| {
+        let (_, page) = server.get(&format!("/v1/queues/{queue}/jobs?limit=1000")).await;
+        page["jobs"].as_array().unwrap().len()
+    };
+    assert_eq!((count("out").await, count("in").await), (300, 1), "the refused one is still held");
+    if let Some(database) = database {
+        let receipts = doc! { "op": "insert", "ns": format!("{}.receipts", database.name()) };
+        let profile = database.collection::<Document>("system.profile");
+        let transactions = profile.count_documents(receipts).await.unwrap();
+        assert!((3..=60).contains(&transactions), "{transactions} transactions for 300 commits");
+    }
+}
+
+/// Returns the database, which keeps a record of its commands from now on.
+async fn profiled(place: &Place) -> Option<mongodb::Database> {
+    if !place.url.starts_with("mongodb") {
+        return None;
+    }
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let database = client.default_database().unwrap();
+    database.run_command(doc! { "profile": 2 }).await.unwrap();
+    Some(database)
 }

@@ -214,6 +214,58 @@ pub async fn a_batch_of_duplicates_is_refused(place: &Place) {
     assert_eq!((status, empty["finished_at"].is_string()), (201, true), "{empty}");
 }
 
+/// The second time all of its jobs are duplicates: it would count none, and call back before any has run.
+pub async fn a_batch_that_is_sent_twice_in_parts_calls_back_once(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let open = async || {
+        let body = json!({"jobs": [], "sealed": false, "on_finished": {"queue": "after", "payload": 1}});
+        let (status, batch) = server.post("/v1/batches", body).await;
+        assert_eq!(status, 201, "{batch}");
+        format!("/v1/batches/{}", id(&batch))
+    };
+    let parts =
+        json!({"jobs": [{"queue": "a", "payload": 1, "key": "a"}, {"queue": "a", "payload": 2, "key": "b"}]});
+    let first = open().await;
+    assert_eq!(server.post(&format!("{first}/jobs"), parts.clone()).await.0, 200);
+    assert_eq!(server.post(&format!("{first}/jobs"), parts.clone()).await.0, 200, "its own jobs");
+    assert_eq!(server.post(&format!("{first}/seal"), json!({})).await.0, 200);
+    let second = open().await;
+    refused(&server.post(&format!("{second}/jobs"), parts).await, 409, "batch-of-duplicates");
+    assert_eq!(count(&server, "after").await, 0, "it has called back");
+    for job in server.reserve("a", json!({"count": 9})).await {
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    assert_eq!(count(&server, "after").await, 1);
+}
+
+/// A move without a token, which an operator makes.
+pub async fn a_keyed_move_is_done_once(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let job = server.push("a", json!({"payload": 1})).await;
+    let path = format!("/v1/jobs/{job}/move");
+    let first = keyed(&server, &path, "k", json!({"queue": "b"})).await;
+    assert_eq!((first.status, &first.json()["queue"]), (200, &json!("b")), "{}", first.text);
+    assert_eq!(server.post(&path, json!({"queue": "c"})).await.0, 200);
+    again(&server, &path, "k", json!({"queue": "b"}), &first).await;
+    assert_eq!(
+        (count(&server, "b").await, count(&server, "c").await),
+        (0, 1),
+        "it stays where it was moved to"
+    );
+    let other = keyed(&server, &path, "k", json!({"queue": "d"})).await.answer();
+    refused(&other, 422, "idempotency-key-reused");
+    // What was refused is not remembered.
+    configure(&server, "full", json!({"max_jobs": 1})).await;
+    let blocker = server.push("full", json!({"payload": 1})).await;
+    let full = keyed(&server, &path, "full", json!({"queue": "full"})).await.answer();
+    refused(&full, 429, "queue-full");
+    assert_eq!(server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{blocker}"), None).await.0, 200);
+    let moved = keyed(&server, &path, "full", json!({"queue": "full"})).await;
+    assert_eq!((moved.status, &moved.json()["queue"]), (200, &json!("full")), "{}", moved.text);
+    let (_, audit) = server.get("/v1/audit?what=job.move").await;
+    assert_eq!(audit["entries"].as_array().unwrap().len(), 3, "each move once: {audit}");
+}
+
 const POP: &str = "/v1/queues/mail/pop";
 
 pub async fn a_keyed_pop_takes_once(place: &Place) {

@@ -295,3 +295,24 @@ pub async fn what_is_not_json_is_malformed(place: &Place) {
     }
     assert_eq!(server.get("/v1/queues/mail/jobs").await.1["jobs"].as_array().unwrap().len(), 2);
 }
+
+pub async fn a_header_that_is_named_twice_is_refused(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let taken = push_and_take(&server, "held").await;
+    let job = server.push("mail", json!({"payload": 1})).await;
+    for (headers, at) in [(r#"{"a":1,"a":2}"#, "/headers/a"), (r#"{"b":1,"a":{"x":1,"x":2}}"#, "/headers/a")]
+    {
+        let body = format!("{{\"headers\":{headers}}}");
+        invalid(&post_text(&server, "/v1/queues/mail/jobs", &body).await.answer(), at);
+        let many = format!("{{\"jobs\":[{{\"queue\":\"mail\",\"headers\":{headers}}}]}}");
+        invalid(&post_text(&server, "/v1/jobs", &many).await.answer(), &format!("/jobs/0{at}"));
+        let path = format!("/v1/jobs/{}/move", id(&taken));
+        let body =
+            format!("{{\"reservation\":{},\"queue\":\"q\",\"headers\":{headers}}}", taken["reservation"]);
+        invalid(&post_text(&server, &path, &body).await.answer(), at);
+        let body = format!("{{\"headers\":{headers}}}");
+        let json = [("content-type", "application/json")];
+        invalid(&raw(&server, "PATCH", &format!("/v1/jobs/{job}"), &json, body.as_str()).await.answer(), at);
+    }
+    assert_eq!(see(&server, &job).await["headers"], json!({}));
+}

@@ -174,3 +174,17 @@ pub async fn a_rate_wakes_when_it_allows_more(place: &Place) {
         times.iter().map(|at| at.parse::<tailback::job::Timestamp>().unwrap().millis()).collect();
     assert!(millis.windows(3).all(|three| three[2] - three[0] >= 700), "{times:?}");
 }
+
+/// Its jobs would be blocked until somebody makes it again.
+pub async fn a_semaphore_that_a_schedule_needs_stays(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let set = server.send(Method::PUT, "/v1/semaphores/api", Some(json!({"capacity": 1}))).await;
+    assert_eq!(set.0, 200, "{}", set.1);
+    let rule = json!({"cron": "0 0 1 1 *", "queue": "work", "job": {"payload": 1, "semaphores": ["api"]}});
+    assert_eq!(server.send(Method::PUT, "/v1/schedules/yearly", Some(rule)).await.0, 200);
+    let kept = server.send(Method::DELETE, "/v1/semaphores/api", None).await;
+    refused(&kept, 409, "semaphore-in-use");
+    assert!(kept.1["detail"].as_str().unwrap().contains("schedule yearly"), "{}", kept.1);
+    assert_eq!(server.send(Method::DELETE, "/v1/schedules/yearly", None).await.0, 200);
+    assert_eq!(server.send(Method::DELETE, "/v1/semaphores/api", None).await.0, 200);
+}

@@ -350,3 +350,27 @@ pub async fn a_silence_is_noticed_without_the_server_that_heard_last(place: &Pla
     assert_eq!(woken(since, waiter).await, [id(&held)]);
     lost(&other.settle(&held, "commit", json!({})).await, false);
 }
+
+/// An extend is a sign of life: what keeps its jobs is not shown as if it had lost them.
+pub async fn a_worker_that_only_extends_is_not_silent(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let kept = hold(&server, "mail", "lives", 1).await.remove(0);
+    beat(&server, "lives", json!({"timeout_ms": 2 * SHORT_MS})).await;
+    beat(&server, "idle", json!({"timeout_ms": SHORT_MS})).await;
+    let seen_at = moment(&worker(&server, "lives").await.1["seen_at"]);
+    until("its heartbeat is older than its timeout", || async {
+        let extended = server.settle(&kept, "extend", json!({"lease_ms": LEASE_MS})).await;
+        assert_eq!(extended.0, 200, "{}", extended.1);
+        let shown = worker(&server, "lives").await.1;
+        assert_eq!((&shown["silent"], moment(&shown["seen_at"])), (&json!(false), seen_at), "{shown}");
+        let now = moment(&extended.1["reserved_until"]).millis() - i64::try_from(LEASE_MS).unwrap();
+        now > seen_at.plus_ms(2 * SHORT_MS + 200).millis()
+    })
+    .await;
+    let (_, page) = server.get("/v1/workers").await;
+    let silent = |name: &str| {
+        let workers = page["workers"].as_array().unwrap();
+        workers.iter().find(|worker| worker["name"] == name).unwrap()["silent"].clone()
+    };
+    assert_eq!((silent("lives"), silent("idle")), (json!(false), json!(true)), "{page}");
+}

@@ -140,7 +140,7 @@ impl Model {
             on_finished: batch.on_finished.clone(),
             results: BTreeMap::new(),
         };
-        self.change_batch(own, true, jobs, told, now)
+        self.change_batch(own, jobs, told, now)
     }
 
     pub fn add_to_batch(
@@ -153,7 +153,7 @@ impl Model {
         match (self.batches.get(id).cloned(), told) {
             (None, Err(BatchDenied::Unknown)) => Ok(()),
             (Some(batch), Err(BatchDenied::Sealed)) if batch.sealed => Ok(()),
-            (Some(batch), told) if !batch.sealed => self.change_batch(batch, false, jobs, told, now),
+            (Some(batch), told) if !batch.sealed => self.change_batch(batch, jobs, told, now),
             (batch, told) => Err(format!("an addition to {batch:?} was told {told:?}")),
         }
     }
@@ -166,7 +166,7 @@ impl Model {
     ) -> Checked {
         match (self.batches.get(id).cloned(), told) {
             (None, Err(BatchDenied::Unknown)) => Ok(()),
-            (Some(batch), told) => self.change_batch(Batch { sealed: true, ..batch }, false, &[], told, now),
+            (Some(batch), told) => self.change_batch(Batch { sealed: true, ..batch }, &[], told, now),
             (None, told) => Err(format!("sealing what is not there was told {told:?}")),
         }
     }
@@ -175,14 +175,14 @@ impl Model {
     fn change_batch(
         &mut self,
         mut batch: Batch,
-        is_new: bool,
         jobs: &[NewJob],
         told: &Result<BatchChanged, BatchDenied>,
         now: When,
     ) -> Checked {
+        let counted = batch.pending + batch.endings.total();
         let (children, changed) = match (self.admit(jobs, None, now), told) {
             // It would count none of its jobs, and call back before they have ended.
-            (Ok(children), told) if is_new && Admitted::only_duplicates(&children).is_some() => {
+            (Ok(children), told) if counted == 0 && Admitted::only_duplicates(&children).is_some() => {
                 return match told {
                     Err(BatchDenied::OnlyDuplicates(id))
                         if Admitted::only_duplicates(&children) == Some(id) =>

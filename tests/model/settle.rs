@@ -166,14 +166,7 @@ impl Model {
             Some(_) => self.settle_held(&job, &change.operation, now)?,
             None => self.change_unheld(&job, &change.operation, now)?,
         };
-        let cancels = matches!(
-            change.operation,
-            Operation::Cancel { .. } | Operation::CancelUnheld { .. } | Operation::Purge { .. }
-        );
-        if matches!(becomes, Becomes::Removed)
-            && (cancels || job.cancel_requested)
-            && job.state != State::Done
-        {
+        if matches!(becomes, Becomes::Removed) && job.state != State::Done {
             self.free_key(&job);
         }
         let (push, result): (&[_], _) = match &change.operation {
@@ -204,7 +197,7 @@ impl Model {
         Ok(Answer { becomes, pushed, is_blocked, unblocked, released, is_sure })
     }
 
-    /// A job that is cancelled leaves its key to others.
+    /// A job that is cancelled, or has expired, leaves its key to others.
     fn free_key(&mut self, job: &Job) {
         if let Some(key) = &job.key {
             let name = (job.queue.clone(), key.clone());

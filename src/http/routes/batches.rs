@@ -134,15 +134,18 @@ pub struct BatchMember {
     queue: QueueName,
     /// When it is, or was, due.
     run_at: Timestamp,
-    /// Whether its key was taken by a job with an equal payload, and nothing was stored.
+    /// Whether an existing job has its key, and no job was stored.
     deduplicated: bool,
+    /// The payload and the time of this existing job were replaced by those of the push (`key_conflict: replace`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    replaced: bool,
     /// Whether this call has counted it in the batch. A duplicate is not counted: the batch does not wait for its end.
     counted: bool,
 }
 
 impl From<Child> for BatchMember {
-    fn from(Child { id, queue, run_at, deduplicated }: Child) -> Self {
-        Self { id, queue, run_at, deduplicated, counted: !deduplicated }
+    fn from(Child { id, queue, run_at, deduplicated, replaced }: Child) -> Self {
+        Self { id, queue, run_at, deduplicated, replaced, counted: !deduplicated }
     }
 }
 
@@ -206,7 +209,7 @@ pub async fn create(
     responses(
         (status = 200, description = "The jobs are stored", body = BatchJobsResponse),
         (status = 404, description = "`unknown-batch`", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`batch-sealed`, `key-conflict`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`batch-of-duplicates`; `batch-sealed`, `key-conflict`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn add(
     State(queues): State<Queues>,

@@ -19,6 +19,7 @@ use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{InQueue, OfJob, Query};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
+use crate::job::headers::distinct_if_any;
 use crate::job::spec::Headers;
 use crate::job::transition::Edit;
 use crate::job::{Base64, GroupName, JobId, MediaType, QueueName, Scope, Timestamp, Visible};
@@ -219,6 +220,7 @@ pub async fn push_batch(
 /// What to wait for.
 #[derive(Debug, Clone, Copy, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = WaitUntil)]
 pub enum Until {
     /// The job is done or dead; a dead letter is dead.
     Finished,
@@ -289,7 +291,7 @@ pub struct EditRequest {
     /// The media type of a binary payload; default: `application/octet-stream`.
     payload_type: Option<MediaType>,
     /// The headers, in place of all that it has; `null` for none.
-    #[serde(default, deserialize_with = "changed")]
+    #[serde(default, deserialize_with = "changed_headers")]
     #[schema(value_type = Option<crate::job::spec::JobHeaders>)]
     headers: Option<Option<Headers>>,
     /// The maximum number of deliveries before the job is dead, 0 for no limit; `null` for the queue's.
@@ -303,6 +305,11 @@ pub struct EditRequest {
     /// The group: the job joins the end of its line. `null` takes it out of its group.
     #[serde(default, deserialize_with = "changed")]
     group: Option<Option<GroupName>>,
+}
+
+/// Reads the headers of a change such that `null` takes them away.
+fn changed_headers<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Headers>>, D::Error> {
+    distinct_if_any(from).map(Some)
 }
 
 /// Change a job

@@ -16,7 +16,7 @@ use crate::store::Subject;
 /// How far back is looked where nothing else is said, in milliseconds.
 const HOUR_MS: u64 = 3_600_000;
 /// The rule for a moment.
-const MOMENT_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339), not before 1970, or how long ago it is, such as \
+const MOMENT_RULE: &str = "a time such as 2026-01-31T08:00:00.000Z (RFC 3339), from 1970 to 9999-12-30T22:00:00Z, or how long ago it is, such as \
      -90s, -30m, -6h or -7d";
 /// The rule for the length of a step.
 const STEP_RULE: &str = "milliseconds, or a number with ms, s, m, h or d behind it; not 0";

@@ -2,6 +2,7 @@
 
 use crate::http::json::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,6 +16,7 @@ use super::{align, parse_each};
 use crate::http::access::Granted;
 use crate::http::body::{Body, present};
 use crate::http::budget::Budget;
+use crate::http::keyed::{self, Answer, Keyed, kept, recalled, render};
 use crate::http::params::SettledJob;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
@@ -161,7 +163,9 @@ pub async fn extend(
 /// Moves a reserved job to another queue atomically: a stage of a pipeline. Without a `reservation` it is for operators, who need the
 /// scope `operate`: they move a job that is not reserved or done, also a dead one, whose attempts start again in the target queue.
 #[utoipa::path(post, path = "/v1/jobs/{id}/move", operation_id = "move_job", tag = "work",
-    params(("id" = JobId, Path, description = "The job")), request_body = MoveRequest,
+    params(("id" = JobId, Path, description = "The job"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a move without a reservation safe to repeat: the response of the first one is sent again")),
+    request_body = MoveRequest,
     responses(
         (status = 200, description = "The job is in the target queue", body = MoveResponse),
         (status = 404, description = "`unknown-job`, without a reservation", body = Problem, content_type = "application/problem+json"),
@@ -171,19 +175,24 @@ pub async fn move_job(
     State(queues): State<Queues>,
     by: Granted,
     SettledJob(id): SettledJob,
-    Body(request): Body<MoveRequest>,
-) -> ApiResult<Json<MoveResponse>> {
+    Keyed { key, body: request, .. }: Keyed<MoveRequest>,
+) -> ApiResult<Response> {
     if request.reservation.is_some() {
         by.scoped(Scope::Consume)?;
-        return settle_one(&queues, &by, id, request).await;
+        return Ok(settle_one::<MoveResponse>(&queues, &by, id, request).await?.into_response());
     }
     by.scoped(Scope::Operate)?;
     let to = request.into_relocation()?;
     by.need(Scope::Push, &to.queue)?;
     let needs = "without a reservation a move needs a job that no worker holds, that is not done, and not past its expiry: send its \
          reservation, or release it first";
-    let moved = queues.relocate(&id, to, &by.caller.reach()).await.map_err(Problem::needing(needs))?;
-    Ok(Json(moved.into()))
+    if let Some(response) = recalled(&queues, key.as_ref()).await? {
+        return Ok(response);
+    }
+    let render = render(|moved: &Settled| Answer::new(StatusCode::OK, &MoveResponse::from(moved.clone())));
+    let keyed = key.as_ref().map(|key| (key, kept(&render)));
+    let moved = queues.relocate(&id, to, &by.caller.reach(), keyed).await.map_err(Problem::needing(needs))?;
+    keyed::respond(moved, &render)
 }
 
 macro_rules! items {
@@ -282,6 +291,7 @@ items! {
         /// The new priority. Default: unchanged.
         priority: Option<i32>,
         /// The new headers, in place of all that it has. Default: unchanged.
+        #[serde(default, deserialize_with = "crate::job::headers::distinct_if_any")]
         #[schema(value_type = Option<JobHeaders>)]
         headers: Option<Headers>,
         /// The deduplication key that the job has in the target queue. Default: none. Where another job has it, nothing is moved.

@@ -104,6 +104,7 @@ pub struct MoveRequest {
     /// The new priority; default: unchanged.
     pub(super) priority: Option<i32>,
     /// The new headers, in place of all that it has; default: unchanged.
+    #[serde(default, deserialize_with = "crate::job::headers::distinct_if_any")]
     #[schema(value_type = Option<JobHeaders>)]
     pub(super) headers: Option<Headers>,
     /// The deduplication key that the job has in the target queue; default: none. Where another job has it, nothing is moved. The key that

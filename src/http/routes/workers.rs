@@ -66,7 +66,7 @@ pub struct WorkerView {
     seen_at: Timestamp,
     /// The timeout, in milliseconds: without a heartbeat for this long, its jobs are released.
     timeout_ms: u64,
-    /// Whether it has timed out.
+    /// Whether it has timed out: no heartbeat, reserve or extend came in time.
     silent: bool,
     /// How many jobs it holds.
     reserved: u64,
@@ -74,14 +74,15 @@ pub struct WorkerView {
 
 impl WorkerView {
     fn new(worker: Worker, now: Timestamp) -> Self {
-        let Worker { name, seen_at, report, reserved } = worker;
+        let silent = worker.is_silent(now);
+        let Worker { name, seen_at, report, reserved, .. } = worker;
         Self {
             name,
             version: report.version,
             slots: report.slots,
             seen_at,
             timeout_ms: report.timeout_ms,
-            silent: seen_at.plus_ms(report.timeout_ms) <= now,
+            silent,
             reserved,
         }
     }

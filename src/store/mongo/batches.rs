@@ -272,7 +272,7 @@ async fn change_in_one(
     let counting = mongo.connection.until(end, async {
         let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
+        Ok(((locks, group_locks), query::room(mongo, &limited, &[], rules).await?))
     });
     let (_locks, room) = counting.await?;
     transaction::until(mongo, end)
@@ -319,7 +319,8 @@ impl Transaction for Change<'_> {
             Ok(children) => children,
             Err(refused) => return Ok(Verdict::Abort(Err(BatchDenied::PushRefused(refused)))),
         };
-        if let (What::Create(_), Some(first)) = (&*what, only_duplicates(&pushed)) {
+        let counted = batch.counted().saturating_sub(jobs.len() as u64); // before this call
+        if let Some(first) = only_duplicates(counted, &pushed) {
             return Ok(Verdict::Abort(Err(BatchDenied::OnlyDuplicates(first.clone()))));
         }
         let counts = (jobs.len() as u64, resolved.stored() as u64);

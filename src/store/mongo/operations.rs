@@ -199,7 +199,7 @@ async fn change(
         let locks = mongo.connection.until(end, async {
             let queues = mongo.queue_mutex.lock(targets.iter().cloned()).await;
             let groups = mongo.group_mutex.lock(joined.iter().cloned()).await;
-            Ok(((queues, groups), query::room(mongo, &targets, None, rules).await?))
+            Ok(((queues, groups), query::room(mongo, &targets, &[], rules).await?))
         });
         let (_locks, mut room) = locks.await?;
         let mut fitting = Vec::with_capacity(plans.len());
@@ -287,7 +287,7 @@ async fn push_jobs(
     let locks = mongo.connection.until(end, async {
         let queues = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         let groups = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((queues, groups), query::room(mongo, &limited, None, rules).await?))
+        Ok(((queues, groups), query::room(mongo, &limited, &[], rules).await?))
     });
     let (_locks, room) = locks.await?;
     Ok(transaction::until(mongo, end).run(Push { step, jobs: Some(jobs), room }).await?)

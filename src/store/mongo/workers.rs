@@ -195,11 +195,13 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
     let counts: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let count = |row: &Document| Ok((Row(row).text("_id")?, Row(row).number("reserved")?));
     let counts: HashMap<WorkerName, u64> = readable(&counts, count).into_iter().collect();
-    Ok(readable(&documents, |document| {
+    let mut workers = readable(&documents, |document| {
         let row = Row(document);
         let name: WorkerName = row.text("_id")?;
+        let seen_at = row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?;
         Ok(Worker {
-            seen_at: row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?,
+            seen_at,
+            heard_at: seen_at,
             report: Report {
                 version: document.get_str("version").ok().and_then(|version| version.parse().ok()),
                 slots: row.number("slots").ok(),
@@ -208,7 +210,37 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
             reserved: counts.get(&name).copied().unwrap_or(0),
             name,
         })
-    }))
+    });
+    hear(mongo, &mut workers).await?;
+    Ok(workers)
+}
+
+/// Looks what those of these workers have done whose heartbeat is older than their timeout, and that hold something.
+async fn hear(mongo: &Mongo, workers: &mut [Worker]) -> Result<()> {
+    let now = mongo.now()?;
+    let late = workers.iter().filter(|worker| worker.reserved > 0 && worker.is_silent(now));
+    let names: Vec<&str> = late.map(|worker| worker.name.as_str()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let latest = |field: &str| doc! { "$max": { "$cond": [{ "$eq": [{ "$type": field }, "date"] }, field, Bson::Null] } };
+    let pipeline = [
+        doc! { "$match": { "worker": { "$in": names }, "state": "reserved" } },
+        doc! { "$group": { "_id": "$worker", "started": latest("$started_at"), "extended": latest("$extended_at") } },
+    ];
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name(INDEX.to_owned()));
+    let found: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let read = |document: &Document| {
+        let row = Row(document);
+        Ok((row.text("_id")?, row.time("started")?.max(row.time("extended")?)))
+    };
+    let heard: HashMap<WorkerName, Option<Timestamp>> = readable(&found, read).into_iter().collect();
+    for worker in workers {
+        let heard_at = heard.get(&worker.name).copied().flatten();
+        worker.heard_at = heard_at.map_or(worker.heard_at, |at| at.max(worker.seen_at));
+    }
+    Ok(())
 }
 
 async fn timed_out_workers(mongo: &Mongo, heard_ms: u64, limit: usize) -> Result<TimedOut> {

@@ -41,7 +41,7 @@ impl Batches for SqliteStore {
         let (id, rules) = (id.clone(), rules.clone());
         let seal = move |tx: &Tx<'_>, now| match get(tx, &id)? {
             None => Ok(Err(BatchDenied::Unknown)),
-            Some(batch) => change(tx, Batch { sealed: true, ..batch }, false, &[], &rules, now),
+            Some(batch) => change(tx, Batch { sealed: true, ..batch }, &[], &rules, now),
         };
         self.writer.run(seal).await?
     }
@@ -137,11 +137,11 @@ pub fn change_by(
     now: Timestamp,
 ) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
     match by {
-        BatchChange::Create(batch) => change(tx, (**batch).clone(), true, jobs, rules, now),
+        BatchChange::Create(batch) => change(tx, (**batch).clone(), jobs, rules, now),
         BatchChange::Add(id) => match get(tx, id)? {
             None => Ok(Err(BatchDenied::Unknown)),
             Some(batch) if batch.sealed => Ok(Err(BatchDenied::Sealed)),
-            Some(batch) => change(tx, batch, false, jobs, rules, now),
+            Some(batch) => change(tx, batch, jobs, rules, now),
         },
     }
 }
@@ -150,7 +150,6 @@ pub fn change_by(
 fn change(
     tx: &Tx<'_>,
     mut batch: Batch,
-    is_new: bool,
     jobs: &[NewJob],
     rules: &Rules,
     now: Timestamp,
@@ -159,7 +158,7 @@ fn change(
         Ok(fates) => fates,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
-    if is_new && let Some(first) = children::only_duplicates(jobs, &fates) {
+    if let Some(first) = children::only_duplicates(batch.counted(), jobs, &fates) {
         return Ok(Err(BatchDenied::OnlyDuplicates(first)));
     }
     let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;

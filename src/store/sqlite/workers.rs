@@ -21,12 +21,12 @@ impl Workers for SqliteStore {
 
     async fn workers(&self, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>> {
         let after = after.cloned();
-        self.read(move |db, _| list(db, after.as_ref(), limit)).await
+        self.read(move |db, now| list(db, after.as_ref(), limit, now)).await
     }
 
     async fn worker(&self, worker: &WorkerName) -> Result<Option<Worker>> {
         let worker = worker.clone();
-        self.read(move |db, _| one(db, &worker)).await.map_err(StoreError::unreadable)
+        self.read(move |db, now| one(db, &worker, now)).await.map_err(StoreError::unreadable)
     }
 
     async fn timed_out_workers(&self, heard_ms: u64, limit: usize) -> Result<TimedOut> {
@@ -100,25 +100,44 @@ fn heartbeat(
 /// The columns that [`worker`] reads.
 const COLUMNS: &str = "name, version, slots, seen_at, timeout_ms";
 
-fn worker(db: &Connection, found: &Row<'_>) -> Result<Worker, Fault> {
+fn worker(db: &Connection, found: &Row<'_>, now: Timestamp) -> Result<Worker, Fault> {
     let name: WorkerName = row::parsed(found, 0, "name of a worker")?;
+    let seen_at = Timestamp::from_millis(found.get(3)?);
+    let timeout_ms = found.get::<_, i64>(4)?.unsigned_abs();
     let reserved: i64 = db.prepare_cached(COUNT)?.query_row([name.as_str()], |row| row.get(0))?;
     Ok(Worker {
-        seen_at: Timestamp::from_millis(found.get(3)?),
+        seen_at,
+        heard_at: if seen_at.plus_ms(timeout_ms) > now { seen_at } else { heard_at(db, &name)?.max(seen_at) },
         report: Report {
             version: row::parsed_if_any(found, 1, "version of a worker")?,
             slots: found.get(2)?,
-            timeout_ms: found.get::<_, i64>(4)?.unsigned_abs(),
+            timeout_ms,
         },
         reserved: reserved.unsigned_abs(),
         name,
     })
 }
 
+/// When a worker was last delivered, or extended, what it holds.
+fn heard_at(db: &Connection, worker: &WorkerName) -> Result<Timestamp, Fault> {
+    let mut latest = db.prepare_cached(HEARD)?;
+    let (started, extended): (Option<i64>, Option<i64>) =
+        latest.query_row([worker.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(started.max(extended).map(Timestamp::from_millis).unwrap_or_default())
+}
+
+const HEARD: &str = "SELECT max(started_at), max(extended_at) FROM jobs INDEXED BY jobs_worker \
+     WHERE worker = ?1 AND state = 'reserved'";
+
 pub const COUNT: &str =
     "SELECT count(*) FROM jobs INDEXED BY jobs_worker WHERE worker = ?1 AND state = 'reserved'";
 
-fn list(db: &Connection, after: Option<&WorkerName>, limit: usize) -> Result<Vec<Worker>, Fault> {
+fn list(
+    db: &Connection,
+    after: Option<&WorkerName>,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<Worker>, Fault> {
     let sql = format!("SELECT {COLUMNS} FROM workers WHERE name > ?1 ORDER BY name");
     let mut all = db.prepare_cached(&sql)?;
     let mut rows = all.query([after.map_or("", WorkerName::as_str)])?;
@@ -126,15 +145,15 @@ fn list(db: &Connection, after: Option<&WorkerName>, limit: usize) -> Result<Vec
     while workers.len() < limit
         && let Some(found) = rows.next()?
     {
-        workers.extend(readable(worker(db, found))?);
+        workers.extend(readable(worker(db, found, now))?);
     }
     Ok(workers)
 }
 
-fn one(db: &Connection, name: &WorkerName) -> Result<Option<Worker>, Fault> {
+fn one(db: &Connection, name: &WorkerName, now: Timestamp) -> Result<Option<Worker>, Fault> {
     let mut by_name = db.prepare_cached(&format!("SELECT {COLUMNS} FROM workers WHERE name = ?1"))?;
     let mut rows = by_name.query([name.as_str()])?;
-    rows.next()?.map(|found| worker(db, found)).transpose()
+    rows.next()?.map(|found| worker(db, found, now)).transpose()
 }
 
 /// Milliseconds until a worker times out; 0 if one has.

@@ -66,6 +66,9 @@ impl Together {
     }
 }
 
+/// How many jobs the plans of one transaction push at most, where there are several plans.
+const PUSHED_TOGETHER: usize = 1000;
+
 /// How many purges share a transaction at most.
 const PURGED_TOGETHER: usize = 512;
 
@@ -84,34 +87,40 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Plans in transactions of their own. Those that nothing but the jobs themselves can stop share one.
+    /// Plans in transactions, which several of them share.
     pub async fn write(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
         let rules = self.rules;
         let may_be_refused = |job: &NewJob| job.key.is_some() || rules.max_jobs(&job.queue).is_some();
         let (purges, plans): (Vec<_>, Vec<_>) = plans.into_iter().partition(|(_, plan)| plan.purges());
-        let (alone, together): (Vec<_>, Vec<_>) = plans
+        let (refusable, together): (Vec<_>, Vec<_>) = plans
             .into_iter()
             .partition(|(_, plan)| plan.pushes.iter().any(may_be_refused) || plan.taken().is_some());
         // One of them that others have changed stops all of its transaction: from then on fewer share one.
         let fewer = |most: usize| (most >> (3 * self.attempt).min(9)).max(1);
         let (at_once, most) = (fewer(TOGETHER), fewer(PURGED_TOGETHER));
-        let (mut together, mut outcome) = (together.into_iter().peekable(), Ok(()));
-        while together.peek().is_some() {
-            outcome = outcome.and(self.write_in_one(together.by_ref().take(at_once).collect()).await);
-        }
-        let mut purges = purges.into_iter();
-        while !purges.as_slice().is_empty() {
-            outcome = outcome.and(self.write_in_one(purges.by_ref().take(most).collect()).await);
-        }
-        for plan in alone {
-            outcome = outcome.and(self.write_in_one(vec![plan]).await);
+        // The first to be written is the last of these.
+        let mut parts = parts_of(refusable, at_once);
+        parts.extend(parts_of(purges, most));
+        parts.extend(parts_of(together, at_once));
+        let mut outcome = Ok(());
+        while let Some(part) = parts.pop() {
+            match self.write_in_one(part).await {
+                Ok(mut refused) if !refused.is_empty() => {
+                    // Each half for itself, until the one that is refused is alone: only then it is told so.
+                    let second = refused.split_off(refused.len() / 2);
+                    parts.extend([second, refused]);
+                }
+                Ok(_) => {}
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
         outcome
     }
 
-    async fn write_in_one(&mut self, plans: Vec<(usize, Plan)>) -> Result<()> {
+    /// Returns the plans again where there are several, nothing of them was stored, and one of them was refused.
+    async fn write_in_one(&mut self, plans: Vec<(usize, Plan)>) -> Result<Vec<(usize, Plan)>> {
         if plans.is_empty() {
-            return Ok(());
+            return Ok(plans);
         }
         let (mongo, rules) = (self.mongo, self.rules);
         let pushes = |plan: &Plan| plan.pushes.iter().map(|job| job.queue.clone()).collect::<Vec<_>>();
@@ -126,12 +135,10 @@ impl Writer<'_> {
             plan.joined().cloned().into_iter().chain(plan.pushes.iter().filter_map(push::line))
         });
         let _group_locks = mongo.group_mutex.lock(joined).await;
-        // A job that is committed makes room in its queue. One whose pushes could be refused is alone here.
-        let leaving = match plans.as_slice() {
-            [(_, plan)] if !plan.pushes.is_empty() => Some(&plan.meta.queue),
-            _ => None,
-        };
-        let mut room = query::room(mongo, &limited, leaving, rules).await?;
+        // A job that is committed makes room in its queue.
+        let leaving = plans.iter().filter(|(_, plan)| !plan.pushes.is_empty());
+        let leaving: Vec<&QueueName> = leaving.map(|(_, plan)| &plan.meta.queue).collect();
+        let mut room = query::room(mongo, &limited, &leaving, rules).await?;
         let mut fitting = Vec::new();
         for (n, plan) in plans {
             if plan.target().is_none_or(|queue| room.take(queue)) {
@@ -141,16 +148,21 @@ impl Writer<'_> {
             }
         }
         if fitting.is_empty() {
-            return Ok(());
+            return Ok(fitting);
         }
         let carry_out = CarryOut { plans: &mut fitting, room, rules };
         let written = transaction::until(mongo, self.end).run(carry_out).await;
         self.conclude(fitting, written)
     }
 
-    /// Records the results that are certain.
-    fn conclude(&mut self, plans: Vec<(usize, Plan)>, written: Result<Written, Failed>) -> Result<()> {
+    /// Records the results that are certain. Returns the plans that are to be written again in smaller parts.
+    fn conclude(
+        &mut self,
+        plans: Vec<(usize, Plan)>,
+        written: Result<Written, Failed>,
+    ) -> Result<Vec<(usize, Plan)>> {
         match written {
+            Ok(Written::Refused(_) | Written::KeyTaken(_)) if plans.len() > 1 => return Ok(plans),
             Ok(Written::Done(together)) => {
                 for (n, applied) in together.applied(&plans) {
                     self.answers[n] = Some(Ok(applied));
@@ -175,8 +187,28 @@ impl Writer<'_> {
                 return Err(failed.into());
             }
         }
-        Ok(())
+        Ok(Vec::new())
     }
+}
+
+/// Returns the plans in parts of up to `most`, the last part first.
+fn parts_of(plans: Vec<(usize, Plan)>, most: usize) -> Vec<Vec<(usize, Plan)>> {
+    let (mut parts, mut pushed) = (Vec::new(), 0);
+    for plan in plans {
+        let own = plan.1.pushes.len();
+        match parts.last_mut() {
+            Some(part) if Vec::len(part) < most && pushed + own <= PUSHED_TOGETHER => {
+                part.push(plan);
+                pushed += own;
+            }
+            _ => {
+                parts.push(vec![plan]);
+                pushed = own;
+            }
+        }
+    }
+    parts.reverse();
+    parts
 }
 
 /// Plans that are carried out in one transaction: moves, commits that push or are of a batch, forced cancels, what

@@ -8,7 +8,7 @@ use mongodb::bson::doc;
 use crate::job::push::Room;
 use crate::job::trace::{OfJob, inherits};
 use crate::job::transition::{Next, Refusal, Surroundings, missing, step};
-use crate::job::{JobId, Meta, Rules, Timestamp};
+use crate::job::{JobId, Meta, QueueName, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::answers;
@@ -16,6 +16,7 @@ use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::document::{Row, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
+use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, StoreError};
@@ -35,13 +36,20 @@ pub async fn apply(
 ) -> Result<Once<Vec<Answer>>> {
     let end = mongo.connection.end();
     for _ in 0..ATTEMPTS {
-        let Planned { mut plans, denied } =
+        let Planned { mut plans, mut denied } =
             mongo.connection.until(end, planned(mongo, changes, rules)).await?;
         plans.iter().filter_map(|(_, plan)| plan.written()).for_each(|meta| mongo.indexes.note(meta));
         let deadlines: Vec<Timestamp> = plans.iter().filter_map(|(_, plan)| plan.expires_at()).collect();
         let joined = plans.iter().filter_map(|(_, plan)| plan.joined().cloned());
-        let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(joined).await) });
-        let _locks = locks.await?;
+        let limited = limited(&plans, rules);
+        let locks = mongo.connection.until(end, async {
+            let queues = mongo.queue_mutex.lock(limited.iter().cloned()).await;
+            let groups = mongo.group_mutex.lock(joined).await;
+            Ok(((queues, groups), query::room(mongo, &limited, &[], rules).await?))
+        });
+        let (_locks, mut room) = locks.await?;
+        let full = plans.extract_if(.., |(_, plan)| plan.target().is_some_and(|queue| !room.take(queue)));
+        denied.extend(full.map(|(n, _)| (n, Denied::Refused(Refusal::Full))));
         let carry_out = CarryOut { plans: &mut plans, room: Room::default(), rules };
         let change = ChangeOnce { carry_out, denied: &denied, count: changes.len(), keyed };
         let changed = transaction::until(mongo, end).run(change).await?;
@@ -51,6 +59,16 @@ pub async fn apply(
         }
     }
     Err(StoreError::unavailable("the jobs were changed by others again and again"))
+}
+
+/// The queues with limited room that jobs are moved to.
+fn limited(plans: &[(usize, Plan)], rules: &Rules) -> Vec<QueueName> {
+    let targets = plans.iter().filter_map(|(_, plan)| plan.target());
+    let mut limited: Vec<QueueName> =
+        targets.filter(|queue| rules.max_jobs(queue).is_some()).cloned().collect();
+    limited.sort();
+    limited.dedup();
+    limited
 }
 
 /// Reads the jobs as they are, past all caches: what is refused here is told to the client.

@@ -57,7 +57,7 @@ impl Plan {
                 Next::Write { meta, .. } => Line::to_join(meta),
                 Next::Keep | Next::Delete => None,
             },
-            freed: freed(&meta, operation.verb(), &step).cloned(),
+            freed: freed(&meta, &step).cloned(),
             taken: taken(operation, &step).cloned(),
             receipt: receipt_for(operation, &meta, &step.outcome),
             verb: operation.verb(),

@@ -73,7 +73,7 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     let queues: Vec<QueueName> = queues.into_iter().collect();
     let counted = mongo.connection.within(async {
         let locks = mongo.queue_mutex.lock(queues.iter().cloned()).await;
-        Ok((locks, query::room(mongo, &queues, None, rules).await?))
+        Ok((locks, query::room(mongo, &queues, &[], rules).await?))
     });
     let (_locks, room) = match counted.await {
         Ok(counted) => counted,

@@ -52,7 +52,7 @@ async fn room(mongo: &Mongo, jobs: &[NewJob], rules: &Rules, end: Instant) -> Re
     let counting = mongo.connection.until(end, async {
         let locks = mongo.queue_mutex.lock(limited.iter().cloned()).await;
         let group_locks = mongo.group_mutex.lock(jobs.iter().filter_map(push::line)).await;
-        Ok(((locks, group_locks), query::room(mongo, &limited, None, rules).await?))
+        Ok(((locks, group_locks), query::room(mongo, &limited, &[], rules).await?))
     });
     let counted = counting.await?;
     faults::point("push.room").await;

@@ -45,7 +45,7 @@ pub async fn all(
 pub async fn room(
     mongo: &Mongo,
     queues: &[QueueName],
-    leaving: Option<&QueueName>,
+    leaving: &[&QueueName],
     rules: &Rules,
 ) -> Result<Room> {
     let jobs = mongo.collection(JOBS).await?;
@@ -56,7 +56,7 @@ pub async fn room(
         };
         let unfinished = State::ALL.into_iter().filter(|state| state.is_unfinished()).map(State::as_str);
         let filter = doc! { "queue": queue.as_str(), "state": { "$in": unfinished.collect::<Vec<_>>() } };
-        let leaves = u64::from(leaving == Some(queue));
+        let leaves = leaving.iter().filter(|left| **left == queue).count() as u64;
         let most = max_jobs.saturating_add(leaves).min(i64::MAX.unsigned_abs());
         let there = jobs.count_documents(filter).limit(most).await.map_err(fault)?;
         room.set(queue.clone(), Room::of(max_jobs, there, leaves));

@@ -10,7 +10,7 @@ use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{
     Row, salvaged, salvaged_contents, to_job, to_job_without_contents,
 };
-use crate::store::{ListedJob, Result, UnreadableJob, chain};
+use crate::store::{ListedJob, Result, StoreError, UnreadableJob, chain};
 
 /// Returns a job as a list shows it, with its payload and its result or from a document that was read without.
 pub fn listed(document: &Document, with_contents: bool) -> Result<ListedJob> {
@@ -22,7 +22,11 @@ pub fn listed(document: &Document, with_contents: bool) -> Result<ListedJob> {
             let Salvaged { payload, headers, result } = salvaged_contents(document);
             Box::new(Job { meta, payload: payload.unwrap_or_else(Content::null), headers, result })
         });
-        Ok(Err(UnreadableJob { id, why: chain(&error), remains }))
+        let why = match error {
+            StoreError::Internal(cause) | StoreError::Unreadable(cause) => cause.to_string(),
+            other => chain(&other),
+        };
+        Ok(Err(UnreadableJob { id, why, remains }))
     })
 }
 

@@ -192,7 +192,7 @@ fn carry_out(
             Ok(children) => children,
             Err(push) => return Ok(Err(Denied::PushRefused(push))),
         };
-    let unblocked = write(tx, found, operation.verb(), &mut done, (rules, now))?;
+    let unblocked = write(tx, found, &mut done, (rules, now))?;
     let pushed = children::store(tx, pushes, children, now)?;
     let callback = match batch::finish(meta, &done, operation.result(), now) {
         Some(finish) => batches::count(tx, &finish, rules, now)?,
@@ -230,7 +230,6 @@ fn refused(tx: &Tx<'_>, change: &Change, refusal: Refusal) -> Result<Result<Appl
 fn write(
     tx: &Tx<'_>,
     found: &row::Found<Meta>,
-    verb: Verb,
     step: &mut Step,
     (rules, now): (&Rules, Timestamp),
 ) -> Result<Vec<(QueueName, Timestamp)>, Fault> {
@@ -245,7 +244,7 @@ fn write(
         }
         Next::Delete => row::delete(tx, found)?,
     }
-    if let Some(key) = freed(&found.job, verb, step) {
+    if let Some(key) = freed(&found.job, step) {
         push::free(tx, &found.job, key)?;
     }
     groups::advance(tx, vacated, rules, now)

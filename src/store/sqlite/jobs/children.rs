@@ -120,17 +120,19 @@ pub fn check(
 
 /// What is said of a job that replaces what its key's holder does.
 fn replaced(holder: &Holder, by: &NewJob) -> Child {
-    Child { id: holder.id.clone(), queue: by.queue.clone(), run_at: by.run_at, deduplicated: true }
+    let (id, queue) = (holder.id.clone(), by.queue.clone());
+    Child { id, queue, run_at: by.run_at, deduplicated: true, replaced: true }
 }
 
-/// Returns the first of the jobs that are there already, if all are: those that would be replaced, too.
-pub fn only_duplicates(pushes: &[NewJob], fates: &[Fate]) -> Option<JobId> {
+/// Returns the first of the jobs that are there already, if all are, also those that would be replaced, and the batch has
+/// `counted` none yet.
+pub fn only_duplicates(counted: u64, pushes: &[NewJob], fates: &[Fate]) -> Option<JobId> {
     let there = pushes.iter().zip(fates).map(|(job, fate)| match fate {
         Fate::Exists(child) => Some(child.clone()),
         Fate::Replace(holder) => Some(replaced(holder, job)),
         Fate::Store => None,
     });
-    batch::only_duplicates(&there.collect::<Option<Vec<Child>>>()?).cloned()
+    batch::only_duplicates(counted, &there.collect::<Option<Vec<Child>>>()?).cloned()
 }
 
 /// Stores those that are to be stored.
@@ -147,12 +149,7 @@ pub fn store(tx: &Tx<'_>, pushes: &[NewJob], fates: Vec<Fate>, now: Timestamp) -
             }
             Fate::Store => {
                 push::store(tx, &New::from(job.clone()), now)?;
-                Child {
-                    id: job.id.clone(),
-                    queue: job.queue.clone(),
-                    run_at: job.run_at,
-                    deduplicated: false,
-                }
+                Child::new(job)
             }
         });
     }
