@@ -442,7 +442,16 @@ const MONGO: [(&str, &[&str]); 58] = [
     ("jobs::push_once", &["answers", "jobs::groups", "jobs::push", "jobs::query", "transaction"]),
     (
         "jobs::apply_once",
-        &["answers", "client", "jobs::apply_atomic", "jobs::document", "jobs::plan", "stored", "transaction"],
+        &[
+            "answers",
+            "client",
+            "jobs::apply_atomic",
+            "jobs::document",
+            "jobs::plan",
+            "jobs::query",
+            "stored",
+            "transaction",
+        ],
     ),
     (
         "jobs::apply",

@@ -107,7 +107,7 @@ impl Queues {
         }
     }
 
-    /// Refuses what would make a job ready that cannot be read: nobody would get it, and it would be dead again.
+    /// Refuses what would make a job ready that cannot be read: no worker gets it, and it is made dead again.
     async fn check_readable(&self, id: &JobId, within: &Reach) -> Result<()> {
         match self.job(id, within).await? {
             Err(UnreadableJob { id, why, remains: Some(job) }) if within.has(&job.meta.queue) => {

@@ -244,7 +244,7 @@ pub async fn adding_only_duplicates_to_an_empty_batch_is_denied(store: &dyn Stor
     let holder = &again.pushed[0].id;
     assert!(matches!(&denied, Err(BatchDenied::OnlyDuplicates(id)) if id == holder), "{denied:?}");
     assert_eq!(see_batch(store, &second.id).await, second);
-    // One that is new is counted, and then so may be told of others.
+    // One that is new is counted, and others may stand beside it.
     let with_new = of(store, &second.id, [parts(), vec![job("a")]].concat());
     let added = store.add_to_batch(&second.id, with_new, &rules).await.unwrap();
     assert_eq!(added.batch.pending, 1);

@@ -167,7 +167,7 @@ pub async fn a_cancelled_job_frees_its_key(store: &dyn Store) {
     assert_eq!(who_has(store, "2", LONG_MS).await.1, Some(held.meta.id.clone()));
 }
 
-/// Nothing was done: a push that repeats it is meant as one, and none is told that it is done.
+/// Nothing was done: a push that repeats it is meant as one, and is not answered that it is done.
 pub async fn an_expired_job_frees_its_key(store: &dyn Store) {
     let rules = Rules::default();
     let draft = || job("q").payload("1").key("k", LONG_MS);

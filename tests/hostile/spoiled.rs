@@ -282,7 +282,7 @@ pub async fn a_spoiled_job_can_be_mended(place: &Place) {
     assert_eq!((&shown["payload"], &shown["priority"]), (&Value::Null, &json!(3)), "{shown}");
     assert!(shown["unreadable"].as_str().unwrap().contains("payload"), "{shown}");
 
-    // Nothing makes it ready: nobody would get it.
+    // Nothing makes it ready: no worker could get it.
     for (verb, body) in [
         ("retry", json!({})),
         ("redrive", json!({})),

@@ -175,7 +175,7 @@ pub async fn a_rate_wakes_when_it_allows_more(place: &Place) {
     assert!(millis.windows(3).all(|three| three[2] - three[0] >= 700), "{times:?}");
 }
 
-/// Its jobs would be blocked until somebody makes it again.
+/// Its jobs would be blocked until it is made again.
 pub async fn a_semaphore_that_a_schedule_needs_stays(place: &Place) {
     let server = Server::start(&place.url).await;
     let set = server.send(Method::PUT, "/v1/semaphores/api", Some(json!({"capacity": 1}))).await;

@@ -106,7 +106,7 @@ impl Writer<'_> {
         while let Some(part) = parts.pop() {
             match self.write_in_one(part).await {
                 Ok(mut refused) if !refused.is_empty() => {
-                    // Each half for itself, until the one that is refused is alone: only then it is told so.
+                    // Each half for itself, until the refused one is alone: then the refusal is its own.
                     let second = refused.split_off(refused.len() / 2);
                     parts.extend([second, refused]);
                 }
