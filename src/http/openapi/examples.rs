@@ -17,7 +17,7 @@ fn others() -> [(&'static str, Value); 3] {
     [
         ("metrics", "# TYPE tailback_jobs gauge\ntailback_jobs{queue=\"emails\",state=\"ready\"} 3\n".into()),
         ("follow_queues", json!({"at": "2026-11-23T07:03:15.330Z", "part": 1, "queues": [queue]})),
-        ("get_job_payload", "\u{89}PNG".into()),
+        ("get_job_payload", "%PDF-1.7".into()),
     ]
 }
 
