@@ -10,24 +10,30 @@ mod common;
 mod support;
 
 mod transactions {
+    pub mod case;
     pub mod kinds;
+    pub mod observe;
+    pub mod prepare;
     pub mod proxy;
 }
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::own_mongod::OwnMongod;
 use common::server::{PATIENCE, until};
+use futures::FutureExt as _;
 use futures::future::join_all;
-use futures::{FutureExt as _, TryStreamExt as _};
 use mongodb::Database;
-use mongodb::bson::{Document, doc};
+use tailback::store::fence::Fence;
 use tailback::store::mongo::{Mongo, MongoOptions};
-use tailback::store::{Figures as _, Store};
-use transactions::kinds::{Answer, Case, KINDS, Kind};
+use tailback::store::{RestoreMark, Store};
+use transactions::case::{Answer, Case};
+use transactions::kinds::{KINDS, Kind};
+use transactions::observe::{agree, observe, settled};
+use transactions::prepare::Setup;
 use transactions::proxy::{ALWAYS, Fault, Plan, Proxy, Step};
 
 /// The name of the database.
@@ -36,8 +42,6 @@ const DATABASE: &str = "tailback";
 const UNHURRIED: Duration = Duration::from_secs(30);
 /// For calls that a fault stops in the end.
 const HURRIED: Duration = Duration::from_millis(1500);
-/// Within this, increments are in the database.
-const SOON: Duration = Duration::from_secs(60);
 /// Another try of a case whose fault hit something else.
 const TRIES: usize = 5;
 
@@ -55,66 +59,8 @@ async fn open(url: &str, deadline: Duration) -> Arc<Mongo> {
     store
 }
 
-/// All that there is of a case, without what differs from case to case.
-async fn observe(database: &Database, Case { tag, batch, .. }: &Case) -> String {
-    // What follows a dot among the characters: names of another case lie outside.
-    let own = doc! { "$gte": format!("{tag}."), "$lt": format!("{tag}/") };
-    let all = async |name: &str, filter: Document| -> Vec<Document> {
-        let found = database.collection::<Document>(name).find(filter).await.unwrap();
-        found.try_collect().await.unwrap()
-    };
-    let mut lines = Vec::new();
-    for job in all("jobs", doc! { "queue": own.clone() }).await {
-        let queue = job.get_str("queue").unwrap().trim_start_matches(tag.as_str());
-        let turn = job.get_str("turn").ok().and_then(|turn| turn.rsplit('/').next());
-        let (attempts, claim) = (job.get("attempts"), job.contains_key("claim"));
-        lines.push(format!("job {queue} {:?} {attempts:?} {turn:?} claim {claim}", job.get("state")));
-    }
-    for receipt in all("receipts", doc! { "queue": own.clone() }).await {
-        lines.push(format!("receipt {:?} pushed {}", receipt.get("verb"), receipt.contains_key("pushed")));
-    }
-    for name in ["keys", "groups", "limits", "schedules", "semaphores", "queues"] {
-        for document in all(name, doc! { "_id": own.clone() }).await {
-            let id = document.get_str("_id").unwrap().trim_start_matches(tag.as_str());
-            let shown = ["last", "version", "capacity"].map(|field| document.get(field).cloned());
-            let (rev, runs) = match name {
-                "schedules" => (document.get("rev"), document.get_str("last_runs").map_or(0, runs)),
-                _ => (None, 0),
-            };
-            lines.push(format!("{name} {id} {shown:?} {rev:?} runs {runs}"));
-        }
-    }
-    for operation in all("operations", doc! { "_id": tag.as_str() }).await {
-        lines.push(format!(
-            "operation {:?} over {}",
-            operation.get("rev"),
-            operation.contains_key("finished_at")
-        ));
-    }
-    for row in all("audit", doc! { "queue": own.clone() }).await {
-        lines.push(format!("row {:?}", row.get("what")));
-    }
-    for key in all("api_keys", doc! { "name": own }).await {
-        lines.push(format!("API key {:?}", key.get("hash")));
-    }
-    if let Some(batch) = batch {
-        for document in all("batches", doc! { "_id": batch.as_str() }).await {
-            let counts = ["sealed", "pending", "done", "cancelled"].map(|field| document.get(field).cloned());
-            lines.push(format!("batch {counts:?} finished {}", document.contains_key("finished_at")));
-        }
-        let results = all("batch_results", doc! { "batch": batch.as_str() }).await.len();
-        lines.push(format!("results {results}"));
-    }
-    lines.sort();
-    lines.join("\n")
-}
-
-fn runs(text: &str) -> usize {
-    serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap().len()
-}
-
 /// What came of the cases of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 struct Tally {
     cases: usize,
     done: usize,
@@ -123,11 +69,56 @@ struct Tally {
     unknown_not_done: usize,
 }
 
+impl Tally {
+    /// Counts a case in which nothing was left in part or twice.
+    fn count(&mut self, answer: Answer, is_done: bool) {
+        self.cases += 1;
+        match (answer, is_done) {
+            (Answer::Done, _) => self.done += 1,
+            (Answer::Refused, _) => self.refused += 1,
+            (Answer::Unavailable, true) => self.unknown_done += 1,
+            (Answer::Unavailable, false) => self.unknown_not_done += 1,
+        }
+    }
+
+    /// A row of the table in `docs/reliability.md`.
+    fn row(&self, name: &str, transaction: &str) -> String {
+        let Self { cases, done, refused, unknown_done, unknown_not_done } = self;
+        format!(
+            "| {name} | {transaction} | {cases} | {done} | {refused} | {unknown_done} | {unknown_not_done} |"
+        )
+    }
+}
+
+impl std::iter::Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), |sum, one| Self {
+            cases: sum.cases + one.cases,
+            done: sum.done + one.done,
+            refused: sum.refused + one.refused,
+            unknown_done: sum.unknown_done + one.unknown_done,
+            unknown_not_done: sum.unknown_not_done + one.unknown_not_done,
+        })
+    }
+}
+
+/// Prints what came of all cases, as it stands in `docs/reliability.md`.
+fn print(tallies: &[(Kind, Tally)]) {
+    println!("| kind | transaction | cases | done | refused | 503, done | 503, not done |");
+    println!("|---|---|---:|---:|---:|---:|---:|");
+    for (kind, tally) in tallies {
+        let (file, name) = kind.transaction();
+        println!("{}", tally.row(&format!("{kind:?}"), &format!("`{file}` {name}")));
+    }
+    println!("{}", tallies.iter().map(|(_, tally)| *tally).sum::<Tally>().row("all", ""));
+}
+
 /// One kind of transaction, with stores behind a proxy of its own.
 struct World {
     kind: Kind,
     database: Database,
     plain: Arc<Mongo>,
+    fence: Fence,
     proxy: Proxy,
     unhurried: Arc<Mongo>,
     hurried: Arc<Mongo>,
@@ -138,17 +129,26 @@ struct World {
 }
 
 impl World {
-    async fn new(kind: Kind, mongod: &OwnMongod, plain: Arc<Mongo>, database: Database) -> Self {
+    async fn new(
+        kind: Kind,
+        mongod: &OwnMongod,
+        plain: Arc<Mongo>,
+        fence: Fence,
+        database: Database,
+    ) -> Self {
         let proxy = Proxy::start(mongod.port(), &format!("{kind:?}")).await;
         let url = proxy.url(DATABASE);
         let (unhurried, hurried) = (open(&url, UNHURRIED).await, open(&url, HURRIED).await);
         let (tally, certain) = (Tally::default(), BTreeSet::new());
-        Self { kind, database, plain, proxy, unhurried, hurried, cases: 0, tally, certain }
+        Self { kind, database, plain, fence, proxy, unhurried, hurried, cases: 0, tally, certain }
     }
 
     async fn prepare(&mut self) -> Case {
         self.cases += 1;
-        self.kind.prepare(&*self.plain, format!("{:?}-{}", self.kind, self.cases)).await
+        let tag = format!("{:?}-{}", self.kind, self.cases);
+        let (store, database, fence) = (&*self.plain, &self.database, &self.fence);
+        // Boxed: what each kind prepares is large, and there is one for each at once.
+        Box::pin(Setup { kind: self.kind, tag, store, database, fence }.prepare()).await
     }
 
     /// The commands of a transaction that nothing disturbs, and what it leaves behind.
@@ -242,13 +242,7 @@ impl World {
         if !is_lasting {
             self.certain.insert(case.tag.clone());
         }
-        self.tally.cases += 1;
-        match (answer, is_done) {
-            (Answer::Done, _) => self.tally.done += 1,
-            (Answer::Refused, _) => self.tally.refused += 1,
-            (Answer::Unavailable, true) => self.tally.unknown_done += 1,
-            (Answer::Unavailable, false) => self.tally.unknown_not_done += 1,
-        }
+        self.tally.count(answer, is_done);
         if answer == Answer::Unavailable
             && let Some(again) = case.repeated(&*self.plain)
         {
@@ -262,67 +256,6 @@ impl World {
     }
 }
 
-type Counted = BTreeSet<(String, String, i64)>;
-
-/// How many jobs there are in each state of each queue, and how many the counters say.
-async fn figures(database: &Database) -> (Counted, Counted, Vec<String>) {
-    let all =
-        async |cursor: mongodb::Cursor<Document>| -> Vec<Document> { cursor.try_collect().await.unwrap() };
-    let group = doc! { "$group": { "_id": { "queue": "$queue", "state": "$state" }, "n": { "$sum": 1 } } };
-    let counted = all(database.collection::<Document>("jobs").aggregate([group]).await.unwrap()).await;
-    let text = |row: &Document, name: &str| row.get_str(name).unwrap().to_owned();
-    let number = |row: &Document, name: &str| {
-        row.get_i64(name).or_else(|_| row.get_i32(name).map(i64::from)).unwrap_or(0)
-    };
-    let there = counted.iter().map(|row| {
-        let id = row.get_document("_id").unwrap();
-        (text(id, "queue"), text(id, "state"), number(row, "n"))
-    });
-    let rows = all(database.collection::<Document>("counters").find(doc! {}).await.unwrap()).await;
-    let states = ["ready", "reserved", "blocked", "done", "dead"];
-    let kept = rows
-        .iter()
-        .flat_map(|row| states.map(|state| (text(row, "_id"), state.to_owned(), number(row, state))));
-    let unsure = rows.iter().filter(|row| row.contains_key("unsure")).map(|row| text(row, "_id"));
-    (there.collect(), kept.filter(|(.., n)| *n != 0).collect(), unsure.collect())
-}
-
-/// What there is of a case once two looks in a row have seen the same: one look reads several collections.
-async fn settled(database: &Database, case: &Case) -> String {
-    let mut before = observe(database, case).await;
-    loop {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let now = observe(database, case).await;
-        if now == before {
-            return now;
-        }
-        before = now;
-    }
-}
-
-/// Waits until the counters are what is there: in the queues of these cases without a correction, or in all with it.
-async fn agree(database: &Database, plain: &Mongo, certain: Option<&BTreeSet<String>>) {
-    let is_asked = |queue: &str| {
-        queue.split_once('.').is_some_and(|(tag, _)| certain.is_none_or(|tags| tags.contains(tag)))
-    };
-    let end = Instant::now() + if certain.is_some() { SOON } else { PATIENCE };
-    loop {
-        if certain.is_none() {
-            plain.reconcile().await.unwrap();
-        }
-        let (there, kept, unsure) = figures(database).await;
-        // On a busy machine an increment may be late, and marks its queue: that one is left to the comparison.
-        let is_judged = |queue: &String| is_asked(queue) && (certain.is_none() || !unsure.contains(queue));
-        let wrong: Vec<_> =
-            there.symmetric_difference(&kept).filter(|(queue, ..)| is_judged(queue)).collect();
-        if wrong.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < end, "wrong: {wrong:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_kind_survives_each_failure_at_each_step() {
     let mongod = OwnMongod::with_parameters(&["enableTestCommands=1"]).await;
@@ -330,17 +263,20 @@ async fn each_kind_survives_each_failure_at_each_step() {
     plain.migrate().await.unwrap();
     let client = mongodb::Client::with_uri_str(mongod.url()).await.unwrap();
     let database = client.database(DATABASE);
+    let mark = RestoreMark { backup: "backup".to_owned(), beat: 1 };
+    assert!(plain.mark_restoring(None, Some(&mark)).await.unwrap());
+    let fence = Fence::new(mark);
     let worlds = KINDS.map(|kind| {
-        let (mongod, plain, database) = (&mongod, plain.clone(), database.clone());
-        let run = async move { World::new(kind, mongod, plain, database).await.run().await };
+        let (mongod, plain, fence, database) = (&mongod, plain.clone(), fence.clone(), database.clone());
+        let run = async move { World::new(kind, mongod, plain, fence, database).await.run().await };
         // A kind that fails does not hide the others. Boxed: all of them are too large for a stack.
         Box::pin(async move { AssertUnwindSafe(run).catch_unwind().await.map_err(|_| kind) })
     });
-    let (mut certain, mut failed) = (BTreeSet::new(), Vec::new());
+    let (mut certain, mut failed, mut tallies) = (BTreeSet::new(), Vec::new(), Vec::new());
     for world in join_all(worlds).await {
         match world {
             Ok(World { kind, tally, certain: own, unhurried, hurried, .. }) => {
-                println!("{kind:?}: {tally:?}");
+                tallies.push((kind, tally));
                 certain.extend(own);
                 unhurried.close().await;
                 hurried.close().await;
@@ -348,6 +284,7 @@ async fn each_kind_survives_each_failure_at_each_step() {
             Err(kind) => failed.push(kind),
         }
     }
+    print(&tallies);
     assert!(failed.is_empty(), "see above what is wrong with {failed:?}");
     agree(&database, &plain, Some(&certain)).await;
     agree(&database, &plain, None).await;
