@@ -192,7 +192,8 @@ fn mistakes_are_named_with_their_remedy() {
         (["--listen", &long], 2, "listen must be ADDRESS:PORT"),
         (["--lissten", ":0"], 2, "--listen"),
     ] {
-        let output = output(&arguments, &[]);
+        // The usual port may be taken on this machine.
+        let output = output(&arguments, &[("TAILBACK_LISTEN", "127.0.0.1:0")]);
         let said = text(&output.stderr);
         assert!(said.contains(says), "{arguments:?}: {said}");
         assert_eq!(output.status.code(), Some(code), "{said}");

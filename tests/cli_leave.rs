@@ -199,7 +199,8 @@ async fn a_worker_stops_in_time_where_nobody_answers() {
     let begun = Instant::now();
     worker.signal(Signal::SIGTERM);
     worker.done().await.with(0);
-    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    // Its request may take 25 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -208,13 +209,21 @@ async fn an_idle_worker_stops_at_once_and_has_done_nothing() {
     let server = Server::start(&place.url).await;
     let notes = Notes::new();
     for (options, code) in [(&["idle"][..], 0), (&["idle", "--once", "--wait", "1h"], 1)] {
-        let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", "", 0).await;
-        let worker = Beside::start(work(&base, &notes, options, "exit 0"));
-        until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
-        let begun = Instant::now();
-        worker.signal(Signal::SIGTERM);
-        worker.done().await.with(code);
-        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        let mut took = Duration::MAX;
+        // One that waits for its request leaves after five seconds, each time; a busy machine is slow for some of them.
+        for _ in 0..5 {
+            let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", "", 0).await;
+            let worker = Beside::start(work(&base, &notes, options, "exit 0"));
+            until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
+            let begun = Instant::now();
+            worker.signal(Signal::SIGTERM);
+            worker.done().await.with(code);
+            took = took.min(begun.elapsed());
+            if took < Duration::from_secs(4) {
+                break;
+            }
+        }
+        assert!(took < Duration::from_secs(4), "{took:?}");
     }
 }
 

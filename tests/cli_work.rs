@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::cli::{self, Beside, finish, is_running, run, zombies_of};
+use common::cli::{self, Beside, finish, run, zombies_of};
 use common::server::{Place, Server, until};
 use common::worker::{Notes, again, gone, losing, told, work};
 use nix::sys::signal::Signal;
@@ -237,12 +237,11 @@ async fn a_stopped_worker_gives_back_what_does_not_end(place: &Place) {
     assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("ready"), Some(0)), "{job}");
     // A second signal does not wait for the grace.
     let notes = Notes::new();
-    let worker =
+    let mut worker =
         Beside::start(work(&server.base, &notes, &["stop", "--grace", "1h"], "echo $$ > own; sleep 1000"));
     let own = notes.until("own").await;
     worker.signal(Signal::SIGTERM);
-    until("it says that it stops", || async { is_running(&worker.id().to_string()) }).await;
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await; // two signals at once are one
+    worker.says("stopping:").await; // two signals at once are one
     worker.signal(Signal::SIGTERM);
     assert_eq!(told(&worker.done().await.with(0))[0]["outcome"], "given_back");
     gone(&own).await;

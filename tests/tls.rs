@@ -5,10 +5,11 @@
 mod common;
 
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::own_mongod::OwnMongod;
-use common::server::{PATIENCE, Server, until};
+use common::server::{PATIENCE, Server, command, metric, until};
 use mongodb::bson::doc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
@@ -72,9 +73,15 @@ impl Files {
 }
 
 fn launch(files: &Files, settings: &[(&str, &str)]) -> Server {
+    launch_logging(files, settings, Stdio::inherit())
+}
+
+fn launch_logging(files: &Files, settings: &[(&str, &str)], log: Stdio) -> Server {
     let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
     let own = [("TAILBACK_TLS__CERTIFICATE", certificate.as_str()), ("TAILBACK_TLS__KEY", key.as_str())];
-    let server = Server::launch("sqlite::memory:", &[&own, settings].concat());
+    let mut command = command("sqlite::memory:", &[&own, settings].concat());
+    command.stderr(log);
+    let server = Server::of(command);
     assert!(server.base.starts_with("https://"), "{}", server.base);
     server
 }
@@ -118,22 +125,24 @@ async fn a_handshake_that_never_ends_is_closed() {
 /// A client that says nothing does not hold up the end of a server.
 #[tokio::test]
 async fn a_stop_does_not_wait_for_a_handshake() {
-    let files = Files::new(Authority::new("ours").sign("server"));
-    let waits = [("TAILBACK_TLS__HANDSHAKE_WAIT_MS", "60000"), ("TAILBACK__SHUTDOWN_MS", "60000")];
+    let authority = Authority::new("ours");
+    let files = Files::new(authority.sign("server"));
+    // Longer than a test waits for anything.
+    let waits = [("TAILBACK_TLS__HANDSHAKE_WAIT_MS", "600000"), ("TAILBACK__SHUTDOWN_MS", "600000")];
     let mut server = launch(&files, &waits);
     let mut silent = TcpStream::connect(server.base.trim_start_matches("https://")).await.unwrap();
     silent.write_all(b"\x16").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await; // it is accepted
-    let since = Instant::now();
+    server.http = authority.client().build().unwrap();
+    until("it is accepted", || async { metric(&server, "tailback_http_connections").await >= 2.0 }).await;
     assert!(server.terminate().await.success());
-    assert!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
 }
 
 #[tokio::test]
 async fn a_new_certificate_is_used_and_drops_no_connection() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let files = Files::new(old.sign("server"));
-    let server = launch(&files, &[]);
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let server = launch_logging(&files, &[], Stdio::from(log.reopen().unwrap()));
     let open = old.client().pool_max_idle_per_host(1).build().unwrap();
     assert!(is_served(&open, &server).await);
 
@@ -144,7 +153,11 @@ async fn a_new_certificate_is_used_and_drops_no_connection() {
         tokio::spawn(async move { waiter.post(ask).json(&json!({"wait_ms": 60_000})).send().await });
     // What cannot be used changes nothing.
     files.put("certificate.pem", "-----BEGIN CERTIFICATE-----\nbroken\n");
-    tokio::time::sleep(Duration::from_secs(3)).await; // longer than the server takes to look
+    until("the server has looked at it", || async {
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        log.contains("the new TLS certificate cannot be used")
+    })
+    .await;
     assert!(is_served(&old.client().build().unwrap(), &server).await, "the old one is still used");
     files.write(new.sign("server"));
     until("the new certificate is used", || async {

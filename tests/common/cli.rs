@@ -1,6 +1,6 @@
 //! The command line as people and scripts use it.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -91,6 +91,20 @@ impl Beside {
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(self.id()).unwrap()), signal)
             .unwrap();
+    }
+
+    /// Waits until it has said this on standard error, of which the rest is kept.
+    pub async fn says(&mut self, text: &'static str) {
+        let stderr = self.0.as_mut().unwrap().stderr.take().unwrap();
+        let reading = tokio::task::spawn_blocking(move || {
+            let (mut stderr, mut line) = (BufReader::new(stderr), String::new());
+            while !line.contains(text) {
+                line.clear();
+                assert!(stderr.read_line(&mut line).unwrap() > 0, "it never says {text:?}");
+            }
+            stderr.into_inner()
+        });
+        self.0.as_mut().unwrap().stderr = Some(reading.await.unwrap());
     }
 
     /// Waits until it has ended.

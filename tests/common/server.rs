@@ -224,6 +224,15 @@ pub async fn metric(server: &Server, series: &str) -> f64 {
     line.map_or(0.0, |value| value.parse().unwrap())
 }
 
+/// How many connections a server has beside the one that asks: as many as before once a client has left.
+pub async fn connections(server: &Server) -> f64 {
+    let http = client(); // its connection is closed with it
+    let answer = http.get(format!("{}/metrics", server.base)).send().await.unwrap();
+    let text = answer.text().await.unwrap();
+    let open = text.lines().find_map(|line| line.strip_prefix("tailback_http_connections "));
+    open.unwrap().parse::<f64>().unwrap() - 1.0
+}
+
 /// For how many jobs the store has been asked; calls for some each may share one question.
 pub const LOOKED: &str = "tailback_store_batch_size_sum{call=\"claim\"}";
 
