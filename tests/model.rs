@@ -13,8 +13,9 @@
 //! moments that only the store can choose; and it leaves steps out one by one, where sequences are long and begin
 //! with a new database.
 //!
-//! To add to it: what is new in a job goes into `model/job.rs`, what a call means into `model/settle.rs` or a
-//! neighbour, the step into `model/steps.rs`, and its taking into `model/world.rs` or `model/others.rs`.
+//! To add to it: what is new in a job goes into `model/job.rs`, what a producer says of it into `model/drafts.rs`, what a call
+//! means into `model/held.rs`, `model/unheld.rs` or a neighbour, the step into `model/steps.rs` and `model/draws.rs`, and its
+//! taking into `model/acts.rs`, `model/world.rs` or `model/others.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "shown when a test fails or with --no-capture")]
@@ -22,10 +23,14 @@
 mod common;
 
 mod model {
+    pub mod acts;
     pub mod batches;
     pub mod checks;
     pub mod claims;
+    pub mod drafts;
+    pub mod draws;
     pub mod failing;
+    pub mod held;
     pub mod job;
     pub mod lines;
     pub mod next;
@@ -35,6 +40,7 @@ mod model {
     pub mod settle;
     pub mod state;
     pub mod steps;
+    pub mod unheld;
     pub mod words;
     pub mod workers;
     pub mod world;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "tidy/sizes_of_tests.rs"]
+mod sizes_of_tests;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +60,12 @@ fn bare(line: &str) -> String {
 }
 
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    files("src")
+}
+
+/// The files of a folder and those below it, by their paths in it.
+fn files(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let (mut folders, mut sources) = (vec![root.clone()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -7,10 +7,11 @@ use tailback::job::transition::Operation;
 use tailback::job::{BatchId, JobId, QueueName, State, Timestamp, Visible, WorkerName};
 use tailback::store::{Change, ClaimAsk, Counts, Filter, Worker};
 
+use super::drafts::group;
 use super::job::{Differences, Job, When};
 use super::state::{Checked, Model};
 use super::steps::QUEUES;
-use super::world::{World, fault, group};
+use super::world::{World, fault};
 
 /// So old may the split of ready and scheduled jobs be, which nothing depends on.
 const SPLIT_AGE: Duration = Duration::from_secs(10);

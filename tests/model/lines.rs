@@ -189,7 +189,7 @@ impl World<'_> {
     /// The jobs of a line of another store, with their places: there may be gaps, and the first one may be held, or dead.
     pub async fn import_line(&mut self, state: u8, drafts: &[Draft], ask: &Ask) -> Result<bool, String> {
         let Some(draft) = drafts.first() else { return Ok(false) };
-        let line = (super::world::queue(draft.queue), super::world::group(draft.group.unwrap_or(0)));
+        let line = (super::drafts::queue(draft.queue), super::drafts::group(draft.group.unwrap_or(0)));
         if self.model.lines.contains_key(&line) {
             return Ok(false); // places are numbered within one store
         }

@@ -6,8 +6,9 @@ use tailback::job::transition::Operation;
 use tailback::job::{Ended, JobId, Mark, State, Tokens};
 use tailback::store::{Change, ClaimAsk};
 
+use super::drafts::{ms, nth};
 use super::steps::{Act, Ask, Which};
-use super::world::{World, fault, ms, nth};
+use super::world::{World, fault};
 
 impl World<'_> {
     /// A settle, and what is next under a claim that bears its mark.

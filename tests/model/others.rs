@@ -8,10 +8,11 @@ use tailback::job::{
 };
 use tailback::store::{Expected, Fired, Firing, Imported, Report, Saved, StoredSettings};
 
+use super::drafts::{backoff, json, ms, nth, queue, spec, worker};
 use super::job::{Job, When};
 use super::state::{Checked, FAR_MS};
 use super::steps::{Ahead, Ask, Draft, SCHEDULES, Settings, Step};
-use super::world::{World, backoff, fault, json, ms, nth, queue, spec, worker};
+use super::world::{World, fault};
 
 /// How many runs a schedule remembers.
 const RUNS_KEPT: usize = 10;

@@ -8,7 +8,8 @@ use futures::FutureExt as _;
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::steps::{Step, step};
+use super::draws::step;
+use super::steps::Step;
 use super::world::World;
 use crate::common::stores::Fixture;
 

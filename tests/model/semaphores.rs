@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tailback::job::{JobId, QueueName, SemaphoreName, State, Timestamp};
 use tailback::store::{Removal, Unblocked};
 
+use super::drafts::semaphore;
 use super::job::{Job, Waits};
 use super::state::{Checked, Model};
 use super::steps::SEMAPHORES;
-use super::world::{World, fault, semaphore};
+use super::world::{World, fault};
 
 /// More than a run ever has of anything.
 const ALL: usize = 10_000;

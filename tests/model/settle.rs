@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use tailback::job::record::TrailReason;
-use tailback::job::transition::{Loss, Operation, Outcome, Refusal};
-use tailback::job::{
-    Claim, Content, Ending, JobId, QueueName, SemaphoreName, Stage, State, Timestamp, Visible, When as Due,
-};
+use tailback::job::transition::{Operation, Outcome, Refusal};
+use tailback::job::{Claim, Ending, JobId, QueueName, SemaphoreName, State, Timestamp, Visible, When as Due};
 use tailback::store::{Applied, Change, Denied, PushRefused};
 
-use super::job::{Failed, Job, Left, Rev, Turn, Waits, When};
+use super::job::{Failed, Job, Left, Turn, Waits, When};
 use super::lines::{Line, are_told};
 use super::state::{Admitted, Checked, Model, Repeatable};
 
@@ -40,7 +38,7 @@ struct Answer {
 
 /// Why nothing happens. Of the states any one may be told.
 #[derive(Debug)]
-enum No {
+pub enum No {
     Lost {
         gone: bool,
     },
@@ -220,221 +218,6 @@ impl Model {
         }
     }
 
-    /// What its holder, or who speaks for the holder, does to a job.
-    fn settle_held(&mut self, job: &Job, operation: &Operation, now: When) -> Result<Becomes, No> {
-        match operation {
-            Operation::Commit { result, .. } => match goes_on(job) {
-                Some((stage, rest)) => {
-                    let mut next = elsewhere(unheld(job), &stage.queue, TrailReason::Committed, now);
-                    next.run_at = now.plus(stage.delay_ms.unwrap_or(0));
-                    next.priority = stage.priority.unwrap_or(job.priority);
-                    next.max_attempts = stage.max_attempts.or(job.max_attempts);
-                    next.backoff = stage.backoff.or(job.backoff);
-                    next.route = rest.to_vec();
-                    next.progress = None;
-                    next.payload = result.clone().map_or_else(|| job.payload.clone(), Content::Json);
-                    Ok(self.comes_back(next))
-                }
-                None => Ok(self.is_done(job, result.clone(), now)),
-            },
-            Operation::Pop { .. } => Ok(self.is_done(job, None, now)),
-            Operation::Rollback { fate, error, .. } => Ok(self.is_given_back(job, *fate, error.clone(), now)),
-            Operation::Lapse { reserved_until, .. } => {
-                if job.reserved_until.map(|until| until.from) != Some(*reserved_until) {
-                    return Err(No::Lost { gone: false });
-                }
-                let end = job.started_at.zip(job.first.max_run_ms).map(|(began, ms)| began.plus(ms));
-                let has_ended = end.is_some_and(|end| end.from <= *reserved_until);
-                let why = if has_ended { "max_run_ms was over" } else { "the reservation ran out" };
-                Ok(self.has_lapsed(job, why, now))
-            }
-            Operation::Abandon { loss: Loss::TimedOut { rev }, .. } => {
-                if !matches!(job.rev, Rev::Same(known) if known == *rev) {
-                    return Err(No::Lost { gone: false }); // it was heard of
-                }
-                Ok(self.has_lapsed(job, "the worker fell silent", now))
-            }
-            Operation::Abandon { loss: Loss::Removed, .. } => {
-                Ok(self.has_lapsed(job, "the worker was removed", now))
-            }
-            Operation::Extend { lease_ms, progress, .. } => {
-                let own_ms = job.lease_ms.unwrap_or(self.defaults().lease_ms);
-                let until = now.plus(lease_ms.unwrap_or(own_ms));
-                let until = job.within_run(job.started_at.unwrap_or(now), until);
-                let progress = progress.clone().or_else(|| job.progress.clone());
-                let extended_at = Some(now);
-                self.put(Job { reserved_until: Some(until), extended_at, progress, ..job.clone() });
-                Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
-            }
-            // Of takeovers only this one is among the model's steps.
-            Operation::TakeOver { to, lease_ms, .. } => {
-                let end = job.started_at.zip(job.first.max_run_ms).map(|(began, ms)| began.plus(ms));
-                if job.claim.as_ref() != Some(to) || end.is_some_and(|end| end.is_past(now)) {
-                    return Err(No::Lost { gone: false });
-                }
-                let until = job.within_run(job.started_at.unwrap_or(now), now.plus(*lease_ms));
-                let until = job.reserved_until.map_or(until, |earlier| earlier.or_later(until));
-                let before = Timestamp::from_millis(until.from.millis() - 1); // so that it shows
-                let until = When { from: before, ..until };
-                let extended_at = Some(now);
-                let held = Job {
-                    reserved_until: Some(until),
-                    lease_ms: Some(*lease_ms),
-                    extended_at,
-                    ..job.clone()
-                };
-                self.put(held);
-                Ok(Becomes::Held { until, cancel_requested: job.cancel_requested })
-            }
-            // It is asked for only where it was handed out again.
-            Operation::Release { unless_seen: true, .. } => Err(No::Lost { gone: false }),
-            Operation::Release { .. } if is_over(job, now) => Ok(self.leaves(job)),
-            Operation::Release { .. } => {
-                Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))
-            }
-            Operation::Move { queue, payload, when, priority, key, .. } => {
-                if job.cancel_requested {
-                    return Ok(self.leaves(job));
-                }
-                if *queue != job.queue
-                    && self.max_jobs(queue).is_some_and(|most| self.unfinished(queue) >= most)
-                {
-                    return Err(No::Full);
-                }
-                if let Some(holder) = key.as_ref().and_then(|hold| self.has_key(queue, &hold.key, now))
-                    && holder != job.id
-                {
-                    return Err(No::Key(holder));
-                }
-                let mut next = elsewhere(unheld(job), queue, TrailReason::Moved, now);
-                next.run_at = due(*when, now);
-                next.priority = priority.unwrap_or(job.priority);
-                next.progress = None;
-                next.payload = payload.clone().unwrap_or_else(|| job.payload.clone());
-                if let Some(hold) = key {
-                    next.key = Some(hold.key.clone());
-                    self.take_key(&next, hold);
-                }
-                Ok(self.comes_back(next))
-            }
-            _ => Err(No::Unknown),
-        }
-    }
-
-    /// What anybody may do to a job.
-    fn change_unheld(&mut self, job: &Job, operation: &Operation, now: When) -> Result<Becomes, No> {
-        let conflict = Err(No::Conflict(job.visible(now)));
-        let waits = matches!(job.state, State::Ready | State::Blocked);
-        if operation.within().is_some_and(|within| !within.has(&job.queue)) {
-            return Err(No::Unknown);
-        }
-        match operation {
-            Operation::Expire { expires_at } => {
-                let is_it = job.expires_at.is_some_and(|at| at.from == *expires_at);
-                if waits && is_it { Ok(self.leaves(job)) } else { conflict }
-            }
-            Operation::Edit { edit, .. } if waits => {
-                let expires_at = edit.expires_in_ms.map(|ms| ms.map(|ms| now.plus(ms)));
-                let mut next = Job {
-                    priority: edit.priority.unwrap_or(job.priority),
-                    run_at: edit.run_at.map_or(job.run_at, When::at),
-                    payload: edit.payload.clone().unwrap_or_else(|| job.payload.clone()),
-                    headers: edit.headers.clone().unwrap_or_else(|| job.headers.clone()),
-                    max_attempts: edit.max_attempts.unwrap_or(job.max_attempts),
-                    expires_at: expires_at.unwrap_or(job.expires_at),
-                    ..job.clone()
-                };
-                if let Some(group) = edit.group.as_ref().filter(|group| **group != job.group) {
-                    (next.group, next.turn) = (group.clone(), Turn::None);
-                    (next.state, next.waits_for, next.waiting_since) = (State::Ready, Waits::No, None);
-                }
-                Ok(self.comes_back(next))
-            }
-            Operation::Cancel { force: false, .. } if job.state == State::Reserved => {
-                self.put(Job { cancel_requested: true, ..job.clone() });
-                let until = job.reserved_until.unwrap_or(now);
-                Ok(Becomes::Held { until, cancel_requested: true })
-            }
-            Operation::CancelUnheld { .. } if job.state == State::Reserved => conflict,
-            Operation::Cancel { .. } | Operation::CancelUnheld { .. } => Ok(self.leaves(job)),
-            Operation::Retry { .. } if job.expires_at.is_some_and(|at| at.is_past(now)) => conflict,
-            Operation::Retry { .. } if job.state == State::Ready => {
-                let run_at = if job.run_at.is_past(now) { job.run_at } else { now };
-                Ok(self.comes_back(Job { attempts: 0, run_at, ..job.clone() }))
-            }
-            Operation::Retry { .. } if job.state == State::Dead => {
-                let (finished_at, purge_at, batch) = (None, None, None);
-                let again = Job { attempts: 0, run_at: now, finished_at, purge_at, batch, ..unheld(job) };
-                Ok(self.comes_back(Job { state: State::Ready, ..again }))
-            }
-            Operation::Run { .. } if waits && !job.expires_at.is_some_and(|at| at.is_past(now)) => {
-                let run_at = if job.run_at.is_past(now) { job.run_at } else { now };
-                Ok(self.comes_back(Job { run_at, ..job.clone() }))
-            }
-            Operation::Revoke { .. } if job.state == State::Reserved && is_over(job, now) => {
-                Ok(self.leaves(job))
-            }
-            Operation::Revoke { .. } if job.state == State::Reserved => {
-                Ok(self.comes_back(Job { attempts: job.attempts - 1, ..unheld(job) }))
-            }
-            Operation::Relocate { queue, when, priority, .. } if waits || job.state == State::Dead => {
-                self.is_relocated(job, queue, (*when, *priority), now)
-            }
-            Operation::Purge { state, .. }
-                if job.state != State::Reserved && job.visible(now).contains(state) =>
-            {
-                Ok(self.leaves(job))
-            }
-            Operation::Redrive { .. } if job.expires_at.is_some_and(|at| at.is_past(now)) => conflict,
-            Operation::Redrive { .. } => match (&job.origin, job.state) {
-                (None, State::Dead) => {
-                    let revived = Job {
-                        state: State::Ready,
-                        attempts: 0,
-                        run_at: now,
-                        finished_at: None,
-                        purge_at: None,
-                        batch: None,
-                        ..job.clone()
-                    };
-                    Ok(self.comes_back(revived))
-                }
-                (Some(origin), State::Ready | State::Blocked | State::Dead) => {
-                    let home = elsewhere(unheld(job), &origin.queue, TrailReason::Redriven, now);
-                    let (finished_at, purge_at) = (None, None);
-                    Ok(self.comes_back(Job { run_at: now, finished_at, purge_at, batch: None, ..home }))
-                }
-                _ => conflict,
-            },
-            _ => conflict,
-        }
-    }
-
-    /// An operator puts it into another queue.
-    fn is_relocated(
-        &mut self,
-        job: &Job,
-        queue: &QueueName,
-        (when, priority): (Option<Due>, Option<i32>),
-        now: When,
-    ) -> Result<Becomes, No> {
-        if job.expires_at.is_some_and(|at| at.is_past(now)) {
-            return Err(No::Conflict(job.visible(now)));
-        }
-        let is_full = |most| self.unfinished(queue) >= most;
-        if *queue != job.queue && self.max_jobs(queue).is_some_and(is_full) {
-            return Err(No::Full);
-        }
-        let mut next = elsewhere(unheld(job), queue, TrailReason::Moved, now);
-        if job.state == State::Dead {
-            (next.run_at, next.finished_at, next.purge_at, next.batch) = (now, None, None, None);
-        }
-        next.run_at = when.map_or(next.run_at, |when| due(when, now));
-        next.priority = priority.unwrap_or(job.priority);
-        next.progress = None;
-        Ok(self.comes_back(next))
-    }
-
     pub fn comes_back(&mut self, job: Job) -> Becomes {
         let becomes = Becomes::Returned { queue: job.queue.clone(), run_at: job.run_at };
         self.put(job);
@@ -445,31 +228,6 @@ impl Model {
         self.remove(&job.id);
         Becomes::Removed
     }
-
-    /// The work is done: history, where that is kept.
-    fn is_done(&mut self, job: &Job, result: Option<tailback::job::Payload>, now: When) -> Becomes {
-        match self.kept_ms(job) {
-            None => self.remove(&job.id),
-            Some(ms) => self.put(Job {
-                state: State::Done,
-                finished_at: Some(now),
-                purge_at: Some(now.plus(ms)),
-                expires_at: None,
-                claim: job.claim.clone(), // it tells the repeat
-                turn: Turn::None,
-                result,
-                ..unheld(job)
-            }),
-        }
-        Becomes::Done
-    }
-}
-
-/// The next stage of a job's route and what follows, unless the job ends with its commit: in a dead-letter queue the
-/// route rests, and what was asked to stop has no next stage.
-fn goes_on(job: &Job) -> Option<(&Stage, &[Stage])> {
-    let rests = job.origin.is_some() || job.cancel_requested;
-    job.route.split_first().filter(|_| !rests)
 }
 
 /// Whether a job leaves as soon as nobody holds it.

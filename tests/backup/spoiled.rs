@@ -1,0 +1,122 @@
+//! What another program has spoiled in a store.
+
+use mongodb::Client;
+use mongodb::bson::doc;
+use serde_json::json;
+
+use super::support::{Folder, Home, lines, of_kind, put, refused, restore, run, tailback};
+use crate::common::foreign;
+use crate::common::server::{Place, Server};
+
+/// What another program has spoiled is named, and left out only where that was asked for.
+async fn spoiled(place: &Place, names: &[&str]) {
+    let folder = Folder::new();
+    let file = folder.file("all.jsonl");
+    let command = || tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()]);
+    let told = refused(command()).await;
+    for name in names {
+        assert!(told.contains(name), "{name} in {told}");
+    }
+    assert!(folder.names().is_empty(), "no file is left");
+    let mut rest = command();
+    rest.arg("--skip-unreadable");
+    let (done, told) = run(rest).await;
+    assert!(done && told.contains(&format!("left out, since it cannot be read: {}", names.len())), "{told}");
+    let lines = lines(&file);
+    assert_eq!(of_kind(&lines, "end")[0]["left_out"], names.len());
+    assert_eq!(of_kind(&lines, "job").len(), 1);
+    let target = Place::sqlite().await;
+    restore(&target, &file).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spoiled_documents_are_named() {
+    let home = Home::mongo().await;
+    let place = &home.place;
+    let mut server = Server::start(&place.url).await;
+    server.push("plain", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    let database = client.default_database().unwrap();
+    for (collection, document) in [
+        ("jobs", doc! { "_id": "odd", "queue": "plain", "state": "ready" }),
+        ("jobs", doc! { "_id": 7, "queue": "plain", "state": "ready" }),
+        ("queues", doc! { "_id": "loud", "settings": { "max_attempts": "many" }, "version": "v" }),
+        ("semaphores", doc! { "_id": "wide", "capacity": "very" }),
+        ("schedules", doc! { "_id": "never", "rule": 1 }),
+    ] {
+        assert!(foreign::insert(&database, collection, &document).await, "{document}");
+    }
+    spoiled(place, &["odd", "the job 7", "loud", "wide", "never"]).await;
+    home.clear().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spoiled_rows_are_named() {
+    let place = Place::sqlite().await;
+    let mut server = Server::start(&place.url).await;
+    for n in 0..2 {
+        server.push("plain", json!({"payload": n})).await;
+    }
+    let id = server.push("zz", json!({"payload": 3})).await;
+    put(&server, "/v1/queues/loud", json!({"max_attempts": 3})).await;
+    assert!(server.terminate().await.success());
+    let db = rusqlite::Connection::open(place.url.strip_prefix("sqlite:").unwrap()).unwrap();
+    db.execute_batch("UPDATE settings SET settings = '{\"max_attempts\":\"many\"}'; DELETE FROM jobs WHERE queue = 'plain' AND rowid = 1")
+        .unwrap();
+    db.execute("UPDATE jobs SET headers = 'no JSON' WHERE id = ?1", [&id]).unwrap();
+    drop(db);
+    spoiled(&place, &[&id, "loud"]).await;
+}
+
+/// A job whose batch is gone ends without a result, and a batch that is left out takes its results with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_left_out_takes_its_results_with_it() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let path = place.url.strip_prefix("sqlite:").unwrap();
+    let file = folder.file("all.jsonl");
+    let export = |more: &'static [&'static str]| {
+        let mut command = tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()]);
+        command.args(more);
+        command
+    };
+    let mut server = Server::start(&place.url).await;
+    let mut batches = Vec::new();
+    for queue in ["a", "b"] {
+        let job = json!({"queue": queue, "payload": 1});
+        let (status, batch) = server.post("/v1/batches", json!({"sealed": true, "jobs": [job, job]})).await;
+        assert_eq!(status, 201, "{batch}");
+        batches.push(batch["id"].as_str().unwrap().to_owned());
+    }
+    let done = server.reserve("a", json!({})).await.remove(0);
+    assert_eq!(server.settle(&done, "commit", json!({})).await.0, 200);
+    assert!(server.terminate().await.success());
+    let db = rusqlite::Connection::open(path).unwrap();
+    assert_eq!(
+        db.execute("UPDATE batches SET on_finished = 'no JSON' WHERE id = ?1", [&batches[0]]).unwrap(),
+        1
+    );
+    assert_eq!(db.execute("DELETE FROM batches WHERE id = ?1", [&batches[1]]).unwrap(), 1);
+    drop(db);
+    let mut server = Server::start(&place.url).await;
+    for job in server.reserve("b", json!({"count": 2})).await {
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    assert!(server.terminate().await.success());
+    let told = refused(export(&[])).await;
+    assert!(told.contains(&batches[0]) && !told.contains(&batches[1]), "{told}");
+    let (done, told) = run(export(&["--skip-unreadable"])).await;
+    assert!(done && told.contains("left out, since it cannot be read: 2"), "{told}");
+    assert!(of_kind(&lines(&file), "batch_result").is_empty());
+    restore(&Place::sqlite().await, &file).await;
+
+    // What servers before this one have left behind.
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute("UPDATE batch_results SET batch = ?1", [&batches[1]]).unwrap();
+    drop(db);
+    let told = refused(export(&[])).await;
+    assert!(told.contains("there is no batch"), "{told}");
+    let (done, told) = run(export(&["--skip-unreadable"])).await;
+    assert!(done, "{told}");
+    restore(&Place::sqlite().await, &file).await;
+}
