@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::common::fleet::push_many;
 use crate::common::server::{Place, Server, metric, until};
-use crate::world::{Pair, SOON, begin_keyed, looked, push, signal};
+use crate::world::{Pair, SOON, WAIT_MS, begin_keyed, looked, push, signal};
 
 /// Waits until the server has asked for the record of a request this often: those that wait ask again and again.
 async fn until_polled(server: &Server, times: usize) {
@@ -20,7 +20,7 @@ async fn until_polled(server: &Server, times: usize) {
 
 pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
     let mut server = Server::start(&place.url).await;
-    let ask = json!({"wait_ms": 40_000});
+    let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&server, "k", ask.clone());
     until("it waits", || async { looked(&server).await }).await;
     let repeats: Vec<_> = (0..5).map(|_| begin_keyed(&server, "k", ask.clone())).collect();
@@ -41,7 +41,7 @@ pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
 /// The first one runs elsewhere, and ends while this server drains: its waiting repeat must not begin anew here.
 pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
     let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
-    let ask = json!({"wait_ms": 40_000});
+    let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&far, "k", ask.clone());
     until("it waits", || async { looked(&far).await }).await;
     let repeats: Vec<_> = (0..20).map(|_| begin_keyed(&far, "k", ask.clone())).collect();
@@ -63,7 +63,7 @@ pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
 /// The first one runs at another server, and goes on.
 pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Place) {
     let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
-    let ask = json!({"wait_ms": 40_000});
+    let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&near, "k", ask.clone());
     until("it waits", || async { looked(&near).await }).await;
     let repeat = begin_keyed(&far, "k", ask);

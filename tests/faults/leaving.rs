@@ -6,12 +6,15 @@ use serde_json::json;
 
 use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
-use crate::common::server::{Place, Server, until};
-use crate::world::{LONG_MS, Pair, SOON, begin_keyed, begin_until_met, looked, push, repeat};
+use crate::common::server::{Place, Server, connections, until};
+use crate::world::{
+    LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, begin_until_met, looked, push, repeat,
+};
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
 pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
     let server = Server::start(&place.url).await;
+    let wait = json!({"wait_ms": WAIT_MS});
     let load = async {
         for _ in 0..40 {
             push_many(&server, "other", 500, json!({})).await;
@@ -21,14 +24,15 @@ pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
         for n in 0..40_u64 {
             let url = format!("{}/v1/queues/work/reserve", server.base);
             let http = reqwest::Client::new(); // whose connection is closed with it
-            let ask = http.post(url).header("idempotency-key", format!("k{n}")).json(&json!({}));
+            let ask = http.post(url).header("idempotency-key", format!("k{n}")).json(&wait);
             let _ = tokio::time::timeout(Duration::from_micros(100 + 40 * n), ask.send()).await;
         }
     };
     tokio::join!(load, asking);
     let mut slow = Vec::new();
     for n in 0..40 {
-        let (_, took) = repeat(&server, &format!("k{n}"), json!({})).await;
+        push(&server, json!({"payload": n})).await;
+        let (_, took) = repeat(&server, &format!("k{n}"), wait.clone()).await;
         slow.extend((took > SOON).then_some((n, took)));
     }
     assert!(slow.is_empty(), "{} of 40 repeats: {slow:?}", slow.len());
@@ -37,7 +41,7 @@ pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
 /// The repeat goes to whoever is there afterwards.
 pub async fn a_server_that_was_killed_leaves_nothing_pending(place: &Place) {
     let server = Server::start(&place.url).await;
-    let ask = json!({"wait_ms": 30_000, "lease_ms": LONG_MS});
+    let ask = json!({"wait_ms": WAIT_MS, "lease_ms": LONG_MS});
     let first = begin_keyed(&server, "k", ask.clone());
     until("it waits", || async { looked(&server).await }).await;
     kill_9(&server).await;
@@ -54,13 +58,14 @@ pub async fn a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pend
     let Pair { proxy, far, near } = Pair::start(place).await;
     push(&near, json!({"payload": 1})).await;
     let open = proxy.next("insert", "requests", Fault::HoldAfter);
-    let first = begin_keyed(&far, "k", json!({}));
+    let (ask, before) = (json!({"wait_ms": WAIT_MS}), connections(&far).await);
+    let first = begin_keyed_by(reqwest::Client::new(), &far, "k", ask.clone());
     open.met().await;
     first.abort();
     assert!(first.await.is_err());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("the server has seen it leave", || async { connections(&far).await <= before }).await;
     open.release();
-    let (jobs, took) = repeat(&near, "k", json!({})).await;
+    let (jobs, took) = repeat(&near, "k", ask).await;
     assert_eq!(jobs.len(), 1);
     assert!(took < SOON, "{took:?}");
 }
@@ -68,10 +73,10 @@ pub async fn a_client_that_leaves_while_its_record_is_opened_leaves_nothing_pend
 pub async fn an_opening_that_failed_leaves_nothing_pending(place: &Place) {
     let Pair { proxy, far, near } = Pair::start(place).await;
     push(&near, json!({"payload": 1})).await;
-    let open = proxy.every("insert", "requests", Fault::SwallowReply);
-    assert_eq!(begin_keyed(&far, "k", json!({})).await.unwrap().unwrap().0, 503);
+    let (ask, open) = (json!({"wait_ms": WAIT_MS}), proxy.every("insert", "requests", Fault::SwallowReply));
+    assert_eq!(begin_keyed(&far, "k", ask.clone()).await.unwrap().unwrap().0, 503);
     drop(open);
-    let (jobs, took) = repeat(&near, "k", json!({})).await;
+    let (jobs, took) = repeat(&near, "k", ask).await;
     assert_eq!(jobs.len(), 1);
     assert!(took < SOON, "{took:?}");
 }
@@ -80,7 +85,7 @@ pub async fn a_claim_of_a_server_that_was_killed_goes_to_the_repeat(place: &Plac
     let Pair { proxy, far, near } = Pair::start(place).await;
     let id = push(&near, json!({"payload": 1})).await;
     push(&near, json!({"payload": 2})).await;
-    let ask = json!({"lease_ms": LONG_MS});
+    let ask = json!({"wait_ms": WAIT_MS, "lease_ms": LONG_MS});
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
     let first = begin_until_met(&far, "k", ask.clone(), &claim).await;
     kill_9(&far).await;

@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::common::proxy::{Placed, Proxy};
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{PATIENCE, Place, Server, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
-/// What "within a second" means on a machine that is busy: `queue/once.rs` asserts the second itself. Without the mend it takes ten or more.
-pub const SOON: Duration = Duration::from_secs(7);
+/// For how long the calls of tests wait that must end before: what leaves them pending does so for this long and ten seconds more.
+pub const WAIT_MS: u64 = 50_000;
+/// What "within a second" means on a machine that is busy: `queue/once.rs` asserts the second itself.
+pub const SOON: Duration = Duration::from_secs(30);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);
 
@@ -54,7 +56,7 @@ pub async fn push(server: &Server, job: Value) -> String {
     let key = format!("push-{}", KEYS.fetch_add(1, Ordering::Relaxed));
     let since = Instant::now();
     loop {
-        assert!(since.elapsed() < Duration::from_secs(60), "the push is never answered");
+        assert!(since.elapsed() < PATIENCE, "the push is never answered");
         let call = server.http.post(format!("{}/v1/queues/work/jobs", server.base));
         let response = call.header("idempotency-key", &key).json(&job).send().await.unwrap();
         let (status, answer) = (response.status().as_u16(), response.json::<Value>().await.unwrap());
@@ -80,7 +82,17 @@ async fn keyed_by(http: &reqwest::Client, base: &str, key: &str, body: Value) ->
 
 /// The same in the background.
 pub fn begin_keyed(server: &Server, key: &'static str, body: Value) -> JoinHandle<Option<(u16, Value)>> {
-    let (http, base) = (server.http.clone(), server.base.clone());
+    begin_keyed_by(server.http.clone(), server, key, body)
+}
+
+/// The same over connections of one's own.
+pub fn begin_keyed_by(
+    http: reqwest::Client,
+    server: &Server,
+    key: &'static str,
+    body: Value,
+) -> JoinHandle<Option<(u16, Value)>> {
+    let base = server.base.clone();
     tokio::spawn(async move { keyed_by(&http, &base, key, body).await })
 }
 
@@ -109,7 +121,7 @@ pub async fn begin_until_met(
 pub async fn repeat(server: &Server, key: &str, body: Value) -> (Vec<Value>, Duration) {
     let since = Instant::now();
     loop {
-        assert!(since.elapsed() < Duration::from_secs(60), "the repeat is never answered");
+        assert!(since.elapsed() < PATIENCE, "the repeat is never answered");
         match keyed(server, key, body.clone()).await {
             Some((200, answer)) => return (answer["jobs"].as_array().unwrap().clone(), since.elapsed()),
             Some((503, _)) | None => tokio::time::sleep(Duration::from_millis(20)).await,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::common::server::{Place, Server, metric, until};
+use crate::common::server::{Place, Server, connections, metric, until};
 use crate::{connect, read_to_end};
 
 const MB: usize = 1 << 20;
@@ -160,12 +160,13 @@ async fn leaves(place: &Place, pause: &str, path: &str, body: Value) {
     server.push("warm", json!({"payload": 1})).await;
     let text = body.to_string();
     std::fs::write(points.path().join(pause), "pause").unwrap();
-    let request = server.http.post(format!("{}{path}", server.base)).json(&body);
+    let before = connections(&server).await;
+    let request = reqwest::Client::new().post(format!("{}{path}", server.base)).json(&body);
     let call = tokio::spawn(request.send());
     until("it is worked on", || async { points.path().join(format!("{pause}.met")).exists() }).await;
     call.abort();
     assert!(call.await.is_err());
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until("the server has seen it leave", || async { connections(&server).await <= before }).await;
     let used = metric(&server, USED).await;
     assert!(used >= text.len() as f64, "{used} of {} bytes count while they are worked on", text.len());
     std::fs::write(points.path().join(format!("{pause}.go")), "").unwrap();

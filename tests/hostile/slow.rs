@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{Place, Server, metric, until};
 use crate::{connect, exchange, read_to_end, still_serves};
 
 const PUSH: &str =
@@ -226,10 +226,11 @@ pub async fn repeats_of_a_keyed_reserve_take_places_as_well(place: &Place) {
         }
     };
     let first = tokio::spawn(ask(true));
-    // A repeat that gets in before the first one waits itself: its client leaves.
+    until("the first one waits", || async { metric(&server, "tailback_waiting_consumers").await == 1.0 })
+        .await;
     until("a repeat finds no place to wait", || async {
-        let asked = tokio::time::timeout(Duration::from_secs(2), ask(false)).await;
-        asked.is_ok_and(|(status, problem)| (status, &problem["code"]) == (409, &json!("request-pending")))
+        let (status, problem) = ask(false).await;
+        (status, &problem["code"]) == (409, &json!("request-pending"))
     })
     .await;
     server.push("mail", json!({"payload": 1})).await;
