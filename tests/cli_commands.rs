@@ -154,6 +154,15 @@ async fn lists_show_what_there_is(place: &Place) {
         row("list.a").is_some_and(|row| row.split_whitespace().nth(1) == Some("2"))
     })
     .await;
+    let listed =
+        run(&server, &["queues", "--prefix", "list.", "--sort=-ready", "--json"]).await.with(0).json();
+    assert_eq!(
+        (&listed["queues"][0]["queue"], &listed["queues"][0]["figures"]["counts"]["ready"]),
+        (&json!("list.a"), &json!(2)),
+        "{listed}"
+    );
+    let needing = run(&server, &["queues", "--attention=stuck", "--json"]).await.with(0).json();
+    assert_eq!(needing["queues"], json!([]), "{needing}");
     run(&server, &["queues", "pause", "list.a"]).await.with(0);
     assert!(run(&server, &["queues"]).await.with(0).out.contains("paused"));
     assert!(run(&server, &["queues", "show", "list.a"]).await.with(0).out.contains("yes"));

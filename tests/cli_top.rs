@@ -291,3 +291,24 @@ async fn tables_fit_the_terminal_and_colours_can_be_refused() {
     screen.until("gamma").await;
     assert!(!screen.raw.lock().unwrap().contains(&0x1b));
 }
+
+#[tokio::test]
+async fn many_queues_are_sorted_by_each_column() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for n in 0..4 {
+        let job = |m: u32| json!({"queue": format!("many{n}.{m:03}"), "payload": 1});
+        let jobs: Vec<_> = (0..500).map(job).collect();
+        assert_eq!(server.post("/v1/jobs", json!({"jobs": jobs, "atomic": false})).await.0, 200);
+    }
+    let mut screen = Screen::start(&cli::command(&server.base, &["top", "--sort", "oldest"]), 30, 150);
+    screen.until("OLDEST▼").await;
+    screen.until("many").await;
+    for head in ["IN/S", "DONE/S", "FAILED/S", "SCHEDULED", "BLOCKED", "QUEUE", "ATTENTION", "READY"] {
+        screen.press("s");
+        screen.until(&format!("{head}▼")).await;
+        screen.press("r");
+    }
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}

@@ -125,6 +125,31 @@ async fn commands_get_the_payload_and_the_facts() {
 }
 
 #[tokio::test]
+async fn a_command_is_in_the_trace_of_its_job() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let of_job = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let of_worker = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let script = "echo \"parent=$TRACEPARENT state=$TRACESTATE\" > trace";
+    let header = format!("traceparent={of_job}");
+    let with_trace = ["push", "traced", "1", "--header", &header, "--header", "tracestate=a=1"];
+    cli::run(&server, &with_trace).await.with(0);
+    server.push("traced", json!({"payload": 2, "headers": {"traceparent": "none"}})).await;
+    for expected in [format!("parent={of_job} state=a=1\n"), "parent= state=\n".to_owned()] {
+        let mut command = work(&server.base, &notes, &["traced", "--once"], script);
+        command.env("TRACEPARENT", of_worker).env("TRACESTATE", "b=2");
+        finish(command).await.with(0);
+        assert_eq!(notes.read("trace").unwrap(), expected);
+    }
+    // What a command pushes is in the trace that its environment names.
+    let mut push = cli::command(&server.base, &["push", "child", "1"]);
+    push.env("TRACEPARENT", of_job);
+    finish(push).await.with(0);
+    assert_eq!(server.reserve("child", json!({})).await[0]["headers"]["traceparent"], json!(of_job));
+}
+
+#[tokio::test]
 async fn a_worker_that_has_ended_is_no_worker_any_more() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;

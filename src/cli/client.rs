@@ -75,7 +75,11 @@ impl Call {
         self
     }
 
-    fn request(&self, target: &Target) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(
+        &self,
+        target: &Target,
+        trace: &[(&'static str, String)],
+    ) -> Result<Request<Full<Bytes>>, Failure> {
         let mut request = Request::builder()
             .method(&self.method)
             .uri(format!("{}{}", target.prefix, self.path))
@@ -87,7 +91,7 @@ impl Call {
         if self.body.is_some() {
             request = request.header("content-type", "application/json");
         }
-        for (name, value) in &self.headers {
+        for (name, value) in trace.iter().chain(&self.headers) {
             request = request.header(*name, value);
         }
         let request = request.body(Full::new(self.body.clone().unwrap_or_default()));
@@ -120,13 +124,40 @@ struct Inner {
     target: Target,
     tls: Option<TlsConnector>,
     idle: Mutex<Vec<Sender>>,
+    /// The trace that the calls are in, as headers.
+    trace: Vec<(&'static str, String)>,
+}
+
+/// Returns the trace that the environment names (`TRACEPARENT`, `TRACESTATE`), as headers; none where it is not valid.
+fn trace_of_environment() -> Vec<(&'static str, String)> {
+    let Some(parent) = std::env::var("TRACEPARENT").ok().filter(|value| is_traceparent(value)) else {
+        return Vec::new();
+    };
+    let is_visible = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let state = std::env::var("TRACESTATE").ok().filter(|value| !value.is_empty() && is_visible(value));
+    let state = state.map(|state| ("tracestate", state));
+    [("traceparent", parent)].into_iter().chain(state).collect()
+}
+
+/// Returns whether this is the `traceparent` of a trace: version, trace, span and flags in hexadecimal digits, neither id of zeros only.
+pub fn is_traceparent(value: &str) -> bool {
+    let parts: Vec<&str> = value.split('-').collect();
+    let is_hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_zero = |part: &str| part.bytes().all(|byte| byte == b'0');
+    let [version, trace, span, flags] = parts[..] else { return false };
+    let lengths = [version.len(), trace.len(), span.len(), flags.len()];
+    lengths == [2, 32, 16, 2]
+        && parts.iter().all(|part| is_hex(part))
+        && version != "ff"
+        && !is_zero(trace)
+        && !is_zero(span)
 }
 
 impl Client {
     /// Returns a client that is not connected yet.
     pub fn new(target: Target) -> Result<Self, Failure> {
         let tls = if target.is_tls { Some(tls::connector(target.ca.as_deref())?) } else { None };
-        Ok(Self(Arc::new(Inner { target, tls, idle: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { target, tls, idle: Mutex::default(), trace: trace_of_environment() })))
     }
 
     /// Returns the server's URL, for people.
@@ -176,7 +207,7 @@ impl Client {
 
     async fn respond(&self, call: &Call) -> Result<(Response<Incoming>, Sender), Failure> {
         // An idle connection may have been closed by now: what it has not sent goes over a new one.
-        let mut request = call.request(&self.0.target)?;
+        let mut request = call.request(&self.0.target, &self.0.trace)?;
         loop {
             let idle = self.idle().pop();
             let is_new = idle.is_none();

@@ -46,6 +46,9 @@ pub struct Queue {
     pub counts: Counts,
     pub paused: bool,
     pub oldest_ready_at: Option<String>,
+    /// The same in milliseconds since 1970: lists are sorted by it. Read once, when the queue arrives.
+    #[serde(skip)]
+    pub oldest_ready_ms: Option<i64>,
     pub oldest_is_approximate: bool,
     pub rates_per_s: BTreeMap<String, f64>,
     /// Why it needs a person, the most urgent reason first.
@@ -91,6 +94,11 @@ impl Queue {
     pub fn oldest(&self) -> Option<String> {
         let about = if self.oldest_is_approximate { "~" } else { "" };
         self.oldest_ready_at.as_deref().map(|at| format!("{about}{}", age(at)))
+    }
+
+    /// Returns how many attempts failed in it, per second: rolled back, or taken back from their workers.
+    pub fn failed_per_s(&self) -> f64 {
+        self.rate("rolled_back") + self.rate("lapsed")
     }
 
     /// Returns how often something happened in it, per second.
@@ -260,24 +268,6 @@ impl Stream {
             Err(failure) => Err(failure),
         }
     }
-}
-
-/// Reads the whole picture of these queues once. What has no jobs is not in it.
-pub async fn picture(client: &Client, queues: &[String]) -> Result<BTreeMap<String, Queue>, Failure> {
-    let mut picture = BTreeMap::new();
-    // As many as one call may name.
-    for named in queues.chunks(100) {
-        let mut stream = Stream::new(client.clone(), named, None);
-        stream.connect().await?;
-        while let Some(event) = stream.next().await? {
-            let queues = event.message.queues.into_iter();
-            picture.extend(queues.map(|queue| (queue.queue.clone(), queue)));
-            if !event.message.more {
-                break;
-            }
-        }
-    }
-    Ok(picture)
 }
 
 #[cfg(test)]

@@ -10,13 +10,14 @@ use serde::Deserialize;
 
 use super::body::Body;
 use super::client::{Answer, Call, segment};
-use super::events::{Queue, picture};
+use super::events::tone_of_reason;
 use super::failure::{DONE, Failure};
 use super::job::Wait;
 use super::operations;
 use super::out::note;
 use super::pages::{self, Paging, page};
 use super::shown::shown;
+use super::stats::Need;
 use super::table::{Cell, Table, Tone, number, text, word};
 use super::time::{ago, human};
 use super::view::{Counts, rate};
@@ -30,6 +31,12 @@ pub struct Queues {
     /// Queues whose names begin so
     #[arg(long, allow_hyphen_values = true)]
     prefix: Option<String>,
+    /// By what: name, ready, scheduled, reserved, blocked, dead, done, oldest, pushed, finished, failed, waiting, attention; --sort=-ready: the largest first
+    #[arg(long, value_name = "FIGURE", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Only queues that need attention, or that need it for these reasons: --attention=starved,dead
+    #[arg(long, value_name = "REASONS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    attention: Option<String>,
     #[command(flatten)]
     paging: Paging,
 }
@@ -109,7 +116,7 @@ enum Action {
 struct Settings {
     queue: String,
     paused: bool,
-    counts: Option<Counts>,
+    figures: Figures,
     effective: Effective,
     unreadable: Option<String>,
     dead_letter: Option<String>,
@@ -117,6 +124,36 @@ struct Settings {
     max_jobs: Option<u64>,
     lapsed: Option<String>,
     version: String,
+}
+
+/// The figures of a queue of the list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Figures {
+    counts: Counts,
+    oldest_ready_age_ms: Option<u64>,
+    oldest_is_approximate: bool,
+    rates_per_s: BTreeMap<String, f64>,
+    attention: Vec<Need>,
+}
+
+impl Figures {
+    fn rate(&self, name: &str) -> String {
+        rate(self.rates_per_s.get(name).copied().unwrap_or(0.0))
+    }
+
+    fn oldest(&self) -> String {
+        let about = if self.oldest_is_approximate { "~" } else { "" };
+        self.oldest_ready_age_ms.map_or_else(String::new, |age| format!("{about}{}", human(age)))
+    }
+
+    /// Returns why the queue needs attention; that it is paused is said in its state.
+    fn attention(&self) -> Cell {
+        let reasons = self.attention.iter().filter(|need| need.reason != "paused");
+        let words: Vec<String> = reasons.map(|need| shown(&need.reason)).collect();
+        let tone = self.attention.first().map_or(Tone::Plain, |need| tone_of_reason(&need.reason));
+        Cell::new(words.join(","), tone)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -152,18 +189,20 @@ impl Run for Queues {
         match self.action {
             Some(action) => action.run(context).await,
             None => {
-                let parameters = [("prefix", self.prefix.clone())];
-                let table = async |page: &QueuesPage| table(context, page).await;
+                let parameters = [
+                    ("prefix", self.prefix.clone()),
+                    ("sort", self.sort.clone()),
+                    ("attention", self.attention.clone()),
+                    ("figures", Some("true".to_owned())),
+                ];
+                let table = async |page: &QueuesPage| Ok(table(page));
                 pages::print(context, "/v1/queues", &parameters, &self.paging, table).await
             }
         }
     }
 }
 
-/// The list says how queues are set; what is in them is in the picture of the events.
-async fn table(context: &Context, page: &QueuesPage) -> Result<Table, Failure> {
-    let named: Vec<String> = page.queues.iter().map(|queue| queue.queue.clone()).collect();
-    let now = if named.is_empty() { BTreeMap::new() } else { picture(&context.client, &named).await? };
+fn table(page: &QueuesPage) -> Table {
     let mut table = Table::new(&[
         text("QUEUE"),
         word("STATE").spare(7),
@@ -179,10 +218,8 @@ async fn table(context: &Context, page: &QueuesPage) -> Result<Table, Failure> {
         number("BLOCKED").spare(9),
         number("DONE").spare(10),
     ]);
-    let none = Queue::default();
     for queue in &page.queues {
-        let now = now.get(&queue.queue).unwrap_or(&none);
-        let counts = queue.counts.unwrap_or(now.counts);
+        let (figures, counts) = (&queue.figures, queue.figures.counts);
         let (state, tone) = match (&queue.unreadable, queue.paused || queue.effective.paused) {
             (Some(_), _) => ("unreadable", Tone::Bad),
             (None, true) => ("paused", Tone::Warn),
@@ -192,20 +229,20 @@ async fn table(context: &Context, page: &QueuesPage) -> Result<Table, Failure> {
         table.row(vec![
             Cell::from(&queue.queue),
             Cell::new(state, tone),
-            Cell::new(now.attention_words(), now.attention_tone()),
+            figures.attention(),
             Cell::from(counts.ready.to_string()),
             Cell::from(counts.reserved.to_string()),
             Cell::new(counts.dead.to_string(), dead),
-            Cell::from(now.oldest().unwrap_or_default()),
-            Cell::from(rate(now.rate("pushed"))),
-            Cell::from(rate(now.rate("committed"))),
-            Cell::from(rate(now.rate("rolled_back"))),
+            Cell::from(figures.oldest()),
+            Cell::from(figures.rate("pushed")),
+            Cell::from(figures.rate("finished")),
+            Cell::from(figures.rate("failed")),
             Cell::from(counts.scheduled.to_string()),
             Cell::from(counts.blocked.to_string()),
             Cell::from(counts.done.to_string()),
         ]);
     }
-    Ok(table)
+    table
 }
 
 impl Action {

@@ -105,8 +105,9 @@ fn described(out: Out, queue: &Queue) -> String {
     let counts = queue.counts.each().into_iter().filter(|(_, count)| *count > 0);
     words.extend(counts.map(|(state, count)| out.paint(Tone::of_state(state), &format!("{count} {state}"))));
     words.extend(queue.oldest().map(|age| format!("oldest {age}")));
-    for (event, name) in [("pushed", "in"), ("committed", "done"), ("rolled_back", "failed")] {
-        let per_s = queue.rate(event);
+    let rates =
+        [(queue.rate("pushed"), "in"), (queue.rate("committed"), "done"), (queue.failed_per_s(), "failed")];
+    for (per_s, name) in rates {
         words.extend((per_s > 0.0).then(|| format!("{} {name}/s", rate(per_s))));
     }
     words.join("  ")

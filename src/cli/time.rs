@@ -96,6 +96,11 @@ pub fn age(at: &str) -> String {
     since(at).map_or_else(String::new, |since| human(u64::try_from(since).unwrap_or(0)))
 }
 
+/// Returns a time in milliseconds since 1970.
+pub fn epoch_ms(at: &str) -> Option<i64> {
+    at.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+}
+
 /// Returns how many milliseconds ago a time is; below zero for one to come.
 pub fn since(at: &str) -> Option<i64> {
     let at: Timestamp = at.parse().ok()?;

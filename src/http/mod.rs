@@ -216,6 +216,7 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let span = trace::of(&request, is_operational(uri.path()));
+    let unanswered = trace::Unanswered::new(span.clone(), method, uri.path(), &id);
     let guarded = AssertUnwindSafe(route(&entry, request)).catch_unwind();
     let guarded = hold::holding(account.clone().map(|account| account as hold::Held), guarded);
     let guarded = within(span.clone(), guarded);
@@ -245,8 +246,9 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
         _ => tracing::debug!(request_id = id, method, path, status, took_ms, "request"),
     });
     telemetry::http_request(method, route, status, took);
+    unanswered.answered();
     if let Some(span) = span {
-        trace::end(&span, &trace::Told { method, route, path, request_id: &id, status, took });
+        trace::end(&span, &trace::Told { method, route, path, request_id: &id, status: Some(status), took });
     }
     Ok(response)
 }

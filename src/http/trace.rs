@@ -1,7 +1,7 @@
 //! The trace that a request belongs to, as its caller says in `traceparent` and `tracestate`, and its span.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -42,10 +42,44 @@ pub struct Told<'a> {
     pub path: &'a str,
     /// The id of the request.
     pub request_id: &'a str,
-    /// The status of the response.
-    pub status: u16,
+    /// The status of the response; none where the client left before there was one.
+    pub status: Option<u16>,
     /// How long it took.
     pub took: Duration,
+}
+
+/// A request without a response yet. It is dropped with the request of a client that leaves; then it ends the span, so that what
+/// was done for the request belongs to something.
+pub struct Unanswered {
+    span: Option<Arc<Span>>,
+    method: &'static str,
+    path: String,
+    request_id: String,
+    start: Instant,
+}
+
+impl Unanswered {
+    /// Watches over the span of a request.
+    pub fn new(span: Option<Arc<Span>>, method: &'static str, path: &str, request_id: &str) -> Self {
+        let is_recorded = span.as_ref().is_some_and(|span| span.is_recorded());
+        let own = |text: &str| if is_recorded { text.to_owned() } else { String::new() };
+        let start = Instant::now();
+        Self { method, path: own(path), request_id: own(request_id), start, span }
+    }
+
+    /// There is a response.
+    pub fn answered(mut self) {
+        self.span = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let Some(span) = self.span.take() else { return };
+        let Self { method, path, request_id, start, .. } = &*self;
+        let took = start.elapsed();
+        end(&span, &Told { method, route: "none", path, request_id, status: None, took });
+    }
 }
 
 /// Ends the span of a request.
@@ -59,13 +93,17 @@ pub fn end(span: &Span, told: &Told<'_>) {
     let name = if is_routed { format!("{method} {route}").into() } else { method.to_owned().into() };
     let mut attributes = vec![
         text("http.request.method", method),
-        number("http.response.status_code", status),
         text("url.path", &path[..path.floor_char_boundary(PATH_MAX)]),
         text("tailback.request_id", request_id),
     ];
     attributes.extend(is_routed.then(|| text("http.route", route)));
-    let error = (status >= 500).then(|| {
-        attributes.push(text("error.type", status.to_string()));
+    attributes.extend(status.map(|status| number("http.response.status_code", status)));
+    let wrong = match status {
+        Some(status) => (status >= 500).then(|| status.to_string()),
+        None => Some("client-left".to_owned()),
+    };
+    let error = wrong.map(|wrong| {
+        attributes.push(text("error.type", wrong));
         "".into()
     });
     span.end(End { name, kind: Kind::Server, took, attributes, error });

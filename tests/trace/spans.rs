@@ -15,6 +15,7 @@ on_every_store! {
     a_run_of_a_schedule_begins_a_trace
     lines_of_the_log_name_their_trace
     what_is_left_is_sent_at_the_end
+    a_request_whose_client_leaves_has_a_span
 }
 
 const EXPORTED: &str = "tailback_trace_spans_exported_total";
@@ -261,4 +262,23 @@ async fn what_is_left_is_sent_at_the_end(place: &Place) {
     assert!(server.terminate().await.success());
     let requests = receiver.spans().into_iter().filter(|span| span.kind == 2).count();
     assert_eq!(requests, 20);
+}
+
+async fn a_request_whose_client_leaves_has_a_span(place: &Place) {
+    let receiver = Receiver::start().await;
+    let server = Server::start_with(&place.url, &receiver.environment("0")).await;
+    let sent = context("01");
+    let headers = [("traceparent", &*sent), ("x-request-id", "the-left")];
+    let waiting = post_in(&server, "/v1/queues/nothing/reserve", &headers, json!({"wait_ms": 30_000}));
+    // The reserve waits for jobs that never come, and its client gives up.
+    tokio::select! {
+        answer = waiting => panic!("nothing is to be had: {answer:?}"),
+        () = until("it waits", || async {
+            server.get("/v1/queues/nothing/stats").await.1["waiting"]["here"] == 1
+        }) => {}
+    }
+    let span = receiver.span("its span", |span| attribute(span, "tailback.request_id") == "the-left").await;
+    assert!(is_child(&span, &ids(&sent)), "{span:?}");
+    assert_eq!(attribute(&span, "error.type"), "client-left");
+    assert_eq!(attribute(&span, "http.response.status_code"), "");
 }

@@ -104,7 +104,7 @@ impl State {
         let text = if self.is_typing {
             format!("/{}▏  Enter: keep, Esc: all queues", shown(&self.filter))
         } else if self.screen == Screen::Overview && !self.filter.is_empty() {
-            let (shown_now, all) = (self.rows().len(), self.queues.len());
+            let (shown_now, all) = (self.found().count(), self.queues.len());
             format!(
                 "/{}: {shown_now} of {all} queues  Esc: all  ↑↓ choose  Enter look  ? keys",
                 shown(&self.filter)

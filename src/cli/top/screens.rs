@@ -156,9 +156,25 @@ impl State {
     }
 
     fn queues_body(&mut self, cells: usize) -> Vec<Line<'static>> {
-        let names: Vec<String> = self.rows().iter().map(|row| row.queue.clone()).collect();
-        self.queue.find(names.iter().map(String::as_str));
-        if names.is_empty() {
+        // Sorting is what a frame of many queues costs: once, and the cursor is taken out for it.
+        let mut cursor = std::mem::take(&mut self.queue);
+        let rows = self.rows();
+        cursor.find(rows.iter().map(|row| row.queue.as_str()));
+        let first = cursor.scroll(self.page, rows.len());
+        let lines = self.queue_lines(&rows, first, cursor.at.saturating_sub(first), cells);
+        self.queue = cursor;
+        lines
+    }
+
+    /// Returns the lines of the queues from `first` on.
+    fn queue_lines(
+        &self,
+        rows: &[&Queue],
+        first: usize,
+        chosen_row: usize,
+        cells: usize,
+    ) -> Vec<Line<'static>> {
+        if rows.is_empty() {
             let text = match (&self.read, self.filter.is_empty()) {
                 (None, _) => "reading …",
                 (_, true) => "no queue has jobs",
@@ -166,7 +182,6 @@ impl State {
             };
             return vec![self.line(&[part(text, Tone::Dim)], cells)];
         }
-        let (first, page) = (self.queue.scroll(self.page, names.len()), self.page);
         let mut left = cells.saturating_sub(NAME);
         // The column by which it is sorted is there, if any is.
         let is_sorted = |sort: Sort| sort == self.sort.0;
@@ -188,14 +203,14 @@ impl State {
                 is_word: *sort == Sort::Attention,
             })
             .collect();
-        let rows = self.rows().into_iter().skip(first).take(page);
+        let rows = rows.iter().skip(first).take(self.page);
         let rows: Vec<Parts> =
             rows.map(|row| chosen.iter().map(|(sort, ..)| self.cell(*sort, row)).collect()).collect();
-        self.table(&columns, rows.into_iter(), Some(self.queue.at - first), cells)
+        self.table(&columns, rows.into_iter(), Some(chosen_row), cells)
     }
 
     fn cell(&self, column: Sort, queue: &Queue) -> Part {
-        let failed = queue.rate("rolled_back") + queue.rate("lapsed");
+        let failed = queue.failed_per_s();
         match column {
             Sort::Name if queue.paused => part(format!("{} (paused)", shown(&queue.queue)), Tone::Warn),
             Sort::Name => part(shown(&queue.queue), Tone::Plain),

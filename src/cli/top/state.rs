@@ -59,20 +59,26 @@ impl Sort {
             Self::Ready => count(queue.counts.ready),
             Self::Reserved => count(queue.counts.reserved),
             Self::Dead => count(queue.counts.dead),
+            // The earliest first; queues without a ready job are compared in `compare`.
             #[expect(clippy::cast_precision_loss, reason = "as above")]
-            Self::Oldest => queue.oldest_ready_at.as_deref().and_then(time::since).unwrap_or(0) as f64,
+            Self::Oldest => queue.oldest_ready_ms.map_or(f64::NEG_INFINITY, |at| -(at as f64)),
             Self::In => queue.rate("pushed"),
             Self::Done => queue.rate("committed"),
-            Self::Failed => queue.rate("rolled_back"),
+            Self::Failed => queue.failed_per_s(),
             Self::Scheduled => count(queue.counts.scheduled),
             Self::Blocked => count(queue.counts.blocked),
             Self::Attention => count(queue.urgency()),
         }
     }
 
-    fn compare(self, a: &Queue, b: &Queue) -> Ordering {
+    fn compare(self, is_reversed: bool, a: &Queue, b: &Queue) -> Ordering {
+        if self == Self::Oldest && (a.oldest_ready_ms.is_none() || b.oldest_ready_ms.is_none()) {
+            let is_none = |queue: &Queue| queue.oldest_ready_ms.is_none();
+            return is_none(a).cmp(&is_none(b)).then_with(|| a.queue.cmp(&b.queue));
+        }
         let by_value = self.value(b).total_cmp(&self.value(a));
-        by_value.then_with(|| a.queue.cmp(&b.queue))
+        let order = by_value.then_with(|| a.queue.cmp(&b.queue));
+        if is_reversed { order.reverse() } else { order }
     }
 }
 
@@ -200,7 +206,10 @@ impl State {
         let message = event.message;
         self.lost = None;
         self.read = Some((message.at.clone(), Instant::now()));
-        let named = message.queues.into_iter().map(|queue| (queue.queue.clone(), queue));
+        let named = message.queues.into_iter().map(|mut queue| {
+            queue.oldest_ready_ms = queue.oldest_ready_at.as_deref().and_then(time::epoch_ms);
+            (queue.queue.clone(), queue)
+        });
         if event.is_snapshot {
             // Nothing is taken away before the whole picture is there.
             if message.part.unwrap_or(1) == 1 {
@@ -225,12 +234,16 @@ impl State {
         }
     }
 
+    /// Returns the queues that the filter leaves, by name.
+    pub fn found(&self) -> impl Iterator<Item = &Queue> {
+        self.queues.values().filter(|queue| queue.queue.contains(self.filter.as_str()))
+    }
+
     /// Returns the queues as they are shown.
     pub fn rows(&self) -> Vec<&Queue> {
-        let is_meant = |queue: &&Queue| queue.queue.contains(self.filter.as_str());
-        let mut rows: Vec<&Queue> = self.queues.values().filter(is_meant).collect();
+        let mut rows: Vec<&Queue> = self.found().collect();
         let (sort, is_reversed) = self.sort;
-        rows.sort_by(|a, b| if is_reversed { sort.compare(b, a) } else { sort.compare(a, b) });
+        rows.sort_by(|a, b| sort.compare(is_reversed, a, b));
         rows
     }
 
@@ -306,8 +319,32 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::events::Message;
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+    fn state_of(queues: impl Iterator<Item = (String, Option<String>)>) -> State {
+        let mut state = State::new(String::new(), Sort::Oldest, false, watch::channel(Focus::None).0);
+        let queue = |(queue, oldest_ready_at)| Queue { queue, oldest_ready_at, ..Queue::default() };
+        let message = Message { queues: queues.map(queue).collect(), ..Message::default() };
+        state.take_event(Event { message, is_snapshot: true, data: String::new() });
+        state
+    }
+
+    #[test]
+    fn many_queues_of_the_same_age_are_sorted() {
+        let at = |n: u32| format!("2026-11-24T10:00:00.{:03}Z", n % 3);
+        let mut state = state_of((0..10_000).map(|n| (format!("q{n:05}"), (n % 7 != 0).then(|| at(n)))));
+        for is_reversed in [false, true] {
+            state.sort.1 = is_reversed;
+            let ages: Vec<_> = state.rows().iter().map(|queue| queue.oldest_ready_ms).collect();
+            let (known, unknown) = ages.split_at(ages.iter().flatten().count());
+            let in_order =
+                |pair: &[Option<i64>]| if is_reversed { pair[0] >= pair[1] } else { pair[0] <= pair[1] };
+            assert!(known.windows(2).all(in_order), "{is_reversed}");
+            assert!(unknown.iter().all(Option::is_none), "queues without a ready job come last");
+        }
+    }
 
     #[test]
     fn the_first_line_is_chosen_until_a_person_chooses_another() {

@@ -19,6 +19,7 @@ use super::lease::{Fate, Lost};
 use super::printer::Printer;
 use super::reaper::{Ended, Group};
 use super::{Phase, Work};
+use crate::cli::client::is_traceparent;
 use crate::cli::failure::Failure;
 use crate::cli::view::Job;
 
@@ -100,6 +101,30 @@ fn describe(command: &mut Command, job: &Job, url: &str) {
     }
 }
 
+/// The trace context among the headers of a job.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct Traced {
+    traceparent: Option<String>,
+    tracestate: Option<String>,
+}
+
+/// Sets the trace of the job, so that what the command does belongs to it. Without one the command is in no trace: that of this
+/// worker has nothing to do with the job.
+fn set_trace(command: &mut Command, job: &Job) {
+    let headers = job.headers.as_deref().map_or("{}", RawValue::get);
+    let Traced { traceparent, tracestate } = serde_json::from_str(headers).unwrap_or_default();
+    let traceparent = traceparent.filter(|value| is_traceparent(value));
+    let is_fit = |value: &String| value.len() <= VARIABLE_MAX && !value.contains('\0');
+    let tracestate = tracestate.filter(|value| traceparent.is_some() && is_fit(value));
+    for (name, value) in [("TRACEPARENT", traceparent), ("TRACESTATE", tracestate)] {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+}
+
 /// A command that was started.
 pub struct Running {
     group: Group,
@@ -128,6 +153,7 @@ pub fn start(shared: &Shared, job: &Job, payload: Vec<u8>) -> std::io::Result<Ru
         };
     }
     describe(&mut command, job, &shared.client.url());
+    set_trace(&mut command, job);
     let (mut child, group, ended) = shared.reaper.spawn(&mut command)?;
     let (mut stdin, stderr, stdout) = match pipes(&mut child) {
         Ok(pipes) => pipes,
