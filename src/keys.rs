@@ -114,7 +114,7 @@ pub async fn run(config: &Config, action: Action) -> anyhow::Result<Done> {
     outcome
 }
 
-/// Who is acting: whoever can read the configuration of the store.
+/// The actor of these commands: any user who can read the configuration of the store.
 fn by_command() -> Actor {
     Actor::new("command-line", None, None)
 }

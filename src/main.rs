@@ -253,7 +253,7 @@ fn people(command: cli::Command) -> ExitCode {
     match runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(cli::run(command));
-            // What still waits for a terminal or a pipe keeps nobody.
+            // What still waits for a terminal or a pipe does not delay the exit.
             runtime.shutdown_background();
             code
         }
@@ -296,7 +296,7 @@ fn words() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Prints a line on standard error; nothing is left to do where nobody can be told.
+/// Prints a line on standard error; a failure to do so cannot be reported.
 fn tell(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

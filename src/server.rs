@@ -199,7 +199,7 @@ async fn run(
             maintenance.queues().leave();
             tokio::select! {
                 () = tokio::time::sleep(config.shutdown_notice) => {}
-                signal = signals.next() => tracing::info!(signal, "the notice is over"),
+                signal = signals.next() => tracing::info!(signal, "shutdown notice cut short by a second signal"),
                 why = driver.failed() => anyhow::bail!("{why}; the server cannot run without it and stops"),
             }
             Ok(())
@@ -334,7 +334,7 @@ pub async fn export(config: &Config, to: Option<&Path>, leave_out: bool) -> anyh
     if !out.is_partial() {
         return backup::export(&mut picture, kind, out, leave_out, &mut progress).await;
     }
-    // A partial file is removed; without one a signal ends the process at once, even where nobody takes what it writes.
+    // A partial file is removed; without one a signal ends the process at once, even where its output is not read.
     let mut signals = Signals::listen()?;
     tokio::select! {
         exported = backup::export(&mut picture, kind, out, leave_out, &mut progress) => exported,

@@ -332,7 +332,7 @@ pub static STORE_FAILURES: Throttle = Throttle::new();
 /// Installs the logger, which writes to standard error.
 pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = log_filter(filter).map_err(|what| anyhow::anyhow!("log.filter: {what}"))?;
-    // Where nobody reads the log any more, its errors could not be written either, and `eprintln!` panics.
+    // Where the log is not read any more, its errors could not be written either, and `eprintln!` panics.
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let lines = match format {
         LogFormat::Human => {

@@ -6,6 +6,7 @@ mod tidy {
     pub mod layers;
     mod sizes_of_tests;
     pub mod source;
+    mod words;
 }
 
 use tidy::source::{Source, assert_none, has_word, lines_with, sources};

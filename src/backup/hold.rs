@@ -1,6 +1,6 @@
 //! The mark of a restore: it keeps servers, and other restores, away from a store that has a part of a backup.
 //!
-//! Whoever restores replaces a number in the mark every second, in a task of its own: also while a large page is written or nothing comes
+//! A restore replaces a number in the mark every second, in a task of its own: also while a large page is written or nothing comes
 //! from standard input. Another one that finds a mark of its backup waits whether that number changes: if so, it is refused; if not, the
 //! earlier restore was interrupted, and it takes the mark over with one guarded command. The earlier one, if it only stood still, finds that
 //! before each attempt of a write, and ends; what it was about to write, or had sent, is fenced by the mark (`store/fence.rs`).
@@ -26,8 +26,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(120);
 /// How often one that waits looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// The time between two looks counts as silence only where they are no longer apart, and each has its answer as soon: whoever waits may
-/// itself stand still, or have no store, meanwhile.
+/// The time between two looks counts as silence only where they are no longer apart, and each has its answer as soon: the waiting
+/// restore may itself stand still, or have no store, meanwhile.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// After so many times the silence that is waited for, a store that answers too slowly is given up.
@@ -119,7 +119,7 @@ fn in_use() -> anyhow::Error {
     )
 }
 
-/// Waits whether whoever has set this mark is still there. Fails if so.
+/// Waits to see whether the restore that set this mark still runs. Fails if so.
 async fn wait_for_silence(target: &dyn Store, there: &RestoreMark) -> anyhow::Result<()> {
     let (mut silence, began) = (Silence::default(), Instant::now());
     while there.beat != 0 && silence.lasted < silent() {
@@ -192,7 +192,7 @@ impl Hold {
     /// Ends the restore: servers may start.
     pub async fn end(self) -> anyhow::Result<()> {
         let target = self.target();
-        // An outcome that is not known is settled first. Whoever has the lock is the only one that writes.
+        // An outcome that is not known is settled first. The holder of the lock is the only writer.
         let held = self.keeper.held.lock().await;
         if let Some(next) = &held.next {
             let settled = async || target.mark_restoring(Some(&held.mark), Some(next)).await;

@@ -36,7 +36,7 @@ pub struct Head {
     pub format: String,
     /// See `VERSION`.
     pub version: u32,
-    /// Tells one backup from another.
+    /// Identifies the backup.
     pub id: String,
     /// The version of the program that wrote it.
     pub tailback: String,

@@ -182,7 +182,7 @@ pub struct Stream {
     waiting: std::collections::VecDeque<Event>,
     last_id: Option<String>,
     pause: Duration,
-    /// It has ended, and that was not told yet.
+    /// It has ended, and that was not printed yet.
     has_ended: bool,
 }
 

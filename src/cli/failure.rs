@@ -40,7 +40,7 @@ pub enum Failure {
     /// Anything else.
     #[error("{0}")]
     Failed(String),
-    /// Whoever reads what is printed has left.
+    /// The reader of the output has closed it.
     #[error("the reader has left")]
     Closed,
 }
@@ -64,7 +64,7 @@ impl Failure {
     }
 }
 
-/// Returns the code of what was done, also where nobody has read what was printed of it.
+/// Returns the exit code of what was done, also where the reader has closed the output.
 pub fn printed<T>(result: Result<T, Failure>, code: u8) -> Result<u8, Failure> {
     match result {
         Ok(_) | Err(Failure::Closed) => Ok(code),
@@ -136,7 +136,7 @@ impl Problem {
         match self.status {
             401 | 403 | 421 => FORBIDDEN,
             404 | 410 if self.is_of_a_thing() => NOTHING,
-            // Whoever answers instead of the server may be gone later.
+            // What answers instead of the server may be gone later.
             404 | 410 if self.said.code.is_empty() => LATER,
             404 | 410 => FAILED,
             408 | 429 | 502 | 503 | 504 | 507 => LATER,

@@ -168,7 +168,7 @@ pub struct Finished {
 }
 
 /// Waits until a job is done or dead, for so long. Goes on where the server is away meanwhile.
-/// `was_there` says whether the server has just told of it.
+/// `was_there` says whether the server has just returned it.
 pub async fn wait_for(
     context: &Context,
     id: &str,

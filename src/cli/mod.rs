@@ -125,7 +125,7 @@ impl<A: clap::Args> With<A> {
     }
 }
 
-/// Runs a command, tells why it failed, and returns its exit code.
+/// Runs a command, prints why it failed, and returns its exit code.
 pub async fn run(command: Command) -> ExitCode {
     macro_rules! run {
         ($($name:ident)*) => {
@@ -147,7 +147,7 @@ pub async fn run(command: Command) -> ExitCode {
 
 fn tell(failure: &Failure, is_json: bool) {
     use std::io::Write as _;
-    // Nobody is left to be told.
+    // A failure here cannot be reported.
     let _ = std::io::stderr().lock().write_all(&told(failure, is_json));
 }
 

@@ -275,7 +275,7 @@ fn table(page: &OperationsPage) -> Table {
 }
 
 /// Shows an operation, once it is over if it is to wait. Exit code 1 if it failed or was cancelled.
-/// `was_there` says whether the server has just told of it: then it is asked again where it does not answer.
+/// `was_there` says whether the server has just returned it: then it is asked again where it does not answer.
 pub async fn show(
     context: &Context,
     id: &str,

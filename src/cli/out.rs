@@ -90,7 +90,7 @@ impl Out {
     }
 }
 
-/// Prints a text that nobody else has written. Where nobody reads it any more, that is all the same.
+/// Prints a text of this program's own. A closed output is no error.
 ///
 /// # Errors
 ///
@@ -102,11 +102,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a text that somebody must read.
+/// Prints a text that must be read.
 ///
 /// # Errors
 ///
-/// Standard output cannot be written; `Closed` where nobody reads it any more.
+/// Standard output cannot be written; `Closed` where its reader has closed it.
 pub fn write(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -116,8 +116,8 @@ pub fn write(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Tells a person something beside the output, on standard error.
+/// Prints a note for a person beside the output, on standard error.
 pub fn note(text: &str) {
-    // Nothing is left to do where nobody can be told.
+    // A failure here cannot be reported.
     let _ = writeln!(std::io::stderr().lock(), "tailback: {text}");
 }

@@ -78,7 +78,7 @@ impl Push {
             self.headers.iter().fold(Body::default(), |body, (name, value)| body.raw(name, Some(value)));
         let stages: Vec<String> =
             self.then.iter().map(|queue| Body::default().text("queue", Some(queue)).json()).collect();
-        // Whoever waits for a job whose queue keeps no history would find it gone.
+        // A client that waits for a job whose queue keeps no history would find it gone.
         let retain = self.retain_result.or(self.wait.span().map(|_| Duration::from_secs(60)));
         Ok(Body::default()
             .fields(self.form.fields(self.payload.as_deref())?.0)

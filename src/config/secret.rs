@@ -19,7 +19,7 @@ pub fn mask(text: &str) -> String {
 }
 
 /// Returns what may be the passwords of these credentials. The scheme's own name is none: to mask it where it stands before the
-/// credentials would tell what the password is.
+/// credentials would show what the password is.
 fn passwords<'t>((_, credentials, _): (&'t str, &'t str, &'t str)) -> impl Iterator<Item = &'t str> {
     let of_users = credentials.split('@').flat_map(|user| [user.split_once(':'), user.rsplit_once(':')]);
     let passwords = of_users.flatten().map(|(_, password)| password);

@@ -41,7 +41,7 @@ fn text(key: &str, value: &Value) -> String {
     }
     match value.as_str() {
         Some(set) if SECRETS.contains(&key) && !set.is_empty() => "\"***\"".to_owned(),
-        // Each value by itself: a password that stands elsewhere as a word would be told by what is missing there.
+        // Each value by itself: a password that stands elsewhere as a word would be revealed by what is missing there.
         Some(set) if secret::is_suspect(set) && !set.starts_with("sqlite:") => quoted(&secret::mask(set)),
         Some(set) => quoted(set),
         None => {

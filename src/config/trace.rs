@@ -11,7 +11,7 @@ use crate::telemetry::trace::export::Options;
 
 /// The path of OTLP's traces, behind that of the receiver.
 const PATH: &str = "/v1/traces";
-/// What is said of a URL that is none.
+/// The error for an invalid URL.
 const ENDPOINT: &str = "must be http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]";
 /// The most bytes of the name of a service.
 const SERVICE_NAME_MAX: usize = 255;

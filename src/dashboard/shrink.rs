@@ -21,7 +21,7 @@ pub fn shrink(text: &str) -> String {
 }
 
 /// Returns a style without these, and without the ends of lines where a rule or a declaration ends or goes on: they mean nothing there. A script keeps
-/// its lines, so that errors tell where they are.
+/// its lines, so that errors name the right lines.
 pub fn shrink_style(text: &str) -> String {
     let mut shrunk = String::with_capacity(text.len());
     for line in shrink(text).lines() {

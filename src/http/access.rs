@@ -265,7 +265,7 @@ pub async fn guard(
     response
 }
 
-/// Refuses what would change something at a server that only shows. A login changes nothing that is stored.
+/// Refuses writes at a read-only server. A login changes nothing that is stored.
 fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method) -> Result<(), Problem> {
     let Some(route) = route.filter(|_| state.read_only) else { return Ok(()) };
     // An operation says in its body whether it only looks (`dry_run`): its handler refuses it otherwise.
@@ -274,9 +274,10 @@ fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method)
     if only_reads || is_judged_later { Ok(()) } else { Err(only_shows()) }
 }
 
-/// What a server that only shows answers to what would change something.
+/// Returns the problem of a write at a read-only server.
 pub fn only_shows() -> Problem {
-    let detail = "this server only shows (http.read_only): nothing was changed; send what changes something to another server";
+    let detail =
+        "this server is read-only (http.read_only); nothing was changed; send writes to another server";
     Problem::new(Code::ReadOnly, detail)
 }
 
@@ -336,7 +337,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
         return Err(lacks(scope));
     }
     if matches!(need, Some(Some(Whole(_) | Metrics(_)))) && caller.is_limited() {
-        let detail = "this is about the whole server, and the key is for some queues only";
+        let detail = "this route covers all queues; the key is limited to some";
         return Err(Problem::new(Code::Forbidden, detail));
     }
     let credential = match &caller {

@@ -77,7 +77,7 @@ impl Granted {
         Err(Error::UnknownJob(job.meta.id.clone()).into())
     }
 
-    /// Returns what is said of a job that cannot be read, so that nobody knows in which queue it is.
+    /// Returns the problem of a job that cannot be read, so that its queue is unknown.
     pub fn unreadable(&self, id: &JobId, why: &str) -> Problem {
         match self.caller.is_limited() {
             true => Error::UnknownJob(id.clone()).into(),
@@ -111,7 +111,7 @@ impl Granted {
         }
     }
 
-    /// Returns whether an error would tell what is wrong with something of which nobody knows whether the key reaches it.
+    /// Returns whether an error would show what is wrong with something that the key may not reach.
     fn hides(&self, error: &Error) -> bool {
         self.caller.is_limited() && matches!(error, Error::Store(StoreError::Unreadable(_)))
     }
@@ -206,7 +206,7 @@ impl Granted {
     }
 }
 
-/// Returns what a precondition becomes once this schedule was judged: nobody may have changed it since.
+/// Returns what a precondition becomes once this schedule was judged: it must not have changed since.
 fn as_seen(precondition: Precondition, seen: Schedule) -> Precondition {
     match precondition {
         Precondition::Versions(versions) if !versions.contains(&seen.version) => {

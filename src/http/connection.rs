@@ -1,4 +1,4 @@
-//! What is known of one connection: who its peer is, and what its stream tells the handlers of its requests.
+//! What is known of one connection: who its peer is, and what its stream reports to the handlers of its requests.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::peers::Peers;
 use super::wire::Refusal;
 
-/// What the stream tells the handlers of its requests.
+/// What the stream reports to the handlers of its requests.
 #[derive(Debug)]
 pub struct Wire {
     /// The peer.

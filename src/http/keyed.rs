@@ -20,7 +20,7 @@ use crate::store::Answering;
 
 /// A valid request body, and what makes the call recognisable if it has an `Idempotency-Key`.
 pub struct Keyed<T> {
-    /// What tells the call from others.
+    /// Identifies the call.
     pub key: Option<CallKey>,
     /// The key as the client sent it.
     pub sent: Option<IdempotencyKey>,

@@ -1,4 +1,4 @@
-//! What every response tells browsers: that it is for the client alone, and that no page may show or run it.
+//! What every response says to browsers: that it is for the client alone, and that no page may show or run it.
 
 use axum::http::HeaderValue;
 use axum::http::header::{self, HeaderMap, HeaderName};

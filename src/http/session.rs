@@ -91,7 +91,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Source {
 }
 
 /// The failed attempts of clients, by what stands for their addresses. Where more clients fail than are remembered, all are
-/// forgotten: a key cannot be guessed, but somebody with many addresses could keep everybody else out.
+/// forgotten: a key cannot be guessed, but a client with many addresses could keep everybody else out.
 #[derive(Debug, Default)]
 pub struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
@@ -114,7 +114,7 @@ impl Attempts {
         *count <= ATTEMPTS
     }
 
-    /// An attempt has succeeded: it does not count. Those that failed do, whoever has a key of his own.
+    /// An attempt has succeeded: it does not count. Those that failed do, also where the client has a valid key.
     pub fn succeed(&self, client: IpAddr) {
         let mut failed = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((_, count)) = failed.get_mut(&peer(client)) {

@@ -10,10 +10,10 @@ use crate::job::TraceContext;
 use crate::job::trace::{TRACEPARENT, TRACESTATE};
 use crate::telemetry::trace::{End, Kind, Span, number, text};
 
-/// The most bytes of a path that are told.
+/// The most bytes of a path that are recorded.
 const PATH_MAX: usize = 512;
 
-/// Returns the span of a request. `is_operational`: it is one of those that come every few seconds and tell nothing; it is recorded only
+/// Returns the span of a request. `is_operational`: it is one of those that come every few seconds and show nothing; it is recorded only
 /// where its caller wants that.
 pub fn of(request: &Request, is_operational: bool) -> Option<Arc<Span>> {
     let sent = sent(request.headers());

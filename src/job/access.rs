@@ -317,7 +317,7 @@ impl Caller {
         !matches!(self, Self::Anyone)
     }
 
-    /// Returns what tells this caller from others: the key's id, empty where keys are not required.
+    /// Returns what identifies this caller: the key's id, empty where keys are not required.
     pub fn identity(&self) -> &str {
         match self {
             Self::Anyone => "",

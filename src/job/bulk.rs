@@ -172,7 +172,7 @@ impl BulkIntent {
     }
 
     /// Whether the action concerned the job in the state that it had when the operation began, and its time is meant: when it ended, or
-    /// was pushed where it has not. What is found in the state that is asked for, and came to it since, is told by its `run_at` (it was
+    /// was pushed where it has not. What is found in the state that is asked for, and came to it since, is known by its `run_at` (it was
     /// revived or replaced then, or was not due) or by its `came_at` (it was reserved or blocked).
     fn is_meant(&self, job: &Meta, began: Timestamp) -> bool {
         let time = Span { from: self.filter.from, before: self.filter.before };

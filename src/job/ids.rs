@@ -42,7 +42,7 @@ text_type! {
 }
 
 /// The random part of a [`Reservation`]: one for each claim of a store, kept with the jobs it won. It begins with `-`, by which it is
-/// told from those of older versions.
+/// distinguished from those of older versions.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Claim(Box<str>);
@@ -97,8 +97,8 @@ const PLAIN_LEN: usize = 6;
 ///
 /// The tail is a signature that only the servers over one database can make, since they share a secret: the holder of one job cannot
 /// derive the tokens of others, also where one claim won jobs for several requests. While keys are not required, a token of an older
-/// version is understood as well, whose tail is the end of the job's id: for claims that this version cannot have made, or whoever
-/// holds one of its tokens could write those of the other jobs.
+/// version is understood as well, whose tail is the end of the job's id: for claims that this version cannot have made, or the
+/// holder of one of its tokens could write those of the other jobs.
 #[derive(Clone)]
 pub struct Tokens(Hmac<Sha256>);
 

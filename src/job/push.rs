@@ -90,7 +90,7 @@ pub struct Holder {
     pub lasts: KeyUntil,
     /// Whether the job is where it was pushed to, under the key, so that another push may replace what it does.
     pub is_home: bool,
-    /// Whether the job can be read: nobody replaces what it does otherwise.
+    /// Whether the job can be read: otherwise it cannot be replaced.
     pub is_readable: bool,
     /// When the job was, or is, due.
     pub run_at: Timestamp,
@@ -149,7 +149,7 @@ impl Holder {
     }
 
     /// Whether the key is still taken: as a rule until its time is over and the job has ended, in whatever queue the job is. Nothing
-    /// frees it when the job is reserved, or leaves for another queue: what the job is then is judged here, by whoever asks for the
+    /// frees it when the job is reserved, or leaves for another queue: what the job is then is judged here, when a push asks for the
     /// key.
     pub fn holds(&self, now: Timestamp) -> bool {
         match self.lasts {

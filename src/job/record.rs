@@ -217,7 +217,7 @@ impl Meta {
         self.reserved_until.map_or(until, |before| before.max(until))
     }
 
-    /// Returns whether somebody has the delivery's token for sure: it was extended with it, or a repeat has handed it out again. A
+    /// Returns whether a client has the delivery's token for sure: it was extended with it, or a repeat has handed it out again. A
     /// heartbeat says nothing of that.
     pub fn is_handed_out(&self) -> bool {
         self.extended_at.is_some()

@@ -140,7 +140,7 @@ impl<'a> Admission<'a> {
         match waiter.state {
             State::Ready if self.has_missed_call(waiter) => false,
             State::Ready => is_impatient || waiter.priority > from.priority,
-            // Where nobody came for a job of its queue, nobody would take the room.
+            // Without consumers of its queue the reserved capacity would stay unused.
             _ => {
                 let is_missed = |other: &Waiter| other.queue == waiter.queue && self.has_missed_call(other);
                 is_impatient && !gauge.line.iter().any(is_missed)

@@ -333,7 +333,7 @@ impl Rules {
         Some(self.own(queue, |s| s.retain_done_ms, self.defaults.retain_done_ms)).filter(|ms| *ms > 0)
     }
 
-    /// Returns how long this queue's finished jobs are kept for whoever waits for their results; `None`: not at all.
+    /// Returns how long this queue's finished jobs are kept for clients that wait for their results; `None`: not at all.
     pub fn retain_result_ms(&self, queue: &QueueName) -> Option<u64> {
         self.queues.get(queue)?.retain_result_ms.filter(|ms| *ms > 0)
     }

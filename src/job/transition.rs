@@ -123,7 +123,7 @@ fn check(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<(), Refus
     Ok(())
 }
 
-/// Returns the deadline of a job, and what happens once it has passed: its reservation runs out, or nobody has taken it before its
+/// Returns the deadline of a job, and what happens once it has passed: its reservation runs out, or it was not reserved before its
 /// `expires_at`.
 pub fn deadline(
     state: State,

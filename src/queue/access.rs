@@ -103,7 +103,7 @@ pub(super) struct KeyRing {
     unreadable: Mutex<HashSet<StoredKeyId>>,
     /// Whether any are stored, also ones that cannot be read.
     has_any: AtomicBool,
-    /// Whether the keys were read; before, nobody knows whether there are any.
+    /// Whether the keys were read; before, it is unknown whether there are any.
     is_known: AtomicBool,
     /// Notified when something that was allowed may not be any more.
     narrowed: Notify,
@@ -279,7 +279,7 @@ impl Queues {
         Ok(stored)
     }
 
-    /// Returns the keys, by id, and those that cannot be read. What is returned is in force, whoever wrote it.
+    /// Returns the keys, by id, and those that cannot be read. What is returned is in force, no matter what wrote it.
     pub async fn api_keys(&self) -> Result<StoredKeys> {
         let mut stored = self.reread_api_keys().await?;
         let uses: HashMap<ApiKeyId, Timestamp> = self.0.keys.unsaved_uses().into_iter().collect();

@@ -1,7 +1,7 @@
 //! Which queues need a person, and why. One function judges what is known of a queue; docs/guide/attention.md says the same for
 //! operators.
 //!
-//! That something did not happen proves nothing until it was looked for: a server says that nobody reserves from a queue only once it has
+//! That something did not happen proves nothing until it was looked for: a server reports that a queue has no consumers only once it has
 //! been there for as long as the rule is about, and that a queue grows once it has been there for the whole time that is compared.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct Thresholds {
 #[serde(rename_all = "snake_case")]
 #[schema(as = AttentionReason)]
 pub enum Reason {
-    /// It has ready jobs, and nobody is there to take them.
+    /// It has ready jobs and no consumers.
     Starved,
     /// It has ready jobs and consumers, and nothing is delivered.
     Stuck,

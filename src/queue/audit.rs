@@ -16,7 +16,7 @@ use crate::telemetry::trace;
 /// Who is acting.
 #[derive(Debug, Clone)]
 pub struct Actor {
-    /// What tells the caller from others: see [`Caller::identity`](crate::job::Caller::identity).
+    /// Identifies the caller: see [`Caller::identity`](crate::job::Caller::identity).
     pub by: String,
     /// The name of the key.
     pub name: Option<String>,
@@ -42,7 +42,7 @@ pub fn acting<T>(actor: Actor, work: impl Future<Output = T>) -> impl Future<Out
     ACTOR.scope(actor, work)
 }
 
-/// Returns work that goes on as a task of its own, and is still made by whoever makes this call, with its row and within the same trace.
+/// Returns work that goes on as a task of its own, and is still attributed to the caller, with its row and within the same trace.
 pub(super) fn carried<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     let (actor, row) = (ACTOR.try_with(Clone::clone).ok(), row());
     trace::carrying(async move {

@@ -1,5 +1,5 @@
-//! The figures of every queue at one moment, for lists: read together, about once a second while somebody asks, and never otherwise. Where
-//! reading takes long, they are as old as some times that, by some seconds at most. Who follows the queues, and who lists them, is told of the same board.
+//! The figures of every queue at one moment, for lists: read together, about once a second while a client asks, and never otherwise. Where
+//! reading takes long, they are as old as some times that, by some seconds at most. Event streams and lists show the same board.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -87,7 +87,7 @@ impl BoardQueue {
 /// See the module's documentation.
 #[derive(Debug, Clone, Default)]
 pub struct Board {
-    /// Tells it from other boards.
+    /// Identifies the board.
     pub id: u64,
     /// When reading it began, by the store's clock.
     pub at: Timestamp,

@@ -1,4 +1,4 @@
-//! What operators watch beside the queues: workers, semaphores, schedules, and what the database takes. Read while somebody asks,
+//! What operators watch beside the queues: workers, semaphores, schedules, and what the database takes. Read while a client asks,
 //! at most every five seconds, and rarely where reading takes long.
 
 use std::sync::{Arc, Mutex};

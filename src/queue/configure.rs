@@ -56,7 +56,7 @@ pub(super) struct Ask {
     change: Change,
     /// What is remembered of it in the audit, but for what the settings are before and after it.
     row: Option<AuditRow>,
-    /// When its caller has been told that it does not know: it must not be stored over what was changed since.
+    /// When its caller gets 503; the change must not be stored after that.
     until: Instant,
 }
 

@@ -15,7 +15,7 @@ const TURN_MS: u64 = 40_000;
 const FIRST_MS: u64 = 1000;
 /// How often it is said where nothing happens: jobs come due by themselves.
 const IDLE: Duration = Duration::from_secs(30);
-/// How often it is said of all queues, also of those where nothing has changed, so that it is always known of some time not long ago.
+/// How often the depths of all queues are written, including unchanged ones: so each is known of some time not long ago.
 const AGAIN: Duration = Duration::from_secs(86_400);
 
 /// What was said last.

@@ -63,7 +63,7 @@ impl Endings {
         self.register.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Notified when there is somebody to poll for.
+    /// Notified when there is a waiter to poll for.
     pub fn alarm(&self) -> Arc<Notify> {
         self.alarm.clone()
     }

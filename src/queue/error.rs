@@ -17,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// There is no such job.
-    #[error("there is no job {0}: there was none, or it is over and not kept")]
+    #[error("job {0} not found: it never existed, or it finished and is not retained")]
     UnknownJob(JobId),
     /// The job was there when the wait for it began, and is gone.
     #[error(
@@ -179,7 +179,7 @@ pub enum Error {
     NoRoom,
     /// As many calls wait for jobs as may; there is no job now.
     #[error(
-        "there is nothing now, and too many calls wait (limits.waiting, and four fifths of limits.connections; of this peer, of \
+        "no job is ready, and too many calls are waiting (limits.waiting, and four fifths of limits.connections; of this peer, of \
          limits.connections_per_peer)"
     )]
     TooManyWaiting,

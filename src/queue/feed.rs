@@ -1,10 +1,10 @@
 //! The figures of all queues as clients follow them: one picture for each server, which one task reads anew about once a second
-//! while somebody follows it, and never otherwise.
+//! while it has followers, and never otherwise.
 //!
 //! Each reading that finds changes has a version, and each queue the version in which it changed last. A follower remembers which
-//! version it has been told and gets, when it asks, the present state of what has changed since: nothing is kept for a follower, and one
-//! that is slow misses intermediate states only. What it cannot be told any more, because it is too old, another picture's or
-//! unknown, it gets as a whole.
+//! version it has been sent and gets, when it asks, the present state of what has changed since: nothing is kept for a follower, and one
+//! that is slow misses intermediate states only. A follower whose version is too old, of another picture or unknown gets a full
+//! snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -25,7 +25,7 @@ use crate::store::{Counts, SettingsSnapshot, StoreError};
 const PERIOD: Duration = Duration::from_secs(1);
 /// How old the board is that is shown, at most.
 const AGE: Age = Age { least: Duration::from_millis(500), rests: 0, most: Duration::ZERO };
-/// It is left alone for so many times as long as reading it took.
+/// The pause between reads, as a multiple of the last read's duration.
 const RESTS: u32 = 4;
 /// A picture that is younger than this is shown at once; one that a task reads again and again is.
 const FRESH: Duration = Duration::from_millis(1500);
@@ -40,7 +40,7 @@ struct Following {
 
 /// See the module's documentation.
 pub(super) struct Feed {
-    /// Tells this picture from those of other servers, and of others that this one has had.
+    /// Distinguishes this picture from those of other servers, and from others that this one has had.
     epoch: String,
     places: Arc<Semaphore>,
     /// How many one caller may have.
@@ -56,7 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Feed {
-    /// Nobody follows it; so many may, half of them for one caller.
+    /// Returns a feed without followers; it admits `followers`, at most half of them from one caller.
     pub fn new(followers: usize) -> Self {
         Self {
             epoch: Alphanumeric.sample_string(&mut rand::rng(), 12),
@@ -127,7 +127,7 @@ impl Drop for Follower {
 }
 
 impl Follower {
-    /// Returns what tells this picture from others.
+    /// Returns what identifies this picture.
     pub fn epoch(&self) -> &str {
         &self.queues.0.feed.epoch
     }
@@ -202,7 +202,7 @@ impl Queues {
         Ok(follower)
     }
 
-    /// Reads the picture again and again, for as long as somebody follows it.
+    /// Reads the picture again and again, for as long as it has followers.
     async fn read_pictures(self) {
         while !self.is_draining() && self.0.feed.is_followed() {
             let (this, began) = (self.clone(), Instant::now());
@@ -249,14 +249,14 @@ impl Queues {
     async fn read_states(
         &self,
     ) -> Result<(Arc<SettingsSnapshot>, Timestamp, BTreeMap<QueueName, QueueState>, u64)> {
-        // Whoever reads the picture does so in a task of its own: it takes as long as it takes.
+        // The picture is read in a task of its own: it takes as long as it takes.
         let board = self.read_board(AGE).await?;
         let (rules, settings) = (self.rules(), self.snapshot());
         Ok((settings, board.at, states(&board, &rules), board.left_out))
     }
 }
 
-/// For how long the picture is left alone, reading which took so long: what has failed is tried again soon.
+/// Returns the pause after a read that took this long; a failed read is retried soon.
 fn rest(took: Duration, is_read: bool) -> Duration {
     let rests = if is_read { took * RESTS } else { PERIOD };
     rests.max(PERIOD.saturating_sub(took))
@@ -270,7 +270,7 @@ fn states(board: &Board, rules: &Rules) -> BTreeMap<QueueName, QueueState> {
             counts: queue.counts.counts,
             oldest_ready_at: queue.counts.oldest_ready,
             oldest_is_approximate: queue.counts.oldest_is_approximate && queue.counts.oldest_ready.is_some(),
-            // As it is by now: what happened to the settings is told at once.
+            // As it is by now: what happened to the settings is sent at once.
             paused: rules.paused(&queue.name),
             attention: queue.attention.iter().map(|attention| attention.reason).collect(),
             rates: queue.flow.rates.map(rounded),

@@ -128,7 +128,7 @@ impl Sum {
     }
 }
 
-/// What the other servers told of their last steps.
+/// What the other servers announced of their last steps.
 #[derive(Default)]
 pub(super) struct Others {
     servers: Mutex<HashMap<Arc<str>, Other>>,
@@ -149,7 +149,7 @@ fn read_told(StepOfOther { server, since, step }: StepOfOther) -> (Arc<str>, Tim
             Subject::Queue(queue) => drop(read.queues.insert(queue, tally)),
         }
     }
-    // Only the queues that were counted one by one are told; how often it happened in the others is what is left of the total.
+    // Only the queues that were counted one by one are announced; how often it happened in the others is what is left of the total.
     read.others.counts = read.total.counts;
     for tally in read.queues.values() {
         for (left, count) in read.others.counts.iter_mut().zip(tally.counts) {
@@ -164,12 +164,12 @@ impl Others {
         self.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether anything was told that was new since the last time.
+    /// Whether anything new was announced since the last time.
     pub fn take_news(&self) -> bool {
         self.has_news.swap(false, Ordering::AcqRel)
     }
 
-    /// Notes what was told, and forgets what is too old. What is new of it is a part of the history.
+    /// Notes what was announced, and forgets what is too old. What is new of it is a part of the history.
     pub fn note(&self, told: Vec<StepOfOther>, now: Timestamp, history: &History) {
         // Each is read several times; what is known is not built again, and nothing is built under the lock.
         let knows = |servers: &HashMap<Arc<str>, Other>, told: &StepOfOther| {

@@ -19,7 +19,7 @@ use crate::store::{Counts, StoreError, chain};
 const AGAIN: Duration = Duration::from_secs(5);
 /// After so long where that has failed, or is not done.
 const AGAIN_FAILED: Duration = Duration::from_secs(30);
-/// What was found is told for so long, and for two turns: by then it was looked for again, unless that fails.
+/// How long a result stays valid, and two turns more: by then it was looked for again, unless that fails.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 const TOLD_TURNS: u32 = 2;
 /// A turn takes so many times as long as looking at each queue once: between two looks the store has as much rest.
@@ -28,7 +28,7 @@ const RESTS: u32 = 2;
 const KNOWN_MAX: usize = 2 * LISTED_MAX;
 /// So many failures in a row: the store is away, rather than a queue expensive.
 const FAILURES: usize = 2;
-/// Of so many semaphores that jobs of a queue wait for it is looked up whether they are full.
+/// The maximum number of a queue's semaphores whose use is queried.
 const SEMAPHORES_MAX: usize = 20;
 /// For how long a board waits for it where nothing is known, so that one that is read once a minute has it, too.
 const BOARD_PATIENCE: Duration = Duration::from_millis(250);
@@ -154,7 +154,7 @@ impl HeldCache {
         let mut state = self.state();
         loop {
             let (_, _, queue) = state.wanted.pop()?;
-            // Somebody else may have looked at it meanwhile.
+            // Another task may have looked at it meanwhile.
             if state.due(&queue).is_some() {
                 state.begin(&queue);
                 return Some(queue);
@@ -231,7 +231,7 @@ impl Queues {
             let (this, name) = (self.clone(), queue.clone());
             tokio::spawn(async move { this.look_at(&name).await }); // it goes on by itself
         }
-        // Whoever looks at it.
+        // The task that looks at it.
         let looked = async {
             loop {
                 let looked = cache.looked.notified();
@@ -260,7 +260,7 @@ impl Queues {
                 }
             }
             drop(looking);
-            // A board that wanted more a moment ago found that somebody looks.
+            // A board that wanted more a moment ago found another look under way.
             match self.0.held.looking.clone().try_lock_owned() {
                 Ok(again) if self.0.held.has_wanted() && !self.is_draining() => looking = again,
                 _ => return,
@@ -273,7 +273,7 @@ impl Queues {
         let began = Instant::now();
         let read = self.read_held(queue).await;
         if let Err(error) = &read {
-            tracing::debug!(%queue, error = chain(error), "what holds its blocked jobs is looked for later");
+            tracing::debug!(%queue, error = chain(error), "cannot determine what blocks the queue; retrying later");
         }
         let is_read = read.is_ok();
         self.0.held.note(queue, read.ok(), began.elapsed());
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!((looked.len(), first), (300, vec![queue(107), queue(207), queue(250), queue(7)]));
         let (all, unknown) = ask();
         assert_eq!((all.len(), unknown.len(), cache.has_wanted()), (300, 0, false));
-        // A turn takes a minute: it is not looked for again before, and what was found is told until then.
+        // A turn takes a minute: it is not looked for again before, and the result stays valid until then.
         assert_eq!(cache.state().turn, Duration::from_secs(60));
         age(&cache, 1, Duration::from_secs(59));
         assert!(cache.state().due(&queue(1)).is_none());

@@ -1,6 +1,6 @@
 //! What happened in each queue within the last quarter of an hour, on all servers, in memory: short enough to be there for every queue
 //! of a list at once, where `/v1/series` reads one queue from the store. This server's part comes from its meter, what other servers did
-//! from what they tell of each step, and what was before this server, or told while it could not listen, from what is written of it.
+//! from what they announce of each step, and what was before this server, or announced while it could not listen, from their records.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -24,10 +24,10 @@ pub const STEPS: usize = 30;
 pub const KEPT: Duration = Duration::from_secs(900);
 /// After so long it is tried again to read what was before; after twice as long each time that fails, up to [`KEPT`].
 const FILLED_AGAIN: Duration = Duration::from_secs(60);
-/// How far back it is read what others told, in milliseconds: what was late the last time, and at the start all that the rates are about.
+/// How far back the records of other servers are read, in milliseconds: what was late, and at the start all that the rates are about.
 const LATE_MS: u64 = 40_000;
 const FIRST_MS: u64 = 80_000;
-/// What is as close to its end as this may be gone once it is read, in milliseconds.
+/// A record within this many milliseconds of its expiry may vanish before it is read.
 const EXPIRING_MS: u64 = 60_000;
 
 /// What happened in a queue in a step, or in several.
@@ -124,21 +124,21 @@ struct State {
     own: Side,
     /// What happened on others: read anew as a whole where a part of it was missed.
     told: Side,
-    /// What other servers did is told from then on; what was before is read.
+    /// From then on other servers announce what they did; what was before is read.
     told_from: Option<Timestamp>,
-    /// Until when all that other servers told was read; what they told later may not be known.
+    /// Until when all that other servers announced was read; what they announced later may not be known.
     heard_until: Option<Timestamp>,
     /// Since when nothing of what others did was missed, where something was.
     unbroken_since: Option<Timestamp>,
     /// Since when everything is known.
     known_since: Option<Timestamp>,
     fill: Fill,
-    /// Changes where what was told is read anew: what was being read before that is of no use.
+    /// Incremented when the history is reloaded; an older read is discarded.
     reading: u32,
     swept: i64,
     /// For how long it is remembered when a job was delivered, in milliseconds: as long as the steps at least.
     remembered_ms: u64,
-    /// When something happened last in queues that nobody names, since too many moved.
+    /// When something happened last in queues that are not named, since too many moved.
     unnamed: Option<Timestamp>,
 }
 
@@ -261,7 +261,7 @@ impl History {
         state.sweep(now);
     }
 
-    /// Returns from when on is to be read what other servers told, and whether more than is still there was missed.
+    /// Returns where to resume reading the records of other servers, and whether some were lost.
     pub fn heard(&self, now: Timestamp) -> (Timestamp, bool) {
         let from = match self.state().heard_until {
             Some(heard) => heard.min(now).minus_ms(LATE_MS),
@@ -271,7 +271,7 @@ impl History {
         if from >= kept { (from, false) } else { (kept.plus_ms(EXPIRING_MS), true) }
     }
 
-    /// What other servers told from this moment on was read, all of it until `now`. `is_broken`: what they told before was missed, so that
+    /// What other servers announced from this moment on was read, all of it until `now`. `is_broken`: some before was missed, so that
     /// all of it is read anew from what is written.
     pub fn note_heard(&self, from: Timestamp, now: Timestamp, is_broken: bool) {
         // It counts from the next whole minute on: what was before is read in whole minutes.
@@ -288,7 +288,7 @@ impl History {
     }
 
     /// Returns for how long this server knows what happened, which began to count at this moment; in milliseconds. `hears`: other servers
-    /// tell what they do.
+    /// announce what they do.
     pub fn observed_ms(&self, began: Timestamp, hears: bool, now: Timestamp) -> u64 {
         let state = self.state();
         let is_deaf = state.heard_until.is_none_or(|heard| now.ms_since(heard) > LATE_MS);
@@ -298,7 +298,7 @@ impl History {
         now.ms_since(state.unbroken_since.map_or(began, |since| since.max(began)))
     }
 
-    /// Something happened in queues by then that nobody names, since they are too many.
+    /// Something happened by then in queues that are not named, since they are too many.
     pub fn note_unnamed(&self, at: Timestamp) {
         let mut state = self.state();
         state.unnamed = state.unnamed.max(Some(at));
@@ -309,7 +309,7 @@ impl History {
         self.state().remembered_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// Takes what another server told of a queue in a step.
+    /// Takes what another server announced of a queue in a step.
     pub fn note_told<'a>(&self, at: Timestamp, tallies: impl Iterator<Item = (&'a QueueName, &'a Tally)>) {
         let mut state = self.state();
         if state.told_from.is_some_and(|from| at >= from) {
@@ -318,7 +318,7 @@ impl History {
         }
     }
 
-    /// Returns until when what was before is to be read, if it is, and which reading that is. `hears`: other servers tell what they do.
+    /// Returns until when what was before is to be read, if it is, and which reading that is. `hears`: other servers announce what they do.
     fn unfilled(&self, hears: bool, now: Timestamp) -> Option<(Timestamp, u32)> {
         let mut state = self.state();
         let (is_due, times) = match state.fill {
@@ -407,7 +407,7 @@ impl Queues {
             match this.0.store.recent_tallies(server, Span::Minute.start(from), until).await {
                 Ok(recent) => this.0.history.fill(from, reading, recent),
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "what was before this server is read later");
+                    tracing::debug!(error = chain(&error), "cannot load the history; retrying");
                 }
             }
         });

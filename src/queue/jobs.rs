@@ -73,7 +73,7 @@ impl Queues {
         Ok(found)
     }
 
-    /// Makes those of these jobs dead that are within these queues, cannot be read and are not finished: nobody else may have met them.
+    /// Makes those of these jobs dead that are within these queues, cannot be read and are not finished: no other call may have met them.
     pub(super) async fn bury(&self, jobs: &mut [ListedJob], within: &Reach) {
         let mut changes = Vec::new();
         for job in jobs.iter_mut().filter_map(|job| job.as_mut().err()) {
@@ -288,7 +288,7 @@ impl Queues {
             }
             _ => None,
         };
-        // Once it is removed or moved nobody can tell where it was.
+        // Once it is removed or moved, where it was is unknown.
         let queues = self.queues_of_jobs(std::slice::from_ref(id)).await.unwrap_or_default();
         let act = Act { what, on: id.as_str(), queue: queues.first(), after, ..Act::default() };
         self.counting_row(act)

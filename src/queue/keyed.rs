@@ -33,7 +33,7 @@ const POP_BYTES: usize = 16 << 20;
 /// After which pauses a keyed pop that found nothing looks again what became of one that is in flight, in milliseconds.
 const POPPING_PAUSES_MS: [u64; 6] = [20, 40, 80, 160, 320, 640];
 
-/// What tells a call with an `Idempotency-Key` from others, and a repeat of it from another call.
+/// Identifies a call with an `Idempotency-Key`, and distinguishes a repeat of it from another call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallKey {
     pub(super) id: String,
@@ -97,7 +97,7 @@ impl Queues {
         Ok(Keyed { call: self.keyed_call(key)?, answer })
     }
 
-    /// Returns what a call is told; `note` is done where it took effect now.
+    /// Returns the response to a call; `note` is done where it took effect now.
     pub(super) fn told<T>(once: Once<T>, place: Places, note: impl FnOnce(&T)) -> Result<Told<T>> {
         match once {
             Once::Now(done, Some(answer)) => {

@@ -30,7 +30,7 @@ struct State {
     /// The minute under way, and what happened in it that is not written with its steps.
     minute: Timestamp,
     rest: HashMap<QueueName, Tally>,
-    /// The hour under way, and the queues that have records in it: names that nobody uses twice would fill the store.
+    /// The hour under way, and the queues that have records in it: names that are never used twice would fill the store.
     hour: i64,
     named: HashSet<QueueName>,
     /// What the store does not have yet, for all that is known.

@@ -1,5 +1,5 @@
-//! What happens on this server: counts and times, of every queue and of all together, in steps of ten seconds. What has ended is
-//! never changed any more, and handed out as it is, so that nobody keeps the lock: the last minute is what the rates are of, and
+//! What happens on this server: counts and times, of every queue and of all together, in steps of ten seconds. Finished
+//! steps are immutable and shared without the lock: the last minute is what the rates are of, and
 //! each step is written to the store once. The totals since the start are beside it, in `totals`.
 
 use std::collections::{HashMap, VecDeque};
@@ -75,7 +75,7 @@ struct State {
     /// When this server began to count, by the store's clock; known once that is.
     began: Option<Timestamp>,
     now: Step,
-    /// When the step under way is over, by this machine's clock: it ends in time also where nobody asks.
+    /// When the step under way is over, by this machine's clock: it ends in time also without requests.
     ends: Option<Instant>,
     sealed: Option<Instant>,
     /// The last steps, in parts.

@@ -34,7 +34,7 @@
 //! | `held` | what keeps blocked jobs from being delivered |
 //! | `listing` | lists of queues with their figures |
 //! | `ledger`, `depths`, `series` | what is written of that, how many jobs there were, and reading both |
-//! | `census`, `emptied` | what else `/metrics` tells |
+//! | `census`, `emptied` | what else `/metrics` shows |
 //! | `feed`, `picture` | the figures as clients follow them |
 //! | `quotas` | how many queues, workers and so on there may be |
 //! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |

@@ -345,8 +345,8 @@ impl Queues {
         Proven::Unknown
     }
 
-    /// Returns what a repeat is told of a settle that ended so. Where a job that came back is, and when it is due, is read of the job as it
-    /// is now; of one that has gone it is not told.
+    /// Returns the response to a retried settle with this outcome. Where a job that came back is, and when it is due, is read of the job
+    /// as it is now; for one that has gone it is omitted.
     async fn ended_so(&self, id: JobId, ended: Ended, somewhere: QueueName) -> Result<Settled> {
         let now = self.now()?;
         let found = self.0.store.get(std::slice::from_ref(&id)).await?;

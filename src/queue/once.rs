@@ -51,17 +51,17 @@ impl std::str::FromStr for IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// Returns this key of a client, by what tells the client from others.
+    /// Returns this key of a client, by what identifies the client.
     pub fn of(self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self }
     }
 
-    /// Returns what tells the client from others, and the client's own name for the request.
+    /// Returns what identifies the client, and the client's own name for the request.
     pub(super) fn parts(&self) -> (&str, &str) {
         (&self.client, &self.text)
     }
 
-    /// Returns what tells the key from those of other requests and clients. Neither of the parts before it has a colon.
+    /// Returns what distinguishes the key from those of other requests and clients. Neither of the parts before it has a colon.
     fn id(&self) -> String {
         let by = if self.client.is_empty() { "" } else { "@" };
         format!("{by}{}:{}", self.client, self.text)
@@ -255,7 +255,7 @@ async fn beat(queues: Queues) {
         }
         let Ok(now) = queues.now() else { continue };
         if let Err(error) = queues.0.store.keep_alive(&queues.0.runs.runner, now.plus_ms(ALIVE_MS)).await {
-            tracing::debug!(error = %store::chain(&error), "others may take over what this server runs");
+            tracing::debug!(error = %store::chain(&error), "cannot renew keyed requests; other servers may take them over");
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Sample {
     pub scanned: u64,
     /// Whether those are all.
     pub is_complete: bool,
-    /// About how many would be affected, where that can be told.
+    /// About how many would be affected, where that is known.
     pub estimate: Option<u64>,
     /// Whether that is concluded from the share of those that match among those that were looked at.
     pub is_approximate: bool,
@@ -300,7 +300,7 @@ impl Queues {
         }
     }
 
-    /// Returns about how many jobs would be affected, where the counts of the queues tell it: nothing is counted for it.
+    /// Returns about how many jobs would be affected, where the counts of the queues show it: nothing is counted for it.
     pub(super) async fn estimate(&self, intent: &BulkIntent) -> Option<u64> {
         if !intent.filter.is_whole() || intent.parts().iter().any(|part| part.dead_lettered) {
             return None;

@@ -70,7 +70,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.gone.is_empty() && self.happened.is_empty() && !self.is_cut
     }
@@ -117,7 +117,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Notes what has happened, to be told with the next reading.
+    /// Notes what has happened, to be sent with the next reading.
     pub(super) fn note(&mut self, happening: Happening) {
         match self.noted.len() < HAPPENED_MAX {
             true => self.noted.push(happening),

@@ -325,7 +325,7 @@ pub(super) fn facts(job: &NewJob) -> Facts {
     Facts { id: job.id.clone(), queue: job.queue.clone(), created_at, run_at }
 }
 
-/// Returns what is said of a job that this has become of.
+/// Returns the response for a job with this outcome.
 pub(super) fn answer(pushed: Pushed, Facts { id, queue, created_at, run_at }: Facts) -> Result<PushAnswer> {
     let stored = |state| {
         let queue = queue.clone();

@@ -60,7 +60,7 @@ type Run<K, I, O> = dyn Fn(K, Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Syn
 /// See the module's documentation. `K` names the lanes.
 pub struct Rounds<K, I, O> {
     limits: Limits,
-    /// What the lanes are called in metrics, and whose turn it is; `None`: they wait for nobody.
+    /// What the lanes are called in metrics, and whose turn it is; `None`: they never wait for more requests.
     turns: Option<(&'static str, Arc<Turns>)>,
     run: Box<Run<K, I, O>>,
     lanes: Mutex<HashMap<K, Lane<I, O>>>,
@@ -80,7 +80,7 @@ struct Lane<I, O> {
     waiting: VecDeque<Waiting<I, O>>,
     weight: usize,
     running: usize,
-    /// From when on somebody has waited.
+    /// From when on a request has waited.
     since: Instant,
     /// How many a lane waits for that lets requests gather, and what wakes it.
     enough: usize,
@@ -240,7 +240,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
         }
     }
 
-    /// What is told of a round that has ended.
+    /// What is recorded of a round that has ended.
     fn ended(&self, carried: usize, began: Instant) -> End {
         let lane = self.turns.as_ref().map(|(name, _)| *name);
         let name = lane.map_or("round".into(), |lane| format!("round {lane}").into());

@@ -328,7 +328,7 @@ fn too_many_conflicts() -> Error {
     StoreError::unavailable("the schedule was changed by others again and again").into()
 }
 
-/// Returns an act on a schedule, for the audit: without the job, whose payload is nobody else's business.
+/// Returns an act on a schedule, for the audit: without the job, whose payload is confidential.
 fn act_on<'a>(
     what: &'static str,
     before: Option<&'a Schedule>,

@@ -8,7 +8,7 @@ use super::{Queues, Result};
 use crate::job::{Event, Tally, Times, Timestamp};
 use crate::store::{Depth, SeriesRead, SeriesRun, Span, Subject};
 
-/// About so many points there are where the caller does not say how long a step is.
+/// The approximate number of points where the caller does not say how long a step is.
 const POINTS: u64 = 400;
 /// The steps that are chosen from then, in milliseconds.
 const STEPS_MS: [u64; 5] = [10_000, 60_000, 600_000, 3_600_000, 21_600_000];

@@ -81,7 +81,7 @@ pub struct Settled {
     pub pushed: Vec<Child>,
     /// When it happened, by the store's clock, which separates scheduled jobs from ready ones.
     pub at: Timestamp,
-    /// Whether it had happened before: this is what the first call was told.
+    /// Whether it had happened before: this is the response to the first call.
     pub repeated: bool,
 }
 
@@ -91,7 +91,7 @@ impl Settled {
         Self { from: Some(queue), repeated: false, ..Self::again(id, (outcome, at)) }
     }
 
-    /// Returns what the repeat of a call is told that was recalled.
+    /// Returns the response to the repeat of a call that was recalled.
     fn again(id: &JobId, (outcome, at): (Outcome, Timestamp)) -> Self {
         Self { id: id.clone(), outcome, from: None, has_gone: false, pushed: Vec::new(), at, repeated: true }
     }

@@ -4,7 +4,7 @@
 //! A counter must only grow, or begin anew at 0. So each event counts once, where it belongs when it happens: for its queue, if
 //! that has a place, else for the others. A queue that loses its place takes its counters with it: they end, and are not added
 //! to those of the others, which would look like a burst. One that gets a place begins at 0, and what it did among the others
-//! stays there. Places go to whoever comes first. While all are taken, once a minute, queues without one take those of queues
+//! stays there. Places go to the first queues. While all are taken, once a minute, queues without one take those of queues
 //! that have done less than half as much lately; and who has done nothing for an hour makes room.
 
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 //! Most of what a round costs the database does not depend on how much it carries. Beside others a server gets a share of the requests, and
 //! would send as many rounds as one that gets all of them, each with a share of what it could carry. So a lane that has just ended a round
 //! waits until those are back that took part in it, and for as long at most as the others need for a round of theirs each. A request that
-//! comes alone never waits: nobody is expected beside it. Busy servers say so by a signal. Nothing but time depends on all of this: a
+//! comes alone never waits: none is expected beside it. Busy servers say so by a signal. Nothing but time depends on all of this: a
 //! server that stands still, or is gone, delays the rounds of others by milliseconds, until its signal is old.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 const ENOUGH_MAX: usize = 24;
 /// The longest that a lane waits for others to gather.
 const GATHER_MAX: Duration = Duration::from_millis(15);
-/// The longest that it waits once somebody has come to a lane where nobody waited.
+/// The longest that it waits once a request has come to an empty lane.
 const FOLLOW_MAX: Duration = Duration::from_millis(3);
 /// For how long a lane remembers who took part in its last round.
 pub(super) const REMEMBERED: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub(super) struct Gathering {
     pub enough: usize,
     /// How long they are waited for from the end of the round on.
     pub most: Duration,
-    /// How long, from the first one on, where nobody came in that time.
+    /// How long, from the first one on, where no other came in that time.
     pub follow: Duration,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Gathering {
 /// other servers are busy; `None`: it does not.
 fn gathering(others: usize, carried: usize, waiting: usize, took: Duration) -> Option<Gathering> {
     let enough = (carried + waiting).min(ENOUGH_MAX);
-    // Who comes alone does not wait; and where nobody has left, nobody comes back.
+    // A single request does not wait. Without requests in the last round none is expected.
     if others == 0 || enough < 2 || carried == 0 || waiting >= enough {
         return None;
     }
@@ -63,7 +63,7 @@ pub(super) struct Turns {
     to_say: AtomicBool,
     /// Notified when it is.
     notify: Arc<Notify>,
-    /// A server that is about to stop waits for nobody.
+    /// A server that is about to stop does not wait.
     pub draining: CancellationToken,
 }
 

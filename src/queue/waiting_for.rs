@@ -113,7 +113,7 @@ impl Queues {
         Ok(all)
     }
 
-    /// Says that nobody waits for the job, or only who cannot take it.
+    /// Reports that the job has no waiter, or only some that cannot take it.
     fn nobody_for(&self, meta: &Meta) -> Option<WaitingFor> {
         let (queue, waiters) = (&meta.queue, &self.0.waiters);
         let detail = match (waiters.wait_for(queue), meta.semaphores.is_empty()) {

@@ -8,7 +8,7 @@ use crate::job::{ApiKey, ApiKeyId, SecretHash, StoredKeyId, Timestamp};
 /// The secret that the tokens of reservations are made with; the same for all servers over one database.
 pub type TokenSecret = [u8; 32];
 
-/// The most characters that tell what is wrong with a key.
+/// The most characters that describe what is wrong with a key.
 const WHY_MAX: usize = 300;
 
 /// An API key that cannot be read.

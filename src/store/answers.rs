@@ -11,7 +11,7 @@ use crate::job::{NewJob, Rules, Timestamp};
 /// A call that carries an `Idempotency-Key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedCall {
-    /// Tells the key of this client, method and path from all others. It begins with a character that no id of a
+    /// Distinguishes the key of this client, method and path from all others. It begins with a character that no id of a
     /// [`Request`](super::Request) begins with.
     pub id: String,
     /// Equal where a repeat says the same.

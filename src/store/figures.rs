@@ -151,7 +151,7 @@ pub struct Reconciled {
 /// What a database takes on its disk, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreSize {
-    /// The data; the indexes as well where they are not told apart.
+    /// The data; the indexes as well where they are not counted separately.
     pub data: u64,
     /// The indexes.
     pub indexes: Option<u64>,
@@ -189,7 +189,7 @@ pub trait Figures: Send + Sync {
     /// there are.
     async fn counts(&self, queue: &QueueName) -> Result<QueueCounts>;
 
-    /// Counts the jobs of a queue: what is there now, whoever wrote it. It costs as much as the queue is long.
+    /// Counts the jobs of a queue: what is there now, no matter what wrote it. It costs as much as the queue is long.
     async fn count_now(&self, queue: &QueueName) -> Result<Counts>;
 
     /// Returns when the next job of a queue comes due of those that wait for their `run_at`.
@@ -199,7 +199,7 @@ pub trait Figures: Send + Sync {
     async fn load(&self, queue: &QueueName) -> Result<Load>;
 
     /// Returns how many named workers hold jobs of each of these queues, of [`LOOKED_AT`] reserved jobs of each at most, and on MongoDB of
-    /// fewer where there are many queues, but of 200 at least. Queues of which nobody holds any are left out.
+    /// fewer where there are many queues, but of 200 at least. Queues without holders are left out.
     async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>>;
 
     /// Returns what may keep the blocked jobs of a queue from ever being delivered. It looks at [`BLOCKED_LOOKED_AT`] jobs at most of a kind.

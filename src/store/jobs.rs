@@ -81,7 +81,7 @@ pub struct Applied {
     pub released: Vec<SemaphoreName>,
     /// Whether this is the receipt of an earlier call with the same token, and nothing was changed now.
     pub repeated: bool,
-    /// When it happened: what was due then was told to be `ready`, and a repeat is told the same.
+    /// When it happened: what was due then was reported as `ready`, and a repeat gets the same.
     pub at: Timestamp,
 }
 
@@ -227,7 +227,7 @@ pub trait Jobs: Send + Sync {
     /// Applies operations to jobs, each atomically. The same id may occur more than once; then in order.
     ///
     /// A job that cannot be read is [`Unreadable`](super::StoreError::Unreadable), except to what removes jobs: that
-    /// removes it, whoever holds it. An edit makes it a dead job that can be read, if it has a payload then. What the server wants by
+    /// removes it, even while it is held. An edit makes it a dead job that can be read, if it has a payload then. What the server wants by
     /// itself makes it dead, and is refused.
     async fn apply(&self, changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>;
 

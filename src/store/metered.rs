@@ -105,7 +105,7 @@ async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<
     answer
 }
 
-/// What is told of a call in a trace. Its error may name what is nobody's business there.
+/// What is recorded of a call in a trace. Its error may name what is confidential.
 fn ended(name: &'static str, took: Duration, jobs: usize, error: Option<&StoreError>) -> End {
     let mut attributes = vec![text("db.operation.name", name), number("db.operation.batch.size", jobs)];
     let error = error.map(|error| failure(error).as_str());

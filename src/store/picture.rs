@@ -12,7 +12,7 @@ use crate::job::{
 
 /// The most things in one page.
 const PAGE: usize = 500;
-/// The pages that are read ahead of whoever takes them.
+/// The pages that are read ahead of their receiver.
 const AHEAD: usize = 1;
 
 /// The kinds of what a store keeps.
@@ -217,7 +217,7 @@ impl Picture {
     }
 }
 
-/// Where a store puts what it reads. Every method returns whether somebody still takes it.
+/// Where a store puts what it reads. Every method returns whether the receiver still takes it.
 pub(super) struct Pages {
     to: mpsc::Sender<Result<Message, PictureError>>,
     page: PageBuilder<Found>,

@@ -43,7 +43,7 @@ impl Firing {
 /// What is to be done for a [`Firing`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum FireStep {
-    /// Nothing, and this is told: it has happened, or the schedule has changed.
+    /// Nothing, and this is returned: it has happened, or the schedule has changed.
     Told(Fired),
     /// The schedule is replaced by this one; it remembers `run`, whose job is stored if `run` names one.
     Fire { schedule: Box<Schedule>, run: ScheduleRun },
@@ -108,8 +108,8 @@ pub trait Schedules {
     async fn next_occurrences(&self, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>>;
 
     /// Runs a schedule: the job, the next occurrence and the memory of the run are stored in one step, or
-    /// nothing is. Of several firings that saw the same `rev`, one happens. A repeat of one that happened is told how it
-    /// is remembered, as long as the schedule remembers it.
+    /// nothing is. Of several firings that saw the same `rev`, one happens. A repeat of one that happened gets the outcome
+    /// that is remembered, as long as the schedule remembers it.
     async fn fire(&self, firing: &Firing) -> Result<Fired>;
 }
 

@@ -1,7 +1,7 @@
 //! The part of the contract that is about the past: how much happened in each step of time, and how many jobs there were.
 //!
 //! Each server writes what it did itself, under a name of its own that it has for as long as it runs: what several
-//! servers did adds up, and nobody overwrites what another wrote. What is written of a step never changes, so that a write whose
+//! servers did adds up, and none overwrites what another wrote. What is written of a step never changes, so that a write whose
 //! outcome is unknown is simply sent again, whichever of the two arrives last.
 //!
 //! Everything is written in one place only: of the busiest queues, and of all together, each step of ten seconds; of the others
@@ -72,7 +72,7 @@ const SLACK_MS: i64 = 300_000;
 /// For so many milliseconds a server writes its turn again with all that it writes: what could not be written for as long is
 /// given up, and its next turn is another one.
 const TURN_WRITTEN_MS: u64 = HOUR_MS.unsigned_abs();
-/// How long what servers tell each other of a step is kept, in milliseconds.
+/// How long what servers announce to each other of a step is kept, in milliseconds.
 pub const TOLD_MS: u64 = 300_000;
 
 /// What stores keep in place of a name for the queues beyond a bound.
@@ -282,7 +282,7 @@ pub trait Series: Send + Sync {
     /// Returns what is known of the time from `from` until before `to`; of the tallies all that begin in it.
     async fn read_series(&self, subject: &Subject, from: Timestamp, to: Timestamp) -> Result<SeriesRead>;
 
-    /// Returns what other servers than this one told of steps that began at `from` or later.
+    /// Returns what other servers than this one announced of steps that began at `from` or later.
     async fn steps_of_others(&self, server: &str, from: Timestamp) -> Result<Vec<StepOfOther>>;
 
     /// Returns whether this server is the one that says how many jobs there are, which it then is for so many

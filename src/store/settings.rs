@@ -102,7 +102,7 @@ pub enum Saved {
 /// What is to be done for a [`SettingsChange`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SettingsStep {
-    /// Nothing, and this is told.
+    /// Nothing, and this is returned.
     Refuse(Saved),
     /// Nothing: it is as it is to be.
     Keep,

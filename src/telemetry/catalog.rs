@@ -122,7 +122,7 @@ catalog! {
     SIGNALS_TOLD: Counter "tailback_signals_told_total" ["kind"] "Signals sent to other servers";
     SIGNALS_HEARD: Counter "tailback_signals_heard_total" ["kind"] "Signals received from other servers";
     LISTENING_BEGINS: Counter "tailback_listening_begins_total" []
-        "How often this server began to listen to others, or began anew";
+        "Times the subscription to other servers' signals was opened or reopened";
 
     TASK_RUNS: Counter "tailback_task_runs_total" ["task", "outcome"] "Runs of background tasks";
     TASK_SECONDS: Gauge "tailback_task_last_run_seconds" ["task"] "Duration of the last run of a background task";

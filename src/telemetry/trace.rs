@@ -106,7 +106,7 @@ impl Span {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// The span of a request whose caller sent this context. `None` where nobody would learn of it.
+    /// The span of a request whose caller sent this context. `None` if the request is not recorded and not part of a trace.
     pub fn of_request(remote: Option<TraceContext>) -> Option<Arc<Self>> {
         let state = match (remote, exporter()) {
             (None, None) => return None,

@@ -28,7 +28,7 @@ pub enum Focus {
     Job(String),
 }
 
-/// What the server has told.
+/// What the server has sent.
 pub enum Told {
     /// A message of the stream.
     Event(Box<Event>),

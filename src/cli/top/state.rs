@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Takes what the server has told.
+    /// Takes what the server has sent.
     pub fn take(&mut self, told: Told) {
         match told {
             Told::Event(event) => self.take_event(*event),

@@ -20,7 +20,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal. A panic gives it back before it is told.
+    /// Takes the terminal. A panic restores it before its message is printed.
     pub fn take() -> Result<Self, Failure> {
         let screen = ratatui::try_init().map_err(|error| Failure::Failed(format!("no terminal: {error}")))?;
         let (send, events) = mpsc::unbounded_channel();
@@ -59,7 +59,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Ends when somebody asks this program to end.
+/// Returns once a signal asks this program to end.
 pub async fn ended() {
     let signals = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
     let waits = signals.into_iter().flatten().map(|mut signal| Box::pin(async move { signal.recv().await }));

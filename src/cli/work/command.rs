@@ -190,7 +190,7 @@ async fn listen(mut from: impl AsyncRead + Unpin, keep: watch::Sender<Vec<u8>>, 
         tail.extend(&buffer[..read]);
         tail.drain(..tail.len().saturating_sub(TAIL));
         keep.send_replace(tail.iter().copied().collect());
-        // Where nobody reads this worker's own, the job goes on all the same.
+        // Where this worker's own output is not read, the job goes on all the same.
         printer.error(buffer[..read].to_vec());
     }
 }
@@ -198,7 +198,7 @@ async fn listen(mut from: impl AsyncRead + Unpin, keep: watch::Sender<Vec<u8>>, 
 async fn read(mut from: impl AsyncRead + Unpin, keep: watch::Sender<Vec<u8>>) {
     let mut buffer = vec![0; 8192];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        // What is beyond is read, so that the command goes on, and is told as too long.
+        // What is beyond is read, so that the command goes on, and is reported as too long.
         keep.send_modify(|all| {
             all.extend_from_slice(&buffer[..read.min((RESULT_MAX + 1).saturating_sub(all.len()))]);
         });
@@ -279,7 +279,7 @@ async fn reason(
         match fate.wait_for(|fate| *fate != Fate::Held).await.as_deref() {
             Ok(Fate::Lost(lost)) => Stop::Lost(lost.clone()),
             Ok(_) => Stop::Unwanted,
-            // Whoever watches the lease is gone, and nothing is known of it.
+            // The task that watches the lease is gone, and nothing is known of it.
             Err(_) => Stop::Lost(Lost {
                 reason: "its lease is not watched any more".to_owned(),
                 by: Some(Instant::now()),

@@ -28,7 +28,7 @@ use crate::cli::shown::{shown, shown_json};
 use crate::cli::time::{human, ms};
 use crate::cli::view::Job;
 
-/// How long it is tried to tell the server what is to be told, while the worker leaves.
+/// How long a stopping worker retries its outstanding settles.
 pub const PARTING: Duration = Duration::from_secs(5);
 /// How long each call may take by which a worker that has ended is taken from the list.
 const SIGN_OFF: Duration = Duration::from_secs(1);
@@ -52,17 +52,17 @@ pub struct Shared {
     pub printer: Printer,
     pub reaper: Reaper,
     pub name: String,
-    /// Whether the server is told the name; not where the key does not allow it.
+    /// Whether the server is sent the name; not where the key does not allow it.
     pub is_named: AtomicBool,
     /// The command cannot be started at all.
     is_broken: AtomicBool,
     /// After how many milliseconds without a heartbeat the server takes this worker for dead.
     timeout_ms: AtomicU64,
-    /// What is still to be told of jobs whose commands are over.
+    /// The outstanding settles of jobs whose commands have ended.
     parting: Mutex<JoinSet<()>>,
 }
 
-/// A task that ends with whoever has started it.
+/// A task that ends with its owner.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -96,7 +96,7 @@ impl Crew {
         Ok(Self { shared: Arc::new(shared), phase, running: JoinSet::new() })
     }
 
-    /// Works until it is told to stop, or is through. Returns the exit code.
+    /// Works until it is asked to stop, or is through. Returns the exit code.
     pub async fn run(self) -> Result<u8, Failure> {
         let (shared, mut phase) = (self.shared.clone(), self.phase.clone());
         tokio::select! {
@@ -269,7 +269,7 @@ impl Shared {
     }
 
     /// Takes this worker from the server's list, where it would stand as silent for an hour. What cannot be done, or is not allowed, is
-    /// left to that hour. Whoever holds a job is not taken away: its attempt would have failed.
+    /// left to that hour. A worker that holds a job stays: its attempt would have failed.
     async fn sign_off(&self) {
         if !self.is_named.load(Ordering::Relaxed) {
             return;
@@ -316,10 +316,10 @@ impl Shared {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what is left to be told is told, but not for long. Returns whether that is over.
+    /// Waits briefly until the outstanding settles are sent. Returns whether all were.
     async fn part(&self) -> bool {
         let mut parting = std::mem::take(&mut *self.parting());
-        // Whoever is not told in time learns it by the leases.
+        // What is not settled in time is released when its lease expires.
         timeout(PARTING, async { while parting.join_next().await.is_some() {} }).await.is_ok()
     }
 
@@ -415,7 +415,7 @@ impl Shared {
         Done { is_breathless: true, ..Done::unrun(settle) }
     }
 
-    /// Tells what became of a job: a line of JSON for scripts, one on standard error for people.
+    /// Reports the outcome of a job: a line of JSON for scripts, one on standard error for people.
     fn tell(&self, job: &Job, outcome: &str, reason: &str, ended: Option<Ended>, took: Duration) {
         if self.out.is_json {
             let (code, signal) = match ended {

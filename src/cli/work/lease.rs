@@ -90,7 +90,7 @@ impl Lease {
         let (pace, now) = (self.pace(), Instant::now());
         let last = self.last();
         let mut ends_at = self.first_end();
-        // What may have been reserved a while ago is extended at once, which also tells whether it is lost.
+        // What may have been reserved a while ago is extended at once, which also shows whether it is lost.
         let mut next =
             if now - self.asked.min(self.since) > self.length / 6 { now } else { now + pace.min(self.first) };
         loop {
@@ -126,7 +126,7 @@ impl Lease {
         }
     }
 
-    /// Returns when a lease that ends then is given up, and what is told of it.
+    /// Returns when a lease that ends then is given up, and what is reported of it.
     fn given_up(&self, ends_at: Instant, last: Option<(Instant, Instant)>) -> (Instant, Lost) {
         let at = ends_at - self.margin();
         if let Some((by, last)) = last.filter(|(_, last)| *last <= at) {

@@ -106,13 +106,13 @@ impl Run for Work {
             }
             signals.next().await;
             leave.send_replace(Phase::Gone);
-            // Whoever waits for it is told by its last value.
+            // Keeps the sender: its receivers read the last value.
             std::future::pending::<()>().await;
         });
         let ended = Crew::new(self, context, leaving, printer.clone())?.run().await;
         let code = match ended {
             Err(Failure::Closed) | Ok(_) => ended,
-            // Not by standard error itself: whoever does not read it would keep this worker for ever.
+            // Not by standard error itself: a reader that does not read would block this worker for ever.
             Err(failure) => {
                 printer.error(told(&failure, context.out.is_json));
                 Ok(failure.code())

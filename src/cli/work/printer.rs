@@ -31,7 +31,7 @@ struct Stream {
 
 #[derive(Debug, Default)]
 struct Count {
-    /// Pieces that were dropped, and not told yet.
+    /// Pieces that were dropped, and not reported yet.
     dropped: AtomicU64,
     /// Pieces that were taken, and are not written yet.
     waiting: AtomicU64,
@@ -62,19 +62,19 @@ impl Printer {
         self.err.push(bytes);
     }
 
-    /// Tells a person something, on standard error.
+    /// Prints a note for a person, on standard error.
     pub fn note(&self, text: &str) {
         self.err.push(format!("tailback: {text}\n").into_bytes());
     }
 
-    /// Waits until all is written, but not for long where nobody reads. What is not written then is told.
+    /// Waits until all is written, but only briefly where the output is not read. Reports what is not written then.
     pub async fn flush(&self) {
         let lost = self.out.flush(LAST).await;
         if lost > 0 {
             // It may be that only standard output is not read.
             self.err.push(unread(lost));
         }
-        // Nobody is left to be told.
+        // What is lost here cannot be reported.
         let _ = self.err.flush(LAST).await;
     }
 }
@@ -84,7 +84,7 @@ fn unread(lost: u64) -> Vec<u8> {
 }
 
 impl Stream {
-    /// Starts a thread that writes; what is dropped is told on `other`, or else where it is written.
+    /// Starts a thread that writes; what is dropped is reported on `other`, or else in the stream itself.
     fn start(name: &str, to: impl Write + Send + 'static, other: Option<Self>) -> std::io::Result<Self> {
         let (queue, pieces) = sync_channel(WAITING_MAX);
         let count = Arc::new(Count::default());
@@ -109,7 +109,7 @@ impl Stream {
         let flushed = timeout(patience, async {
             let (written, is_written) = oneshot::channel();
             let mut piece = Piece::Flush(written);
-            // A queue that is full has room again where somebody reads.
+            // A full queue has room again once its reader reads.
             while let Err(TrySendError::Full(unsent)) = self.queue.try_send(piece) {
                 piece = unsent;
                 sleep(ROOM).await;
@@ -119,7 +119,7 @@ impl Stream {
         if flushed.await.is_ok() {
             return 0;
         }
-        // Told by whoever asks: the thread may never come to it.
+        // Reported by the caller: the thread may be blocked.
         self.count.waiting.load(Ordering::Relaxed) + self.count.dropped.swap(0, Ordering::Relaxed)
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         for n in 0..WAITING_MAX + 10 {
             stream.push(n.to_string().into_bytes());
         }
-        // Full: what is there comes all the same, once somebody reads.
+        // Full: what is there comes all the same, once the reader reads.
         let (lost, ()) = tokio::join!(stream.flush(Duration::from_secs(60)), async {
             tokio::task::yield_now().await;
             drop(let_go);

@@ -85,11 +85,11 @@ impl Reaper {
             if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG)
                 && let Some(sender) = running.remove(&pid)
             {
-                // Nobody listens any more where the worker has given up.
+                // No receiver is left where the worker has given up.
                 let _ = sender.send(ended(status));
             }
         }
-        // The others are those that commands have left behind. A command that has ended since the look above is told here.
+        // The others are those that commands have left behind. A command that has ended since the look above is reported here.
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if let Some(sender) = running.remove(&pid) {
                 Group(pid).signal(Signal::KILL);

@@ -1,4 +1,4 @@
-// What needs somebody: why in words, and the next step as a button.
+// Queues that need attention: why in words, and the next step as a button.
 
 import { get, path, query } from './api.js';
 import { REASONS } from './board.js';

@@ -76,7 +76,7 @@ function make(name) {
   const of = listed.get(name);
   const figures = of?.figures;
   const attention = now?.attention ?? figures?.attention?.map((/** @type {any} */ one) => one.reason) ?? [];
-  // The stream does not tell of a queue without jobs: then the list knows more.
+  // The stream does not have queues without jobs: then the list knows more.
   const rates = now?.rates_per_s ?? (figures === undefined ? left.get(name)?.rates_per_s : undefined);
   return {
     queue: name,

@@ -1,4 +1,4 @@
-// Elements, built once and told only what is new. No text is ever parsed as HTML: strings become text nodes.
+// Elements, built once and updated only with what is new. No text is ever parsed as HTML: strings become text nodes.
 
 const SVG = 'http://www.w3.org/2000/svg';
 

@@ -1,4 +1,4 @@
-// What recent jobs and the settings of queues tell of pipelines, with a bounded number of calls.
+// What recent jobs and the settings of queues show of pipelines, with a bounded number of calls.
 
 import { get, path, query } from './api.js';
 import { remember } from './bounded.js';

@@ -1,4 +1,4 @@
-// Dead letters that lie in dead-letter queues: they died elsewhere, are ready there, and mostly nobody takes them. They wait for a person.
+// Dead letters that lie in dead-letter queues: they died elsewhere, are ready there, and mostly have no consumers. They wait for a person.
 
 import { get, post, path, query } from './api.js';
 import { may } from './session.js';

@@ -1,4 +1,4 @@
-// One reason why a queue needs somebody: in words, and with the next step as a button.
+// One reason why a queue needs attention: in words, and with the next step as a button.
 
 import { path, post } from './api.js';
 import { MILD, row } from './board.js';

@@ -125,7 +125,7 @@ export function shell(user) {
     document.title = screen.title === '' ? 'Tailback' : `${screen.title} · Tailback`;
     attr(main, 'aria-label', screen.title || 'Overview');
     main.replaceChildren(screen.node);
-    // Whoever goes by keyboard or screen reader is where the new page begins.
+    // Keyboard and screen reader go on where the new page begins.
     if (!first) main.focus({ preventScroll: true });
     const section = parts[0] === 'keys' ? 'system' : (parts[0] ?? '');
     SECTIONS.forEach(({ part }, n) => {

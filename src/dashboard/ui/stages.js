@@ -35,7 +35,7 @@ export class Stages {
       this.add(trail[n].queue, trail[n + 1]?.queue ?? job.queue, WHY[trail[n].reason] ?? 'moved', 1, trail[n].at);
     }
     if (trail.length > 0) remember(this.counted, job.id, trail.length, JOBS_MAX);
-    // What is still to come is a way that exists, though nobody has gone it yet.
+    // What is still to come is a way that exists, though no job has gone it yet.
     let from = job.queue;
     for (const { queue } of job.then ?? []) {
       this.add(from, queue, 'route', 0);

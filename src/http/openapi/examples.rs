@@ -1,4 +1,4 @@
-//! Examples of bodies and responses: one story, told in `examples.json` call by call. `tests/openapi/examples.rs` makes these very calls
+//! Examples of bodies and responses: one story, in `examples.json` call by call. `tests/openapi/examples.rs` makes these very calls
 //! and compares. What a call needs to have happened before, and is no good example, is marked `setup`.
 
 use std::collections::HashMap;

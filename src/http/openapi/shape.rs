@@ -18,7 +18,7 @@ const NAMED: &str = "#/components/schemas/";
 /// The operations whose body is a merge patch (RFC 7396) of the resource.
 const MERGE_PATCHES: &[&str] = &["update_queue"];
 
-/// Fields of requests that may be null, with what null says: their descriptions tell it.
+/// Fields of requests that may be null, with what null says, as their descriptions do.
 const NULLABLE: &[(&str, &[&str])] =
     &[("UpdateJobRequest", &["headers", "max_attempts", "expires_in_ms", "group"])];
 

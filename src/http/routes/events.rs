@@ -28,7 +28,7 @@ use crate::queue::{Changes, Error, Follower, Happening, Part, QueueState, Queues
 
 /// How many queues a part of the picture has at most.
 const PART: usize = 500;
-/// The shortest time between two messages that tell changes.
+/// The shortest time between two messages of changes.
 const PACE: Duration = Duration::from_secs(1);
 /// After how long without a message a comment says that the connection is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -199,7 +199,7 @@ pub async fn follow(
     let place = waiting.place(true).ok_or(Error::TooManyStreams)?;
     let lasts = lasts(for_ms, by.session_ends, queues.now());
     let ends = lasts.map(|lasts| Instant::now() + lasts);
-    let follower = queues.follow(&who).await?; // reads the picture where nobody has followed it lately
+    let follower = queues.follow(&who).await?; // reads the picture where it had no follower lately
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let stream = Stream::new(queues, follower, by, patterns, place, budget, ends).behind(last);
     let body = futures::stream::unfold(stream, |mut stream| async {
@@ -225,10 +225,10 @@ fn lasts(
 
 /// Where a stream stands.
 enum Position {
-    /// Parts of the picture behind this queue, of which it was told so many, are still to be told. What has changed since this
-    /// version comes afterwards.
+    /// The parts of the picture behind this queue are still to be sent; `parts` were. What has changed since this version comes
+    /// afterwards.
     Within { version: u64, after: Option<QueueName>, parts: u64 },
-    /// All until this version was told.
+    /// All until this version was sent.
     Told(u64),
     /// The same, and of what has changed since, up to another version, the queues up to this one.
     Changing { told: u64, version: u64, after: QueueName },
@@ -247,7 +247,7 @@ struct Stream {
     /// What the ids of its messages begin and end with.
     scope: (String, String),
     position: Position,
-    /// Until when no changes are told.
+    /// Until when no changes are sent.
     pause: Instant,
     /// When it was heard of last.
     spoke: Instant,
@@ -257,7 +257,7 @@ struct Stream {
     _place: Place,
 }
 
-/// Returns what tells the messages about these queues from those about others.
+/// Returns what distinguishes the messages about these queues from those about others.
 fn digest(patterns: &[QueuePattern]) -> String {
     let mut names: Vec<String> = patterns.iter().map(ToString::to_string).collect();
     names.sort_unstable();
@@ -356,8 +356,8 @@ impl Stream {
         }
     }
 
-    /// Returns the next part of what has changed, if anything has. `begun`: until which version, and up to which queue it was told. What
-    /// changes while parts are told is told again afterwards.
+    /// Returns the next part of what has changed, if anything has. `begun`: until which version, and up to which queue it was sent. What
+    /// changes while parts are sent is sent again afterwards.
     fn changes(&mut self, told: u64, begun: Option<(u64, QueueName)>) -> Option<Bytes> {
         let (patterns, caller) = (&self.patterns, &self.by.caller);
         let is_wanted = |queue: &QueueName| is_among(patterns, queue);
@@ -393,7 +393,7 @@ impl Stream {
         Some(self.write("changes", (!more).then_some(version), &data))
     }
 
-    /// Returns the next part of the picture. What changes while parts are told is told again afterwards: from the version of the first
+    /// Returns the next part of the picture. What changes while parts are sent is sent again afterwards: from the version of the first
     /// one on.
     fn part(&mut self, version: u64, after: Option<QueueName>, parts: u64) -> Bytes {
         let patterns = &self.patterns;
@@ -430,7 +430,7 @@ impl Stream {
         format!("event: {event}\n{id}data: {data}\n\n").into()
     }
 
-    /// Waits until there may be something to tell. Returns whether the stream goes on.
+    /// Waits until there may be something to send. Returns whether the stream goes on.
     async fn wait(&mut self, is_crowded: bool) -> bool {
         let (pause, heartbeat) = (self.pause, self.spoke + HEARTBEAT);
         let until = self.ends.map_or(heartbeat, |ends| ends.min(heartbeat));

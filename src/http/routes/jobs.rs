@@ -258,7 +258,7 @@ pub async fn get(
     let (job, unreadable) = match queues.finished_job(&ask).await? {
         Ok(job) => (job, None),
         Err(UnreadableJob { why, remains, .. }) => {
-            // Nobody knows in which queue it is where nothing remains: then only who reaches all of them sees that it is there.
+            // Its queue is unknown where nothing remains: then only a key that reaches all queues sees that it is there.
             let remains = remains.ok_or_else(|| by.unreadable(&id, &why))?;
             (*remains, Some(why))
         }

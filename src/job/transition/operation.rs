@@ -106,7 +106,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is told from the whole job, with its contents, that a store can read it; else from its metadata.
+    /// Whether the payload must be read to know that the job is readable; otherwise its metadata suffices.
     pub fn looks_at_contents(&self) -> bool {
         matches!(self, Self::Bury | Self::Edit { .. })
     }
@@ -271,7 +271,7 @@ pub struct Salvaged {
 /// What an operation does to a job that the store cannot read, because another program wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OfUnreadable {
-    /// This is done with what can be read of it: nobody could settle it, so that its holder is not asked.
+    /// This is done with what can be read of it: it cannot be settled, so that its holder is not asked.
     Remove(Operation),
     /// It is made dead, out of the way of what the server does by itself.
     Bury,

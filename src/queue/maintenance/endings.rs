@@ -1,5 +1,5 @@
-//! One query on behalf of all that wait for jobs to finish: how it is noticed that other servers finished them. No query while
-//! nobody waits.
+//! One query on behalf of all that wait for jobs to finish: how it is noticed that other servers finished them. No query
+//! without waiters.
 
 use std::collections::HashSet;
 use std::sync::Arc;

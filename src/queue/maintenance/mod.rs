@@ -70,7 +70,7 @@ pub struct Maintenance {
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
     signals: Option<SignalStream>,
-    /// What tells this server from others in the records of operations.
+    /// Identifies this server in the records of operations.
     runner: String,
     /// The operations that it works on.
     steps: Mutex<Steps>,
@@ -105,7 +105,7 @@ impl Maintenance {
     /// Joins the other servers, and reads the settings for the first time: before that the store takes no other calls.
     pub async fn load_settings(&self) -> Result<(), StoreError> {
         if let Err(error) = self.queues.0.store.join().await {
-            // Signals only save time. A store that is away is told by what follows.
+            // Signals only save time. A store that is away is reported by what follows.
             tracing::debug!(error = crate::store::chain(&error), "cannot announce this server to others");
         }
         self.queues.load_settings().await?;
@@ -186,7 +186,7 @@ impl Maintenance {
         self.queues.0.poll.notify()
     }
 
-    /// Notified when somebody waits for a job to finish.
+    /// Notified when a client waits for a job to finish.
     pub fn endings_alarm(&self) -> Arc<Notify> {
         self.queues.0.endings.alarm()
     }

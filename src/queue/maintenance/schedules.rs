@@ -33,7 +33,7 @@ struct Step {
     next_at: Option<Timestamp>,
 }
 
-/// What is told of a run in its trace.
+/// What is recorded of a run in its trace.
 fn ended(schedule: &Schedule, fired: &Result<Fired>, took: Duration) -> End {
     let mut attributes = vec![
         text("tailback.schedule", schedule.name.as_str()),

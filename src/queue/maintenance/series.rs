@@ -55,7 +55,7 @@ impl Queues {
         let depths = if is_last { Ok(Vec::new()) } else { self.changed_depths(now, moved).await };
         let depths = depths.unwrap_or_else(|error| {
             // What happened is taken over all the same, so that its time is known when the store is there again.
-            tracing::debug!(error = chain(&error), "how many jobs there are is said with the next step");
+            tracing::debug!(error = chain(&error), "cannot count jobs; retrying with the next step");
             Vec::new()
         });
         ledger.take_over(self.meter(), now, depths, tells, is_last);

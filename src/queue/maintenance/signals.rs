@@ -55,7 +55,7 @@ impl Maintenance {
         let mut published = 0;
         while let Some(arrivals) = self.queues.0.waiters.peers.take_arrivals() {
             let told = self.queues.0.store.signal(&Signal::Arrived(arrivals)).await;
-            // What could not be told is told in short the next time: there may be jobs in any queue.
+            // What could not be announced is announced in short the next time: there may be jobs in any queue.
             told.inspect_err(|_| self.queues.0.waiters.peers.note_any_arrivals())?;
             published += 1;
         }
@@ -103,7 +103,7 @@ impl Maintenance {
             SignalEvent::Subscribed => {
                 peers.forget_all();
                 queues.0.poll.poll_by(Instant::now());
-                // What was told while nobody listened is read instead of heard.
+                // What was announced while this server did not listen is read instead.
                 self.read_settings_again();
             }
             SignalEvent::Received { server, signal: Signal::Waiting { patterns, until } } => {

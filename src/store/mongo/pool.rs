@@ -17,7 +17,7 @@ use crate::store::Pool;
 /// What the driver has reported since the start.
 #[derive(Debug)]
 pub struct PoolEvents {
-    /// Nobody waits longer for a connection.
+    /// The limit of a wait for a connection.
     longest: Duration,
     state: Mutex<State>,
 }
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl State {
-    /// One more begins to wait. Those that were dropped are not kept, though nobody asks for the figures.
+    /// One more begins to wait. Those that were dropped are not kept, even if the figures are never read.
     fn asked(&mut self, now: Instant, longest: Duration) {
         self.forget_before(now.checked_sub(longest));
         self.waiting.push_back(now);

@@ -166,7 +166,7 @@ impl Transaction for Save<'_> {
         let found = all.find_one(by_id).projection(doc! { "rev": 1 }).session(tx.session()).await?;
         let rev = found.as_ref().map(|found| Row(found).number::<i64>("rev").ok());
         if rev != self.seen.map(Some) {
-            return Ok(Verdict::Commit(Saved::Conflict)); // what was read must be durable before it is told
+            return Ok(Verdict::Commit(Saved::Conflict)); // what was read must be durable before it is returned
         }
         let guard = match self.seen {
             Some(rev) => guard(self.name, rev),

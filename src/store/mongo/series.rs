@@ -48,7 +48,7 @@ const SERIES: &str = "series";
 const KEPT_MS: u64 = Span::Coarse.kept_ms().unsigned_abs() + 2 * HOUR_MS.unsigned_abs();
 /// The most statements of one command: it holds up what comes behind it.
 const AT_ONCE: usize = 1000;
-/// A piece of what servers tell each other is about so long.
+/// The approximate size of a piece of what servers announce to each other.
 const PIECE: usize = 1 << 20;
 /// So many documents before some time are looked at for how many jobs there were.
 const LOOKED_AT: i64 = 16;
@@ -257,7 +257,7 @@ async fn runs(mongo: &Mongo, from: Timestamp, to: Timestamp) -> Result<Vec<Serie
     Ok(documents.iter().filter_map(run).collect())
 }
 
-/// Returns what other servers told of steps from `from` on.
+/// Returns what other servers announced of steps from `from` on.
 async fn told(mongo: &Mongo, server: &str, from: Timestamp) -> Result<Vec<StepOfOther>> {
     let mut filter = between(format!("!told|{:014}", from.millis()), "!told}".into());
     filter.insert("server", doc! { "$ne": server });

@@ -5,13 +5,13 @@
 //! alone does not listen. Another one says what a server's waiters wait for, for those that begin to listen. What servers leave behind
 //! that died is removed by a TTL index.
 //!
-//! Servers of older versions tell everything by documents in `signals`, one for each kind, replaced in place, and listen by a change
+//! Servers of older versions announce everything by documents in `signals`, one for each kind, replaced in place, and listen by a change
 //! stream, which makes the database read every write there is, a twelfth of its work under load for each stream. Where one of them is
 //! there, the others do both. A stream shows what a majority has, and asking for less makes it wait (80 ms instead of 1.3 were
 //! measured); a replaced document travels whole within its event.
 //!
 //! Programs that insert jobs past the servers may say so in the collection `wakeups`, a document for each insert. It is there only where
-//! somebody uses it: where it is, every server has a stream, of both collections, also one that is alone.
+//! a program uses it: where it is, every server has a stream, of both collections, also one that is alone.
 
 mod changes;
 mod document;
@@ -173,7 +173,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Makes the collection of the news if that was not done yet. Who may not gets one of the usual kind, which nobody can tail.
+    /// Creates the collection of the news if that was not done yet. Without the right to do so, an insert creates an ordinary one, which
+    /// cannot be tailed.
     async fn make_news(&self) -> Result<()> {
         if !self.has_news.load(Ordering::Acquire) {
             news::make(self.connection.database().await?).await?;
@@ -186,7 +187,7 @@ impl Signals {
     /// server's signal of its kind.
     pub async fn tell(&self, signal: &Signal, now: Timestamp) -> Result<()> {
         if matches!(signal, Signal::Busy { .. }) && self.is_alone() {
-            return Ok(()); // it is told again soon
+            return Ok(()); // it is announced again soon
         }
         let id = format!("{}/{}", self.server, signal.kind());
         let document = to_document(signal, &self.server, now);
@@ -208,7 +209,7 @@ impl Signals {
                 news::tell(database, document).await
             };
             match appended.await {
-                // Where nobody can have the news, nobody reads them, and it was told as above.
+                // Without the collection `news` no server reads it; the signal was sent by `signals` above.
                 Err(error) if !error.is_away() && !all_read_news => {
                     tracing::debug!(
                         error = crate::store::chain(&error),
@@ -227,14 +228,11 @@ impl Signals {
     async fn say_stream(&self) {
         let says = doc! { "server": &self.server, "stream": true };
         let said = async {
-            self.make_news().await?; // an insert would make one that nobody can tail
+            self.make_news().await?; // an insert would make one that cannot be tailed
             news::tell(self.connection.database().await?, says).await
         };
         if let Err(error) = self.connection.within(said).await {
-            tracing::debug!(
-                error = crate::store::chain(&error),
-                "the others find out that this server has a stream"
-            );
+            tracing::debug!(error = crate::store::chain(&error), "cannot announce the change stream");
         }
     }
 
@@ -265,7 +263,7 @@ impl Signals {
         if let Err(error) = self.connection.within(gone).await {
             tracing::debug!(
                 error = crate::store::chain(&error),
-                "the others will find out that this server has gone"
+                "cannot withdraw this server's announcement"
             );
         }
         self.connection.close().await;

@@ -237,7 +237,7 @@ impl<'m> Tx<'m> {
         Ok(())
     }
 
-    /// Goes on only where the mark of a restore is there, which stays until the commit: whoever takes it over waits for that.
+    /// Goes on only where the mark of a restore is there, which stays until the commit: a restore that takes it over waits for that.
     async fn look_at_mark(&mut self, fence: &Fence) -> Result<(), TxError> {
         let marks = fence.marks();
         let own = marks.iter().map(|mark| doc! { "backup": &mark.backup, "beat": mark.beat });

@@ -88,7 +88,7 @@ impl Clock {
         Timestamp::from_millis(self.read())
     }
 
-    /// Whoever notices first that the machine's clock was set back says so.
+    /// The first caller that notices that the machine's clock was set back logs it.
     fn read(&self) -> i64 {
         let (now_ms, back_ms) = {
             let mut state = locked(&self.state);

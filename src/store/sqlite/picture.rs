@@ -1,6 +1,6 @@
 //! All that a file keeps at one moment, read beside a server that runs on it.
 //!
-//! The connection only reads, and does so within one transaction: in WAL mode that is one snapshot, however long it takes, and whoever writes
+//! The connection only reads, and does so within one transaction: in WAL mode that is one snapshot, however long it takes, and a writer
 //! does not wait for it. The lock of the file, which keeps a second server away, is neither needed nor taken. Meanwhile SQLite cannot cut
 //! the log back, so that it grows by what is written.
 

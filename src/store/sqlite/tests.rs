@@ -82,7 +82,7 @@ async fn what_was_answered_is_on_the_disk_without_a_close() {
     let (path, ids) = (home.path().join("t.db"), IdSource::default());
     let store = opened(&path).await;
     push_one(&store, job(&store, &ids, "1")).await.unwrap();
-    // As a crash leaves it: the file and its log, but nobody who closes them.
+    // As a crash leaves it: the file and its log, but never closed.
     for suffix in ["", "-wal"] {
         let from = format!("{}{suffix}", path.display());
         std::fs::copy(from, home.path().join(format!("copy.db{suffix}"))).unwrap();
@@ -252,7 +252,7 @@ async fn a_job_that_changed_since_its_delivery_is_read_before_it_ends() {
         // Another job has its place by now.
         let (gone, left) = after("id = 'another'").await;
         assert!(gone.unwrap_err().contains("Lost { gone: true }") && left == 1);
-        // What the end of a job needs not, nobody looks at.
+        // What the end of a job does not need is not read.
         assert_eq!(after("backoff = 'spoiled'").await, (Ok(false), 0));
     }
 }

@@ -119,7 +119,7 @@ impl Writer {
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || {
             serve(&db, waiting, &clock);
             if let Err(error) = clock.keep_last(&db) {
-                tracing::debug!(%error, "the time of the end is not kept");
+                tracing::debug!(%error, "cannot store the clock at shutdown");
             }
             drop(db); // the last connection: SQLite moves the log into the file
             drop(lock);

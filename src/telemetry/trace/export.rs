@@ -1,6 +1,6 @@
 //! The export of spans by OTLP over HTTP, with protobuf.
 //!
-//! Spans wait in a queue of bounded length for the next batch. Whoever adds one never waits: what finds the queue full is dropped, and
+//! Spans wait in a queue of bounded length for the next batch. Adding one never blocks: what finds the queue full is dropped, and
 //! counted. A batch that the receiver cannot take now is tried again a few times, and is dropped then.
 
 use std::collections::VecDeque;
@@ -123,7 +123,7 @@ impl Exporter {
         Self { waiting, enough, most: options.queue, below }
     }
 
-    /// Returns whether a trace that begins here is recorded. Whoever decides by the id and the share decides alike.
+    /// Returns whether a trace that begins here is recorded. Every service that decides by the id and the share decides alike.
     pub fn samples(&self, trace_id: u128) -> bool {
         trace_id & u128::from(u64::MAX) < self.below
     }

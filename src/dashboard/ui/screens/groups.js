@@ -45,7 +45,7 @@ function actions(group, again) {
           text: `Job ${group.head} is gone for good. ${behind}`,
           action: 'Delete it and let the group go on',
           submit: async () => {
-            // It may have been redriven meanwhile, by somebody else: only the dead one is meant.
+            // It may have been redriven meanwhile, by another client: only the dead one is meant.
             const { state } = await get(path('jobs', group.head));
             if (state !== 'dead') throw new Error(`The job is ${state} by now, not dead: nothing was deleted.`);
             await del(query(path('jobs', group.head), { reserved: 'refuse' }));

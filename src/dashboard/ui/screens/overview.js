@@ -1,4 +1,4 @@
-// The overview: what flows, what needs somebody, and what is behind it.
+// The overview: what flows, what needs attention, and what is behind it.
 import { get } from '../api.js';
 import { h, show, text, toggle } from '../dom.js';
 import * as format from '../format.js';

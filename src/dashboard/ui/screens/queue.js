@@ -102,7 +102,7 @@ export function queue(outer) {
   live.follow(signal, (changed, happened, isNew) => {
     if (changed.has(name) || changed.size === 0) draw();
     const isTold = happened.some((one) => one.queue === name && ['settings', 'paused', 'resumed'].includes(one.kind));
-    if (isTold || isNew) settings.load(); // nobody has told what was set while the stream was away
+    if (isTold || isNew) settings.load(); // changes of settings were missed while the stream was away
   });
   registerButtons(signal, actions.node, name);
   registerButtons(signal, settings.node, name);

@@ -1,7 +1,7 @@
 //! What a server remembers of semaphores, so that claims ask less for what they know.
 //!
 //! - **Who admits.** Every claim that needs a semaphore, and every change of its capacity, replaces the document's `rev`. A
-//!   claim that finds the `rev` of this server's last one knows that nobody has admitted a job since, and what the capacity
+//!   claim that finds the `rev` of this server's last one knows that no server has admitted a job since, and what the capacity
 //!   is; all else only makes room. So the holders are at most those counted then and those admitted here since.
 //! - **Full.** A claim has found the semaphore full, and nothing has released it here since. For a moment claims of that
 //!   queue are refused without being asked, since room may be made by others; and those that are asked leave the jobs behind the ones that

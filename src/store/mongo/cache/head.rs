@@ -139,7 +139,7 @@ impl HeadCache {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Begins a claim of so many jobs. It takes what was read ahead, and may use it only where nobody else is known to
+    /// Begins a claim of so many jobs. It takes what was read ahead, and may use it only where no other server is known to
     /// put jobs into the queue (`may_read_ahead`).
     pub fn begin(&self, queue: &QueueName, wanted: usize, may_read_ahead: bool, now: Moment) -> Begun {
         let Memory { queues, ahead, reads } = &mut *self.lock();

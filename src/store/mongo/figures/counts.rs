@@ -43,7 +43,7 @@ const LOOKED_UP_ANYWAY: usize = 5;
 
 /// A queue that has changed since its oldest job was looked up so long ago has an approximate one.
 const APPROXIMATE_AFTER: Duration = Duration::from_secs(30);
-/// What nobody asked about for so long is forgotten.
+/// Counts that were not queried for this long are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(180);
 
 /// A cache of earlier figures; cheap to clone.
@@ -185,7 +185,7 @@ struct Oldest {
     asked: Instant,
 }
 
-/// Since when the oldest ready job of a queue has been ready, as it is told.
+/// Since when the oldest ready job of a queue has been ready, as it is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToldOldest {
     /// Its `run_at`.

@@ -1,9 +1,8 @@
 //! Changes to jobs that are there: read, plan with [`step`], write what the plan says, guarded by `rev`.
 //!
-//! `rev` is a random number that every write replaces. A write therefore happens only if nothing happened
-//! to the job since it was read, and a document that carries the `rev` of a plan proves that the plan was
-//! carried out, even when the reply to the write was lost. What was not carried out is planned again: optimistic
-//! concurrency, retried up to [`ATTEMPTS`] times.
+//! `rev` is a random number that every write replaces. A write therefore happens only if nothing happened to the job since it
+//! was read, and a document that carries the `rev` of a plan proves that the plan was carried out, even when the reply to the
+//! write was lost. What was not carried out is planned again: optimistic concurrency, retried up to [`ATTEMPTS`] times.
 
 use std::collections::{HashMap, HashSet};
 
@@ -217,7 +216,7 @@ impl Round<'_> {
                     let kept = Applied { repeated: true, ..plan.applied(Vec::new(), None) };
                     let earlier = match change.operation.pushes() {
                         [] => None,
-                        _ => self.receipt_of(&change).await?, // it tells more than history does
+                        _ => self.receipt_of(&change).await?, // it has more than history does
                     };
                     proven.push((n, earlier.map_or(kept, Applied::from)));
                 }
@@ -322,9 +321,8 @@ impl Round<'_> {
         self.pending.iter().map(|(_, change)| change.id.clone()).collect()
     }
 
-    /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have
-    /// been taken back by now is read as well, and so is what a step compares with a `rev` or a deadline that was
-    /// read: a refusal is not guarded, so that it must not come from memory.
+    /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have been taken back is read
+    /// as well, and what a step compares with a `rev` or a deadline that was read: an unguarded refusal must not come from memory.
     async fn recall(&mut self) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
@@ -474,7 +472,7 @@ impl Round<'_> {
         let (mut all_known, mut index) = (true, 0);
         for (n, mut plan) in plans {
             plan.is_lost = deleted.is_err();
-            // A deletion that found nothing did nothing: then the job's absence is the doing of somebody else.
+            // A deletion that matched nothing did nothing: another call removed the job.
             let (certain, in_vain) = match (&plan.step.next, &updated, &deleted) {
                 (Next::Delete, _, Ok(n)) => (*n == delete_count, *n == 0),
                 (Next::Delete, _, Err(_)) | (_, Err(_), _) => (false, false),

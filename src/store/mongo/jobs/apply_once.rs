@@ -71,7 +71,7 @@ fn limited(plans: &[(usize, Plan)], rules: &Rules) -> Vec<QueueName> {
     limited
 }
 
-/// Reads the jobs as they are, past all caches: what is refused here is told to the client.
+/// Reads the jobs as they are, past all caches: what is refused here is reported to the client.
 async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>> {
     if changes.is_empty() {
         return Ok(HashMap::new());

@@ -112,12 +112,12 @@ async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result
     log(&[document]);
     let carry_out = CarryOut {
         statements: transitions::bury(bury, document, failure(document, now)?)?,
-        vacated: None, // the place of a job that is behind others: nobody has waited for this one alone
+        vacated: None, // the place of a job that is behind others: no job has waited for this one alone
         finish: batch::buried(&found, now),
         moved: (&found.queue, bury.from, bury.to),
         rules,
     };
-    // Where it is not as it was read, somebody else has met it.
+    // Where it is not as it was read, another call has met it.
     transaction::until(mongo, mongo.connection.end()).run(carry_out).await.map(drop).map_err(StoreError::from)
 }
 

@@ -46,7 +46,7 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
             None => claim(mongo, first, &asks, rules, now).await,
         };
         if let Ok(given) = &given {
-            // Read before: all calls that settle or claim wait for whoever remembers.
+            // Read before: all calls that settle or claim wait while `remember` runs.
             let won: Vec<_> =
                 given.won.iter().flatten().map(|job| (&job.meta, OfJob::read(&job.headers))).collect();
             mongo.delivered.remember(won.into_iter());

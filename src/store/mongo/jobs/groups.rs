@@ -242,7 +242,7 @@ async fn read(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<Vec<Rea
 struct Read(Stored, Option<RawDocumentBuf>);
 
 /// Jobs that are copied here stand where they stood: their lines go on behind them. In a transaction, as all that a restore writes: a line that
-/// is made after its jobs are gone would block whoever comes next.
+/// is made after its jobs are gone would block the next job.
 pub async fn import(mongo: &Mongo, places: impl Iterator<Item = (Line, i64)>) -> Result<()> {
     let statements = places.map(|(line, turn)| {
         let update = doc! { "$max": { "last": turn }, "$inc": { "rev": 1_i64 } };

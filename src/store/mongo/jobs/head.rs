@@ -60,7 +60,7 @@ pub struct Heads {
 /// jobs from there on, at the very front. A pop passes over those that need semaphores.
 ///
 /// `may_read_ahead`: more than are wanted may be read, and the jobs may be some that were. A server that is not alone
-/// does neither: it is not told what the others put before them.
+/// does neither: it does not know what the others put before them.
 pub async fn read(
     mongo: &Mongo,
     queue: &QueueName,

@@ -3,7 +3,7 @@
 //! MongoDB up to 6.0 reads the description of the whole collection twice for each index of each document that an update
 //! within a transaction changes: that the snapshot knows the index. With the thirteen of `jobs` this is three quarters of
 //! the update (measured: 290 µs a job instead of 70). Neither deletions nor inserts do so. So jobs that are small are
-//! deleted, and inserted as they are to be: 115 µs. In one transaction nobody sees the one without the other, and all
+//! deleted, and inserted as they are to be: 115 µs. In one transaction no reader sees the one without the other, and all
 //! fields stay, also those that are not ours, since the document is read within it. From 7.0 on an update is the cheaper
 //! one again.
 //!
@@ -73,7 +73,7 @@ pub async fn write(
         found += tx.write(doc! { "delete": JOBS, "deletes": part }).await?;
     }
     if found < wanted {
-        return Ok(found); // nobody stores a part of it
+        return Ok(found); // no part of it is stored
     }
     tx.insert_jobs(anew.into_iter().map(|(_, document)| document).collect()).await?;
     Ok(found)

@@ -116,7 +116,7 @@ impl Listener {
                         let error = crate::store::chain(&error);
                         tracing::warn!(
                             error,
-                            "cannot listen to other servers; waiters look by themselves meanwhile"
+                            "cannot receive signals from other servers; falling back to polling"
                         );
                     }
                     tokio::time::sleep(RETRY).await;
@@ -193,7 +193,7 @@ impl Listener {
         }
     }
 
-    /// Begins to listen to what is told from now on, and only then reads what the others' waiters wait for.
+    /// Begins to listen to what is announced from now on, and only then reads what the others' waiters wait for.
     async fn begin(&mut self) -> Result<()> {
         let mut tail = None;
         if !self.needs_stream() {

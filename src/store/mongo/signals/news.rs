@@ -1,4 +1,4 @@
-//! News: what servers tell each other, appended to a small capped collection that the others tail.
+//! News: what servers announce to each other, appended to a small capped collection that the others tail.
 //!
 //! A change stream makes the database look at every write there is, for every server that has one: a twelfth of its work under
 //! load each. The tail of a capped collection is woken by what is written there, and by nothing else. What it says saves time
@@ -18,7 +18,7 @@ use crate::store::{Result, StoreError};
 
 /// The collection.
 const NEWS: &str = "news";
-/// Its size. What is told holds for some seconds: this is far more than is told meanwhile.
+/// Its size. An announcement is valid for some seconds: this is far more than is announced meanwhile.
 const BYTES: i32 = 1 << 20;
 /// More documents than it has.
 const ALL: i32 = 1_000_000;
@@ -62,7 +62,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Opens one that shows what is told from now on.
+    /// Opens one that shows what is announced from now on.
     pub async fn open(database: &Database) -> Result<Self> {
         let hello = database.run_command(doc! { "hello": 1 }).await.map_err(fault)?;
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
@@ -78,7 +78,7 @@ impl Tail {
         let find = doc! { "find": NEWS, "batchSize": ALL, "tailable": true, "awaitData": true };
         let mut reply = database.run_command(find.clone()).session(&mut session).await;
         if reply.as_ref().is_err_and(|error| code(error) == Some(NOT_CAPPED)) {
-            // Somebody had dropped it, and the next insert made it anew.
+            // It had been dropped, and the next insert made it anew.
             let convert = doc! { "convertToCapped": NEWS, "size": BYTES };
             database.run_command(convert).await.map_err(refused)?;
             reply = database.run_command(find).session(&mut session).await;

@@ -77,7 +77,7 @@ pub fn mend(
 
 /// Makes a job that cannot be read dead, so that it is not found where jobs are looked for. An operator finds it among the
 /// dead, and its batch counts it as such. The first in the line of its group keeps its place; one that waits for those before it leaves
-/// it: dead, it would else be taken for the first. `is_next`: it waits for nobody any more.
+/// it: dead, it would else be taken for the first. `is_next`: it waits for no other job any more.
 pub fn bury(tx: &Tx<'_>, rowid: i64, is_next: bool, rules: &Rules, now: Timestamp) -> Result<(), Fault> {
     let mut by_place = tx.prepare_cached(
         "SELECT id, queue, state, due IS NOT NULL, waits_for IS NULL FROM jobs WHERE rowid = ?1",

@@ -110,7 +110,7 @@ pub fn in_bson(field: &FieldIs) -> Option<Document> {
     Some(doc! { format!("payload.{}", field.path().join(".")): { "$in": values } })
 }
 
-/// Returns the values of BSON that are equal to this value; `None` where they cannot be told.
+/// Returns the values of BSON that are equal to this value; `None` where they are unknown.
 fn scalars(value: &Payload) -> Option<Vec<Bson>> {
     let text = value.as_str();
     Some(match text.as_bytes().first()? {
