@@ -74,7 +74,7 @@ codes! {
     UnknownKey = NOT_FOUND, false, "There is no such key";
     /// There is no such semaphore.
     UnknownSemaphore = NOT_FOUND, false, "There is no such semaphore";
-    /// The worker has sent no heartbeat lately, and holds no jobs.
+    /// The worker has sent no heartbeat lately. It may hold jobs all the same; only a call that removes it says that it holds none.
     UnknownWorker = NOT_FOUND, false, "There is no such worker";
     /// The batch does not exist or has been deleted.
     UnknownBatch = NOT_FOUND, false, "There is no such batch";

@@ -34,7 +34,7 @@ pub enum Error {
         error: Box<Error>,
     },
     /// There is no such worker.
-    #[error("worker {0} has sent no heartbeat lately and holds no jobs")]
+    #[error("worker {0} has sent no heartbeat lately")]
     UnknownWorker(WorkerName),
     /// There is no such batch.
     #[error("there is no batch {0}")]

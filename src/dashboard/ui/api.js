@@ -1,6 +1,8 @@
 // The public API, and nothing else: whatever this page does, curl can do.
 
 import { remember } from './bounded.js';
+import { user } from './session.js';
+
 /**
  * What the API returns, by its names in openapi/tailback.json; `scripts/ui-check types` compares.
  * @template {keyof import('openapi').components['schemas']} Name
@@ -196,9 +198,10 @@ export async function onceAnswered(what, call) {
   }
 }
 
-/** The same call for a shell. @param {string} method @param {string} at @param {string} [body] */
+/** The same call for a shell; where keys are required with that of its variable TAILBACK_KEY. @param {string} method @param {string} at @param {string} [body] */
 export function curl(method, at, body) {
   const quote = (/** @type {string} */ word) => `'${word.replaceAll("'", "'\\''")}'`;
   const send = body === undefined ? '' : ` --json ${quote(body)}`;
-  return `curl -s${method === 'GET' ? '' : ` -X ${method}`}${send} ${quote(location.origin + at)}`;
+  const key = user.keys_required ? ' -H "authorization: Bearer $TAILBACK_KEY"' : '';
+  return `curl -s${method === 'GET' ? '' : ` -X ${method}`}${key}${send} ${quote(location.origin + at)}`;
 }

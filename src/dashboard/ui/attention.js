@@ -2,7 +2,7 @@
 
 import { get, path, query } from './api.js';
 import { REASONS } from './board.js';
-import { each, h, show, swap, text } from './dom.js';
+import { attr, each, h, show, swap, text } from './dom.js';
 import * as format from './format.js';
 import { judged } from './letters.js';
 import * as live from './live.js';
@@ -27,7 +27,7 @@ export function attention(signal) {
   const problem = h('div');
   const node = h(
     'section',
-    { class: 'card attention', 'aria-label': 'Needs attention' },
+    { class: 'card attention', 'aria-label': 'Needs attention', 'data-first': true },
     h('div', { class: 'head' }, h('h2', null, 'Needs attention'), more),
     problem,
     list,
@@ -48,8 +48,10 @@ export function attention(signal) {
   const draw = () => {
     const all = [...tasks, ...queues];
     set(all.slice(0, SHOWN));
-    show(more, all.length > SHOWN);
-    text(more, others > 0 ? `All ${format.count(others)} queues` : `All ${format.count(all.length)}`);
+    show(more, all.length > SHOWN && queues.length > 0);
+    // The list that it leads to counts queues, of which one may have several reasons.
+    const many = others > 0 ? others : new Set(queues.map(({ name }) => name)).size;
+    text(more, `All ${format.plural(many, 'queue')}`);
     show(calm, read && all.length === 0 && problem.firstChild === null);
   };
   const load = every(signal, READ_MS, async () => {
@@ -59,7 +61,7 @@ export function attention(signal) {
       queues = page.queues
         .flatMap(needsOf)
         .sort((/** @type {Item} */ a, /** @type {Item} */ b) => urgency(a) - urgency(b) || b.need.jobs - a.need.jobs);
-      for (const item of queues.slice(0, SHOWN)) item.need = await judged(item.name, item.need, signal);
+      await Promise.all(queues.slice(0, SHOWN).map(async (item) => (item.need = await judged(item.name, item.need, signal))));
       others = page.cursor === undefined ? 0 : (page.figures?.matched ?? 0);
       unjudged = page.figures?.unjudged ?? 0;
       read = true;
@@ -74,6 +76,7 @@ export function attention(signal) {
         ); // that the connection is lost is said above
     }
     draw();
+    attr(node, 'data-first', null);
     text(calm.lastElementChild, isLost ? 'Nothing needed you when the connection was lost.' : calmly(unjudged));
   });
   let soon = 0;

@@ -121,7 +121,7 @@ export async function askOperation(action, meant) {
   const shown = h(
     'details',
     null,
-    h('summary', null, 'The same with curl'),
+    h('summary', null, 'The same as curl'),
     line,
     button('Copy', () => copy(line.textContent ?? ''), { class: 'quiet' }),
   );

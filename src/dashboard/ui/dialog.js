@@ -30,7 +30,7 @@ export function ask({ title, body, action, danger = false, submit, ready, wide =
   return new Promise((resolve) => {
     const problem = h('p', { class: 'problem', role: 'alert', hidden: true });
     const go = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, action);
-    const cancel = h('button', { type: 'button', on: { click: () => dialog.close() } }, 'Cancel');
+    const cancel = h('button', { type: 'button', on: { click: () => dialog.close() } }, /cancel/i.test(action) ? 'Keep it' : 'Cancel');
     opened += 1;
     const label = `dialog-${opened}`;
     const form = h(
@@ -106,7 +106,8 @@ export function ask({ title, body, action, danger = false, submit, ready, wide =
 export function confirm({ title, text: what, action, word, submit }) {
   const input = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false', autofocus: true });
   const body = [h('p', null, what)];
-  if (word !== undefined) body.push(h('label', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm', input));
+  if (word !== undefined)
+    body.push(h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), input));
   return ask({ title, body, action, danger: true, submit, ready: () => word === undefined || input.value === word });
 }
 

@@ -3,6 +3,7 @@
 
 import { field } from './dialog.js';
 import { h } from './dom.js';
+import { whole } from './json.js';
 
 const UNITS = /** @type {Record<string, number>} */ ({ ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000 });
 
@@ -66,9 +67,9 @@ export const READ = {
 /** Says where a text is no JSON; nothing of it is used but that. @param {string} written @param {string} label */
 export function checkJson(written, label) {
   try {
-    JSON.parse(written);
+    whole(written);
   } catch (/** @type {any} */ error) {
-    throw new Error(`${label} is no JSON: ${error.message}`);
+    throw new Error(`${label} is no JSON: ${error.where}`);
   }
 }
 

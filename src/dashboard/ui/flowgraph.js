@@ -92,26 +92,49 @@ function way(from, to, isDead) {
   return `M${x1 - WIDE / 2} ${y1 + HIGH / 2}C${x1 - WIDE / 2} ${low} ${x2 + WIDE / 2} ${low} ${x2 + WIDE / 2} ${y2 + HIGH / 2 + 3}`;
 }
 
-/** A line of the graph. @param {Edge} edge @param {Map<string, {layer: number, row: number}>} places @param {number} share of all that left the queue @param {boolean} label */
-function line(edge, places, share, label) {
+/** Where the figure of a line stands, beside its middle. @param {{layer: number, row: number}} from @param {{layer: number, row: number}} to @param {boolean} isDead @returns {Record<string, number | string>} */
+function beside(from, to, isDead) {
+  const [x1, y1] = [x(from.layer) + WIDE, y(from.row) + HIGH / 2];
+  const [x2, y2] = [x(to.layer) - 3, y(to.row) + HIGH / 2];
+  if (isDead && to.row > from.row && to.layer >= from.layer) {
+    if (to.layer === from.layer) return { x: x1 - WIDE / 2 + 7, y: (y1 + y2) / 2 + 4 };
+    return { x: x2 - 12, y: y2 - 7, 'text-anchor': 'end' };
+  }
+  if (to.layer > from.layer) {
+    const lift = to.layer - from.layer > 1 ? 48 : 0;
+    return { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - lift - 6, 'text-anchor': 'middle' };
+  }
+  const low = Math.max(y1, y2) + HIGH / 2 + 34;
+  return { x: (x1 + x2) / 2, y: (y1 + y2 + HIGH) / 8 + 0.75 * low - 5, 'text-anchor': 'middle' };
+}
+
+/** A line of the graph, with how many jobs were seen on it. @param {Edge} edge @param {Map<string, {layer: number, row: number}>} places @param {Edge[]} others all that leave the queue */
+function line(edge, places, others) {
   const [from, to] = [places.get(edge.from), places.get(edge.to)];
   if (!from || !to) return null;
-  const d = way(from, to, edge.why === 'dead');
-  const isAhead = to.layer > from.layer && edge.why !== 'dead';
-  const [middle, above] = [
-    (x(from.layer) + WIDE + x(to.layer)) / 2,
-    to.layer - from.layer > 1 ? Math.min(y(from.row), y(to.row)) - 18 : (y(from.row) + y(to.row) + HIGH) / 2 + 18,
-  ];
-  const width = (1.5 + 4 * share).toFixed(1);
-  const seen =
-    edge.seen > 0 ? `${format.plural(edge.seen, 'job')} seen, the last ${format.ago(edge.lastAt)}` : 'no job seen on this way yet';
-  return svg(
-    'g',
-    { class: `g-edge g-${edge.why}${edge.seen === 0 ? ' g-unseen' : ''}` },
-    svg('title', null, `${plain(edge.from)} → ${plain(edge.to)}: ${WHY[edge.why]}, ${seen}`),
-    svg('path', { d, 'stroke-width': width, 'marker-end': `url(#to-${edge.why})` }),
-    label && isAhead && svg('text', { x: middle, y: above, 'text-anchor': 'middle', class: 'g-small' }, `${Math.round(100 * share)} %`),
-  );
+  const share = () => edge.seen / Math.max(1, sumOf(others));
+  const isDead = edge.why === 'dead';
+  const title = svg('title', null);
+  const figure = svg('text', { ...beside(from, to, isDead), class: 'g-small g-figure' });
+  const path = svg('path', {
+    d: way(from, to, isDead),
+    'stroke-width': (1.5 + 4 * share()).toFixed(1),
+    'marker-end': `url(#to-${edge.why})`,
+  });
+  return {
+    node: svg('g', { class: `g-edge g-${edge.why}${edge.seen === 0 ? ' g-unseen' : ''}` }, title, path, figure),
+    set: () => {
+      const seen =
+        edge.seen > 0 ? `${format.plural(edge.seen, 'job')} seen, the last ${format.ago(edge.lastAt)}` : 'no job seen on this way yet';
+      text(title, `${plain(edge.from)} → ${plain(edge.to)}: ${WHY[edge.why]}, ${seen}`);
+      text(figure, `${format.short(edge.seen)}${others.length > 1 && edge.seen > 0 ? ` · ${Math.round(100 * share())} %` : ''}`);
+    },
+  };
+}
+
+/** How many jobs were seen on these ways. @param {Edge[]} edges */
+function sumOf(edges) {
+  return edges.reduce((n, { seen }) => n + seen, 0);
 }
 
 /** The graph. @param {Edge[]} edges @param {Set<string>} drawn @param {Source} source */
@@ -138,11 +161,7 @@ export function graph(edges, drawn, source) {
   );
   const nodes = places.map((place) => stage(place, source));
   const [width, height] = [x(columns) - GAP_X + 12, y(rows) + 8];
-  const lines = edges.map((edge) => {
-    const beside = left(edge);
-    const sum = beside.reduce((n, { seen }) => n + seen, 0);
-    return line(edge, byName, sum > 0 ? edge.seen / sum : 0, beside.length > 1 && edge.seen > 0);
-  });
+  const lines = edges.map((edge) => line(edge, byName, left(edge))).filter((one) => one !== null);
   const node = svg(
     'svg',
     {
@@ -154,7 +173,7 @@ export function graph(edges, drawn, source) {
       'aria-label': 'Queues and the ways between them; the same is in the list',
     },
     svg('defs', null, ...markers),
-    ...lines,
+    ...lines.map((one) => one.node),
     ...nodes.map((one) => one.node),
   );
   return {
@@ -162,6 +181,7 @@ export function graph(edges, drawn, source) {
     set: () => {
       const most = Math.max(1, ...[...drawn].map((name) => source.figures(name)?.counts).map((n) => waiting(n)));
       for (const one of nodes) one.set(most);
+      for (const one of lines) one.set();
     },
   };
 }

@@ -8,12 +8,34 @@ import { Stages } from './stages.js';
 /** How many of the newest jobs are looked at, of all queues and of each stage. */
 const NEWEST = 1000;
 const OF_STAGE = 100;
-/** How many stages are looked at each time. */
+/** How many queues are looked at each time, and how many until each was looked at once. */
 const STAGES = 24;
+const STAGES_FIRST = 96;
 /** How many pages of queues are read for their `dead_letter`, and how many a page has. */
 export const PAGES = 5;
 /** Of how many queues the last figures are kept: more than the live picture has. */
 const KEPT = 20_000;
+
+/**
+ * Which queues are looked at next: those never looked at before the others, and the longest ago first; among equals the stages that are known, then
+ * those with rates, then those with jobs that wait. A queue may be quiet beside thousands of busier ones, and yet be a stage.
+ * @param {Iterable<string>} names @param {(name: string) => import('./live.js').LiveQueue | undefined} of what the stream says of it
+ * @param {Set<string>} stages @param {Map<string, number>} lookedAt in which round each was looked at @param {number} most
+ */
+export function nextOf(names, of, stages, lookedAt, most) {
+  const rank = (/** @type {string} */ name) => {
+    if (stages.has(name)) return 0;
+    const queue = of(name);
+    if (Object.values(queue?.rates_per_s ?? {}).some((rate) => rate > 0)) return 1;
+    const { ready = 0, scheduled = 0, blocked = 0, reserved = 0 } = queue?.counts ?? {};
+    return ready + scheduled + blocked + reserved > 0 ? 2 : 3;
+  };
+  return [...names]
+    .map((name) => ({ name, at: lookedAt.get(name) ?? 0, rank: rank(name) }))
+    .sort((one, other) => one.at - other.at || one.rank - other.rank || (one.name < other.name ? -1 : 1))
+    .slice(0, most)
+    .map(({ name }) => name);
+}
 
 /** What jobs and settings tell at one time; what was found before stays. */
 export class Source {
@@ -22,7 +44,9 @@ export class Source {
     this.signal = signal;
     this.stages = new Stages();
     this.looked = 0;
-    this.turn = 0;
+    this.round = 0;
+    /** In which round each queue was looked at. @type {Map<string, number>} */ this.lookedAt = new Map();
+    /** How many queues were not looked at yet. */ this.unlooked = 0;
     this.all = true;
     this.forbidden = false;
     this.settingsAt = 0;
@@ -73,14 +97,18 @@ export class Source {
   async look() {
     this.looked = await this.jobs({}, NEWEST);
     if (!this.forbidden) await this.settings();
-    // The stages in turn, a few at a time: what they hold is not among the newest of all queues where others are busier.
-    const rates = (/** @type {string} */ name) => live.queues.get(name)?.rates_per_s?.moved ?? 0;
-    const known = [...new Set([...this.stages.queues(), ...[...live.queues.keys()].filter((name) => rates(name) > 0)])];
-    const some = known.length <= STAGES ? known : Array.from({ length: STAGES }, (_, n) => known[(this.turn + n) % known.length]);
-    this.turn += STAGES;
+    // The queues in turn, a few at a time: what they hold is not among the newest of all where others are busier.
+    this.round += 1;
+    const stages = this.stages.queues();
+    const names = new Set([...stages, ...live.queues.keys()]);
+    const isFirst = [...names].some((name) => !this.lookedAt.has(name));
+    const some = nextOf(names, (name) => live.queues.get(name), stages, this.lookedAt, isFirst ? STAGES_FIRST : STAGES);
     for (const queue of some) {
       this.looked += await this.jobs({ queue }, OF_STAGE);
+      remember(this.lookedAt, queue, this.round, KEPT);
       if (!live.queues.has(queue)) remember(this.kept, queue, await get(path('queues', queue, 'stats'), this.signal), KEPT);
     }
+    // Those that were found just now are looked at the next time.
+    this.unlooked = [...names].filter((name) => !this.lookedAt.has(name)).length;
   }
 }

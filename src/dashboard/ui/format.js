@@ -38,13 +38,16 @@ export function rate(n) {
 export function percent(part, all) {
   if (part === undefined || all <= 0) return '–';
   const share = (100 * part) / all;
+  // All of it and nothing of it are said only where that is so.
+  if (share > 99 && share < 100) return `${Math.min(99.9, Math.floor(share * 10) / 10).toFixed(1)} %`;
+  if (share > 0 && share < 0.1) return '< 0.1 %';
   return `${share < 10 ? share.toFixed(1) : whole.format(share)} %`;
 }
 
-/** A duration in milliseconds, in its two largest units: 17 m 22 s. @param {number | undefined} ms @returns {string} */
-export function duration(ms) {
+/** A duration in milliseconds, in its two largest units: 17 m 22 s. @param {number | undefined} ms @param {boolean} [both] whether a second unit of 0 is written, as in what goes on while one reads @returns {string} */
+export function duration(ms, both = false) {
   if (ms === undefined || ms === null) return '–';
-  if (ms < 0) return `-${duration(-ms)}`;
+  if (ms < 0) return `-${duration(-ms, both)}`;
   if (ms < 1000) return `${ms < 10 && ms > 0 ? digits(ms) : whole.format(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
@@ -58,7 +61,7 @@ export function duration(ms) {
   const first = units.findIndex(([size]) => seconds >= size);
   const [size, unit] = units[first];
   const rest = Math.floor((seconds % size) / units[first + 1][0]);
-  return `${whole.format(Math.floor(seconds / size))} ${unit}${rest > 0 ? ` ${rest} ${units[first + 1][1]}` : ''}`;
+  return `${whole.format(Math.floor(seconds / size))} ${unit}${rest > 0 || both ? ` ${rest} ${units[first + 1][1]}` : ''}`;
 }
 
 /** The time of a rate: "second" for a thousand milliseconds, else a duration. @param {number} ms */
@@ -96,7 +99,7 @@ export function ago(at) {
   if (!at) return '–';
   const ms = now() - Date.parse(at);
   if (Math.abs(ms) < 1000) return 'now';
-  return ms < 0 ? `in ${duration(-ms)}` : `${duration(ms)} ago`;
+  return ms < 0 ? `in ${duration(-ms, true)}` : `${duration(ms, true)} ago`;
 }
 
 const clockTime = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' });

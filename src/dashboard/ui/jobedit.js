@@ -109,7 +109,7 @@ export function editJob(job) {
       h(
         'details',
         null,
-        h('summary', null, 'The same with curl'),
+        h('summary', null, 'The same as curl'),
         line,
         button('Copy', () => copy(line.textContent ?? ''), { class: 'quiet' }),
       ),

@@ -21,6 +21,9 @@ export function part(node, of, make) {
   };
 }
 
+/** What ends or comes at the time of a reason. @type {Record<string, string>} */
+const UNTIL = { reserved: 'its lease ends', rate: 'the next may go' };
+
 /** A link to what a job waits for. @param {any} why @param {import('./json.js').Job} job */
 function whyLinks(why, job) {
   return [
@@ -29,8 +32,23 @@ function whyLinks(why, job) {
     why.semaphore !== undefined && h('a', { href: link(['limits', why.semaphore]) }, `Semaphore ${plain(why.semaphore)}`),
     why.worker !== undefined && h('a', { href: link(['workers', why.worker]) }, `Worker ${plain(why.worker)}`),
     ['paused', 'max_reserved', 'rate', 'worker', 'turn'].includes(why.reason) && h('a', { href: link(['queues', job.queue]) }, 'The queue'),
-    why.until && h('span', { class: 'muted' }, when(why.until)),
+    why.until && !why.detail.match(TIMES) && h('span', { class: 'muted' }, `${UNTIL[why.reason] ?? 'until'} `, when(why.until)),
   ].filter(Boolean);
+}
+
+/** Whether a job lies in a dead-letter queue, and waits there. @param {import('./json.js').Job} job */
+function isLetter(job) {
+  return job.dead_lettered_from !== undefined && ['ready', 'scheduled', 'blocked'].includes(job.state);
+}
+
+/** Raw times of RFC 3339, as the server writes them in its reasons. */
+const TIMES = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)/g;
+
+/** A reason in words, its times as people read them. @param {string} detail @returns {any[]} */
+export function withTimes(detail) {
+  const words = detail.split(TIMES);
+  const times = detail.match(TIMES) ?? [];
+  return words.flatMap((word, n) => [plain(word), n < times.length && when(times[n])]);
 }
 
 /** The title of why a job is where it is. @param {import('./json.js').Job} job */
@@ -43,6 +61,7 @@ function headline(job) {
   if (job.state === 'done') return `It is done${took}`;
   if (job.state === 'dead') return 'It is dead: it is delivered to nobody until somebody retries it';
   if (job.state === 'reserved') return job.cancel_requested ? 'A worker has it, and is asked to stop' : 'A worker has it';
+  if (isLetter(job)) return `It died in ${plain(job.dead_lettered_from?.queue ?? '')}: it waits here for somebody`;
   return 'Why is it not running?';
 }
 
@@ -59,6 +78,7 @@ export function whyPart() {
       job.finished_at,
       job.queue,
       job.purge_at,
+      job.dead_lettered_from,
     ],
     (job) => {
       const last = job.errors?.[job.errors.length - 1];
@@ -67,15 +87,24 @@ export function whyPart() {
           'li',
           { class: 'row' },
           badge(why.reason.replaceAll('_', ' '), why.reason === 'reserved' ? 'reserved' : 'warn'),
-          h('span', null, plain(why.detail)),
+          h('span', null, ...withTimes(why.detail)),
           ...whyLinks(why, job),
         ),
       );
       return [
         h('h2', null, headline(job)),
         job.unreadable && h('p', { class: 'bad' }, ...shown(job.unreadable), ' ', 'Edit mends it, delete removes it.'),
+        isLetter(job) &&
+          h(
+            'p',
+            { class: 'bad pre' },
+            ...(job.dead_lettered_from?.error ? shown(job.dead_lettered_from.error, true) : ['It died without an error.']),
+          ),
+        isLetter(job) &&
+          h('p', null, 'Redrive returns it to ', queueLink(job.dead_lettered_from?.queue ?? ''), ', with all of its attempts.'),
         reasons.length > 0 && h('ul', { class: 'stack small' }, ...reasons),
         reasons.length === 0 &&
+          !isLetter(job) &&
           job.state !== 'done' &&
           job.state !== 'dead' &&
           h('p', { class: 'muted' }, 'Nothing is in its way: the next worker that asks gets it.'),

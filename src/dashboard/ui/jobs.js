@@ -1,16 +1,18 @@
 // A list of jobs, wherever one is: a search with its conditions in the link, page by page, with what can be done to those that are found.
 
+import { curl, path } from './api.js';
 import { remember } from './bounded.js';
 import { bulkBar } from './bulk.js';
 import { chips } from './chips.js';
-import { attr, each, h, show, swap, text } from './dom.js';
+import { registerButtons } from './commands.js';
+import { attr, each, h, show, swap, text, toggle } from './dom.js';
 import * as format from './format.js';
 import { compare, look, PAGE, ROUNDS, stateTabs } from './jobpage.js';
-import { jobRow } from './jobrow.js';
+import { jobRow, noteOf } from './jobrow.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
 import { conditionsOf, costOf, searchPath } from './search.js';
-import { may } from './session.js';
+import { asSeen, may } from './session.js';
 import { button, empty, failure, message, STATES } from './widgets.js';
 
 /**
@@ -118,6 +120,7 @@ class JobList {
       this.foot,
     );
     show(this.table, false);
+    for (const one of [this.tabs.node, this.chips.node, this.bar.node, this.foot]) registerButtons(context.signal, one, 'jobs');
     this.start(context);
   }
 
@@ -256,6 +259,11 @@ class JobList {
 
   draw() {
     this.keep(this.jobs.map((job) => ({ ...job, selected: this.selected.has(job.id) })));
+    toggle(
+      this.table,
+      'noteless',
+      this.jobs.every((job) => noteOf(job)[0] === ''),
+    );
     show(this.table, this.jobs.length > 0);
     if (this.jobs.length > 0) swap(this.place);
     else if (this.found) swap(this.place, this.nothing());
@@ -274,13 +282,16 @@ class JobList {
     if (this.cursor) return empty('There are no further jobs.', h('a', { href: this.firstPage() }, 'To the first page'));
     if (this.conditions.length > 0)
       return empty('No job meets these conditions.', 'Take one of them away, or wait: new ones are shown as they come.');
-    const queue = this.fixed.queue ?? 'hello';
+    if (this.fixed.batch)
+      return empty(
+        'None of its jobs is kept.',
+        'Jobs that are done are deleted, unless their queue keeps them (retain_done_ms). What they returned is among the results.',
+      );
+    const push = may('push') && !this.fixed.worker;
     return empty(
-      'There are no jobs here.',
-      this.fixed.queue === undefined && this.fixed.batch ? '' : 'Push one: ',
-      !this.fixed.batch &&
-        !this.fixed.worker &&
-        h('code', null, `curl --json '{"payload": {"n": 1}}' '${location.origin}/v1/queues/${encodeURIComponent(queue)}/jobs'`),
+      asSeen('There are no jobs here.').replace('here that', 'that'),
+      push && 'Push one: ',
+      push && h('code', null, curl('POST', path('queues', this.fixed.queue ?? 'hello', 'jobs'), '{"payload": {"n": 1}}')),
     );
   }
 

@@ -57,12 +57,14 @@ export class NotJson extends Error {
   /** @param {string} text @param {number} at */
   constructor(text, at) {
     const before = text.slice(0, at).split('\n');
-    super(
+    const where =
       at >= text.length
-        ? 'The text ends too early to be JSON.'
-        : `This is not JSON at line ${before.length}, column ${before[before.length - 1].length + 1}: ${JSON.stringify(text.slice(at, at + 20))}`,
-    );
+        ? 'it ends too early.'
+        : `line ${before.length}, column ${before[before.length - 1].length + 1}: ${JSON.stringify(text.slice(at, at + 20))}`;
+    super(`This is no JSON: ${where}`);
     this.at = at;
+    /** The place in words. */
+    this.where = where;
   }
 }
 

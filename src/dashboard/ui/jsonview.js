@@ -10,6 +10,8 @@ import { copy } from './widgets.js';
 const STEP = 100;
 /** How many rows are open from the beginning. */
 const ROWS = 120;
+/** What has more members, or is longer, is folded at first. */
+const [MEMBERS, BYTES] = [50, 4000];
 /** How much of a string is shown at once. */
 const STRING = 2000;
 /** How much of a raw text is shown at once: browsers are slow with long lines. */
@@ -50,11 +52,20 @@ function size(text, value) {
   return `${n > 999 ? 'more than 999' : n} ${of}${n === 1 ? '' : 's'}${bytes > 2000 ? `, ${format.bytes(bytes)}` : ''}`;
 }
 
+/** Whether a value is folded at first; of the whole only the number of its members counts, so that one sees what it has. @param {string} text @param {import('./json.js').Value} value @param {boolean} isWhole */
+function isLarge(text, value, isWhole) {
+  if (!isWhole && value.end - value.start > BYTES) return true;
+  let n = 0;
+  for (const _ of members(text, value)) if (++n > MEMBERS) return true;
+  return false;
+}
+
 /**
  * A row: a key, a value, and what is in it once that is opened.
  * @param {string} text @param {import('./json.js').Member} member @param {{left: number}} budget rows that may be open from the beginning
  */
 function row(text, { key, value }, budget) {
+  const isWhole = budget.left === ROWS;
   budget.left -= 1;
   const label = key
     ? [
@@ -95,7 +106,7 @@ function row(text, { key, value }, budget) {
     show(list, is);
     attr(fold, 'aria-expanded', is ? 'true' : 'false');
   };
-  if (budget.left > 0) open(true);
+  if (budget.left > 0 && !isLarge(text, value, isWhole)) open(true);
   return h('li', null, h('div', { class: 'j-line' }, fold), list);
 }
 

@@ -2,7 +2,7 @@
 
 import { get, query } from './api.js';
 import { act, mayDo } from './acts.js';
-import { each, h, show, swap, text } from './dom.js';
+import { attr, each, h, show, swap, text } from './dom.js';
 import * as format from './format.js';
 import { shown } from './excerpt.js';
 import { lazy, openWith } from './lazy.js';
@@ -32,7 +32,7 @@ export function letterCard(signal, { where, begun }) {
   const note = h('p', { class: 'muted' });
   const node = h(
     'section',
-    { class: 'card', 'aria-label': 'In dead-letter queues', hidden: true },
+    { class: 'card', 'aria-label': 'In dead-letter queues', hidden: true, 'data-first': true },
     h('h2', null, 'In dead-letter queues'),
     note,
     h('table', { class: 'dead' }, h('caption', { class: 'unseen' }, 'Dead-letter queues'), rows),
@@ -49,7 +49,7 @@ export function letterCard(signal, { where, begun }) {
     const { queue: one, queue_prefix: prefix } = where();
     return one !== '' ? queue === one : queue.startsWith(prefix);
   };
-  const again = every(signal, READ_MS, async () => {
+  const read = async () => {
     if (Date.now() - foundAt > QUEUES_MS) {
       queues = await deadLetterQueues(signal);
       foundAt = Date.now();
@@ -66,7 +66,8 @@ export function letterCard(signal, { where, begun }) {
     text(note, `${format.plural(sum, 'job')}${isAll ? '' : ' or more'} that died elsewhere, in ${format.plural(some.length, 'queue')}.`);
     keep(some);
     show(node, some.length > 0);
-  });
+  };
+  const again = every(signal, READ_MS, () => read().finally(() => attr(node, 'data-first', null)));
   live.follow(signal, (changed, _, isNew) => {
     if (isNew || [...queues.keys()].some((queue) => changed.has(queue))) dirty = true;
   });

@@ -50,6 +50,11 @@ export async function hasLetters(queue, signal) {
   return is;
 }
 
+/** Whether that was found when it was last looked. @param {string} queue */
+export function hadLetters(queue) {
+  return known.get(queue)?.is === true;
+}
+
 /**
  * Why a queue needs somebody, where nobody takes its jobs: of dead letters that is no fault of workers.
  * @param {string} queue @param {Need} need @param {AbortSignal} signal @returns {Promise<Need>}

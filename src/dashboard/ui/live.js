@@ -101,7 +101,10 @@ let paused = false;
 /** When the stream, or the server beside it, last showed that it is there. */
 let provedAt = 0;
 /** For how long an idle stream may be silent before the server is asked, in milliseconds: JavaScript does not see its comments. */
-const SILENCE_MS = 20_000;
+const SILENCE_MS = 5000;
+/** How often that is looked at, and how long the answer may take. */
+const PROVE_MS = 2500;
+const ANSWER_MS = 3000;
 /**
  * For how long it may be silent before it is begun anew, though the server is there: that another connection works does not prove that this one does.
  * Where there is work it is never silent for so long.
@@ -109,12 +112,14 @@ const SILENCE_MS = 20_000;
 const ANEW_MS = 60_000;
 /** When it was begun. */
 let begunAt = 0;
+/** Whether the server is being asked. */
+let isAsked = false;
 
 /** Connects, and stays connected while the page is seen. */
 export function start() {
   document.addEventListener('visibilitychange', () => (document.hidden ? rest() : connect()));
   window.addEventListener('online', connect);
-  setInterval(prove, 5000);
+  setInterval(prove, PROVE_MS);
   if (!document.hidden) connect();
 }
 
@@ -161,9 +166,12 @@ export function connect() {
   stream.addEventListener('error', () => source === stream && again(stream.readyState === EventSource.CLOSED));
 }
 
-/** The stream is lost. A browser connects again by itself, unless it was refused: then it may be that the session has ended. @param {boolean} refused */
-function again(refused) {
-  setConnection('lost');
+/**
+ * The stream is lost. A browser connects again by itself, unless it was refused: then it may be that the session has ended.
+ * @param {boolean} refused @param {number} [since] when the server last showed that it was there
+ */
+function again(refused, since) {
+  setConnection('lost', since);
   if (!refused) return;
   stop();
   failures += 1;
@@ -176,26 +184,30 @@ function again(refused) {
  */
 async function prove() {
   const stream = source;
-  if (stream === null || document.hidden || state.connection !== 'live' || Date.now() - Math.max(provedAt, state.heardAt) < SILENCE_MS)
-    return;
-  if (stream.readyState !== EventSource.OPEN) return again(true);
-  provedAt = Date.now();
+  const since = Math.max(provedAt, state.heardAt);
+  if (stream === null || isAsked || document.hidden || state.connection !== 'live' || Date.now() - since < SILENCE_MS) return;
+  if (stream.readyState !== EventSource.OPEN) return again(true, since);
+  isAsked = true;
   try {
-    await get(path('session'), AbortSignal.timeout(5000));
+    await get(path('session'), AbortSignal.timeout(ANSWER_MS));
+    provedAt = Date.now();
   } catch (/** @type {any} */ error) {
-    if (source === stream && error.status !== 401) again(true);
+    // What the stream has said meanwhile proves as much.
+    if (source === stream && error.status !== 401 && state.heardAt <= since) again(true, since);
     return;
+  } finally {
+    isAsked = false;
   }
   if (source !== stream || Date.now() - Math.max(begunAt, state.heardAt) < ANEW_MS) return;
   stop();
   connect();
 }
 
-/** @param {'connecting' | 'live' | 'lost'} connection */
-function setConnection(connection) {
+/** @param {'connecting' | 'live' | 'lost'} connection @param {number} [since] */
+function setConnection(connection, since = Date.now()) {
   if (state.connection === connection) return;
   state.connection = connection;
-  if (connection === 'lost') state.lostAt = Date.now();
+  if (connection === 'lost') state.lostAt = since;
   if (connection === 'lost') state.storeAway = false;
   tell(new Set(), [], false);
 }

@@ -7,7 +7,7 @@ import { lazy } from './lazy.js';
 import * as live from './live.js';
 import { parse, route } from './router.js';
 import { may, setUser, user } from './session.js';
-import { shell } from './shell.js';
+import { brand, shell } from './shell.js';
 import { empty, failure, tick } from './widgets.js';
 import { login, loginAgain, logoutButton } from './screens/login.js';
 
@@ -65,8 +65,11 @@ async function begin() {
     return;
   }
   if (!may('read')) {
+    const header = h('header', { class: 'top' }, brand(), h('span', { class: 'grow' }), user.keys_required && logoutButton(user));
+    const advice = `The dashboard needs a key with the scope “read”; ${user.name ? `the key “${user.name}”` : 'this one'} has ${user.scopes.join(', ') || 'none'}. Log out, and log in with another one.`;
     document.body.replaceChildren(
-      h('main', null, empty('This key does not allow reading.', 'The dashboard needs a key with the scope “read”. ', logoutButton(user))),
+      header,
+      h('main', null, h('section', { class: 'card' }, empty('This key does not allow reading.', advice))),
     );
     return;
   }

@@ -6,6 +6,9 @@ import { plain } from './json.js';
 import { every, go, link, parse } from './router.js';
 import { button, failure, message } from './widgets.js';
 
+/** How often what is not there is asked for, in milliseconds: it may be made meanwhile. */
+const MISSING_MS = 15_000;
+
 /**
  * Reads something now and every `ms`, and shows it. Until it is there the room is reserved; where it fails what was shown stays, and says since when
  * it is old.
@@ -13,22 +16,34 @@ import { button, failure, message } from './widgets.js';
  * @param {AbortSignal} signal @param {number} ms
  * @param {() => Promise<T>} load @param {(value: T) => void} set
  * @param {...any} content the parts that `set` fills
+ * @returns {{node: any, again: () => Promise<void>, acts: (nodes: any[]) => any[]}} `acts` takes buttons that are hidden while what they are about is missing
  */
 export function loaded(signal, ms, load, set, ...content) {
   const inner = h('div', { class: 'stack' }, ...content);
   const note = h('p', { class: 'remark bad', role: 'status', hidden: true });
   const waiting = h('div', { class: 'waiting', 'aria-hidden': 'true' });
-  const node = h('div', { class: 'loaded', 'aria-busy': 'true' }, note, waiting);
+  const node = h('div', { class: 'loaded', 'aria-busy': 'true', 'data-first': true }, note, waiting);
   let at = 0;
   let isRefused = false;
-  const again = every(signal, ms, async () => {
+  let missingAt = 0;
+  /** @type {any[]} */ let acts = [];
+  const offer = (/** @type {boolean} */ is) => {
+    for (const one of acts) {
+      toggle(one, 'missing', !is);
+      if (one instanceof HTMLButtonElement) attr(one, 'disabled', !is);
+    }
+  };
+  const run = every(signal, ms, async () => {
     if (isRefused) return; // what a key may do does not change while the page is there
+    if (Date.now() - missingAt < MISSING_MS) return;
     try {
       const value = await load();
       if (signal.aborted) return;
       at = Date.now();
+      missingAt = 0;
       if (!inner.isConnected || node.lastChild !== inner) node.replaceChildren(note, inner);
       set(value);
+      offer(true);
       show(note, false);
     } catch (/** @type {any} */ error) {
       if (signal.aborted) return;
@@ -36,6 +51,8 @@ export function loaded(signal, ms, load, set, ...content) {
       if (at === 0 || error.status === 404 || error.status === 403) {
         at = 0;
         isRefused = error.status === 403;
+        if (error.status === 404) missingAt = Date.now();
+        offer(false);
         node.replaceChildren(note, failure(error, again));
         show(note, false);
       } else {
@@ -44,8 +61,21 @@ export function loaded(signal, ms, load, set, ...content) {
       }
     }
     attr(node, 'aria-busy', null);
+    attr(node, 'data-first', null);
   });
-  return { node, again };
+  const again = () => {
+    missingAt = 0;
+    return run();
+  };
+  return {
+    node,
+    again,
+    acts: (nodes) => {
+      acts = nodes.filter(Boolean);
+      offer(false);
+      return nodes;
+    },
+  };
 }
 
 /**
@@ -185,7 +215,7 @@ export function leases(signal) {
     let whole = 0;
     const run = () => {
       const rest = until - format.now();
-      text(left, until === 0 ? '–' : rest > 0 ? format.duration(rest < 10_000 ? Math.ceil(rest / 1000) * 1000 : rest) : 'run out');
+      text(left, until === 0 ? '–' : rest > 0 ? format.duration(rest < 10_000 ? Math.ceil(rest / 1000) * 1000 : rest, true) : 'run out');
       shown.set(whole === 0 ? 0 : rest / whole);
       toggle(node, 'warn', rest < whole / 5 && rest > 0);
       toggle(node, 'bad', until > 0 && rest <= 0);
@@ -199,8 +229,11 @@ export function leases(signal) {
         all.add(one);
         const next = at ? Date.parse(at) : 0;
         if (next !== until) {
+          // Without its beginning a lease shows no share until it is seen to be extended.
+          const began = until !== 0 ? format.now() : from ? Math.max(Date.parse(from), next - 86_400_000) : undefined;
+          whole = began === undefined ? 0 : Math.max(1, next - began);
           until = next;
-          whole = Math.max(1, until - (from && whole === 0 ? Math.max(Date.parse(from), until - 86_400_000) : format.now()));
+          show(shown.node, whole > 0);
           attr(left, 'title', at && `until ${format.exact(at)}`);
         }
         run();

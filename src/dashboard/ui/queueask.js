@@ -127,7 +127,7 @@ export async function deleteQueue(queue) {
   const jobs = Object.values(counts).reduce((sum, n) => sum + n, 0);
   const what =
     jobs > 0
-      ? `The settings of ${queue} and its ${format.plural(jobs, 'job')} are deleted for good, ${format.count(counts.reserved)} reserved ones included: their workers cannot commit them any more.`
+      ? `The settings of ${queue} and its ${format.plural(jobs, 'job')} are deleted for good${counts.reserved > 0 ? `, ${format.plural(counts.reserved, 'reserved one', 'reserved ones')} included: their workers cannot commit them any more` : ''}.`
       : `The settings of ${queue} are deleted: it has the defaults, should a job be pushed to it again.`;
   const done = await confirm({
     title: `Delete ${queue}`,

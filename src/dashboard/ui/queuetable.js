@@ -5,6 +5,7 @@ import { attr, h, show, text, toggle } from './dom.js';
 import * as board from './board.js';
 import { spark } from './chart.js';
 import * as format from './format.js';
+import { hadLetters, hasLetters } from './letters.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
 import { table } from './table.js';
@@ -77,6 +78,8 @@ const PAGE_MS = 5000;
 const FIRST_ROWS = 100;
 /** So many rows that are seen are brought up to date at once. */
 const AT_ONCE = 6;
+/** Of so many rows whose jobs nobody takes it is looked whether these are dead letters. */
+const STARVED = 20;
 
 /** @param {Row} row */
 function waiting(row) {
@@ -100,6 +103,7 @@ export function queueTable(context, { limit, choose = () => true, filter = () =>
   let sortedAt = 0;
   let seenVersion = -1;
   let size = 0;
+  /** How many queues there are, as the server counts them: the page gets to know them one after the other. @type {number | undefined} */ let total;
   const nothing = noQueues();
   let drawnAt = 0;
   let asked = 0;
@@ -119,7 +123,7 @@ export function queueTable(context, { limit, choose = () => true, filter = () =>
         order(),
       );
       sortedAt = drawnAt;
-      shown?.({ matched: sorted.length, all: all.size, held });
+      shown?.({ matched: sorted.length, all: total ?? all.size, held });
       nothing.set(sorted.length, all.size);
       if (limit !== undefined) sorted = sorted.slice(0, limit);
     } else {
@@ -135,13 +139,15 @@ export function queueTable(context, { limit, choose = () => true, filter = () =>
   });
   const page = every(signal, PAGE_MS, async () => {
     try {
-      await load(
+      const chosen = filter();
+      const { matched } = await load(
         signal,
         order(),
-        { ...filter(), limit: limit ?? FIRST_ROWS },
+        { ...chosen, limit: limit ?? FIRST_ROWS },
         () => rows.seen(),
         () => draw(sorted.length === 0),
       );
+      if (chosen.prefix === undefined && chosen.attention === undefined) total = matched;
       failed(null);
     } catch (error) {
       if (!signal.aborted) failed(error);
@@ -202,10 +208,14 @@ function isHeld(node) {
 /**
  * Reads the figures of the first rows of the order, and of those that are seen. @param {AbortSignal} signal
  * @param {import('./table.js').Order} order @param {Record<string, any>} ask @param {() => Row[]} seen @param {() => void} then
+ * @returns {Promise<{matched?: number}>} how many queues there are of this kind
  */
 async function load(signal, order, ask, seen, then) {
-  await board.loadPage({ ...ask, sort: `${order.desc ? '-' : ''}${order.by === 'workers' ? 'name' : order.by}` }, signal);
+  const page = await board.loadPage({ ...ask, sort: `${order.desc ? '-' : ''}${order.by === 'workers' ? 'name' : order.by}` }, signal);
   then();
+  const starved = seen().filter(({ attention }) => attention[0] === 'starved');
+  await Promise.all(starved.slice(0, STARVED).map(({ queue }) => hasLetters(queue, signal).catch(() => false)));
+  if (starved.length > 0) then();
   const old = Date.now() - OLD_MS;
   const wanted = seen()
     .filter(({ at }) => at < old)
@@ -214,6 +224,7 @@ async function load(signal, order, ask, seen, then) {
     await Promise.all(wanted.splice(0, AT_ONCE).map((name) => board.loadOne(name, signal)));
     then();
   }
+  return { matched: page.figures?.matched };
 }
 
 /** The elements of a row. @returns {{node: any, set: (row: Row) => void}} */
@@ -259,7 +270,9 @@ function makeRow() {
 
 /** @param {Element} badge @param {Row} row */
 function setBadge(badge, row) {
-  const [first, ...more] = row.attention.length > 0 ? row.attention : row.paused ? ['paused'] : [];
+  const [is, ...more] = row.attention.length > 0 ? row.attention : row.paused ? ['paused'] : [];
+  // In the words of the overview.
+  const first = is === 'starved' && hadLetters(row.queue) ? 'dead letters' : is;
   show(badge, first !== undefined);
   if (first === undefined) return;
   text(badge, more.length > 0 ? `${first} +${more.length}` : first);

@@ -2,7 +2,7 @@
 
 import { get, path } from './api.js';
 import { isFailing } from './attention.js';
-import { each, h, show, swap, text, toggle } from './dom.js';
+import { attr, each, h, show, swap, text, toggle } from './dom.js';
 import * as format from './format.js';
 import { every } from './router.js';
 import { message, setWhen } from './widgets.js';
@@ -31,9 +31,14 @@ export function servers(signal) {
   );
   const setServers = each(list, (/** @type {Server} */ server) => server.id, makeServer);
   const setTasks = each(grid, (/** @type {TaskStatus} */ task) => task.name, makeTask);
-  const fail = (/** @type {any} */ error) => {
-    show(note, true);
-    text(note, error.status === 403 ? 'These figures need a key for all queues.' : message(error));
+  /** What went wrong with the servers, and with the tasks: each is said until it is read again. @type {Record<'servers' | 'tasks', any>} */
+  const failed = { servers: null, tasks: null };
+  const fail = (/** @type {'servers' | 'tasks'} */ of, /** @type {any} */ error) => {
+    failed[of] = error;
+    const first = failed.servers ?? failed.tasks;
+    show(note, first !== null);
+    attr(note, 'class', first?.status === 403 ? 'muted' : 'problem');
+    text(note, first === null ? '' : first.status === 403 ? 'These figures need a key for all queues.' : message(first));
   };
   let isRefused = false;
   every(signal, READ_MS, async () => {
@@ -41,19 +46,20 @@ export function servers(signal) {
     try {
       /** @type {ServersResponse} */
       const found = await get(path('servers'), signal);
+      fail('servers', null);
       setServers(found.servers.toSorted((a, b) => Number(b.this) - Number(a.this)));
     } catch (/** @type {any} */ error) {
       if (signal.aborted) return;
       isRefused = error.status === 403;
-      fail(error);
+      fail('servers', error);
     }
   });
   return {
     node,
-    fail,
+    fail: (/** @type {any} */ error) => fail('tasks', error),
     /** @param {ServerStats} stats */
     tasks: (stats) => {
-      show(note, false);
+      fail('tasks', null);
       setTasks(stats.tasks);
       text(
         facts,

@@ -81,9 +81,7 @@ function describe(settings) {
       ['Most reserved', settings.max_reserved === undefined ? none('no limit') : BigInt(settings.max_reserved).toLocaleString('en')],
       [
         'Rate',
-        settings.rate === undefined
-          ? none('no limit')
-          : `${format.count(settings.rate.limit)} in any ${format.duration(settings.rate.per_ms)}`,
+        settings.rate === undefined ? none('no limit') : `${format.count(settings.rate.limit)} per ${format.per(settings.rate.per_ms)}`,
       ],
       ['Finished jobs are kept', time('retain_done_ms', 'not at all')],
       ['Results are kept', time('retain_result_ms', 'as long as finished jobs')],

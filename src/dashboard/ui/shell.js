@@ -1,12 +1,13 @@
 // What is around every screen: the navigation, the search, whether the figures are live.
 
-import { get, path } from './api.js';
+import { get, path, query } from './api.js';
 import { openPalette } from './commands.js';
 import { attr, h, show, text, toggle } from './dom.js';
 import * as format from './format.js';
+import { plain } from './json.js';
 import * as live from './live.js';
-import { link } from './router.js';
-import { user as caller } from './session.js';
+import { every, link } from './router.js';
+import { ownQueues, user as caller } from './session.js';
 import { button } from './widgets.js';
 
 /** The sections, in the order of the navigation; `g` and the letter lead there. @type {{part: string, label: string, key: string}[]} */
@@ -29,7 +30,8 @@ export function shell(user) {
   const dead = h('span', { class: 'pill', hidden: true });
   const links = SECTIONS.map(({ part, label }) => h('a', { href: link(part === '' ? [] : [part]) }, label, part === 'dead' && dead));
   const clock = h('a', { class: 'badge warn', href: '#/system', hidden: true });
-  const status = h('span', { class: 'status' }, h('i', { class: 'dot' }), h('span', { role: 'status' }));
+  const servers = h('span', { class: 'opt' });
+  const status = h('span', { class: 'status' }, h('i', { class: 'dot' }), h('span', { role: 'status' }), servers);
   const search = h(
     'button',
     {
@@ -62,11 +64,12 @@ export function shell(user) {
       },
       'Skip to content',
     ),
-    h('a', { class: 'brand', href: '#/', 'aria-label': 'Tailback, overview' }, mark(), h('span', null, 'Tailback')),
+    brand(),
     h('nav', { 'aria-label': 'Sections' }, ...links),
     search,
     clock,
     status,
+    scopeBadge(),
     caller.read_only && h('span', { class: 'badge', title: 'This server changes nothing (http.read_only).' }, 'read-only'),
     themeButton(),
     user,
@@ -76,7 +79,7 @@ export function shell(user) {
   const judge = () => {
     const { connection, storeAway } = live.state;
     const word = { live: 'live', connecting: 'connecting', lost: 'not connected' }[connection];
-    text(status.lastElementChild, storeAway ? 'no store' : word);
+    text(status.children[1], storeAway ? 'no store' : word);
     attr(status, 'class', `status ${storeAway ? 'lost' : connection}`);
     const what = trouble();
     show(lost, what !== '');
@@ -85,13 +88,29 @@ export function shell(user) {
     judgeClock(clock);
   };
   const forever = new AbortController().signal;
+  /** The queues that settings name as dead-letter queues. @type {Set<string>} */ let letterQueues = new Set();
+  const count = () => {
+    const inPlace = live.totals().counts.dead;
+    const letters = [...letterQueues].reduce((n, name) => n + waiting(live.queues.get(name)?.counts), 0);
+    show(dead, inPlace + letters > 0);
+    text(dead, format.count(inPlace + letters));
+    attr(
+      dead,
+      'title',
+      letters > 0 ? `${format.plural(inPlace, 'dead job')}, and ${format.plural(letters, 'job')} in dead-letter queues` : null,
+    );
+  };
   live.follow(forever, (changed) => {
     judge();
-    if (changed.size > 0) {
-      const n = live.totals().counts.dead;
-      show(dead, n > 0);
-      text(dead, format.count(n));
-    }
+    if (changed.size > 0) count();
+  });
+  every(forever, LETTERS_MS, async () => {
+    letterQueues = await readLetterQueues(forever);
+    count();
+  });
+  every(forever, SERVERS_MS, async () => {
+    const n = await countServers(forever);
+    text(servers, n === undefined ? '' : ` · ${format.plural(n, 'server')}`);
   });
   offerReload(forever, main);
   setInterval(() => !document.hidden && judge(), 1000);
@@ -117,6 +136,55 @@ function reveal(to) {
   const nav = /** @type {HTMLElement} */ (to.parentElement);
   const left = to.offsetLeft - nav.offsetLeft;
   if (left < nav.scrollLeft || left + to.offsetWidth > nav.scrollLeft + nav.clientWidth) nav.scrollLeft = left - 40;
+}
+
+/** How often the dead-letter queues are looked for, how many pages of queues are read for that, and how often the servers are counted. */
+const LETTERS_MS = 120_000;
+const PAGES = 5;
+const SERVERS_MS = 30_000;
+
+/** How many jobs wait, of which each died elsewhere where the queue is for those. @param {Record<string, number> | undefined} counts */
+function waiting(counts) {
+  return (counts?.ready ?? 0) + (counts?.scheduled ?? 0) + (counts?.blocked ?? 0);
+}
+
+/** @param {AbortSignal} signal @returns {Promise<Set<string>>} */
+async function readLetterQueues(signal) {
+  /** @type {Set<string>} */ const found = new Set();
+  let cursor;
+  try {
+    for (let page = 0; page < PAGES; page += 1) {
+      const { queues, cursor: next } = await get(query(path('queues'), { limit: 1000, cursor }), signal);
+      for (const { dead_letter: to } of queues) if (to !== undefined) found.add(to);
+      cursor = next;
+      if (next === undefined) break;
+    }
+  } catch {
+    /* that the server is away is said; the next time will do */
+  }
+  return found;
+}
+
+/** How many servers there are, where this key may know it. @param {AbortSignal} signal @returns {Promise<number | undefined>} */
+async function countServers(signal) {
+  if (ownQueues() !== '') return undefined;
+  return get(path('servers'), signal).then(
+    ({ servers }) => servers.length,
+    () => undefined,
+  );
+}
+
+/** Says which queues the page shows, where the key is for some only. */
+function scopeBadge() {
+  const queues = ownQueues();
+  if (queues === '') return null;
+  const title = `This key sees these queues only: ${queues}`;
+  return h(
+    'span',
+    { class: 'badge warn scope', title },
+    caller.name && h('span', { class: 'opt' }, `${plain(caller.name)}: `),
+    plain(queues),
+  );
 }
 
 /** What is wrong with the figures on the page, or nothing. */
@@ -170,8 +238,9 @@ function judgeClock(node) {
   );
 }
 
-function mark() {
-  return h('img', { src: new URL('./icon.svg', import.meta.url).href, alt: '', width: '18', height: '18' });
+export function brand() {
+  const mark = h('img', { src: new URL('./icon.svg', import.meta.url).href, alt: '', width: '18', height: '18' });
+  return h('a', { class: 'brand', href: '#/', 'aria-label': 'Tailback, overview' }, mark, h('span', null, 'Tailback'));
 }
 
 /** The themes, and what they are called. @type {Record<string, string>} */

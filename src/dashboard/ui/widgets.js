@@ -86,7 +86,7 @@ export function jobLink(id) {
 
 /** What is said where there is nothing, and what to do. @param {string} title @param {...any} advice */
 export function empty(title, ...advice) {
-  return h('div', { class: 'empty' }, h('p', { class: 'strong' }, title), advice.length > 0 && h('p', null, ...advice));
+  return h('div', { class: 'empty' }, h('p', { class: 'strong' }, title), advice.some(Boolean) && h('p', null, ...advice));
 }
 
 /** Facts in two columns. @param {[string, any][]} rows those without a value are left out */
@@ -105,8 +105,25 @@ export async function copy(what) {
     await navigator.clipboard.writeText(what);
     toast('Copied');
   } catch {
-    toast('The browser does not let this page copy', 'bad');
+    if (copySelected(what)) toast('Copied');
+    else toast('The browser does not let this page copy', 'bad');
   }
+}
+
+/**
+ * Copies a text by selecting it: over plain HTTP from another machine a page has no clipboard. In the dialog that is open, since nothing else may
+ * have the focus then. @param {string} what
+ */
+function copySelected(what) {
+  const place = document.querySelector('dialog[open]') ?? document.body;
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+  const field = h('textarea', { class: 'unseen', 'aria-hidden': 'true', readonly: true, value: what });
+  place.append(field);
+  field.select();
+  const is = document.execCommand('copy');
+  field.remove();
+  focused?.focus();
+  return is;
 }
 
 /** What an error says to a person. @param {any} error */

@@ -1,6 +1,6 @@
 // Batches: how far they are, what became of their jobs, and what follows them.
 import { curl, del, get, getText, path, post, query } from '../api.js';
-import { registerCommands } from '../commands.js';
+import { registerButtons } from '../commands.js';
 import { confirm } from '../dialog.js';
 import { attr, h, show, svg, swap, text } from '../dom.js';
 import * as format from '../format.js';
@@ -9,7 +9,7 @@ import { excerpt } from '../excerpt.js';
 import { choice, crumb, grid, loaded, orNothing, page, pager, shellLine } from '../parts.js';
 import { items, member } from '../raw.js';
 import { link } from '../router.js';
-import { may } from '../session.js';
+import { asSeen, may } from '../session.js';
 import { badge, button, card, copy, empty, facts, jobLink, queueLink, setWhen, toast, when } from '../widgets.js';
 
 /** @typedef {import('../api.js').Api<'Batch'>} Batch */
@@ -117,15 +117,16 @@ export function batches(context) {
     },
   });
   const none = empty(
-    'There are no such batches.',
-    'A batch is jobs that belong together, with a job that follows when the last of them has finished: ',
-    shellLine(
-      curl(
-        'POST',
-        '/v1/batches',
-        '{"jobs": [{"queue": "exports", "payload": 1}, {"queue": "exports", "payload": 2}], "on_finished": {"queue": "mail", "payload": "done"}}',
+    asSeen('There are no such batches.'),
+    `A batch is jobs that belong together, with a job that follows when the last of them has finished${may('push') ? ': ' : '.'}`,
+    may('push') &&
+      shellLine(
+        curl(
+          'POST',
+          '/v1/batches',
+          '{"jobs": [{"queue": "exports", "payload": 1}, {"queue": "exports", "payload": 2}], "on_finished": {"queue": "mail", "payload": "done"}}',
+        ),
       ),
-    ),
   );
   const body = orNothing(table, none);
   const pages = pager(context);
@@ -181,6 +182,8 @@ export function batch(context) {
       show(cancel, may('operate') && !now.finished_at);
       const of = JSON.stringify([now.sealed, now.finished_at, now.purge_at, now.callback]);
       if (of !== shown) swap(about, describe(now));
+      // Of a batch that has finished the results matter, and its jobs are mostly not kept.
+      if (shown === '' && now.finished_at) members.node.before(returned);
       shown = of;
     },
     h(
@@ -225,16 +228,13 @@ export function batch(context) {
   show(seal, false);
   show(cancel, false);
   const members = jobList(context, { fixed: { batch: id } });
-  if (may('operate')) registerCommands(signal, [{ label: 'Cancel the batch', run: () => !cancel.hidden && cancel.click() }]);
+  const same = button('Copy as curl', () => copy(curl('GET', at(id))), { class: 'quiet' });
+  const actions = h('div', { class: 'row' }, ...one.acts([same, seal, cancel]));
+  registerButtons(signal, actions, `batch ${id}`);
+  const returned = card('Results', results(signal, id));
   return {
     title: `Batch ${id}`,
-    node: page(
-      crumb('batches', 'Batches', id),
-      [button('Copy as curl', () => copy(curl('GET', at(id))), { class: 'quiet' }), seal, cancel],
-      one.node,
-      members.node,
-      card('Results', results(signal, id)),
-    ),
+    node: page(crumb('batches', 'Batches', id), [actions], one.node, members.node, returned),
     update: (next) => members.update(next),
   };
 }

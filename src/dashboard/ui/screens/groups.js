@@ -165,7 +165,7 @@ function heldGroups(signal, params, again) {
       'Queue',
       'Group',
       'Dead job',
-      { label: 'Last error', class: 'opt' },
+      'Last error',
       { label: 'Waiting', class: 'num' },
       { label: 'Actions', hidden: true, class: 'num' },
     ],

@@ -71,7 +71,7 @@ async function run(one, job) {
 function actions(did, edited) {
   const buttons = h('div', { class: 'row' });
   const lines = h('div', { class: 'stack small' });
-  const node = h('details', { class: 'card' }, h('summary', null, 'The same with curl'), lines);
+  const node = h('details', { class: 'card' }, h('summary', null, 'The same as curl'), lines);
   /** @type {any} */ let now = null;
   const inner = part(
     buttons,

@@ -6,7 +6,7 @@ import * as format from '../format.js';
 import * as live from '../live.js';
 import { bar, grid, loaded, orNothing, page, pager, shellLine } from '../parts.js';
 import { every, go, link } from '../router.js';
-import { may } from '../session.js';
+import { asSeen, may } from '../session.js';
 import { edit, semaphore } from './semaphore.js';
 import { badge, button, card, empty, queueLink } from '../widgets.js';
 
@@ -71,9 +71,9 @@ function all(context) {
     },
   });
   const none = empty(
-    'There are no semaphores.',
+    asSeen('There are no semaphores.'),
     'A semaphore limits how many jobs, of any queues, are worked on at once: those that use one database, say. ',
-    shellLine(curl('PUT', '/v1/semaphores/database', '{"capacity": 5}')),
+    may('operate') && shellLine(curl('PUT', '/v1/semaphores/database', '{"capacity": 5}')),
   );
   const body = orNothing(table, none);
   const pages = pager(context);
@@ -164,7 +164,7 @@ function queuesAtLimits(signal) {
   const table = grid({
     caption: 'Queues with limits',
     columns: ['Queue', 'Limit', { label: 'In use', class: 'wide' }, { label: 'State', hidden: true }],
-    key: (/** @type {Use} */ use) => `${use.queue} ${use.what}`,
+    key: (/** @type {Use} */ use) => keyOf(use),
     href: (use) => link(['queues', use.queue]),
     make: (use) => {
       const share = bar(`${use.what} of ${use.queue}`);
@@ -183,15 +183,21 @@ function queuesAtLimits(signal) {
     },
   });
   const none = empty(
-    'No queue has a limit.',
+    asSeen('No queue has a limit.').replace('has a limit that this key may see', 'that this key may see has a limit'),
     'Settings of a queue limit its jobs (max_jobs), those reserved at once (max_reserved) and its deliveries in a time (rate).',
   );
   const body = orNothing(table, none);
   const more = h('p', { class: 'muted' });
+  const keyOf = (/** @type {Use} */ use) => `${use.queue} ${use.what}`;
+  /** The place of each, as they were sorted last: rows do not swap places while one reads them. @type {Map<string, number>} */ let places =
+    new Map();
   const draw = () => {
-    const found = limited
-      .flatMap(uses)
-      .sort((a, b) => Number(isAt(b)) - Number(isAt(a)) || b.share - a.share || (a.queue < b.queue ? -1 : 1));
+    const found = limited.flatMap(uses);
+    if (places.size === 0) {
+      found.sort((a, b) => Number(isAt(b)) - Number(isAt(a)) || b.share - a.share || (a.queue < b.queue ? -1 : 1));
+      places = new Map(found.map((use, n) => [keyOf(use), n]));
+    }
+    found.sort((a, b) => (places.get(keyOf(a)) ?? 0) - (places.get(keyOf(b)) ?? 0));
     body.set(found.slice(0, SHOWN));
     const left = found.length - SHOWN;
     text(
@@ -221,6 +227,7 @@ function queuesAtLimits(signal) {
     },
     (found) => {
       limited = found;
+      places = new Map(); // each minute
       draw();
     },
     body.node,

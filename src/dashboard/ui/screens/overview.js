@@ -104,6 +104,8 @@ function makeTiles() {
     wait: tile('Queue time', 'p95'),
   };
   /** @type {{sum: number, label: string} | null} */ let pushed = null;
+  /** @type {number | undefined} */ let rate;
+  const setPushed = () => made.pushed.set(format.rate(rate), pushed === null ? '' : `${format.short(pushed.sum)} in ${pushed.label}`);
   return {
     node: h(
       'div',
@@ -114,7 +116,8 @@ function makeTiles() {
     now: (stats) => {
       const rates = stats.rates_per_s;
       for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over(stats.rates_over_ms);
-      made.pushed.set(format.rate(rates.pushed), pushed === null ? '' : `${format.short(pushed.sum)} in ${pushed.label}`);
+      rate = rates.pushed;
+      setPushed();
       const [note, kind] = pace(rates);
       made.finished.set(format.rate(rates.committed), note, kind);
       const failed = rates.rolled_back + rates.lapsed;
@@ -146,6 +149,7 @@ function makeTiles() {
     /** @param {import('../series.js').Series} series @param {string} label */
     history: (series, label) => {
       pushed = { sum: series.sum(['pushed']), label };
+      setPushed();
       made.pushed.spark(series.values(series.rate(['pushed'])));
       made.finished.spark(series.values(series.rate(['committed'])));
       made.failed.spark(series.values(series.rate(FAILED)));

@@ -1,10 +1,12 @@
 // Pipelines: which queues hand jobs on to which, with how much waits in each.
 
-import { attr, each, h, show, svg, swap, text } from '../dom.js';
+import { curl } from '../api.js';
+import { attr, h, show, svg, swap, text } from '../dom.js';
 import * as format from '../format.js';
 import { graph, waiting, WHY } from '../flowgraph.js';
 import { PAGES, Source } from '../flowsource.js';
 import * as live from '../live.js';
+import { grid } from '../parts.js';
 import { every } from '../router.js';
 import { badge, empty, failure, queueLink, setWhen, when } from '../widgets.js';
 
@@ -15,56 +17,30 @@ const DRAWN = 120;
 
 /** The edges as a table. @param {Source} source */
 function table(source) {
-  const rows = h('tbody');
-  const keep = each(
-    rows,
-    (/** @type {Edge} */ { from, to, why }) => JSON.stringify([from, to, why]),
-    ({ from, to, why }) => {
-      const seen = h('td', { class: 'num' });
-      const last = when(undefined);
-      const waits = h('td', { class: 'num' });
+  return grid({
+    caption: 'Ways between queues',
+    columns: [
+      'From',
+      { label: 'How', class: '' },
+      'To',
+      { label: 'Waiting there', class: 'num' },
+      { label: 'Jobs seen', class: 'num' },
+      { label: 'Last', class: 'num' },
+    ],
+    key: (/** @type {Edge} */ { from, to, why }) => JSON.stringify([from, to, why]),
+    make: ({ from, to, why, lastAt }) => {
+      const [waits, seen] = [h('span'), h('span')];
+      const last = when(lastAt);
       return {
-        node: h(
-          'tr',
-          { 'data-row': true, tabindex: '-1' },
-          h('td', null, queueLink(from)),
-          h('td', null, badge(WHY[why], why === 'dead' ? 'bad' : '')),
-          h('td', null, queueLink(to)),
-          waits,
-          seen,
-          h('td', null, last),
-        ),
+        cells: [queueLink(from), badge(WHY[why], why === 'dead' ? 'bad' : ''), queueLink(to), waits, seen, last],
         set: (edge) => {
           text(seen, format.count(edge.seen));
           setWhen(last, edge.lastAt);
-          const counts = source.figures(to)?.counts;
-          text(waits, format.count(waiting(counts)));
+          text(waits, format.count(waiting(source.figures(to)?.counts)));
         },
       };
     },
-  );
-  const head = [
-    ['From', ''],
-    ['How', ''],
-    ['To', ''],
-    ['Waiting there', 'num'],
-    ['Jobs seen', 'num'],
-    ['Last', ''],
-  ].map(([name, kind]) => h('th', { scope: 'col', class: kind }, name));
-  return {
-    node: h(
-      'div',
-      { class: 'scroll' },
-      h(
-        'table',
-        { class: 'ways' },
-        h('caption', { class: 'unseen' }, 'Ways between queues'),
-        h('thead', null, h('tr', null, ...head)),
-        rows,
-      ),
-    ),
-    set: keep,
-  };
+  });
 }
 
 /** @param {import('../router.js').Context} context @returns {import('../router.js').Screen} */
@@ -98,7 +74,7 @@ export function pipelines(context) {
         says,
       ),
     ),
-    h('span', null, 'Dotted: known from a route or a setting, no job seen.'),
+    h('span', null, 'The figure of a way: jobs seen on it, and their share. Dotted: known from a route or a setting, no job seen.'),
   );
   const node = h(
     'div',
@@ -128,7 +104,7 @@ export function pipelines(context) {
         empty(
           'No job goes from one queue to another.',
           'Give a job a route, and each commit moves it on: ',
-          h('code', null, `curl --json '{"payload": 1, "then": [{"queue": "second"}]}' '${location.origin}/v1/queues/first/jobs'`),
+          h('code', null, curl('POST', '/v1/queues/first/jobs', '{"payload": 1, "then": [{"queue": "second"}]}')),
         ),
     );
     if (isList) return list.set(edges);
@@ -155,6 +131,7 @@ export function pipelines(context) {
       text(
         from,
         `Derived from the ways of ${format.plural(source.looked, 'recent job')} that are still there and from the settings of queues: a way whose jobs are done and not kept is not seen.` +
+          `${source.unlooked === 0 ? '' : ` ${format.plural(source.unlooked, 'queue is', 'queues are')} not looked at yet.`}` +
           `${source.all ? '' : ` Only the first ${format.count(PAGES * 1000)} queues were asked for their settings.`}${source.forbidden ? ' This key may not see all queues.' : ''}`,
       );
       draw();

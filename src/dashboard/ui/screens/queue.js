@@ -1,6 +1,6 @@
 // One queue: its states and limits, what was, its settings, its jobs, and what can be done to it.
 import { act, mayDo } from '../acts.js';
-import { get, path } from '../api.js';
+import { get, path, query } from '../api.js';
 import { registerButtons } from '../commands.js';
 import * as board from '../board.js';
 import { chart, ruler } from '../chart.js';
@@ -56,6 +56,7 @@ export function queue(outer) {
     redrive: () => actions.redrive(),
   });
   const at = makeFacts();
+  const unknown = unknownNote(name, signal);
   const bar = states((state) => link(['queues', name], { ...Object.fromEntries(current.params), state, cursor: undefined }));
   const jobs = jobList(context, { fixed: { queue: name } });
   const load = every(signal, STATS_MS, async () => {
@@ -67,6 +68,7 @@ export function queue(outer) {
       history.now(stats);
       limits.stats(stats);
       needs.set(stats.attention ?? []);
+      await unknown.set(stats.counts);
       show(problem, false);
     } catch (/** @type {any} */ error) {
       if (signal.aborted) return;
@@ -107,7 +109,20 @@ export function queue(outer) {
   const head = h('div', { class: 'head' }, h('div', { class: 'row' }, h('h1', null, plain(name)), paused), actions.node);
   const counts = h('section', { class: 'card', 'aria-label': 'Jobs by state' }, bar.node, at.node);
   const over = h('div', { class: 'head' }, h('h2', null, 'History'), history.tabs);
-  const node = h('div', { class: 'stack' }, head, problem, needs.node, counts, limits.node, over, history.node, settings.node, jobs.node);
+  const node = h(
+    'div',
+    { class: 'stack' },
+    head,
+    problem,
+    unknown.node,
+    needs.node,
+    counts,
+    limits.node,
+    over,
+    history.node,
+    settings.node,
+    jobs.node,
+  );
   return {
     title: name,
     node,
@@ -116,6 +131,31 @@ export function queue(outer) {
       history.update();
       bar.links();
       jobs.update(current);
+    },
+  };
+}
+
+/** How often it is looked whether a queue without jobs is known at all. */
+const KNOWN_MS = 10_000;
+
+/** Says where the server knows nothing of a queue: its name may be mistyped. @param {string} name @param {AbortSignal} signal */
+function unknownNote(name, signal) {
+  const node = h(
+    'p',
+    { class: 'remark', role: 'status', hidden: true },
+    'Nothing is known of this queue: no jobs, no settings. It is there as soon as a job is pushed to it. ',
+    h('a', { href: link(['queues']) }, 'See all queues'),
+  );
+  let at = 0;
+  return {
+    node,
+    set: async (/** @type {Record<string, number>} */ counts) => {
+      const isEmpty = Object.values(counts).every((n) => n === 0);
+      if (!isEmpty) return show(node, false);
+      if (Date.now() - at < KNOWN_MS) return;
+      at = Date.now();
+      const { queues } = await get(query(path('queues'), { prefix: name, sort: 'name', limit: 1 }), signal);
+      show(node, queues[0]?.queue !== name);
     },
   };
 }
@@ -210,7 +250,7 @@ function makeFacts() {
       const next = JSON.stringify(rows.map(([label, value]) => [label, typeof value === 'string' ? value : due]));
       if (next === said) return;
       said = next;
-      swap(node, h('div', { class: 'now wide-facts' }, facts(rows)));
+      swap(node, h('div', { class: 'now-facts wide-facts' }, facts(rows)));
     },
   };
 }

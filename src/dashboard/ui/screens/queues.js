@@ -45,7 +45,8 @@ export function queues(context) {
     shown: ({ matched, all, held: isHeld }) => {
       show(held, isHeld);
       if (matched < 0) return;
-      text(count, matched === all ? format.plural(all, 'queue') : `${format.count(matched)} of ${format.plural(all, 'queue')}`);
+      const isFiltered = Boolean(current.params.get('q') || current.params.get('attention'));
+      text(count, isFiltered ? `${format.count(matched)} of ${format.plural(all, 'queue')}` : format.plural(all, 'queue'));
       chips.set();
     },
     failed: (error) => {

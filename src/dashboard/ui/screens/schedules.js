@@ -1,6 +1,6 @@
 // Schedules: which rules push jobs, when they do next, and what became of the last times.
 import { curl, del, get, getText, onceAnswered, path, post, query } from '../api.js';
-import { registerCommands } from '../commands.js';
+import { registerButtons, registerCommands } from '../commands.js';
 import { inWords } from '../cron.js';
 import { confirm } from '../dialog.js';
 import { attr, h, show, swap, text } from '../dom.js';
@@ -11,7 +11,7 @@ import { lazy, openWith } from '../lazy.js';
 import { crumb, grid, leave, loaded, orNothing, page, pager, shellLine } from '../parts.js';
 import { member } from '../raw.js';
 import { go, link } from '../router.js';
-import { may } from '../session.js';
+import { asSeen, may } from '../session.js';
 import { badge, button, card, copy, empty, facts, jobLink, queueLink, setWhen, toast, when } from '../widgets.js';
 import { nextTimes } from '../zones.js';
 
@@ -61,29 +61,23 @@ export function schedules(context) {
   let { params } = context;
   const table = grid({
     caption: 'Schedules',
-    columns: [
-      'Schedule',
-      'Rule',
-      { label: 'Queue', class: 'opt' },
-      { label: 'Next', class: 'num' },
-      { label: 'Last run', class: 'opt' },
-      { label: 'Actions', hidden: true, class: 'num' },
-    ],
+    columns: ['Schedule', 'Rule', 'Queue', { label: 'Next', class: 'num' }, 'Last run', { label: 'Actions', hidden: true, class: 'num' }],
     key: (/** @type {Schedule} */ rule) => rule.name,
     href: (rule) => link(['schedules', rule.name]),
     make: (first) => makeRow(first, () => list.again()),
   });
   const none = empty(
-    'There are no schedules.',
+    asSeen('There are no schedules.'),
     'A schedule pushes a job at the times of a cron rule. ',
-    may('operate') ? 'Make one with “New schedule”, or: ' : '',
-    shellLine(
-      curl(
-        'PUT',
-        '/v1/schedules/nightly',
-        '{"cron": "0 3 * * *", "time_zone": "Europe/Berlin", "queue": "reports", "job": {"payload": {"report": "nightly"}}}',
+    may('operate') && 'Make one with “New schedule”, or: ',
+    may('operate') &&
+      shellLine(
+        curl(
+          'PUT',
+          '/v1/schedules/nightly',
+          '{"cron": "0 3 * * *", "time_zone": "Europe/Berlin", "queue": "reports", "job": {"payload": {"report": "nightly"}}}',
+        ),
       ),
-    ),
   );
   const body = orNothing(table, none);
   const broken = h('div');
@@ -218,7 +212,6 @@ export function schedule(context) {
     (answer) => {
       rule = answer;
       text(hold, rule.paused ? 'Resume' : 'Pause');
-      show(edit, true);
       payload.set(member(raw, 'job'));
       const of = JSON.stringify([rule.version, rule.paused, rule.next_runs, rule.last_runs]);
       if (of === shown) return;
@@ -250,17 +243,9 @@ export function schedule(context) {
   const bin = button('Delete…', () => remove(name, () => leave('schedules')), { class: 'danger' });
   const same = button('Copy as curl', () => copy(curl('GET', at(name))), { class: 'quiet' });
   const allowed = may('operate');
-  if (allowed)
-    registerCommands(
-      signal,
-      [
-        ['Run now', run],
-        ['Pause or resume', hold],
-        ['Edit', edit],
-      ].map(([label, node]) => ({ label: /** @type {any} */ (label), run: () => /** @type {any} */ (node).click() })),
-    );
-  show(edit, false);
-  return { title: name, node: page(crumb('schedules', 'Schedules', name), [same, ...(allowed ? [run, hold, edit, bin] : [])], one.node) };
+  const actions = h('div', { class: 'row' }, ...one.acts([same, ...(allowed ? [run, hold, edit, bin] : [])]));
+  registerButtons(signal, actions, name);
+  return { title: name, node: page(crumb('schedules', 'Schedules', name), [actions], one.node) };
 }
 
 /** @param {Schedule} rule */

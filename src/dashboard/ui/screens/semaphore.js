@@ -1,6 +1,6 @@
 // A semaphore: who holds it, who waits, its capacity.
 import { del, get, path, put, query } from '../api.js';
-import { registerCommands } from '../commands.js';
+import { registerButtons } from '../commands.js';
 import { ask, confirm, field } from '../dialog.js';
 import { h, show, text, toggle } from '../dom.js';
 import * as format from '../format.js';
@@ -137,7 +137,6 @@ export function semaphore(context) {
           ? `The ${format.count(answer.holders?.length)} whose leases end first of ${format.count(answer.held)}.`
           : '',
       );
-      show(change, true);
     },
     h('div', { class: 'card row' }, used.node, held, waits),
     card('Holders', holding.node, cut),
@@ -146,10 +145,10 @@ export function semaphore(context) {
   const change = button('Capacity', async () => {
     if (await edit(name, now.capacity, now.held)) one.again();
   });
-  show(change, false);
   const bin = button('Delete…', () => remove(name, () => leave('limits')), { class: 'danger' });
-  if (may('operate')) registerCommands(signal, [{ label: `Change the capacity of ${name}`, run: () => change.click() }]);
-  return { title: name, node: page(crumb('limits', 'Limits', name), may('operate') ? [change, bin] : [], one.node) };
+  const actions = h('div', { class: 'row' }, ...one.acts(may('operate') ? [change, bin] : []));
+  registerButtons(signal, actions, name);
+  return { title: name, node: page(crumb('limits', 'Limits', name), [actions], one.node) };
 }
 
 /** The jobs that wait, in their order, as far as they are found among the blocked ones. @param {AbortSignal} signal @param {string} name */

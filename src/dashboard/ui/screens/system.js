@@ -5,7 +5,7 @@ import * as format from '../format.js';
 import { plain } from '../json.js';
 import { grid, loaded, orNothing, page } from '../parts.js';
 import { link } from '../router.js';
-import { may, user } from '../session.js';
+import { asSeen, may, user } from '../session.js';
 import { auditLog } from './audit.js';
 import { badge, button, card, empty, facts, setWhen, toast, when } from '../widgets.js';
 
@@ -207,9 +207,10 @@ function tasks(signal) {
     key: (/** @type {TaskStatus} */ task) => task.name,
     make: (task) => {
       const dot = h('i', { class: 'dot good', 'aria-hidden': 'true' });
-      const [last, took, runs, did, failures, error] = Array.from({ length: 6 }, () => h('span'));
+      const [last, took, runs, did, failures] = Array.from({ length: 5 }, () => h('span'));
+      const error = h('span', { class: 'any' });
       return {
-        cells: [[dot, ' ', h('span', { class: 'strong' }, task.name)], last, took, runs, did, failures, h('span', { class: 'any' }, error)],
+        cells: [[dot, ' ', h('span', { class: 'strong' }, task.name)], last, took, runs, did, failures, error],
         set: (next) => {
           const fails = next.last_error !== undefined && (next.last_error_ms_ago ?? 0) < FRESH_MS;
           toggle(dot, 'good', next.failures === 0);
@@ -226,7 +227,7 @@ function tasks(signal) {
           text(did, format.count(next.done));
           text(failures, format.count(next.failures));
           toggle(failures, 'bad', fails);
-          text(error, next.last_error === undefined ? '–' : `${plain(next.last_error)} (${format.duration(next.last_error_ms_ago)} ago)`);
+          text(error, next.last_error === undefined ? '' : `${plain(next.last_error)} (${format.duration(next.last_error_ms_ago)} ago)`);
           toggle(error, 'bad', fails);
         },
       };
@@ -275,6 +276,7 @@ function operations(signal) {
       { label: 'Actions', hidden: true, class: 'num' },
     ],
     key: (/** @type {Operation} */ one) => one.id,
+    href: (one) => link(['jobs'], { operation: one.id }),
     make: (first) => {
       const state = h('span');
       const bar = h('progress', { max: '1', 'aria-label': `Progress of ${first.action}` });
@@ -291,7 +293,7 @@ function operations(signal) {
       );
       return {
         cells: [
-          h('strong', null, first.action),
+          h('a', { class: 'name', href: link(['jobs'], { operation: first.id }) }, first.action),
           state,
           h('span', { class: 'any' }, plain(saying(first))),
           [bar, ' ', figures, errors],
@@ -314,7 +316,7 @@ function operations(signal) {
   const body = orNothing(
     table,
     empty(
-      'There are no operations.',
+      asSeen('There are no operations.'),
       'Those over many jobs – retry, move, delete, redrive, replay – run in the background and are listed here for a week.',
     ),
   );

@@ -1,13 +1,13 @@
 // Workers: whether they are there, and what each holds.
 import { curl, del, get, path, query } from '../api.js';
-import { registerCommands } from '../commands.js';
+import { registerButtons } from '../commands.js';
 import { confirm } from '../dialog.js';
 import { h, show, swap, text, toggle } from '../dom.js';
 import * as format from '../format.js';
 import { plain } from '../json.js';
 import { bar, crumb, grid, leases, leave, loaded, orNothing, page, pager, shellLine } from '../parts.js';
 import { link } from '../router.js';
-import { may } from '../session.js';
+import { asSeen, may } from '../session.js';
 import { badge, button, card, copy, empty, facts, jobLink, queueLink, setWhen, toast, when } from '../widgets.js';
 
 /** @typedef {import('../api.js').Api<'Job'>} Job */
@@ -42,9 +42,44 @@ function remove(name, held, then) {
   });
 }
 
-/** @param {Worker} worker */
-function state(worker) {
-  return worker.silent ? badge('silent', 'bad') : badge('alive', 'good');
+/** A worker of the list; one without heartbeats is only known by what it holds. @typedef {Pick<Worker, 'name' | 'reserved'> & Partial<Worker>} Listed */
+
+/** @param {Listed} worker @returns {[string, string]} */
+function stateOf(worker) {
+  if (worker.seen_at === undefined) return ['no heartbeats', 'warn'];
+  return worker.silent ? ['silent', 'bad'] : ['alive', 'good'];
+}
+
+/** @param {Element} place @param {Listed} worker */
+function setState(place, worker) {
+  const [word, kind] = stateOf(worker);
+  if (place.textContent !== word) swap(place, badge(word, kind));
+}
+
+/** How often the workers without heartbeats are looked for, and among how many reserved jobs. */
+const UNSEEN_MS = 10_000;
+const LOOKED_AT = 1000;
+
+/**
+ * Finds the workers that send no heartbeats among the reserved jobs: `/v1/workers` does not have them.
+ * @param {AbortSignal} signal @returns {(seen: Set<string>) => Promise<Listed[]>}
+ */
+function unseenWorkers(signal) {
+  let at = 0;
+  /** @type {Map<string, number>} */ let holding = new Map();
+  return async (seen) => {
+    if (Date.now() - at > UNSEEN_MS) {
+      at = Date.now();
+      try {
+        const { jobs } = await get(query('/v1/jobs', { state: 'reserved', payload: 'none', limit: LOOKED_AT }), signal);
+        holding = new Map();
+        for (const { worker } of jobs) if (worker !== undefined) holding.set(worker, (holding.get(worker) ?? 0) + 1);
+      } catch (/** @type {any} */ error) {
+        if (error.status !== 403) throw error; // a key of some queues does not search all of them
+      }
+    }
+    return [...holding].filter(([name]) => !seen.has(name)).map(([name, reserved]) => ({ name, reserved }));
+  };
 }
 
 /** @param {import('../router.js').Context} context @returns {import('../router.js').Screen} */
@@ -62,7 +97,7 @@ export function workers(context) {
       { label: 'Version', class: 'opt' },
       { label: 'Timeout', class: 'num opt' },
     ],
-    key: (/** @type {Worker} */ one) => one.name,
+    key: (/** @type {Listed} */ one) => one.name,
     href: (one) => link(['workers', one.name]),
     make: (one) => {
       const is = h('span');
@@ -76,47 +111,52 @@ export function workers(context) {
       return {
         cells: [h('a', { class: 'name', href: link(['workers', one.name]) }, one.name), is, seen, held, slotted, version, timeout],
         set: (next) => {
-          if (is.textContent !== (next.silent ? 'silent' : 'alive')) swap(is, state(next));
+          setState(is, next);
           setWhen(seen, next.seen_at);
-          toggle(seen, 'bad', next.silent);
+          toggle(seen, 'bad', next.silent === true);
           text(held, format.count(next.reserved));
           const { slots: many = 0 } = next;
           show(slotted, many > 0);
           slots.set(next.reserved / many);
           text(figures, `${format.count(next.reserved)} of ${format.count(many)}`);
-          text(version, next.version === undefined ? '–' : plain(next.version));
-          text(timeout, format.duration(next.timeout_ms));
+          text(version, next.version === undefined ? '' : plain(next.version));
+          text(timeout, next.timeout_ms === undefined ? '' : format.duration(next.timeout_ms));
         },
       };
     },
   });
   const none = empty(
-    'No worker has sent a heartbeat.',
-    'A worker that gives its name when it reserves, and sends heartbeats, is listed here; its jobs are released when it falls silent. ',
-    shellLine(curl('POST', '/v1/workers/encoder-1/heartbeat', '{"slots": 4, "version": "1.2"}')),
+    asSeen('There are no workers.'),
+    'A worker that sends heartbeats, or holds jobs that it reserved by its name, is listed here. Jobs of one that falls silent are released. ',
+    may('consume') && shellLine(curl('POST', '/v1/workers/encoder-1/heartbeat', '{"slots": 4, "version": "1.2"}')),
   );
   const body = orNothing(table, none);
   const pages = pager(context);
   const sum = h('p', { class: 'muted', role: 'status' });
+  const unseen = unseenWorkers(signal);
   const list = loaded(
     signal,
     2000,
-    /** @returns {Promise<WorkersPage>} */ () => get(query(at(), { limit: 200, cursor: params.get('cursor') }), signal),
-    (answer) => {
+    /** @returns {Promise<{workers: Listed[], cursor?: string}>} */ async () => {
+      /** @type {WorkersPage} */
+      const answer = await get(query(at(), { limit: 200, cursor: params.get('cursor') }), signal);
+      // On the only page: on one of several it is not known which are on the others.
+      const isAll = answer.cursor === undefined && !params.get('cursor');
+      const others = isAll ? await unseen(new Set(answer.workers.map(({ name }) => name))) : [];
+      return { workers: [...answer.workers, ...others], cursor: answer.cursor };
+    },
+    ({ workers: all, cursor }) => {
       // The silent ones first: there is something to do about them.
-      body.set([
-        ...answer.workers.filter((/** @type {Worker} */ one) => one.silent),
-        ...answer.workers.filter((/** @type {Worker} */ one) => !one.silent),
-      ]);
-      const silent = answer.workers.filter((/** @type {Worker} */ one) => one.silent).length;
-      const holding = answer.workers.reduce((/** @type {number} */ n, /** @type {Worker} */ one) => n + one.reserved, 0);
+      body.set([...all.filter((one) => one.silent), ...all.filter((one) => !one.silent)]);
+      const silent = all.filter((one) => one.silent).length;
+      const holding = all.reduce((n, one) => n + one.reserved, 0);
       text(
         sum,
-        answer.workers.length === 0
+        all.length === 0
           ? ''
-          : `${format.plural(answer.workers.length, 'worker')}${answer.cursor ? ' on this page' : ''}, ${silent === 0 ? 'none silent' : `${format.count(silent)} silent`}; they hold ${format.plural(holding, 'job')}.`,
+          : `${format.plural(all.length, 'worker')}${cursor ? ' on this page' : ''}, ${silent === 0 ? 'none silent' : `${format.count(silent)} silent`}; they hold ${format.plural(holding, 'job')}.`,
       );
-      pages.set(answer.cursor);
+      pages.set(cursor);
     },
     h('section', { class: 'card stack', 'aria-label': 'Workers' }, sum, body.node),
     pages.node,
@@ -165,27 +205,35 @@ export function worker(context) {
   });
   const body = orNothing(table, empty('It holds no jobs.'));
   const more = h('p', { class: 'muted' });
-  /** @type {Worker | undefined} */ let now;
+  let holds = 0;
   const one = loaded(
     signal,
     1000,
-    /** @returns {Promise<{worker: Worker, held: JobsPage}>} */ async () => {
-      const [worker, held] = await Promise.all([
-        get(at(name), signal),
+    /** @returns {Promise<{worker: Listed, held: JobsPage}>} */ async () => {
+      const [found, held] = await Promise.all([
+        get(at(name), signal).catch((/** @type {any} */ error) => {
+          if (error.status !== 404) throw error;
+          return error;
+        }),
         get(query(at(name, 'jobs'), { limit: 200, payload: 'none' }), signal),
       ]);
-      return { worker, held };
+      // One without heartbeats is there all the same while it holds jobs.
+      if (found.status === 404 && held.jobs.length === 0) throw found;
+      return { worker: found.status === 404 ? { name, reserved: held.jobs.length } : found, held };
     },
     ({ worker: of, held }) => {
-      now = of;
-      if (is.textContent !== (of.silent ? 'silent' : 'alive')) swap(is, state(of));
+      holds = of.reserved;
+      const beats = of.seen_at !== undefined;
+      const most = beats ? format.count(of.reserved) : `${format.count(of.reserved)} or more`;
+      setState(is, of);
       setWhen(seen, of.seen_at);
+      if (!beats) text(seen, 'none lately');
       text(version, of.version === undefined ? 'not told' : plain(of.version));
       text(slots, of.slots === undefined ? 'not told' : format.count(of.slots));
-      text(timeout, `${format.duration(of.timeout_ms)} without a heartbeat`);
-      text(reserved, format.plural(of.reserved, 'job'));
+      text(timeout, beats ? `${format.duration(of.timeout_ms)} without a heartbeat` : 'the lease of each: it sends no heartbeats');
+      text(reserved, held.cursor && !beats ? `${most} jobs` : format.plural(of.reserved, 'job'));
       body.set(held.jobs);
-      text(more, held.cursor ? `The first 200 of ${format.count(of.reserved)}.` : '');
+      text(more, held.cursor ? `The first 200 of ${most}.` : '');
     },
     card(
       'Worker',
@@ -200,17 +248,15 @@ export function worker(context) {
     ),
     card('What it holds', body.node, more),
   );
-  const bin = button('Remove…', () => remove(name, now?.reserved ?? 0, () => leave('workers')), { class: 'danger' });
-  if (may('operate')) registerCommands(signal, [{ label: `Remove ${name}`, run: () => bin.click() }]);
+  const bin = button('Remove…', () => remove(name, holds, () => leave('workers')), { class: 'danger' });
+  const same = button('Copy as curl', () => copy(curl('GET', at(name))), { class: 'quiet' });
+  const actions = h('div', { class: 'row' }, ...one.acts([same, may('operate') && bin]));
+  registerButtons(signal, actions, name);
   return {
     title: name,
     node: page(
       crumb('workers', 'Workers', name),
-      [
-        h('a', { class: 'button', href: link(['jobs'], { worker: name }) }, 'All jobs it had last'),
-        button('Copy as curl', () => copy(curl('GET', at(name))), { class: 'quiet' }),
-        may('operate') && bin,
-      ],
+      [h('a', { class: 'button', href: link(['jobs'], { worker: name }) }, 'All jobs it had last'), actions],
       one.node,
     ),
   };
