@@ -48,7 +48,8 @@ const TIMES = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)/g;
 export function withTimes(detail) {
   const words = detail.split(TIMES);
   const times = detail.match(TIMES) ?? [];
-  return words.flatMap((word, n) => [plain(word), n < times.length && when(times[n])]);
+  // "due at <time>" is "due in 5 m".
+  return words.flatMap((word, n) => (n < times.length ? [plain(word.replace(/ at $/, ' ')), when(times[n])] : [plain(word)]));
 }
 
 /** The title of why a job is where it is. @param {import('./json.js').Job} job */

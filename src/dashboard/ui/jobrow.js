@@ -41,6 +41,11 @@ function timeOf(job) {
   return ['due', job.run_at];
 }
 
+/** A payload that may go on in the next line between its parts, and not within a number. @param {string} words */
+function breakable(words) {
+  return words.split(/(?<=[,:{[])/).flatMap((part) => [part, h('wbr')]);
+}
+
 /**
  * @param {{withQueue: boolean, select: ((id: string, event: MouseEvent) => void) | null}} options
  */
@@ -85,6 +90,7 @@ export function jobRow({ withQueue, select }) {
     );
     attr(about, 'class', 'muted');
     let inQueue = '';
+    let shownPayload = '';
     return {
       node,
       set: (/** @type {import('./json.js').Job} */ job) => {
@@ -107,7 +113,9 @@ export function jobRow({ withQueue, select }) {
           inQueue = job.queue;
           swap(queue, queueLink(job.queue));
         }
-        text(payload, payloadOf(job));
+        const words = payloadOf(job);
+        if (words !== shownPayload) swap(payload, ...breakable(words));
+        shownPayload = words;
         const [what, kind] = noteOf(job);
         text(note, what);
         attr(note, 'class', `cell-note ${kind}`);

@@ -8,6 +8,7 @@ import * as format from './format.js';
 import { hadLetters, hasLetters } from './letters.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
+import { asSeen, may } from './session.js';
 import { table } from './table.js';
 import { button, copy } from './widgets.js';
 
@@ -300,8 +301,8 @@ function noQueues() {
     node,
     set: (/** @type {number} */ matched, /** @type {number} */ all) => {
       show(node, matched === 0 && live.state.complete);
-      text(title, all === 0 ? 'There are no queues yet.' : 'No queue is like this. Remove the filter to see all of them.');
-      show(advice, all === 0);
+      text(title, all === 0 ? asSeen('There are no queues yet.').replace('yet that', 'that') : 'No queue is like this. Remove the filter to see all of them.');
+      show(advice, all === 0 && may('push'));
     },
   };
 }

@@ -30,7 +30,7 @@ export function shell(user) {
   const dead = h('span', { class: 'pill', hidden: true });
   const links = SECTIONS.map(({ part, label }) => h('a', { href: link(part === '' ? [] : [part]) }, label, part === 'dead' && dead));
   const clock = h('a', { class: 'badge warn', href: '#/system', hidden: true });
-  const servers = h('span', { class: 'opt' });
+  const servers = h('span', { class: 'roomy' });
   const status = h('span', { class: 'status' }, h('i', { class: 'dot' }), h('span', { role: 'status' }), servers);
   const search = h(
     'button',
@@ -105,12 +105,13 @@ export function shell(user) {
     if (changed.size > 0) count();
   });
   every(forever, LETTERS_MS, async () => {
-    letterQueues = await readLetterQueues(forever);
+    letterQueues = (await readLetterQueues(forever)) ?? letterQueues;
     count();
   });
   every(forever, SERVERS_MS, async () => {
     const n = await countServers(forever);
-    text(servers, n === undefined ? '' : ` · ${format.plural(n, 'server')}`);
+    text(servers, n === undefined ? '' : `· ${format.plural(n, 'server')}`);
+    attr(status, 'title', n === undefined ? null : format.plural(n, 'server'));
   });
   offerReload(forever, main);
   setInterval(() => !document.hidden && judge(), 1000);
@@ -148,7 +149,7 @@ function waiting(counts) {
   return (counts?.ready ?? 0) + (counts?.scheduled ?? 0) + (counts?.blocked ?? 0);
 }
 
-/** @param {AbortSignal} signal @returns {Promise<Set<string>>} */
+/** @param {AbortSignal} signal @returns {Promise<Set<string> | undefined>} undefined where they cannot be read */
 async function readLetterQueues(signal) {
   /** @type {Set<string>} */ const found = new Set();
   let cursor;
@@ -159,10 +160,10 @@ async function readLetterQueues(signal) {
       cursor = next;
       if (next === undefined) break;
     }
+    return found;
   } catch {
-    /* that the server is away is said; the next time will do */
+    return undefined; // that the server is away is said; the next time will do
   }
-  return found;
 }
 
 /** How many servers there are, where this key may know it. @param {AbortSignal} signal @returns {Promise<number | undefined>} */
@@ -182,7 +183,7 @@ function scopeBadge() {
   return h(
     'span',
     { class: 'badge warn scope', title },
-    caller.name && h('span', { class: 'opt' }, `${plain(caller.name)}: `),
+    caller.name && h('span', { class: 'roomy' }, `${plain(caller.name)}: `),
     plain(queues),
   );
 }

@@ -2,11 +2,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ACTS } from '../../../src/dashboard/ui/acts.js';
-import { attempts, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
+import { attempts, curl, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
 import { calmly } from '../../../src/dashboard/ui/attention.js';
 import { remember } from '../../../src/dashboard/ui/bounded.js';
 import { countInWords, wordOf } from '../../../src/dashboard/ui/bulkask.js';
 import { inWords } from '../../../src/dashboard/ui/cron.js';
+import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
 import { Stages } from '../../../src/dashboard/ui/stages.js';
 
 test('the same call has the same key, another call another one', () => {
@@ -98,4 +99,21 @@ test('a dry run says how many of those that match are meant', () => {
   assert.equal(countInWords(all, 'delete', 4000), '4,000 jobs would be deleted.');
   assert.equal(countInWords({ ...all, complete: false }, 'delete', 10), '10 of at least 4,000 jobs would be deleted.');
   assert.equal(countInWords({ ...all, complete: false, estimate: 9000 }, 'delete', 10), '10 of about 9,000 jobs would be deleted.');
+});
+
+test('a call for a shell names the key where one is required, and never is the key', () => {
+  globalThis.location = /** @type {any} */ ({ origin: 'http://tailback.test', hash: '' });
+  const as = (/** @type {boolean} */ required) =>
+    setUser({ scopes: ['read'], queues: ['mail.*'], keys_required: required, read_only: false, version: '1' });
+  as(false);
+  assert.equal(curl('GET', '/v1/queues'), "curl -s 'http://tailback.test/v1/queues'");
+  as(true);
+  assert.equal(
+    curl('POST', '/v1/x', `{"a": "it's"}`),
+    `curl -s -X POST -H "authorization: Bearer $TAILBACK_KEY" --json '{"a": "it'\\''s"}' 'http://tailback.test/v1/x'`,
+  );
+  // A key of some queues does not say that there is nothing at all.
+  assert.equal(asSeen('There are no schedules.'), 'There are no schedules that this key may see (mail.*).');
+  setUser({ scopes: ['admin'], keys_required: true, read_only: false, version: '1' });
+  assert.equal(asSeen('There are no schedules.'), 'There are no schedules.');
 });

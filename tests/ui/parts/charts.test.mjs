@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { object, parseDuration, READ, writeDuration } from '../../../src/dashboard/ui/fields.js';
+import * as format from '../../../src/dashboard/ui/format.js';
 import { hasGap, nearest, timeTicks, valueTicks } from '../../../src/dashboard/ui/scale.js';
 import { Series } from '../../../src/dashboard/ui/series.js';
 
@@ -115,5 +116,19 @@ test('numbers and payloads go to the server as they were written', () => {
     ]),
     '{"a": 1.10, "b\\"": null}',
   );
-  assert.throws(() => READ.json('{"a": 1}, "key": 2', 'The payload'), /The payload is no JSON/);
+  assert.throws(() => READ.json('{"a": 1}, "key": 2', 'The payload'), /The payload is no JSON: line 1, column 9: ", \\"key\\": 2"/);
+  assert.throws(() => READ.json('{"a":\n1.10,}', 'The payload'), /line 2, column 6/);
+  assert.equal(READ.json('{"a": 12345678901234567890, "a": 1.10}', 'n'), '{"a": 12345678901234567890, "a": 1.10}');
+});
+
+test('what goes on while one reads keeps its width; all and nothing are said only where that is so', () => {
+  assert.equal(format.duration(1_200_000), '20 m');
+  assert.equal(format.duration(1_200_000, true), '20 m 0 s');
+  assert.equal(format.ago(new Date(Date.now() - 1_200_000).toISOString()), '20 m 0 s ago');
+  assert.equal(format.percent(100, 100), '100 %');
+  assert.equal(format.percent(9999, 10_000), '99.9 %');
+  assert.equal(format.percent(1_999_999, 2_000_000), '99.9 %');
+  assert.equal(format.percent(1, 1_000_000), '< 0.1 %');
+  assert.equal(format.percent(0, 10), '0.0 %');
+  assert.equal(format.percent(99, 100), '99 %');
 });

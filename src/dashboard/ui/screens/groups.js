@@ -6,7 +6,7 @@ import * as format from '../format.js';
 import { plain } from '../json.js';
 import { choice, grid, loaded, orNothing, page, pager } from '../parts.js';
 import { link } from '../router.js';
-import { may } from '../session.js';
+import { asSeen, may } from '../session.js';
 import { badge, button, card, empty, jobLink, queueLink, toast } from '../widgets.js';
 
 /** @typedef {import('../api.js').Api<'GroupsPage'>} GroupsPage */
@@ -113,7 +113,7 @@ export function groups(context) {
     },
   });
   const none = empty(
-    'There are no such groups.',
+    asSeen('There are no such groups.'),
     'Jobs with the same “group” in a queue are delivered one at a time, in the order of their pushes.',
   );
   const body = orNothing(table, none);
@@ -192,7 +192,7 @@ function heldGroups(signal, params, again) {
     },
   });
   const none = empty(
-    'No group is held.',
+    asSeen('No group is held.'),
     'A job that dies holds the others of its group until it is redriven or deleted, unless its queue has on_group_dead: "skip".',
   );
   const body = orNothing(table, none);

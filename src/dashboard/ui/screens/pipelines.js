@@ -8,6 +8,7 @@ import { PAGES, Source } from '../flowsource.js';
 import * as live from '../live.js';
 import { grid } from '../parts.js';
 import { every } from '../router.js';
+import { may } from '../session.js';
 import { badge, empty, failure, queueLink, setWhen, when } from '../widgets.js';
 
 /** How many stages are drawn. */
@@ -103,8 +104,8 @@ export function pipelines(context) {
         !source.forbidden &&
         empty(
           'No job goes from one queue to another.',
-          'Give a job a route, and each commit moves it on: ',
-          h('code', null, curl('POST', '/v1/queues/first/jobs', '{"payload": 1, "then": [{"queue": "second"}]}')),
+          `Give a job a route, and each commit moves it on${may('push') ? ': ' : '.'}`,
+          may('push') && h('code', null, curl('POST', '/v1/queues/first/jobs', '{"payload": 1, "then": [{"queue": "second"}]}')),
         ),
     );
     if (isList) return list.set(edges);
