@@ -301,7 +301,12 @@ function noQueues() {
     node,
     set: (/** @type {number} */ matched, /** @type {number} */ all) => {
       show(node, matched === 0 && live.state.complete);
-      text(title, all === 0 ? asSeen('There are no queues yet.').replace('yet that', 'that') : 'No queue is like this. Remove the filter to see all of them.');
+      text(
+        title,
+        all === 0
+          ? asSeen('There are no queues yet.').replace('yet that', 'that')
+          : 'No queue is like this. Remove the filter to see all of them.',
+      );
       show(advice, all === 0 && may('push'));
     },
   };

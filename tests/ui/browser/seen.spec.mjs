@@ -97,7 +97,9 @@ test('a finished batch says what became of its jobs, and shows the results first
   await server.work('exports', { result: { rows: 3 } });
   await open(page, server, `#/batches/${id}`);
   await expect(main(page)).toContainText('None of its jobs is kept.');
-  const regions = await main(page).locator('section.card').evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
+  const regions = await main(page)
+    .locator('section.card')
+    .evaluateAll((all) => all.map((one) => one.getAttribute('aria-label')));
   expect(regions.indexOf('Results')).toBeLessThan(regions.indexOf('Jobs'));
 });
 

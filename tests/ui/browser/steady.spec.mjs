@@ -11,7 +11,9 @@ function noteShifts() {
   new PerformanceObserver((list) => {
     for (const one of list.getEntries()) {
       if (one.hadRecentInput) continue;
-      const what = one.sources.map(({ node }) => node?.closest?.('section')?.getAttribute('aria-label') ?? node?.className ?? node?.nodeName);
+      const what = one.sources.map(
+        ({ node }) => node?.closest?.('section')?.getAttribute('aria-label') ?? node?.className ?? node?.nodeName,
+      );
       globalThis.shiftsOfTest.push({ value: one.value, what: what.join(', ') });
     }
   }).observe({ type: 'layout-shift', buffered: true });

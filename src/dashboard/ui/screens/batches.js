@@ -229,9 +229,10 @@ export function batch(context) {
   show(cancel, false);
   const members = jobList(context, { fixed: { batch: id } });
   const same = button('Copy as curl', () => copy(curl('GET', at(id))), { class: 'quiet' });
-  const actions = h('div', { class: 'row' }, ...one.acts([same, seal, cancel]));
-  registerButtons(signal, actions, `batch ${id}`);
   const returned = card('Results', results(signal, id));
+  const actions = h('div', { class: 'row' }, same, seal, cancel);
+  one.acts([same, seal, cancel, members.node, returned]);
+  registerButtons(signal, actions, `batch ${id}`);
   return {
     title: `Batch ${id}`,
     node: page(crumb('batches', 'Batches', id), [actions], one.node, members.node, returned),
