@@ -226,7 +226,7 @@ function paint(parts, lines, { from, to, stepMs, lines: points }, unit, width) {
  * The line through points, interrupted where some are missing, and the area below it.
  * @param {Points} points @param {number} from @param {number} stepMs @param {(at: number) => number} x @param {(value: number) => number} y @param {number} bottom
  */
-function shape(points, from, stepMs, x, y, bottom) {
+export function shape(points, from, stepMs, x, y, bottom) {
   let line = '';
   let area = '';
   let last = 0;
@@ -310,37 +310,4 @@ function setLine(line, x1, y1, x2, y2) {
 /** @param {number} n */
 function round(n) {
   return Math.round(n * 10) / 10;
-}
-
-/**
- * A small line without axes, as wide and high as its class says. Missing values are gaps.
- * @param {string} label @returns {{node: any, set: (values: (number | null | undefined)[]) => void}}
- */
-export function spark(label) {
-  const area = svg('path', { class: 'area' });
-  const line = svg('path', { class: 'line', 'vector-effect': 'non-scaling-stroke' });
-  const node = svg(
-    'svg',
-    { class: 'spark', viewBox: '0 0 100 20', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
-    area,
-    line,
-  );
-  return {
-    node,
-    set: (values) => {
-      const most = values.reduce((/** @type {number} */ a, b) => Math.max(a, b ?? 0), 0) || 1;
-      /** @type {Points} */ const points = [];
-      values.forEach((value, n) => value !== null && value !== undefined && points.push([n, value]));
-      const [d, filled] = shape(
-        points,
-        0,
-        1,
-        (n) => (100 * n) / Math.max(values.length - 1, 1),
-        (value) => 18.5 - (17 * value) / most,
-        20,
-      );
-      attr(line, 'd', d);
-      attr(area, 'd', filled);
-    },
-  };
 }

@@ -1,6 +1,5 @@
 // A list of jobs, wherever one is: a search with its conditions in the link, page by page, with what can be done to those that are found.
 
-import { curl, path } from './api.js';
 import { remember } from './bounded.js';
 import { bulkBar } from './bulk.js';
 import { chips } from './chips.js';
@@ -9,10 +8,11 @@ import { attr, each, h, show, swap, text, toggle } from './dom.js';
 import * as format from './format.js';
 import { compare, look, PAGE, ROUNDS, stateTabs } from './jobpage.js';
 import { jobRow, noteOf } from './jobrow.js';
+import { lazy } from './lazy.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
 import { conditionsOf, costOf, searchPath } from './search.js';
-import { asSeen, may } from './session.js';
+import { may } from './session.js';
 import { button, empty, failure, message, STATES } from './widgets.js';
 
 /**
@@ -24,6 +24,8 @@ export function jobList(context, { fixed = {}, title = 'Jobs' } = {}) {
   const list = new JobList(context, fixed, title);
   return { node: list.node, update: (next) => list.update(next) };
 }
+
+const loadNothing = lazy(() => import('./nojobs.js'));
 
 /** @typedef {import('./jobpage.js').Found} Found */
 
@@ -266,7 +268,7 @@ class JobList {
     );
     show(this.table, this.jobs.length > 0);
     if (this.jobs.length > 0) swap(this.place);
-    else if (this.found) swap(this.place, this.nothing());
+    else if (this.found) this.drawNothing();
     const isAll = this.jobs.length > 0 && this.jobs.every(({ id }) => this.selected.has(id));
     this.all.checked = isAll;
     this.all.indeterminate = !isAll && this.selected.size > 0;
@@ -277,22 +279,11 @@ class JobList {
     this.bar.draw();
   }
 
-  nothing() {
-    if (this.found && !this.found.complete) return empty('Nothing found so far.', 'The search has not looked at all jobs yet.');
-    if (this.cursor) return empty('There are no further jobs.', h('a', { href: this.firstPage() }, 'To the first page'));
-    if (this.conditions.length > 0)
-      return empty('No job meets these conditions.', 'Take one of them away, or wait: new ones are shown as they come.');
-    if (this.fixed.batch)
-      return empty(
-        'None of its jobs is kept.',
-        'Jobs that are done are deleted, unless their queue keeps them (retain_done_ms). What they returned is among the results.',
-      );
-    const push = may('push') && !this.fixed.worker;
-    return empty(
-      asSeen('There are no jobs here.').replace('here that', 'that'),
-      push && 'Push one: ',
-      push && h('code', null, curl('POST', path('queues', this.fixed.queue ?? 'hello', 'jobs'), '{"payload": {"n": 1}}')),
-    );
+  /** Says that there are none, and what to do. */
+  async drawNothing() {
+    const { nothing } = await loadNothing();
+    const { found, conditions, fixed, cursor } = this;
+    if (found && this.jobs.length === 0) swap(this.place, nothing({ isWhole: found.complete, conditions, fixed, first: cursor && this.firstPage() }));
   }
 
   firstPage() {

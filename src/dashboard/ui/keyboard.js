@@ -68,6 +68,8 @@ let last = null;
 function step(by) {
   const all = rows();
   if (all.length === 0) return false;
+  // What waits for what is above it to be read has no focus: by keyboard one does not wait.
+  for (const one of document.querySelectorAll('[data-first]')) attr(one, 'data-first', null);
   const from = here() ?? last?.deref();
   const at = from === null || from === undefined ? -1 : all.indexOf(from);
   const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + by))];

@@ -7,15 +7,15 @@ import { lazy } from './lazy.js';
 import * as live from './live.js';
 import { parse, route } from './router.js';
 import { may, setUser, user } from './session.js';
-import { brand, shell } from './shell.js';
+import { brand, logoutButton, shell } from './shell.js';
 import { empty, failure, tick } from './widgets.js';
-import { login, loginAgain, logoutButton } from './screens/login.js';
 
 // A module of two screens is loaded once for both.
 const loadLimits = lazy(async () => (await import('./screens/limits.js')).limits);
 const loadSchedules = lazy(() => import('./screens/schedules.js'));
 const loadBatches = lazy(() => import('./screens/batches.js'));
 const loadWorkers = lazy(() => import('./screens/workers.js'));
+const loadLogin = lazy(() => import('./screens/login.js'));
 
 /**
  * The screens by the first part of the link: of the section, and of one thing in it. Each is loaded when it is first asked for.
@@ -90,6 +90,9 @@ let asked = false;
 async function ask() {
   if (asked) return;
   asked = true;
+  const loaded = await loadLogin().catch(() => location.reload()); // the server may be of another version by now
+  if (!loaded) return;
+  const { login, loginAgain } = loaded;
   if (!isShown) {
     document.body.replaceChildren(login(() => location.reload()));
     return;

@@ -3,11 +3,11 @@
 import { curl, path } from './api.js';
 import { attr, h, show, text, toggle } from './dom.js';
 import * as board from './board.js';
-import { spark } from './chart.js';
 import * as format from './format.js';
 import { hadLetters, hasLetters } from './letters.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
+import { spark } from './spark.js';
 import { asSeen, may } from './session.js';
 import { table } from './table.js';
 import { button, copy } from './widgets.js';

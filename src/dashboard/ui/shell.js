@@ -1,10 +1,10 @@
 // What is around every screen: the navigation, the search, whether the figures are live.
 
-import { get, path, query } from './api.js';
+import { del, get, path, query } from './api.js';
 import { openPalette } from './commands.js';
 import { attr, h, show, text, toggle } from './dom.js';
 import * as format from './format.js';
-import { plain } from './json.js';
+import { lazy } from './lazy.js';
 import * as live from './live.js';
 import { every, link } from './router.js';
 import { ownQueues, user as caller } from './session.js';
@@ -47,6 +47,8 @@ export function shell(user) {
   );
   const lost = h('div', { class: 'lost', role: 'alert', hidden: true });
   const main = h('main', { id: 'main', tabindex: '-1' });
+  const scope = h('span', { class: 'badge warn scope', hidden: true });
+  if (ownQueues() !== '') loadNotices().then(({ tellScope }) => tellScope(scope, ownQueues()), () => {});
   const header = h(
     'header',
     { class: 'top' },
@@ -69,7 +71,7 @@ export function shell(user) {
     search,
     clock,
     status,
-    scopeBadge(),
+    scope,
     caller.read_only && h('span', { class: 'badge', title: 'This server changes nothing (http.read_only).' }, 'read-only'),
     themeButton(),
     user,
@@ -175,19 +177,6 @@ async function countServers(signal) {
   );
 }
 
-/** Says which queues the page shows, where the key is for some only. */
-function scopeBadge() {
-  const queues = ownQueues();
-  if (queues === '') return null;
-  const title = `This key sees these queues only: ${queues}`;
-  return h(
-    'span',
-    { class: 'badge warn scope', title },
-    caller.name && h('span', { class: 'roomy' }, `${plain(caller.name)}: `),
-    plain(queues),
-  );
-}
-
 /** What is wrong with the figures on the page, or nothing. */
 function trouble() {
   const { connection, heardAt, lostAt, storeAway } = live.state;
@@ -201,7 +190,10 @@ function trouble() {
   return '';
 }
 
-/** Says where the server is of another version than this page, which may not understand it. @param {AbortSignal} signal @param {HTMLElement} main */
+/** Loads what says that the server is of another version than this page, or that its clock is another one: both are rare. */
+const loadNotices = lazy(() => import('./notices.js'));
+
+/** Says where the server is of another version than this page. @param {AbortSignal} signal @param {HTMLElement} main */
 function offerReload(signal, main) {
   let isSaid = false;
   live.follow(signal, async (_, __, isNew) => {
@@ -209,14 +201,12 @@ function offerReload(signal, main) {
     const { version } = await get(path('session')).catch(() => ({}));
     if (isSaid || version === undefined || version === caller.version) return;
     isSaid = true;
-    const words = `The server is version ${version} now, and this page is of ${caller.version}. `;
-    const line = h(
-      'p',
-      { class: 'remark warn', role: 'status' },
-      words,
-      button('Reload', () => location.reload()),
+    // A module of this version may be gone from the server.
+    const said = await loadNotices().then(
+      ({ reloadLine }) => reloadLine(version),
+      () => h('p', { class: 'remark warn', role: 'status' }, `The server is version ${version} now: reload this page.`),
     );
-    main.before(line);
+    main.before(said);
   });
 }
 
@@ -225,17 +215,11 @@ const CLOCKS_MS = 2000;
 
 /** Says where the clocks differ: ages on the page are by the server's. @param {Element} node */
 function judgeClock(node) {
-  const ahead = format.clockAhead();
-  const differs = Math.abs(ahead) > CLOCKS_MS;
-  show(node, differs);
-  if (!differs) return;
-  const by = format.duration(Math.round(Math.abs(ahead) / 1000) * 1000);
-  text(node, `clock ${ahead > 0 ? '−' : '+'}${by}`);
-  attr(
-    node,
-    'title',
-    `The clock of this machine is ${by} ${ahead > 0 ? 'behind' : 'ahead of'} the server's. Ages and waiting times here are by the ` +
-      "server's clock; times of day are the server's, shown in the time zone of this machine.",
+  const differs = Math.abs(format.clockAhead()) > CLOCKS_MS;
+  if (!differs) return show(node, false);
+  loadNotices().then(
+    ({ tellClock }) => tellClock(node),
+    () => {},
   );
 }
 
@@ -287,4 +271,16 @@ function themeButton() {
   };
   showTheme();
   return node;
+}
+
+/** @param {any} user @returns {Element} */
+export function logoutButton(user) {
+  return button(
+    'Log out',
+    async () => {
+      await del(path('session'));
+      location.reload();
+    },
+    { class: 'quiet', title: `Logged in with ${user.name === undefined ? 'the admin key' : `the key “${user.name}”`}` },
+  );
 }

@@ -105,25 +105,9 @@ export async function copy(what) {
     await navigator.clipboard.writeText(what);
     toast('Copied');
   } catch {
-    if (copySelected(what)) toast('Copied');
-    else toast('The browser does not let this page copy', 'bad');
+    const is = await import('./copy.js').then(({ copySelected }) => copySelected(what)).catch(() => false);
+    toast(is ? 'Copied' : 'The browser does not let this page copy', is ? '' : 'bad');
   }
-}
-
-/**
- * Copies a text by selecting it: over plain HTTP from another machine a page has no clipboard. In the dialog that is open, since nothing else may
- * have the focus then. @param {string} what
- */
-function copySelected(what) {
-  const place = document.querySelector('dialog[open]') ?? document.body;
-  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
-  const field = h('textarea', { class: 'unseen', 'aria-hidden': 'true', readonly: true, value: what });
-  place.append(field);
-  field.select();
-  const is = document.execCommand('copy');
-  field.remove();
-  focused?.focus();
-  return is;
 }
 
 /** What an error says to a person. @param {any} error */

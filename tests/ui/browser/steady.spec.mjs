@@ -45,6 +45,12 @@ for (const width of [400, 1280]) {
   });
 }
 
+/** A place of a plot beside its middle, for the pointer. @param {import('@playwright/test').Locator} plot @returns {Promise<[number, number]>} */
+async function nudge(plot) {
+  const { x, y, width, height } = await plot.boundingBox();
+  return [x + width / 2, y + height / 2];
+}
+
 test('plots stay where they are while one points at them, and are level side by side', async ({ page, server }) => {
   await fill(server);
   for (const [width, hash] of [
@@ -56,10 +62,15 @@ test('plots stay where they are while one points at them, and are level side by 
     await open(page, server, hash);
     const plots = page.locator('.chart .plot');
     const tops = () => plots.evaluateAll((all) => all.map((one) => Math.round(one.getBoundingClientRect().top + scrollY)));
+    await expect(page.locator('[data-first]')).toHaveCount(0);
     const before = await tops();
     if (width > 1000) expect(before[0]).toBe(before[1]);
-    await plots.first().hover({ position: { x: 150, y: 60 } });
-    await expect(page.locator('.chart.pointed')).not.toHaveCount(0);
+    // One points again until the figures are there to be read.
+    await expect(async () => {
+      await plots.first().hover({ position: { x: 150, y: 60 } });
+      await page.mouse.move(...(await nudge(plots.first())));
+      await expect(page.locator('.chart.pointed')).not.toHaveCount(0, { timeout: 500 });
+    }).toPass();
     expect(await tops()).toEqual(before);
     await page.mouse.move(0, 0);
     await expect(page.locator('.chart.pointed')).toHaveCount(0);
@@ -75,7 +86,8 @@ test('on a narrow page the news of a list has a line of its own, and a name is w
   const top = (await first.boundingBox()).y;
   await server.push('billing.invoices.eu', 1);
   await expect(page.locator('.news')).toHaveText('1 new: show');
-  expect((await first.boundingBox()).y).toBe(top);
+  // A line of text would be twenty.
+  expect(Math.abs((await first.boundingBox()).y - top)).toBeLessThan(2);
   await open(page, server, '#/queues');
   const name = page.getByRole('table', { name: 'Queues' }).locator('a.name').first();
   await expect(name).toHaveText('billing.invoices.eu');

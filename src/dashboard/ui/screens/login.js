@@ -1,7 +1,7 @@
 // The login, where keys are required: the key becomes a session of the browser, and is kept nowhere.
-import { del, get, path, post, retryAfter } from '../api.js';
+import { get, path, post, retryAfter } from '../api.js';
 import { h, show, text } from '../dom.js';
-import { button, message } from '../widgets.js';
+import { message } from '../widgets.js';
 
 /** What a refused login means, and what to do. @param {any} error */
 function reason(error) {
@@ -137,16 +137,4 @@ export function loginAgain() {
     document.body.append(dialog);
     dialog.showModal();
   });
-}
-
-/** @param {any} user @returns {Element} */
-export function logoutButton(user) {
-  return button(
-    'Log out',
-    async () => {
-      await del(path('session'));
-      location.reload();
-    },
-    { class: 'quiet', title: `Logged in with ${user.name === undefined ? 'the admin key' : `the key “${user.name}”`}` },
-  );
 }

@@ -4,12 +4,13 @@ import { h, show, text, toggle } from '../dom.js';
 import * as format from '../format.js';
 import * as live from '../live.js';
 import { attention } from '../attention.js';
-import { chart, ruler, spark } from '../chart.js';
+import { chart, ruler } from '../chart.js';
 import { queueTable } from '../queuetable.js';
 import { every, link } from '../router.js';
 import { RANGES, rangeOf } from '../scale.js';
 import { loadSeries, rangeTabs, FAILED } from '../series.js';
 import { servers } from '../servers.js';
+import { spark } from '../spark.js';
 import { states } from '../states.js';
 import { card, message } from '../widgets.js';
 
@@ -103,6 +104,8 @@ function makeTiles() {
     oldest: tile('Oldest ready', 'blocked'),
     wait: tile('Queue time', 'p95'),
   };
+  // From the beginning, so that nothing below moves when it comes.
+  for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over();
   /** @type {{sum: number, label: string} | null} */ let pushed = null;
   /** @type {number | undefined} */ let rate;
   const setPushed = () => made.pushed.set(format.rate(rate), pushed === null ? '' : `${format.short(pushed.sum)} in ${pushed.label}`);
