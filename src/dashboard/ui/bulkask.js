@@ -143,7 +143,8 @@ export async function askOperation(action, meant) {
       h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), typed),
     shown,
   ].filter(Boolean);
-  /** What the dry run found. @type {any} */ let found = null;
+  // What the dry run found.
+  /** @type {any} */ let found = null;
   const tell = () => found !== null && swap(dry, ...inWords(found, action, wish.read().limit));
   const sample = async () => {
     try {

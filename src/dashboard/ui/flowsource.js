@@ -45,12 +45,15 @@ export class Source {
     this.stages = new Stages();
     this.looked = 0;
     this.round = 0;
-    /** In which round each queue was looked at. @type {Map<string, number>} */ this.lookedAt = new Map();
-    /** How many queues were not looked at yet. */ this.unlooked = 0;
+    // In which round each queue was looked at.
+    /** @type {Map<string, number>} */ this.lookedAt = new Map();
+    // How many queues were not looked at yet.
+    this.unlooked = 0;
     this.all = true;
     this.forbidden = false;
     this.settingsAt = 0;
-    /** The last figures of queues, also of those that the live picture does not have, since they are empty. @type {Map<string, any>} */ this.kept =
+    // The last figures of queues, also of those that the live picture does not have, since they are empty.
+    /** @type {Map<string, any>} */ this.kept =
       new Map();
     live.follow(signal, (changed) => {
       for (const name of changed) {

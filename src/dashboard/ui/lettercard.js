@@ -42,7 +42,8 @@ export function letterCard(signal, { where, begun }) {
     (/** @type {Row} */ { queue }) => queue,
     (row) => makeRow(row.queue, begun),
   );
-  /** The dead-letter queues, each with the queues that send their dead there. @type {Map<string, Set<string>>} */ let queues = new Map();
+  // The dead-letter queues, each with the queues that send their dead there.
+  /** @type {Map<string, Set<string>>} */ let queues = new Map();
   let foundAt = 0;
   let dirty = true;
   const isMeant = (/** @type {string} */ queue) => {

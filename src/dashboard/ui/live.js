@@ -14,12 +14,17 @@ export const queues = new Map();
 /** Whether the picture is complete, and how old it is. */
 export const state = {
   /** @type {'connecting' | 'live' | 'lost'} */ connection: 'connecting',
-  /** When the last message came, on the clock of this machine. */ heardAt: 0,
-  /** When the connection was lost. */ lostAt: 0,
-  /** Queues that are not in the picture, since there are more than it takes. */ leftOut: 0,
+  // When the last message came, on the clock of this machine.
+  heardAt: 0,
+  // When the connection was lost.
+  lostAt: 0,
+  // Queues that are not in the picture, since there are more than it takes.
+  leftOut: 0,
   complete: false,
-  /** Whether queues of this key may be missing, for the same reason. */ isPart: false,
-  /** Whether the server has lost its store: the picture stays as it was. */ storeAway: false,
+  // Whether queues of this key may be missing, for the same reason.
+  isPart: false,
+  // Whether the server has lost its store: the picture stays as it was.
+  storeAway: false,
 };
 /** What the parts of a message have told so far: its last part tells the listeners. @type {Set<string>} */
 let changed = new Set();

@@ -35,7 +35,8 @@ export function queueActions(context, queue, { pushed, changed }) {
     changed();
     draw();
   });
-  /** What this page has just set, until the stream says it. @type {boolean | undefined} */ let isSet;
+  // What this page has just set, until the stream says it.
+  /** @type {boolean | undefined} */ let isSet;
   const isPaused = () => isSet ?? board.row(queue).paused;
   const begin = async (/** @type {string} */ name) => {
     const begun = await openWith(loadAsk, ({ askBulk }) => askBulk(name, queue));

@@ -49,7 +49,8 @@ export function askBulk(name, queue) {
   const keys = attempts();
   /** When the time was typed: what is counted is what is acted on. */
   let typedAt = format.now();
-  /** What was counted; null while it is. @type {any} */ let found = null;
+  // What was counted; null while it is.
+  /** @type {any} */ let found = null;
   /** The most jobs, where so many are wanted. */
   const most = () => (limit.value.trim() === '' ? undefined : Number(READ.whole(limit.value, 'At most')));
   /** The body of the call. @param {boolean} isDry */

@@ -104,7 +104,8 @@ export function queueTable(context, { limit, choose = () => true, filter = () =>
   let sortedAt = 0;
   let seenVersion = -1;
   let size = 0;
-  /** How many queues there are, as the server counts them: the page gets to know them one after the other. @type {number | undefined} */ let total;
+  // How many queues there are, as the server counts them: the page gets to know them one after the other.
+  /** @type {number | undefined} */ let total;
   const nothing = noQueues();
   let drawnAt = 0;
   let asked = 0;

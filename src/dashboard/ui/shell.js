@@ -90,7 +90,8 @@ export function shell(user) {
     judgeClock(clock);
   };
   const forever = new AbortController().signal;
-  /** The queues that settings name as dead-letter queues. @type {Set<string>} */ let letterQueues = new Set();
+  // The queues that settings name as dead-letter queues.
+  /** @type {Set<string>} */ let letterQueues = new Set();
   const count = () => {
     const inPlace = live.totals().counts.dead;
     const letters = [...letterQueues].reduce((n, name) => n + waiting(live.queues.get(name)?.counts), 0);

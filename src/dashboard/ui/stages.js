@@ -15,7 +15,8 @@ const JOBS_MAX = 50_000;
 export class Stages {
   constructor() {
     /** @type {Map<string, Edge>} */ this.edges = new Map();
-    /** How many steps of a job were counted. @type {Map<string, number>} */ this.counted = new Map();
+    // How many steps of a job were counted.
+    /** @type {Map<string, number>} */ this.counted = new Map();
   }
 
   /** @param {string} from @param {string} to @param {Why} why @param {number} seen @param {string} [at] */

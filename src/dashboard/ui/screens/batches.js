@@ -287,7 +287,8 @@ function results(signal, id) {
     empty('There are no results yet.', 'What workers commit as “result” is here for as long as the batch is kept.'),
   );
   /** @type {any[]} */ let older = [];
-  /** The cursor of the page that is read again. @type {string | undefined} */ let from;
+  // The cursor of the page that is read again.
+  /** @type {string | undefined} */ let from;
   /** @type {string | undefined} */ let next;
   /** @type {any[]} */ let last = [];
   const more = button('More', () => {

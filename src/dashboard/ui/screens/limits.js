@@ -189,7 +189,8 @@ function queuesAtLimits(signal) {
   const body = orNothing(table, none);
   const more = h('p', { class: 'muted' });
   const keyOf = (/** @type {Use} */ use) => `${use.queue} ${use.what}`;
-  /** The place of each, as they were sorted last: rows do not swap places while one reads them. @type {Map<string, number>} */ let places =
+  // The place of each, as they were sorted last: rows do not swap places while one reads them.
+  /** @type {Map<string, number>} */ let places =
     new Map();
   const draw = () => {
     const found = limited.flatMap(uses);
