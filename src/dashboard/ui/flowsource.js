@@ -53,8 +53,7 @@ export class Source {
     this.forbidden = false;
     this.settingsAt = 0;
     // The last figures of queues, also of those that the live picture does not have, since they are empty.
-    /** @type {Map<string, any>} */ this.kept =
-      new Map();
+    /** @type {Map<string, any>} */ this.kept = new Map();
     live.follow(signal, (changed) => {
       for (const name of changed) {
         const now = live.queues.get(name);

@@ -283,7 +283,8 @@ class JobList {
   async drawNothing() {
     const { nothing } = await loadNothing();
     const { found, conditions, fixed, cursor } = this;
-    if (found && this.jobs.length === 0) swap(this.place, nothing({ isWhole: found.complete, conditions, fixed, first: cursor && this.firstPage() }));
+    if (found && this.jobs.length === 0)
+      swap(this.place, nothing({ isWhole: found.complete, conditions, fixed, first: cursor && this.firstPage() }));
   }
 
   firstPage() {

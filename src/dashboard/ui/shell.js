@@ -48,7 +48,11 @@ export function shell(user) {
   const lost = h('div', { class: 'lost', role: 'alert', hidden: true });
   const main = h('main', { id: 'main', tabindex: '-1' });
   const scope = h('span', { class: 'badge warn scope', hidden: true });
-  if (ownQueues() !== '') loadNotices().then(({ tellScope }) => tellScope(scope, ownQueues()), () => {});
+  if (ownQueues() !== '')
+    loadNotices().then(
+      ({ tellScope }) => tellScope(scope, ownQueues()),
+      () => {},
+    );
   const header = h(
     'header',
     { class: 'top' },

@@ -190,8 +190,7 @@ function queuesAtLimits(signal) {
   const more = h('p', { class: 'muted' });
   const keyOf = (/** @type {Use} */ use) => `${use.queue} ${use.what}`;
   // The place of each, as they were sorted last: rows do not swap places while one reads them.
-  /** @type {Map<string, number>} */ let places =
-    new Map();
+  /** @type {Map<string, number>} */ let places = new Map();
   const draw = () => {
     const found = limited.flatMap(uses);
     if (places.size === 0) {
