@@ -296,6 +296,6 @@ mod tests {
         assert_eq!(only_duplicates(0, &[old.clone(), new.clone()]), None);
         assert_eq!(only_duplicates(0, &[old.clone(), old.clone()]), Some(&old.id));
         assert_eq!(only_duplicates(0, &[]), None);
-        assert_eq!(only_duplicates(1, &[old.clone()]), None);
+        assert_eq!(only_duplicates(1, std::slice::from_ref(&old)), None);
     }
 }

@@ -312,7 +312,9 @@ mod tests {
         let line = [impatient.clone()];
         let kept = admission(&rules, &[("a", 1, 0, &line)]).kept_from(&behind[0]);
         assert_eq!(kept, Some((name("a"), impatient.clone())));
-        for (capacity, held, line) in [(1, 1, &line[..]), (2, 0, &line), (1, 0, &[patient.clone()])] {
+        for (capacity, held, line) in
+            [(1, 1, &line[..]), (2, 0, &line), (1, 0, std::slice::from_ref(&patient))]
+        {
             assert_eq!(admission(&rules, &[("a", capacity, held, line)]).kept_from(&behind[0]), None);
         }
         assert!(!before.iter().any(|other| stopped(&impatient, other)));

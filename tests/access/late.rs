@@ -183,7 +183,7 @@ pub async fn a_wait_for_a_result_ends_with_its_key(place: &Place) {
         let response = request.send().await.unwrap();
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     });
-    let read = "tailback_store_call_seconds_count{call=\"get\"}";
+    let read = "tailback_store_call_seconds_count{call=\"get_durable\"}";
     until("it waits", || async { metric(&server, read).await > 0.0 }).await;
     let since = Instant::now();
     ok(&delete(&server, ADMIN, &format!("/v1/keys/{id}")).await);

@@ -122,7 +122,7 @@ pub async fn what_one_claim_holds_is_taken_back_again(store: &dyn Store) {
     let (id, claimed) = (push_one(store, job("q")).await, Claim::random());
     for _ in 0..2 {
         let taken = claim(store, ClaimAsk { claim: claimed.clone(), ..ask("q", 1) }).await;
-        assert_eq!(ids(&taken), [id.clone()]);
+        assert_eq!(ids(&taken), std::slice::from_ref(&id));
         apply(store, revoke(&id)).await.unwrap();
         assert_eq!(apply(store, commit(&taken[0])).await, Err(Refusal::Lost { gone: false }));
     }

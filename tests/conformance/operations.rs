@@ -299,7 +299,12 @@ pub async fn an_act_and_its_row_are_one(store: &dyn Store) {
     let retry = |id: &JobId| change(id, Operation::Retry { within: Reach::default() });
     let retried = row(&ids, store, "job.retry", "dying");
     along(Some(retried.clone()), apply(store, retry(&dead.meta.id))).await.unwrap();
-    assert_eq!(all_rows(store).await, std::slice::from_ref(&retried));
+    let kept = all_rows(store).await;
+    // The store says what there was before and after.
+    let said = |row: &AuditRow| AuditRow { before: None, after: retried.after.clone(), ..row.clone() };
+    assert_eq!(kept.iter().map(said).collect::<Vec<_>>(), std::slice::from_ref(&retried));
+    let state = |seen: &Option<serde_json::Value>| seen.as_ref().map(|seen| seen["state"].clone());
+    assert_eq!((state(&kept[0].before), state(&kept[0].after)), (Some("dead".into()), Some("ready".into())));
     assert_eq!(state_of(store, &dead.meta.id).await, Some(State::Ready));
     // What does not happen leaves none.
     let refused = row(&ids, store, "job.retry", "q");
@@ -308,7 +313,7 @@ pub async fn an_act_and_its_row_are_one(store: &dyn Store) {
     let held = row(&ids, store, "job.release", "q");
     let revoke = change(&ready, Operation::Revoke { within: Reach::default() });
     assert!(along(Some(held), apply(store, revoke)).await.is_err());
-    assert_eq!(all_rows(store).await, [retried]);
+    assert_eq!(all_rows(store).await, kept);
 }
 
 /// However many calls an act takes, and however much of them is refused.
@@ -377,6 +382,9 @@ pub async fn settings_semaphores_and_operations_have_rows(store: &dyn Store) {
     assert!(store.save_operation(&over, one.rev, Some(&cancelled)).await.unwrap());
     let again = row(&ids, store, "operation.cancel", "one");
     assert!(!store.save_operation(&over, one.rev, Some(&again)).await.unwrap());
+    // The store says what there was before.
+    let two = Some(serde_json::json!({"capacity": 2}));
+    let (saved, removed) = (AuditRow { after: two.clone(), ..saved }, AuditRow { before: two, ..removed });
     assert_eq!(all_rows(store).await, [cancelled, begun, removed, saved, set]);
 }
 

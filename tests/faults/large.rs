@@ -77,7 +77,7 @@ pub async fn the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end(pla
     let mut affected = 0;
     let (first, held) = tokio::join!(remove(), async {
         commits.met().await;
-        let next = proxy.next("insert", "receipts", Fault::HoldThenCut);
+        let next = proxy.next("update", "receipts", Fault::HoldThenCut);
         commits.release();
         next.met().await;
         next

@@ -61,15 +61,15 @@ pub struct QueueMessage {
     attention: Vec<Reason>,
     /// Events per second during the last minute, on all servers, of those that there were.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = EventRates)]
+    #[schema(value_type = RecentRates)]
     rates_per_s: BTreeMap<&'static str, f64>,
 }
 
-/// The schema of the rates of a queue.
+/// The schema of the rates of a queue: those that are not 0.
 #[derive(Debug)]
-pub struct EventRates;
+pub struct RecentRates;
 
-impl utoipa::PartialSchema for EventRates {
+impl utoipa::PartialSchema for RecentRates {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         use utoipa::openapi::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
         let rate = ObjectBuilder::new().schema_type(Type::Number);
@@ -80,7 +80,7 @@ impl utoipa::PartialSchema for EventRates {
     }
 }
 
-impl utoipa::ToSchema for EventRates {}
+impl utoipa::ToSchema for RecentRates {}
 
 impl From<(QueueName, QueueState)> for QueueMessage {
     fn from((queue, state): (QueueName, QueueState)) -> Self {
