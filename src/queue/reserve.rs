@@ -132,8 +132,8 @@ pub(super) fn check_reserve(ask: &ReserveAsk) -> Result<()> {
     if !(1..=QUEUES_MAX).contains(&ask.queues.len()) {
         return Err(Error::invalid("/queues", "must be 1 to 100 queues"));
     }
-    if ask.max_bytes.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
-        return Err(Error::invalid("/max_bytes", "must be 1 to 9223372036854775807"));
+    if ask.max_bytes == Some(0) {
+        return Err(Error::invalid("/max_bytes", "must be at least 1"));
     }
     Ok(())
 }

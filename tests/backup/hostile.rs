@@ -65,7 +65,7 @@ fn hostile(whole: &[&str]) -> Vec<(Vec<Vec<u8>>, &'static [&'static str])> {
             &["SHA-256"],
         ),
         (
-            [&whole[..], &[job]].concat().iter().map(|line| line.as_bytes().to_vec()).collect(),
+            [whole, &[job]].concat().iter().map(|line| line.as_bytes().to_vec()).collect(),
             &["line 8", "behind the end"],
         ),
     ]

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::support::*;
 
-/// How many times the server has looked for one job.
-const READ: &str = "tailback_store_call_seconds_count{call=\"get\"}";
+/// How many times the server has looked how one job is durably.
+const READ: &str = "tailback_store_call_seconds_count{call=\"get_durable\"}";
 
 /// A GET that goes on beside the case, once its job was read.
 async fn begin_wait(server: &Server, id: &str, ms: u64) -> tokio::task::JoinHandle<(u16, Value)> {

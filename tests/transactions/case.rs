@@ -43,7 +43,7 @@ pub enum Call {
     SealBatch(BatchId),
     Fire(Firing),
     FireOnce(Firing, KeyedCall),
-    SaveSchedule(Schedule, i64),
+    SaveSchedule(Box<Schedule>, i64),
     DiscardSchedule(ScheduleName),
     SaveSettings(QueueName, StoredSettings, Expected),
     SaveSemaphore(SemaphoreName, u64),

@@ -301,7 +301,7 @@ impl Setup<'_> {
         let name = schedule.name.clone();
         let firing = Firing { name, seen: 1, rev: 2, next_at, run, job: Some(job), yields: true };
         match self.kind {
-            Kind::SaveSchedule => Call::SaveSchedule(Schedule { rev: 2, next_at, ..schedule }, 1),
+            Kind::SaveSchedule => Call::SaveSchedule(Box::new(Schedule { rev: 2, next_at, ..schedule }), 1),
             Kind::DiscardSchedule => {
                 self.spoil("schedules", schedule.name.as_str(), doc! { "rule": "none" }).await;
                 Call::DiscardSchedule(schedule.name)
