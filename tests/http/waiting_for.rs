@@ -148,8 +148,11 @@ pub async fn a_job_that_lets_another_pass_says_which(place: &Place) {
     }
     server.push("held", json!({"payload": 1, "semaphores": ["p1"]})).await;
     take(&server, "held").await;
-    // The first waits for the other semaphore, and has lost patience: nobody may take its second one.
+    // The first waits for the other semaphore, and has lost patience: no other job may take its second one.
     let first = server.push("q", json!({"payload": 1, "semaphores": ["p1", "p2"]})).await;
+    assert_eq!(server.reserve("q", json!({})).await, Vec::<Value>::new());
+    until("the first is blocked", || async { see(&server, &first).await["state"] == "blocked" }).await;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await; // longer than its patience
     let second = server.push("q", json!({"payload": 2, "semaphores": ["p2"]})).await;
     let waiter = begin_reserve(&server, "q");
     until_looked(&server, 1).await;
