@@ -269,9 +269,8 @@ impl Locked {
     }
 }
 
-/// Writes the documents of these semaphores, so that transactions that do so conflict, and returns them as they are for a
-/// claim of so many jobs. It must come first in its transaction: what that reads afterwards is as it was then.
-///
+/// Writes the documents of these semaphores, so that transactions that do so conflict, and returns them as they are for a claim of so
+/// many jobs. It must come first in its transaction: what that reads afterwards is as it was then.
 /// Where this server's last claim was the last one of anybody, it is known how many jobs hold them at most. Where that
 /// leaves room for all of the jobs and for all that may have it kept for them, nothing is read.
 pub async fn lock<'r>(

@@ -119,11 +119,14 @@ fn keys(case: &Case<'_, '_>, findings: &mut Findings) {
     }
 }
 
-/// Until when the key is certainly taken by this job. A cancel frees it.
+/// Until when the key is certainly taken by this job. A cancel frees it, and so does its expiry.
 fn taken_until(case: &Case<'_, '_>, id: &str, push: &Push<'_>) -> u64 {
     let ttl_us = push.spec["key_ttl_ms"].as_u64().unwrap_or(300_000) * 1000;
     let by_time = (push.from + ttl_us).saturating_sub(case.setup.slack_us());
     let by_time = by_time.min(case.facts.lives.get(id).map_or(u64::MAX, |life| case.cancelled(life)));
+    // One that expires frees it as well.
+    let expires_us = push.spec["expires_in_ms"].as_u64().map(|ms| push.from + ms * 1000);
+    let by_time = by_time.min(expires_us.map_or(u64::MAX, |at| at.saturating_sub(case.setup.slack_us())));
     let may_die = push.spec["max_attempts"].as_u64().is_none_or(|most| most < 1000);
     let by_job = case.facts.lives.get(id).filter(|_| !may_die).map_or(0, |life| case.leaves(id, life));
     by_time.max(by_job)
