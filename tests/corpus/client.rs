@@ -142,6 +142,11 @@ impl Client {
         if is_head || status == 204 || status == 304 {
             return Ok(reply);
         }
+        // A stream lasts as long as the request says, up to a day: the client reads the head, and leaves.
+        if reply.header("content-type") == Some("text/event-stream") {
+            self.close();
+            return Ok(reply);
+        }
         if reply.header("transfer-encoding") == Some("chunked") {
             reply.body = self.chunks().await?;
             return Ok(reply);
