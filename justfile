@@ -27,9 +27,7 @@ fmt:
 openapi:
     mkdir -p openapi target
     cargo run -q --locked -- openapi > target/openapi.json
-    cargo run -q --locked -- openapi --twin > target/openapi-3.0.json
     mv target/openapi.json openapi/tailback.json
-    mv target/openapi-3.0.json openapi/tailback-3.0.json
 
 # the example pipeline, whose workers are killed, against a server of its own
 etl *args:

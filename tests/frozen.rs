@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::path::{Path, PathBuf};
+
 use common::server::{Place, Server};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Client, Collection};
@@ -15,10 +17,14 @@ use serde_json::{Value, json};
 /// MongoDB's `DocumentValidationFailure`.
 const REFUSED: i32 = 121;
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/frozen")
+}
+
 fn file(name: &str) -> Value {
-    let path = format!("{}/tests/frozen/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = folder().join(name);
     let text = std::fs::read_to_string(&path).unwrap();
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Extended JSON as the document that it means.
@@ -86,60 +92,19 @@ async fn assert_delivery(
     assert_eq!(jobs.find_one(by_id()).await.unwrap(), None);
 }
 
-async fn a_minimal_one(place: &Place) {
-    loads(place, "minimal.json").await;
-}
-
-async fn one_with_a_route(place: &Place) {
-    loads(place, "route.json").await;
-}
-
-async fn one_with_deliveries_of_its_own(place: &Place) {
-    loads(place, "deliveries.json").await;
-}
-
-async fn one_that_belongs_to_others(place: &Place) {
-    loads(place, "belonging.json").await;
-}
-
-async fn one_that_waits_for_a_semaphore(place: &Place) {
-    loads(place, "waiting.json").await;
-}
-
-async fn one_that_came_to_wait_again(place: &Place) {
-    loads(place, "came.json").await;
-}
-
-async fn one_with_every_field(place: &Place) {
-    loads(place, "every_field.json").await;
-}
-
-async fn one_whose_payload_is_a_text(place: &Place) {
-    loads(place, "payload_json.json").await;
-}
-
-async fn one_whose_payload_is_bytes(place: &Place) {
-    loads(place, "binary.json").await;
-}
-
-async fn one_whose_bytes_have_a_type(place: &Place) {
-    loads(place, "binary_typed.json").await;
-}
-
-async fn one_whose_bytes_were_left_behind(place: &Place) {
-    loads(place, "binary_overtaken.json").await;
-}
-
-async fn a_dead_lettered_one(place: &Place) {
-    loads(place, "dead_lettered.json").await;
-}
-
-async fn a_done_one(place: &Place) {
-    loads(place, "done.json").await;
-}
-
-async fn one_with_unknown_fields(place: &Place) {
-    loads(place, "unknown_fields.json").await;
+/// Each file with a document, in a database of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_document_loads() {
+    let names =
+        std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut documents: Vec<String> = names.filter(|name| file(name)["document"].is_object()).collect();
+    documents.sort_unstable();
+    assert!(documents.len() >= 14, "{documents:?}");
+    for name in &documents {
+        let place = Place::mongo().await;
+        loads(&place, name).await;
+        place.clear().await;
+    }
 }
 
 async fn malformed_ones_are_refused(place: &Place) {
@@ -224,20 +189,6 @@ async fn what_lay_there_before_can_be_changed(place: &Place) {
 }
 
 on_one_store! { mongo:
-    a_minimal_one
-    one_with_a_route
-    one_with_deliveries_of_its_own
-    one_that_belongs_to_others
-    one_that_waits_for_a_semaphore
-    one_that_came_to_wait_again
-    one_with_every_field
-    one_whose_payload_is_a_text
-    one_whose_payload_is_bytes
-    one_whose_bytes_have_a_type
-    one_whose_bytes_were_left_behind
-    a_dead_lettered_one
-    a_done_one
-    one_with_unknown_fields
     malformed_ones_are_refused
     those_of_the_second_validator_too
     those_of_the_third_validator_too

@@ -3,17 +3,20 @@
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use include_dir::{Dir, include_dir};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::faults;
-use crate::store::migrations::migrations;
+use crate::store::migrations;
 use crate::store::sqlite::fault::Fault;
 
 /// Every migration, in order; the file's `user_version` is the number of the last one that was made.
-const MIGRATIONS: &[(&str, &str)] = migrations!("sqlite", ".sql");
+static MIGRATIONS: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| migrations::of(&FOLDER));
+static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/sqlite");
 
 /// Marks a file as Tailback's: "Tail" in ASCII.
 const APPLICATION_ID: i32 = 0x5461_696c;

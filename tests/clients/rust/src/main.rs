@@ -4,7 +4,7 @@ use std::num::NonZero;
 
 use serde_json::json;
 
-progenitor::generate_api!(spec = "../../../openapi/tailback-3.0.json", interface = Builder);
+progenitor::generate_api!(spec = "tailback-3.0.json", interface = Builder);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
