@@ -1,6 +1,9 @@
 //! The claims of jobs that a settle takes with it (`next`): they bear a mark that is derived from what was settled, so that a repeat of
 //! the settle finds the jobs at any server, without a record.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 use super::state::{Verb, Visible};
 use super::transition::Outcome;
 use super::{Claim, JobId, Timestamp, Tokens};
@@ -16,13 +19,24 @@ const REST_LEN: usize = 8;
 /// For as long only who holds that reservation ends the job, so that its absence proves the commit.
 pub const PROOF_MS: u64 = 10_000;
 
+/// How long the time is with which that rest begins where a claim was made beside a commit: 24 bits in base64.
+const SECONDS_LEN: usize = 4;
+/// The seconds after which that time begins again: half a year.
+const SECONDS: u32 = 1 << 24;
+/// How far that time may lie ahead of the claim's own, in seconds: it is the latest that the clock may show, and the claim's the earliest.
+const AHEAD_S: u32 = 60;
+
+fn seconds_of(time: Timestamp) -> u32 {
+    u32::try_from(time.millis().div_euclid(1000).rem_euclid(i64::from(SECONDS))).unwrap_or_default()
+}
+
 /// How a settle ended, as far as the claims say that were made for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The job is done.
     Done,
     /// The commit was sent together with the claim: neither proves the other. The job's absence proves the commit until [`PROOF_MS`] after
-    /// the claim.
+    /// [`Mark::checked_at`].
     Sent,
     /// It was removed.
     Removed,
@@ -90,6 +104,26 @@ impl Mark {
         Claim::from_stored(&format!("{}{letter}{rest}", self.0))
     }
 
+    /// Returns a fresh claim for what is taken while a commit is carried out whose reservation was found to last long enough at this time.
+    pub fn claim_beside(&self, checked_at: Timestamp) -> Claim {
+        let claim = self.claim(Ended::Sent);
+        let (begin, random) = claim.as_str().split_at(Self::LEN + 1);
+        let [_, seconds @ ..] = seconds_of(checked_at).to_be_bytes();
+        let random = random.get(..REST_LEN - SECONDS_LEN).unwrap_or_default();
+        Claim::from_stored(&format!("{begin}{}{random}", URL_SAFE_NO_PAD.encode(seconds)))
+    }
+
+    /// Returns the time at which the reservation was found to last long enough that was settled beside this claim, which won something at
+    /// `claimed_at`: rounded down to a second, so that a proof by it ends early.
+    pub fn checked_at(&self, claim: &Claim, claimed_at: Timestamp) -> Option<Timestamp> {
+        let rest = claim.as_str().strip_prefix(&*self.0)?.get(1..=SECONDS_LEN)?;
+        let [high, middle, low] = <[u8; 3]>::try_from(URL_SAFE_NO_PAD.decode(rest).ok()?).ok()?;
+        let seconds = u32::from_be_bytes([0, high, middle, low]);
+        let ahead = seconds_of(claimed_at).wrapping_add(AHEAD_S).wrapping_sub(seconds) % SECONDS;
+        let before = i64::from(ahead) - i64::from(AHEAD_S);
+        Some(Timestamp::from_millis((claimed_at.millis().div_euclid(1000) - before) * 1000))
+    }
+
     /// Returns how the settle ended for which this claim was made; `None`: it was made for something else.
     pub fn ended(&self, claim: &Claim) -> Option<Ended> {
         let letter = claim.as_str().strip_prefix(&*self.0)?.chars().next()?;
@@ -122,5 +156,22 @@ mod tests {
             assert!(different.iter().all(|other| other.ended(&own).is_none()));
         }
         assert_eq!(mark.ended(&claim), None);
+    }
+
+    #[test]
+    fn a_claim_beside_a_commit_says_when_the_reservation_was_looked_at() {
+        let mark = Tokens::new(&[1; 32]).mark(&Claim::random(), &"a".parse().unwrap(), Verb::Commit);
+        let begins_again = i64::from(SECONDS) * 1000 * 106;
+        for checked in [0, 1_795_000_000_999, begins_again - 1, begins_again] {
+            let claim = mark.claim_beside(Timestamp::from_millis(checked));
+            assert_eq!(claim.as_str().len(), Claim::random().as_str().len());
+            assert_eq!(mark.ended(&claim), Some(Ended::Sent));
+            assert_ne!(claim, mark.claim_beside(Timestamp::from_millis(checked)));
+            for later in [-59_000, 0, 1, 1_001, 86_400_000] {
+                let found = mark.checked_at(&claim, Timestamp::from_millis(checked + later));
+                assert_eq!(found, Some(Timestamp::from_millis(checked / 1000 * 1000)), "{checked} {later}");
+            }
+        }
+        assert_eq!(mark.checked_at(&Claim::random(), Timestamp::default()), None);
     }
 }

@@ -57,7 +57,15 @@ impl Queues {
 
     /// The same of the job as it is durably: an answer that says how it has ended is not to be taken back.
     pub(super) async fn durable_job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
-        self.looked_at(id, within, self.0.store.get_durable(std::slice::from_ref(id)).await?).await
+        let (store, ids) = (&self.0.store, std::slice::from_ref(id));
+        let is_there = |found: &[Option<ListedJob>]| found.iter().any(Option::is_some);
+        let found = store.get_durable(ids).await?;
+        if is_there(&found) || !is_there(&store.get(ids).await?) {
+            return self.looked_at(id, within, found).await;
+        }
+        // After a failover the primary has it before a majority is known to have it: also a job that was acknowledged.
+        store.confirm().await?;
+        self.looked_at(id, within, store.get_durable(ids).await?).await
     }
 
     async fn looked_at(
@@ -119,13 +127,15 @@ impl Queues {
         }
     }
 
-    /// Refuses what would make a job ready that cannot be read: no worker gets it, and it is made dead again.
+    /// Refuses what would make a job ready that cannot be read: no worker gets it, and it is made dead again. One that is not there is
+    /// the operation's matter: for a keyed call, which may be a repeat, its absence proves nothing.
     async fn check_readable(&self, id: &JobId, within: &Reach) -> Result<()> {
-        match self.job(id, within).await? {
-            Err(UnreadableJob { id, why, remains: Some(job) }) if within.has(&job.meta.queue) => {
+        match self.job(id, within).await {
+            Ok(Err(UnreadableJob { id, why, remains: Some(job) })) if within.has(&job.meta.queue) => {
                 Err(Error::UnreadableJob { id, why })
             }
-            _ => Ok(()),
+            Ok(_) | Err(Error::UnknownJob(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::faults;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
-use crate::store::{Applied, Change, Denied, Proven, StoreError, TakeAsk, Taken};
+use crate::store::{Applied, Change, Denied, StoreError, TakeAsk, Taken};
 
 /// A request for the next jobs, with a settle.
 #[derive(Debug, Clone)]
@@ -191,7 +191,9 @@ impl Queues {
             match self.taken_before(&doubtful, &next).await {
                 Ok(jobs) if jobs.is_empty() => {}
                 Ok(jobs) => {
-                    if self.prove(&mut settled, &claims, &marks, &jobs).await == Proven::NotDone {
+                    self.prove(&mut settled, &claims, &marks, &jobs).await;
+                    // Its response is that the reservation is lost: the jobs are for others.
+                    if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
                         tokio::spawn(self.clone().give_back(jobs, false));
                         return Ok((settled, Next::default()));
                     }
@@ -225,7 +227,7 @@ impl Queues {
         if !push.is_empty() || self.is_draining() || !next.ask.room.is_left() {
             return None;
         }
-        let from = self.0.store.ends_alone(id, claim.as_ref()?)?;
+        let (from, checked_at) = self.0.store.ends_alone(id, claim.as_ref()?)?;
         let mut ask = next.ask.clone();
         if !next.names_queues {
             if !next.within.has(&from) {
@@ -233,7 +235,7 @@ impl Queues {
             }
             ask.queues = vec![QueuePattern::One(from)];
         }
-        Some((ask, mark.claim(Ended::Sent)))
+        Some((ask, mark.claim_beside(checked_at)))
     }
 
     /// Settles, and meanwhile claims once, without waiting. What is claimed is given back unless the job is done then.
@@ -312,37 +314,35 @@ impl Queues {
         Ok(held)
     }
 
-    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended. Returns
-    /// that nothing did where that is certain of the only settle: then the jobs are for others.
+    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended.
     async fn prove(
         &self,
         settled: &mut [Result<Settled>],
         claims: &[Option<Claim>],
         marks: &[Option<Mark>],
         jobs: &[Job],
-    ) -> Proven {
+    ) {
         for ((settled, claim), mark) in settled.iter_mut().zip(claims).zip(marks) {
             let Err(Error::ReservationLost { id, gone }) = &*settled else { continue };
-            let ended_by = |mark: &Mark| {
-                jobs.iter().find_map(|job| Some((mark.ended(job.meta.claim.as_ref()?)?, &job.meta)))
-            };
-            let Some((ended, meta)) = mark.as_ref().and_then(ended_by) else { continue };
-            // A job that is there is not done: a primary that was lost may have taken its end with it.
-            let proven = match (ended, claim, meta.started_at) {
-                (Ended::Sent, Some(claim), Some(sent_at)) => {
-                    self.0.store.prove_commit(id, claim, sent_at).await
-                }
-                (Ended::Sent | Ended::Done, ..) if !*gone => Ok(Proven::Unknown),
-                _ => Ok(Proven::Done),
+            let (Some(mark), Some(claim)) = (mark, claim) else { continue };
+            let ended_by = |job: &Job| Some((mark.ended(job.meta.claim.as_ref()?)?, job.meta.clone()));
+            let Some((ended, meta)) = jobs.iter().find_map(ended_by) else { continue };
+            let checked_at = || mark.checked_at(meta.claim.as_ref()?, meta.started_at?);
+            let proven = match ended {
+                // A job that is there is not done: a primary that was lost may have taken its end with it.
+                Ended::Sent | Ended::Done if !*gone => Ok(false),
+                Ended::Sent => match checked_at() {
+                    Some(checked_at) => self.0.store.prove_commit(id, claim, checked_at).await,
+                    None => Ok(false),
+                },
+                _ => Ok(true),
             };
             match proven {
-                Ok(Proven::Done) => *settled = self.ended_so(id.clone(), ended, meta.queue.clone()).await,
-                Ok(Proven::NotDone) if marks.len() == 1 => return Proven::NotDone,
-                Ok(_) => {}
+                Ok(true) => *settled = self.ended_so(id.clone(), ended, meta.queue).await,
+                Ok(false) => {}
                 Err(error) => *settled = Err(error.into()),
             }
         }
-        Proven::Unknown
     }
 
     /// Returns the response to a retried settle with this outcome. Where a job that came back is, and when it is due, is read of the job

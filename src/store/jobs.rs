@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{CalledBack, Found, PageBuilder, Proven, Result, Search, StoreError, TakeAsk, Taken};
+use super::{CalledBack, Found, PageBuilder, Result, Search, StoreError, TakeAsk, Taken};
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
 use crate::job::push::{PushRefused, Pushed};
@@ -238,10 +238,10 @@ pub trait Jobs: Send + Sync {
         Taken::nothing(self.apply(changes, rules).await, takes.len())
     }
 
-    /// Returns what can be said of a commit by this claim that was sent at this time, when its reservation had
+    /// Returns whether a commit by this claim has certainly taken effect that was sent after this time, when its reservation had
     /// [`PROOF_MS`](crate::job::PROOF_MS) left. A store that never says [`ends_alone`](super::Store::ends_alone) is not asked.
-    async fn prove_commit(&self, _id: &JobId, _claim: &Claim, _sent_at: Timestamp) -> Result<Proven> {
-        Ok(Proven::Unknown)
+    async fn prove_commit(&self, _id: &JobId, _claim: &Claim, _checked_at: Timestamp) -> Result<bool> {
+        Ok(false)
     }
 
     /// Returns up to `limit` jobs whose reservation ran out or whose `expires_at` passed, by the store's

@@ -18,12 +18,12 @@ use super::{
     Access, Answers, Applied, Audit, AuditFilter, AuditRow, BatchChange, BatchChanged, BatchDenied, Batches,
     BegunBy, Blockers, BulkDone, BulkStep, Change, ClaimAsk, Claims, Counts, Denied, Figures, Fired, Firing,
     Found, GroupLine, HeldKey, Holder, Holdings, Imported, Jobs, Keyed, KeyedCall, KnownServer, ListedJob,
-    ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Operations, Overdue, Pool, Proven,
-    Pushed, QueueCounts, Recalled, RecentTally, Reconciled, Removal, Report, Request, Requests, RestoreMark,
-    Result, Saved, Schedules, Search, SemaphoreUse, SemaphoreView, Semaphores, Series, SeriesRead,
-    SeriesWrite, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther,
-    Store, StoreError, StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret,
-    Transfer, Unblocked, Worker, Workers,
+    ListedSchedule, Load, Memo, MemoKind, Named, Obstacles, Once, Opened, Operations, Overdue, Pool, Pushed,
+    QueueCounts, Recalled, RecentTally, Reconciled, Removal, Report, Request, Requests, RestoreMark, Result,
+    Saved, Schedules, Search, SemaphoreUse, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite,
+    Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError,
+    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
+    Worker, Workers,
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
@@ -264,7 +264,7 @@ metered! {
         marked(marks: &[Mark]) -> Result<Vec<Job>>;
         apply(changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>, each changes;
         apply_and_take(changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken, each changes;
-        prove_commit(id: &JobId, claim: &Claim, sent_at: Timestamp) -> Result<Proven>;
+        prove_commit(id: &JobId, claim: &Claim, checked_at: Timestamp) -> Result<bool>;
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
@@ -418,7 +418,7 @@ impl Store for Metered {
         self.inner.now()
     }
 
-    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<QueueName> {
+    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<(QueueName, Timestamp)> {
         self.check_open().ok()?;
         self.inner.ends_alone(id, claim)
     }

@@ -79,7 +79,7 @@ pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, GroupLine, Jobs, LOOK_AHEAD_MS, LineHead,
     ListedJob, Obstacles, Overdue, UnreadableJob, listed_id,
 };
-pub use next::{Proven, TakeAsk, Taken};
+pub use next::{TakeAsk, Taken};
 pub use operations::{BegunBy, BulkDone, BulkEffect, BulkNext, BulkRow, BulkStep, Operations};
 pub use page::{PAGE_BYTES, PageBuilder, Weight};
 pub use requests::{Opened, Request, Requests};
@@ -232,9 +232,9 @@ pub trait Store:
     fn now(&self) -> Result<Timestamp>;
 
     /// Returns the queue of a reserved job that is remembered, if a commit by this claim that pushes nothing ends it and changes nothing
-    /// else, and its reservation has [`PROOF_MS`](crate::job::PROOF_MS) left: then the next jobs may be claimed while it is carried out.
-    /// Only of a store that gains something by that.
-    fn ends_alone(&self, _id: &JobId, _claim: &Claim) -> Option<QueueName> {
+    /// else, and its reservation has [`PROOF_MS`](crate::job::PROOF_MS) left, and the time at which that was so: then the next jobs may be
+    /// claimed while it is carried out. Only of a store that gains something by that.
+    fn ends_alone(&self, _id: &JobId, _claim: &Claim) -> Option<(QueueName, Timestamp)> {
         None
     }
 

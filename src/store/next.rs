@@ -23,17 +23,6 @@ pub struct TakeAsk {
     pub worker: Option<WorkerName>,
 }
 
-/// What the absence of a job says of a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proven {
-    /// The commit took effect.
-    Done,
-    /// It did not, and never will.
-    NotDone,
-    /// Either.
-    Unknown,
-}
-
 /// What changes have led to, and what was taken with them.
 #[derive(Debug)]
 pub struct Taken {

@@ -1,5 +1,8 @@
 //! Commits beside which the next jobs are claimed: the claim proves nothing of a commit that never reached MongoDB.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use mongodb::bson::{Document, doc};
 use reqwest::Method;
 use serde_json::json;
 
@@ -33,6 +36,32 @@ pub async fn a_claim_beside_a_commit_that_never_arrived_proves_nothing(place: &P
     proxy.heal();
     assert!([409, 503].contains(&commit.await.unwrap()), "a commit that never happened is acknowledged");
     assert_eq!(take(&near).await["id"], json!(other), "it is given back, since nobody was told of it");
+}
+
+/// A repeat that comes too late for the proof is refused, and what was claimed goes to others at once.
+pub async fn a_repeat_that_proves_nothing_gives_the_next_job_back(place: &Place) {
+    let Pair { far, near, .. } = Pair::start(place).await;
+    push(&near, json!({"payload": 1})).await;
+    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
+    let other = push(&near, json!({"payload": 2})).await;
+    let ask = json!({"next": {"lease_ms": LONG_MS}});
+    let first = far.settle(&held, "commit", ask.clone()).await;
+    assert_eq!((first.0, &first.1["next"]["jobs"][0]["id"]), (200, &json!(other)), "{}", first.1);
+    // The claim says when its reservation was looked at, in seconds: a minute earlier.
+    let jobs = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let jobs = jobs.default_database().unwrap().collection::<Document>("jobs");
+    let by_id = doc! { "_id": &other };
+    let claim = jobs.find_one(by_id.clone()).await.unwrap().unwrap().get_str("claim").unwrap().to_owned();
+    let mut seconds = URL_SAFE_NO_PAD.decode(&claim[12..16]).unwrap();
+    let earlier = (u32::from_be_bytes([0, seconds[0], seconds[1], seconds[2]]) + (1 << 24) - 60) % (1 << 24);
+    seconds.copy_from_slice(&earlier.to_be_bytes()[1..]);
+    let claim = format!("{}{}{}", &claim[..12], URL_SAFE_NO_PAD.encode(&seconds), &claim[16..]);
+    let changed = jobs.update_one(by_id, doc! { "$set": { "claim": claim, "rev": 7_i64 } }).await.unwrap();
+    assert_eq!(changed.modified_count, 1);
+    let (status, answer) = near.settle(&held, "commit", ask).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("reservation-lost")), "{answer}");
+    let taken = take(&near).await;
+    assert_eq!((&taken["id"], &taken["attempt"]), (&json!(other), &json!(1)), "{taken}");
 }
 
 /// Both were carried out, and the response was lost: the repeat at the other server finds the job gone while its reservation lasts.

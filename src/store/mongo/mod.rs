@@ -241,7 +241,7 @@ impl Store for Mongo {
         self.moment().map(|moment| moment.at_least)
     }
 
-    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<QueueName> {
+    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<(QueueName, Timestamp)> {
         jobs::next::ends_alone(self, id, claim)
     }
 

@@ -55,8 +55,8 @@ use crate::job::group::Line;
 use crate::job::{Claim, Job, JobId, Mark, Meta, NewJob, QueueName, Reach, Rules, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::{
-    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Proven,
-    Pushed, Result, Search,
+    Applied, Change, ClaimAsk, Claims, Denied, Found, GroupLine, Jobs, ListedJob, Obstacles, Overdue, Pushed,
+    Result, Search,
 };
 
 #[async_trait]
@@ -97,8 +97,8 @@ impl Jobs for Mongo {
         applied
     }
 
-    async fn prove_commit(&self, id: &JobId, claim: &Claim, sent_at: Timestamp) -> Result<Proven> {
-        self.connection.within(next::prove_commit(self, id, claim, sent_at)).await
+    async fn prove_commit(&self, id: &JobId, claim: &Claim, checked_at: Timestamp) -> Result<bool> {
+        self.connection.within(next::prove_commit(self, id, claim, checked_at)).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
