@@ -119,13 +119,13 @@ pub fn walk(schema: &mut Value, at: &mut dyn FnMut(&mut Object)) {
 }
 
 /// Says the bounds of a number of 32 bits, which a format does not bound for every reader. One that is never negative may have all 32 bits
-/// for its value in a response.
+/// for its value.
 fn bounded(schema: &mut Object, is_parameter: bool) {
     let is_i32 = schema.get("format").is_some_and(|format| format == "int32");
     let is_signed = !schema.contains_key("minimum");
     if is_i32 && (is_signed || is_parameter) && !schema.contains_key("maximum") {
         schema.entry("minimum").or_insert_with(|| i32::MIN.into());
-        schema.insert("maximum".into(), i32::MAX.into());
+        schema.insert("maximum".into(), if is_signed { i32::MAX.into() } else { u32::MAX.into() });
     }
 }
 
