@@ -312,3 +312,32 @@ async fn many_queues_are_sorted_by_each_column() {
     screen.press("q");
     assert_eq!(screen.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn a_named_queue_is_shown_however_many_are_fuller() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for n in 0..10 {
+        let job = |m: u32| json!({"queue": format!("many{n}.{m:03}"), "payload": 1});
+        let jobs: Vec<_> = (0..1000).map(job).collect();
+        assert_eq!(server.post("/v1/jobs", json!({"jobs": jobs, "atomic": false})).await.0, 200);
+    }
+    // Of queues with as many jobs the last by name is left out.
+    server.push("small", json!({"payload": 1})).await;
+    let told = cli::run(&server, &["tail", "small", "--for", "3s"]).await.with(0).out;
+    assert!(told.contains("small  1 ready") && !told.contains("not followed"), "{told}");
+    let mut screen = Screen::start(&cli::command(&server.base, &["top", "small"]), 24, 100);
+    screen.until("live").await;
+    screen.until("small").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+    // It is found among all as well, by its whole name.
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    screen.until("1 not shown").await;
+    screen.press("/small\r");
+    screen.until("Enter looks at the queue of this name").await;
+    screen.press("\r");
+    screen.until("1 jobs of every state").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}

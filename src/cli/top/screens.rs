@@ -175,10 +175,13 @@ impl State {
         cells: usize,
     ) -> Vec<Line<'static>> {
         if rows.is_empty() {
-            let text = match (&self.read, self.filter.is_empty()) {
-                (None, _) => "reading …",
-                (_, true) => "no queue has jobs",
-                (_, false) => "no queue with jobs has this in its name: Esc shows all",
+            let text = match (&self.read, self.filter.is_empty(), self.left_out) {
+                (None, ..) => "reading …",
+                (_, true, _) => "no queue has jobs",
+                (_, false, 0) => "no queue with jobs has this in its name: Esc shows all",
+                (_, false, _) => {
+                    "none of the fullest queues has this in its name: Enter looks at the queue of this name"
+                }
             };
             return vec![self.line(&[part(text, Tone::Dim)], cells)];
         }
