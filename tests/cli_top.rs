@@ -341,3 +341,31 @@ async fn a_named_queue_is_shown_however_many_are_fuller() {
     screen.press("q");
     assert_eq!(screen.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
+    let place = Place::sqlite().await;
+    let server = filled(&place).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    let clock = || screen.text().lines().next().and_then(|title| title.split("  ").nth(1)).map(str::to_owned);
+    screen.until("live").await;
+    screen.until("beta").await;
+    let at = clock();
+    until("its clock goes on while nothing happens", || async { clock() != at }).await;
+    let halted = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    kill(halted, Signal::SIGSTOP).unwrap();
+    let begun = std::time::Instant::now();
+    screen.until("NO ANSWER for").await;
+    let took = begun.elapsed();
+    // The stream alone is silent for 15 s at a time, and is given up after 45.
+    assert!(took < std::time::Duration::from_secs(14), "{took:?}");
+    assert!(screen.text().contains("figures of") && screen.text().contains("beta"), "{}", screen.text());
+    let at = clock();
+    until("its clock goes on", || async { clock() != at }).await;
+    kill(halted, Signal::SIGCONT).unwrap();
+    until("it is live again", || async { screen.text().contains(" live ") }).await;
+    server.push("delta", json!({"payload": 1})).await;
+    screen.until("delta").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
