@@ -1,6 +1,7 @@
 //! The command line for people: arguments → a request over HTTP → what is printed. It knows nothing of the server but its HTTP
 //! interface, so that it talks to servers of other versions as well.
 
+mod assign;
 mod body;
 mod client;
 mod dead;
@@ -62,7 +63,7 @@ pub enum Command {
     Jobs(With<jobs::Jobs>),
     /// Show one job, wait for it, or do something to it.
     Job(With<job::JobCommand>),
-    /// List queues with their figures, or pause, resume, purge, redrive and replay one.
+    /// List queues with their figures, or set, pause, resume, purge, redrive and replay one.
     Queues(With<queues::Queues>),
     /// Show the figures of the server, or of one queue.
     Stats(With<stats::Stats>),
@@ -70,7 +71,7 @@ pub enum Command {
     Dead(With<dead::Dead>),
     /// List, begin, watch and cancel operations over many jobs.
     Operations(With<operations::Operations>),
-    /// List schedules, or run, pause, resume and delete one.
+    /// List schedules, or set, run, pause, resume and delete one.
     Schedules(With<schedules::Schedules>),
     /// List semaphores, or show, set and delete one.
     Semaphores(With<semaphores::Semaphores>),
