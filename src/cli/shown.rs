@@ -23,6 +23,19 @@ pub fn shown_lines(text: &str) -> String {
     text.split('\n').map(|line| shown(line.strip_suffix('\r').unwrap_or(line))).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns a text of several lines that quotes some of these words: they are shown as [`shown`] does, and each stays on its line.
+pub fn shown_words<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
+    let mut text = text.to_owned();
+    for word in words {
+        // Of `--name=value` either part may be quoted alone.
+        let parts = word.split_once('=').map_or([word, ""], |(name, value)| [value, name]);
+        for part in [word].into_iter().chain(parts).filter(|part| part.contains(is_hostile)) {
+            text = text.replace(part, &shown(part));
+        }
+    }
+    shown_lines(&text)
+}
+
 /// Returns JSON that says the same, with everything that is no white space escaped that a terminal obeys or that hides what is written.
 pub fn shown_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
