@@ -369,3 +369,28 @@ async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
     screen.press("q");
     assert_eq!(screen.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn long_facts_are_wrapped_behind_their_names() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let text = (0..60).map(|n| format!("word{n:02}")).collect::<Vec<_>>().join(" ");
+    let id = server.push("long", json!({"payload": text, "max_attempts": 1})).await;
+    let job = server.reserve("long", json!({"worker": "w1"})).await[0].clone();
+    server.settle(&job, "rollback", json!({"error": text})).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["job", &id]), 50, 60);
+    assert_eq!(screen.ended().await, Some(0));
+    screen.until("attempt 1 at w1").await;
+    until("all of both is there", || async { screen.text().matches("word59").count() == 2 }).await;
+    let shown = screen.text();
+    let lines: Vec<&str> = shown.lines().filter(|line| line.contains("word")).collect();
+    assert!(lines.len() > 14, "{shown}");
+    for line in &lines {
+        let is_first = line.starts_with("payload ") || line.starts_with("  attempt 1");
+        assert!(is_first || line.starts_with("    "), "{line:?}: {shown}");
+        let is_whole = line.split(['"', ' ']).all(|word| !word.contains("word") || word.len() == 6);
+        assert!(is_whole, "words stay whole: {line:?}");
+    }
+    let piped = cli::run(&server, &["job", &id]).await.with(0).out;
+    assert!(piped.lines().any(|line| line.contains("word00") && line.contains("word59")), "{piped}");
+}

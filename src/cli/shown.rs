@@ -84,6 +84,25 @@ pub fn cut(text: &str, cells: usize) -> String {
     cut
 }
 
+/// Splits a text into lines of so many cells: behind a space, where one is near the end of a line.
+pub fn wrapped(text: &str, cells: usize) -> Vec<String> {
+    let cells = cells.max(2);
+    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
+    for c in text.chars() {
+        let wide = c.width().unwrap_or(0);
+        if used + wide > cells {
+            let space = line.rfind(' ').map(|at| at + 1).filter(|at| c != ' ' && *at > line.len() * 2 / 3);
+            let rest = line.split_off(space.unwrap_or(line.len()));
+            lines.push(std::mem::replace(&mut line, rest));
+            used = width(&line);
+        }
+        line.push(c);
+        used += wide;
+    }
+    lines.push(line);
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +136,18 @@ mod tests {
         assert_eq!(cut("abc", 0), "");
         for cells in 0..12 {
             assert!(width(&cut("a日b本c語dé👍", cells)) <= cells, "{cells}");
+        }
+    }
+
+    #[test]
+    fn texts_are_wrapped_by_cells_and_lose_nothing() {
+        assert_eq!(wrapped("one two three", 9), ["one two ", "three"]);
+        assert_eq!(wrapped("a bcdefghijklm", 9), ["a bcdefgh", "ijklm"]);
+        assert_eq!(wrapped("日本語", 5), ["日本", "語"]);
+        let text = "a日b本 c語dé👍 and some more words";
+        for cells in 2..40 {
+            let lines = wrapped(text, cells);
+            assert!(lines.iter().all(|line| width(line) <= cells) && lines.concat() == text, "{lines:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::draw::{Column, Part, Parts, part};
 use super::state::{Screen, Sort, State};
 use crate::cli::events::Queue;
 use crate::cli::out::Out;
-use crate::cli::shown::{cut, shown, width};
+use crate::cli::shown::{cut, shown, wrapped};
 use crate::cli::stats::Figures;
 use crate::cli::table::Tone;
 use crate::cli::time::{age, human};
@@ -307,21 +307,4 @@ impl State {
         self.scroll = self.scroll.min(lines.len().saturating_sub(room));
         lines.into_iter().skip(self.scroll).take(room).collect()
     }
-}
-
-/// Splits a text into lines of so many cells.
-fn wrapped(text: &str, cells: usize) -> Vec<String> {
-    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
-    let mut buffer = [0; 4];
-    for c in text.chars() {
-        let wide = width(c.encode_utf8(&mut buffer));
-        if used + wide > cells.max(2) {
-            lines.push(std::mem::take(&mut line));
-            used = 0;
-        }
-        line.push(c);
-        used += wide;
-    }
-    lines.push(line);
-    lines
 }
