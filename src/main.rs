@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tailback::backup::Tally;
 use tailback::cli;
 use tailback::config::{self, Config, ConfigError, Flags, StoreUrl, secret};
@@ -224,7 +224,7 @@ fn ignored() -> Result<Vec<String>, ConfigError> {
 /// Exit codes: 0 done, 1 failed while running, 2 bad usage or configuration; the commands for people have more
 /// (docs/guide/command-line.md).
 fn main() -> ExitCode {
-    let parsed = Cli::try_parse();
+    let parsed = parse();
     let is_asked = parsed.as_ref().is_err_and(|error| !error.use_stderr()); // --help
     if let Some(text) = cli::unclear(&Cli::command(), &words()).filter(|_| !is_asked) {
         cli::note(&secret::mask(&text));
@@ -246,6 +246,14 @@ fn main() -> ExitCode {
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { of_failure.unwrap_or(1) })
         }
     }
+}
+
+/// Reads the command line.
+fn parse() -> Result<Cli, clap::Error> {
+    // Without styles what a terminal obeys in an error is of arguments, and can be shown.
+    let mut command = cli::documented(Cli::command()).styles(clap::builder::Styles::plain());
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Runs a command that asks a server, and returns its exit code.
@@ -275,8 +283,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
             }
         };
     }
-    let text = secret::mask_words(&error.render().to_string(), words().iter().map(String::as_str));
-    tell(text.trim_end());
+    let words = words();
+    let text = secret::mask_words(&error.render().ansi().to_string(), words.iter().map(String::as_str));
+    tell(cli::shown_words(&text, words.iter().map(String::as_str)).trim_end());
     if let (clap::error::ErrorKind::ArgumentConflict, Some(command)) = (error.kind(), behind_options()) {
         tell(format_args!("\n  tip: put the options behind the command: tailback {command} [OPTIONS]"));
     }

@@ -312,3 +312,85 @@ async fn many_queues_are_sorted_by_each_column() {
     screen.press("q");
     assert_eq!(screen.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn a_named_queue_is_shown_however_many_are_fuller() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for n in 0..10 {
+        let job = |m: u32| json!({"queue": format!("many{n}.{m:03}"), "payload": 1});
+        let jobs: Vec<_> = (0..1000).map(job).collect();
+        assert_eq!(server.post("/v1/jobs", json!({"jobs": jobs, "atomic": false})).await.0, 200);
+    }
+    // Of queues with as many jobs the last by name is left out.
+    server.push("small", json!({"payload": 1})).await;
+    let told = cli::run(&server, &["tail", "small", "--for", "3s"]).await.with(0).out;
+    assert!(told.contains("small  1 ready") && !told.contains("not followed"), "{told}");
+    let mut screen = Screen::start(&cli::command(&server.base, &["top", "small"]), 24, 100);
+    screen.until("live").await;
+    screen.until("small").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+    // It is found among all as well, by its whole name.
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    screen.until("1 not shown").await;
+    screen.press("/small\r");
+    screen.until("Enter looks at the queue of this name").await;
+    screen.press("\r");
+    screen.until("1 jobs of every state").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
+    let place = Place::sqlite().await;
+    let server = filled(&place).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["top"]), 24, 100);
+    let clock = || screen.text().lines().next().and_then(|title| title.split("  ").nth(1)).map(str::to_owned);
+    screen.until("live").await;
+    screen.until("beta").await;
+    let at = clock();
+    until("its clock goes on while nothing happens", || async { clock() != at }).await;
+    let halted = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    kill(halted, Signal::SIGSTOP).unwrap();
+    let begun = std::time::Instant::now();
+    screen.until("NO ANSWER for").await;
+    let took = begun.elapsed();
+    // The stream alone is silent for 15 s at a time, and is given up after 45.
+    assert!(took < std::time::Duration::from_secs(14), "{took:?}");
+    assert!(screen.text().contains("figures of") && screen.text().contains("beta"), "{}", screen.text());
+    let at = clock();
+    until("its clock goes on", || async { clock() != at }).await;
+    kill(halted, Signal::SIGCONT).unwrap();
+    until("it is live again", || async { screen.text().contains(" live ") }).await;
+    server.push("delta", json!({"payload": 1})).await;
+    screen.until("delta").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn long_facts_are_wrapped_behind_their_names() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let text = (0..60).map(|n| format!("word{n:02}")).collect::<Vec<_>>().join(" ");
+    let id = server.push("long", json!({"payload": text, "max_attempts": 1})).await;
+    let job = server.reserve("long", json!({"worker": "w1"})).await[0].clone();
+    server.settle(&job, "rollback", json!({"error": text})).await;
+    let mut screen = Screen::start(&cli::command(&server.base, &["job", &id]), 50, 60);
+    assert_eq!(screen.ended().await, Some(0));
+    screen.until("attempt 1 at w1").await;
+    until("all of both is there", || async { screen.text().matches("word59").count() == 2 }).await;
+    let shown = screen.text();
+    let lines: Vec<&str> = shown.lines().filter(|line| line.contains("word")).collect();
+    assert!(lines.len() > 14, "{shown}");
+    for line in &lines {
+        let is_first = line.starts_with("payload ") || line.starts_with("  attempt 1");
+        assert!(is_first || line.starts_with("    "), "{line:?}: {shown}");
+        let is_whole = line.split(['"', ' ']).all(|word| !word.contains("word") || word.len() == 6);
+        assert!(is_whole, "words stay whole: {line:?}");
+    }
+    let piped = cli::run(&server, &["job", &id]).await.with(0).out;
+    assert!(piped.lines().any(|line| line.contains("word00") && line.contains("word59")), "{piped}");
+}

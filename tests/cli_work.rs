@@ -456,6 +456,16 @@ async fn a_reader_that_does_not_read_stops_nothing() {
 }
 
 #[tokio::test]
+async fn a_note_begins_its_own_line() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    server.push("progress", json!({"payload": 1})).await;
+    let script = "printf '10%%\\r50%%' >&2";
+    let done = cli::run(&server, &["work", "progress", "--once", "--", "sh", "-c", script]).await.with(0);
+    assert!(done.err.contains("10%\r50%\ntailback: ") && !done.err.contains("\n\n"), "{done:?}");
+}
+
+#[tokio::test]
 async fn a_command_that_cannot_be_started_costs_no_job() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;

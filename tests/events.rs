@@ -30,6 +30,8 @@ struct Client {
     changes: usize,
     /// The sizes of the parts of the last snapshot.
     parts: Vec<usize>,
+    /// How many queues are in none of them, as the last one says.
+    left_out: u64,
 }
 
 impl Client {
@@ -47,7 +49,7 @@ impl Client {
         assert_eq!(response.headers()["cache-control"], "no-store");
         let (text, id) = (String::new(), last.unwrap_or_default().to_owned());
         let (queues, happened, parts) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { response, text, id, queues, happened, snapshots: 0, changes: 0, parts }
+        Self { response, text, id, queues, happened, snapshots: 0, changes: 0, parts, left_out: 0 }
     }
 
     /// Goes on with what another client knew.
@@ -102,6 +104,7 @@ impl Client {
                 self.parts.push(named.len());
                 assert_eq!(data["more"] == true, !fields.contains_key("id"), "only the last part has an id");
                 self.snapshots += 1;
+                self.left_out = data["left_out"].as_u64().unwrap_or(0);
             }
             "changes" => self.changes += 1,
             other => panic!("{other}"),
@@ -382,6 +385,24 @@ async fn ten_thousand_queues_come_in_parts(place: &Place) {
     assert!(client.changes > told && client.snapshots == 20);
 }
 
+async fn a_named_queue_is_followed_however_many_are_fuller(place: &Place) {
+    let server = Server::start(&place.url).await;
+    push_many(&server, 10_000).await;
+    // Of queues with as many jobs the last by name is left out.
+    server.push("small", json!({"payload": 1})).await;
+    let mut all = Client::follow(&server, "", None, None).await;
+    all.until("the fullest are known", |it| it.queues.len() == 10_000 && !it.id.is_empty()).await;
+    assert_eq!((all.ready("small"), all.left_out), (None, 1));
+    let mut client = Client::follow(&server, "?queue=small", None, None).await;
+    client.until_known().await;
+    assert_eq!((client.ready("small"), client.left_out), (Some(1), 0));
+    server.push("small", json!({"payload": 1})).await;
+    client.until("the change is there", |it| it.ready("small") == Some(2)).await;
+    let mut wide = Client::follow(&server, "?queue=small&queue=none.*", None, None).await;
+    wide.until_known().await;
+    assert_eq!((wide.ready("small"), wide.queues.len()), (Some(2), 1));
+}
+
 on_every_store! {
     a_client_sees_what_changes
     nothing_is_read_without_a_client
@@ -394,6 +415,7 @@ on_every_store! {
     streams_are_limited
     a_client_that_does_not_read_is_cut_off
     ten_thousand_queues_come_in_parts
+    a_named_queue_is_followed_however_many_are_fuller
 }
 
 mod several {

@@ -57,6 +57,19 @@ impl Call {
         Self { body: Some(json.into()), ..Self::new(Method::PUT, path) }
     }
 
+    /// Returns a PATCH with this JSON.
+    pub fn patch(path: impl Into<String>, json: impl Into<Bytes>) -> Self {
+        Self { body: Some(json.into()), ..Self::new(Method::PATCH, path) }
+    }
+
+    /// The call is refused where the thing has another version than this, if one is said.
+    pub fn if_version(self, version: Option<&str>) -> Self {
+        match version {
+            Some(version) => self.header("if-match", format!("\"{version}\"")),
+            None => self,
+        }
+    }
+
     /// Adds a header.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));

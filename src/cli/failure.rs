@@ -177,6 +177,9 @@ impl Problem {
             };
         }
         text = format!("{text} ({} {}", self.status, said.code);
+        if self.status == 401 {
+            text = format!("{text}; the key is that of --key-file, --key, TAILBACK_KEY or a profile");
+        }
         if self.code() == FAILED && !said.request_id.is_empty() {
             text = format!("{text}, request {}", said.request_id);
         }
@@ -220,6 +223,10 @@ mod tests {
         assert_eq!(Problem::new(404, body.as_bytes()).text(), "no\\u{1b}[2J job (404 unknown-job)");
         let confirm = br#"{"code": "invalid-field", "pointer": "/confirm", "detail": "/confirm must be so"}"#;
         assert_eq!(Problem::new(422, confirm).text(), "--confirm must be so (422 invalid-field)");
+        let key = br#"{"code": "unauthorized", "detail": "no key"}"#;
+        let hint =
+            "no key (401 unauthorized; the key is that of --key-file, --key, TAILBACK_KEY or a profile)";
+        assert_eq!(Problem::new(401, key).text(), hint);
         assert_eq!(
             Problem::new(502, b"<h1>\x1bgone").text(),
             "the answer has the status 502, and is not of a Tailback server: <h1>\\u{1b}gone"

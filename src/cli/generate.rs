@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap_complete::Shell;
 
+use super::help::{Sections, each, escaped};
+
 /// The commands that generate files.
 #[derive(Debug, Subcommand)]
 pub enum Generate {
@@ -42,17 +44,14 @@ impl Generate {
                 std::fs::create_dir_all(&out)?;
                 let mut command = command.disable_help_subcommand(true);
                 command.build();
-                pages(&command, &out)
+                each(&command, &mut |command, sections| page(command, sections, &out))
             }
         }
     }
 }
 
-/// Writes the page of a command and those of its subcommands.
-fn pages(command: &clap::Command, out: &Path) -> std::io::Result<()> {
-    for own in command.get_subcommands().filter(|own| !own.is_hide_set()) {
-        pages(own, out)?;
-    }
+/// Writes the page of a command.
+fn page(command: &clap::Command, sections: &Sections, out: &Path) -> std::io::Result<()> {
     let page = clap_mangen::Man::new(command.clone());
     let mut text = Vec::new();
     page.render_title(&mut text)?;
@@ -63,6 +62,7 @@ fn pages(command: &clap::Command, out: &Path) -> std::io::Result<()> {
     if command.has_subcommands() {
         page.render_subcommands_section(&mut text)?;
     }
+    text.extend(sections.page().into_bytes());
     if command.get_version().is_some() {
         page.render_version_section(&mut text)?;
     }
@@ -77,7 +77,7 @@ fn synopsis(command: &mut clap::Command, text: &mut Vec<u8>) -> std::io::Result<
         if n > 0 {
             writeln!(text, ".br")?;
         }
-        writeln!(text, "{}", line.trim().replace('\\', "\\e").replace('-', "\\-"))?;
+        writeln!(text, "{}", escaped(line.trim()))?;
     }
     Ok(())
 }

@@ -13,11 +13,6 @@ use super::{Context, Run};
 /// Arguments of `jobs`.
 #[derive(Debug, clap::Args)]
 pub struct Jobs {
-    #[command(flatten)]
-    filter: Filter,
-    /// Conditions on payloads and headers: payload.user.id=42, headers.tenant=a; may be repeated
-    #[arg(long = "where", value_name = "FIELD=VALUE", value_parser = condition, allow_hyphen_values = true)]
-    conditions: Vec<(String, String)>,
     /// The newest first
     #[arg(long)]
     newest: bool,
@@ -33,6 +28,9 @@ pub struct Jobs {
     /// How much of each payload: none, head or full; head for people, full with --json
     #[arg(long, value_name = "HOW", value_parser = ["none", "head", "full"])]
     payload: Option<String>,
+    // The last: its head is that of all that follows.
+    #[command(flatten)]
+    filter: Filter,
 }
 
 /// Which jobs.
@@ -99,6 +97,9 @@ pub struct Filter {
     /// Delivered so often or less
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
+    /// Conditions on payloads and headers: payload.user.id=42, headers.tenant=a; may be repeated
+    #[arg(long = "where", value_name = "FIELD=VALUE", value_parser = condition, allow_hyphen_values = true)]
+    conditions: Vec<(String, String)>,
 }
 
 /// Splits `payload.PATH=VALUE`.
@@ -168,8 +169,9 @@ impl Run for Jobs {
         let mut is_first = true;
         loop {
             let mut parameters = self.filter.parameters();
-            parameters
-                .extend(self.conditions.iter().map(|(field, value)| (field.as_str(), Some(value.clone()))));
+            parameters.extend(
+                self.filter.conditions.iter().map(|(field, value)| (field.as_str(), Some(value.clone()))),
+            );
             parameters.extend([
                 ("order", self.newest.then(|| "newest".to_owned())),
                 ("payload", Some(self.payload.as_deref().unwrap_or(shown).to_owned())),

@@ -1,6 +1,7 @@
 //! The command line for people: arguments → a request over HTTP → what is printed. It knows nothing of the server but its HTTP
 //! interface, so that it talks to servers of other versions as well.
 
+mod assign;
 mod body;
 mod client;
 mod dead;
@@ -8,6 +9,7 @@ mod deliver;
 mod events;
 mod failure;
 mod generate;
+mod help;
 mod job;
 mod jobs;
 mod operations;
@@ -38,9 +40,11 @@ use self::client::Client;
 use self::failure::DONE;
 pub use self::failure::{Failure, USAGE};
 pub use self::generate::Generate;
+pub use self::help::documented;
 pub use self::job::unclear;
 use self::out::Out;
 pub use self::out::{note, print, write};
+pub use self::shown::shown_words;
 use self::target::Options;
 pub(crate) use self::target::{Access, Target};
 
@@ -62,7 +66,7 @@ pub enum Command {
     Jobs(With<jobs::Jobs>),
     /// Show one job, wait for it, or do something to it.
     Job(With<job::JobCommand>),
-    /// List queues with their figures, or pause, resume, purge, redrive and replay one.
+    /// List queues with their figures, or set, pause, resume, purge, redrive and replay one.
     Queues(With<queues::Queues>),
     /// Show the figures of the server, or of one queue.
     Stats(With<stats::Stats>),
@@ -70,7 +74,7 @@ pub enum Command {
     Dead(With<dead::Dead>),
     /// List, begin, watch and cancel operations over many jobs.
     Operations(With<operations::Operations>),
-    /// List schedules, or run, pause, resume and delete one.
+    /// List schedules, or set, run, pause, resume and delete one.
     Schedules(With<schedules::Schedules>),
     /// List semaphores, or show, set and delete one.
     Semaphores(With<semaphores::Semaphores>),

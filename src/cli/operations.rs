@@ -352,7 +352,7 @@ fn print(context: &Context, body: &Bytes, operation: &Operation) -> Result<u8, F
         ("error", operation.error.as_deref().map_or_else(String::new, shown)),
     ])?;
     for error in &operation.errors {
-        out.line(format!("  skipped: {}", shown(error)))?;
+        out.below(&format!("skipped: {}", shown(error)))?;
     }
     Ok(DONE)
 }

@@ -3,8 +3,11 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use super::failure::Failure;
-use super::shown::shown_json;
+use super::shown::{shown_json, wrapped};
 use super::table::{Table, Tone};
+
+/// With less room nothing is wrapped.
+const NARROW: usize = 10;
 
 /// Standard output: for people or for scripts.
 #[derive(Debug, Clone, Copy)]
@@ -77,11 +80,27 @@ impl Out {
     /// Prints names and what belongs to each; those without anything are left out.
     pub fn facts(self, facts: &[(&str, String)]) -> Result<(), Failure> {
         let widest = facts.iter().filter(|(_, fact)| !fact.is_empty()).map(|(name, _)| name.len()).max();
+        let widest = widest.unwrap_or(0);
         for (name, fact) in facts.iter().filter(|(_, fact)| !fact.is_empty()) {
-            let name = self.paint(Tone::Dim, &format!("{name:<0$}", widest.unwrap_or(0)));
-            self.line(format!("{name}  {fact}"))?;
+            let name = self.paint(Tone::Dim, &format!("{name:<widest$}"));
+            let lines = self.wrapped(fact, widest + 2);
+            self.line(format!("{name}  {}", lines.join(&format!("\n{:1$}", "", widest + 2))))?;
         }
         Ok(())
+    }
+
+    /// Prints a text behind two cells; what is wrapped of it behind four.
+    pub fn below(self, text: &str) -> Result<(), Failure> {
+        self.line(format!("  {}", self.wrapped(text, 4).join("\n    ")))
+    }
+
+    /// Splits a text so that its lines fit the terminal behind so many cells; not one with colours, which is short.
+    fn wrapped(self, text: &str, behind: usize) -> Vec<String> {
+        let room = self.columns.map(|columns| columns.saturating_sub(behind));
+        match room.filter(|room| *room >= NARROW && !text.contains('\u{1b}')) {
+            Some(room) => wrapped(text, room),
+            None => vec![text.to_owned()],
+        }
     }
 
     /// Returns whether what is printed goes to a terminal.

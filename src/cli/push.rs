@@ -21,8 +21,6 @@ pub struct Push {
     /// The payload: JSON, @FILE, or - for standard input; null if there is none
     #[arg(allow_negative_numbers = true)]
     payload: Option<String>,
-    #[command(flatten)]
-    form: Form,
     /// Deliver it after this time, such as 10s or 2h
     #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "at")]
     delay: Option<Duration>,
@@ -64,6 +62,9 @@ pub struct Push {
     idempotency_key: Option<String>,
     #[command(flatten)]
     wait: Wait,
+    // The last: its head is that of all that follows.
+    #[command(flatten)]
+    form: Form,
 }
 
 /// Splits `NAME=VALUE`.

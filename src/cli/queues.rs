@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::Subcommand;
 use hyper::Method;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::assign::{Assignment, assignment, patch};
 use super::body::Body;
 use super::client::{Answer, Call, segment};
 use super::events::tone_of_reason;
@@ -48,6 +50,17 @@ enum Action {
     Show {
         /// The queue
         queue: String,
+    },
+    /// Change settings of a queue: lease_ms=30s, max_attempts=3, rate.limit=5. The others stay; KEY= resets one to its default.
+    Set {
+        /// The queue
+        queue: String,
+        /// The settings, as the API names them; times may be spans
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = assignment)]
+        settings: Vec<Assignment>,
+        /// Only if the settings have this version
+        #[arg(long, value_name = "VERSION", allow_hyphen_values = true)]
+        if_version: Option<String>,
     },
     /// Stop delivery; pushes go on.
     Pause {
@@ -123,6 +136,8 @@ struct Settings {
     max_reserved: Option<u64>,
     max_jobs: Option<u64>,
     lapsed: Option<String>,
+    rate: Option<Box<RawValue>>,
+    on_group_dead: Option<String>,
     version: String,
 }
 
@@ -162,7 +177,9 @@ struct Effective {
     paused: bool,
     lease_ms: u64,
     max_attempts: u64,
+    backoff: Option<Box<RawValue>>,
     retain_done_ms: u64,
+    retain_result_ms: u64,
     retain_dead_ms: u64,
 }
 
@@ -246,10 +263,13 @@ fn table(page: &QueuesPage) -> Table {
 }
 
 impl Action {
-    fn call(&self) -> Call {
+    fn call(&self) -> Result<Call, Failure> {
         let path = |queue: &str| format!("/v1/queues/{}", segment(queue));
-        match self {
+        Ok(match self {
             Self::Show { queue } => Call::get(path(queue)),
+            Self::Set { queue, settings, if_version } => {
+                Call::patch(path(queue), patch(settings)?).if_version(if_version.as_deref())
+            }
             Self::Pause { queue } => Call::new(Method::POST, format!("{}/pause", path(queue))),
             Self::Resume { queue } => Call::new(Method::POST, format!("{}/resume", path(queue))),
             Self::Purge { queue, state, before, .. } => {
@@ -267,7 +287,7 @@ impl Action {
                 let force = if *force { "?force=true" } else { "" };
                 Call::new(Method::DELETE, format!("{}{force}", path(queue)))
             }
-        }
+        })
     }
 
     async fn run(self, context: &Context) -> Result<u8, Failure> {
@@ -275,7 +295,7 @@ impl Action {
             confirmed(queue, confirm.as_deref())?;
         }
         // Large queues take their time.
-        let call = self.call().waits(Duration::from_secs(600));
+        let call = self.call()?.waits(Duration::from_secs(600));
         let answer = context.client.call(&call).await.map_err(in_flags)?;
         let out = context.out;
         if let Self::Purge { wait, .. } | Self::Redrive { wait, .. } | Self::Replay { wait, .. } = &self {
@@ -287,6 +307,13 @@ impl Action {
         }
         match &self {
             Self::Show { .. } => show(context, &answer.read()?)?,
+            Self::Set { queue, .. } => match answer.read::<Settings>()? {
+                // A key that may not read gets the version alone.
+                Settings { effective: Effective { lease_ms: 0, .. }, .. } => {
+                    out.line(format!("{}  set", shown(queue)))?;
+                }
+                settings => show(context, &settings)?,
+            },
             Self::Pause { queue } => out.line(format!("{}  paused", shown(queue)))?,
             Self::Resume { queue } => out.line(format!("{}  goes on", shown(queue)))?,
             Self::Delete { queue, .. } => out.line(format!("{}  deleted", shown(queue)))?,
@@ -351,17 +378,22 @@ fn show(context: &Context, queue: &Settings) -> Result<(), Failure> {
     let kept = |ms: u64, zero: &str| if ms == 0 { zero.to_owned() } else { human(ms) };
     let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
     let text = |text: &Option<String>| text.as_deref().map_or_else(String::new, shown);
+    let raw = |json: &Option<Box<RawValue>>| json.as_deref().map_or_else(String::new, |raw| shown(raw.get()));
     let effective = &queue.effective;
     context.out.facts(&[
         ("queue", shown(&queue.queue)),
         ("paused", if queue.paused || effective.paused { "yes".to_owned() } else { "no".to_owned() }),
         ("lease", human(effective.lease_ms)),
         ("attempts", effective.max_attempts.to_string()),
+        ("backoff", raw(&effective.backoff)),
         ("dead letters to", text(&queue.dead_letter)),
         ("done jobs kept", kept(effective.retain_done_ms, "no")),
+        ("results kept", kept(effective.retain_result_ms, "")),
         ("dead jobs kept", kept(effective.retain_dead_ms, "until they are deleted")),
         ("reserved at most", number(queue.max_reserved)),
         ("jobs at most", number(queue.max_jobs)),
+        ("rate", raw(&queue.rate)),
+        ("groups of dead jobs", text(&queue.on_group_dead)),
         ("lapsed jobs", text(&queue.lapsed)),
         ("version", shown(&queue.version)),
         ("unreadable", text(&queue.unreadable)),

@@ -1,9 +1,13 @@
 //! `tailback schedules`
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use hyper::Method;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::assign::{Assignment, assignment, merged};
 use super::client::{Call, segment};
 use super::failure::{DONE, Failure};
 use super::pages::{self, Paging, page};
@@ -27,6 +31,17 @@ enum Action {
     Show {
         /// The schedule
         name: String,
+    },
+    /// Make a schedule, or change its rule: cron='0 3 * * *' queue=reports job.payload='{}'. The rest stays; KEY= removes a part.
+    Set {
+        /// The schedule
+        name: String,
+        /// Parts of the rule, as the API names them: cron, queue, time_zone, overlap, misfire, paused, job.payload and others of the job
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = assignment)]
+        rule: Vec<Assignment>,
+        /// Only if the rule has this version
+        #[arg(long, value_name = "VERSION", allow_hyphen_values = true)]
+        if_version: Option<String>,
     },
     /// Run a schedule now.
     Run {
@@ -83,6 +98,9 @@ impl Run for Schedules {
         let post = |name: &str, verb: &str| Call::new(Method::POST, format!("{}/{verb}", path(name)));
         let call = match &action {
             Action::Show { name } => Call::get(path(name)),
+            Action::Set { name, rule, if_version } => {
+                set(context, path(name), rule, if_version.as_deref()).await?
+            }
             Action::Run { name } => post(name, "run"),
             Action::Pause { name } => post(name, "pause"),
             Action::Resume { name } => post(name, "resume"),
@@ -95,6 +113,11 @@ impl Run for Schedules {
         }
         match &action {
             Action::Show { .. } => show(context, &answer.read()?)?,
+            Action::Set { name, .. } => match answer.read::<Schedule>()? {
+                // A key that may not read gets the version alone.
+                Schedule { cron, .. } if cron.is_empty() => out.line(format!("{}  set", shown(name)))?,
+                schedule => show(context, &schedule)?,
+            },
             Action::Run { name } => {
                 out.line(format!("{}  {}", shown(name), answer.read::<Fired>()?.text()))?
             }
@@ -104,6 +127,31 @@ impl Run for Schedules {
         }
         Ok(DONE)
     }
+}
+
+/// Returns the call that makes a schedule, or changes these parts of its rule unless another call has changed it meanwhile.
+async fn set(
+    context: &Context,
+    path: String,
+    rule: &[Assignment],
+    if_version: Option<&str>,
+) -> Result<Call, Failure> {
+    let answer = match context.client.call(&Call::get(path.clone())).await {
+        Ok(answer) => answer,
+        Err(Failure::Problem(problem)) if problem.word() == "unknown-schedule" => {
+            return Ok(Call::put(path, merged(r#"{"job":{}}"#, rule)?).if_version(if_version));
+        }
+        Err(failure) => return Err(failure),
+    };
+    let mut fields: BTreeMap<String, Box<RawValue>> = answer.read()?;
+    let version: String = fields
+        .get("version")
+        .and_then(|version| serde_json::from_str(version.get()).ok())
+        .unwrap_or_default();
+    // What is no part of the rule.
+    fields.retain(|field, _| !matches!(field.as_str(), "name" | "version" | "next_runs" | "last_runs"));
+    let known = serde_json::to_string(&fields).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(Call::put(path, merged(&known, rule)?).if_version(Some(if_version.unwrap_or(&version))))
 }
 
 impl Fired {

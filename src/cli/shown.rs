@@ -23,6 +23,19 @@ pub fn shown_lines(text: &str) -> String {
     text.split('\n').map(|line| shown(line.strip_suffix('\r').unwrap_or(line))).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns a text of several lines that quotes some of these words: they are shown as [`shown`] does, and each stays on its line.
+pub fn shown_words<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
+    let mut text = text.to_owned();
+    for word in words {
+        // Of `--name=value` either part may be quoted alone.
+        let parts = word.split_once('=').map_or([word, ""], |(name, value)| [value, name]);
+        for part in [word].into_iter().chain(parts).filter(|part| part.contains(is_hostile)) {
+            text = text.replace(part, &shown(part));
+        }
+    }
+    shown_lines(&text)
+}
+
 /// Returns JSON that says the same, with everything that is no white space escaped that a terminal obeys or that hides what is written.
 pub fn shown_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
@@ -71,6 +84,25 @@ pub fn cut(text: &str, cells: usize) -> String {
     cut
 }
 
+/// Splits a text into lines of so many cells: behind a space, where one is near the end of a line.
+pub fn wrapped(text: &str, cells: usize) -> Vec<String> {
+    let cells = cells.max(2);
+    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
+    for c in text.chars() {
+        let wide = c.width().unwrap_or(0);
+        if used + wide > cells {
+            let space = line.rfind(' ').map(|at| at + 1).filter(|at| c != ' ' && *at > line.len() * 2 / 3);
+            let rest = line.split_off(space.unwrap_or(line.len()));
+            lines.push(std::mem::replace(&mut line, rest));
+            used = width(&line);
+        }
+        line.push(c);
+        used += wide;
+    }
+    lines.push(line);
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +136,18 @@ mod tests {
         assert_eq!(cut("abc", 0), "");
         for cells in 0..12 {
             assert!(width(&cut("a日b本c語dé👍", cells)) <= cells, "{cells}");
+        }
+    }
+
+    #[test]
+    fn texts_are_wrapped_by_cells_and_lose_nothing() {
+        assert_eq!(wrapped("one two three", 9), ["one two ", "three"]);
+        assert_eq!(wrapped("a bcdefghijklm", 9), ["a bcdefgh", "ijklm"]);
+        assert_eq!(wrapped("日本語", 5), ["日本", "語"]);
+        let text = "a日b本 c語dé👍 and some more words";
+        for cells in 2..40 {
+            let lines = wrapped(text, cells);
+            assert!(lines.iter().all(|line| width(line) <= cells) && lines.concat() == text, "{lines:?}");
         }
     }
 }

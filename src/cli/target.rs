@@ -24,7 +24,7 @@ pub struct Options {
     #[command(flatten)]
     access: Access,
     /// Print the bodies of responses as they are, for scripts
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
 }
 

@@ -122,7 +122,13 @@ pub fn local(at: &str) -> String {
 
 /// Returns the time of day of a time, on this machine's clock.
 pub fn of_day(at: &str) -> String {
+    of_day_after(at, Duration::ZERO)
+}
+
+/// Returns the time of day so long after a time.
+pub fn of_day_after(at: &str, later: Duration) -> String {
     let Ok(parsed) = at.parse::<Timestamp>() else { return super::shown::shown(at) };
+    let parsed = parsed.checked_add(later).unwrap_or(parsed);
     parsed.to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string()
 }
 

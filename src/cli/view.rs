@@ -170,13 +170,13 @@ impl Job {
         out.facts(&self.facts(out))?;
         for step in &self.trail {
             let (queue, reason) = (shown(&step.queue), shown(&step.reason));
-            out.line(format!("  left {queue} ({reason}) {}", relative(&step.at)))?;
+            out.below(&format!("left {queue} ({reason}) {}", relative(&step.at)))?;
         }
         for error in &self.errors {
             let by =
                 error.worker.as_deref().map_or_else(String::new, |worker| format!(" at {}", shown(worker)));
             let (at, text) = (relative(&error.at), shown(&error.message));
-            out.line(format!("  attempt {}{by} failed {at}: {text}", error.attempt))?;
+            out.below(&format!("attempt {}{by} failed {at}: {text}", error.attempt))?;
         }
         Ok(())
     }

@@ -5,8 +5,10 @@
 //! version it has been sent and gets, when it asks, the present state of what has changed since: nothing is kept for a follower, and one
 //! that is slow misses intermediate states only. A follower whose version is too old, of another picture or unknown gets a full
 //! snapshot.
+//!
+//! The picture has the fullest queues, and beside them those that followers name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ const FRESH: Duration = Duration::from_millis(1500);
 struct Following {
     /// How many do, of each caller.
     callers: HashMap<Box<str>, usize>,
+    /// How many have named each queue.
+    named: HashMap<QueueName, usize>,
     /// Whether a task reads.
     is_read: bool,
 }
@@ -53,6 +57,20 @@ pub(super) struct Feed {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Counts one less, and forgets what there is none of.
+fn count_off<K, Q>(counts: &mut HashMap<K, usize>, of: &Q)
+where
+    K: std::borrow::Borrow<Q> + std::hash::Hash + Eq,
+    Q: std::hash::Hash + Eq + ?Sized,
+{
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
+        }
+    }
 }
 
 impl Feed {
@@ -83,25 +101,32 @@ impl Feed {
         following.is_read
     }
 
-    /// Counts one more follower of this caller. Returns whether a task that reads is to begin.
-    fn enter(&self, caller: &str) -> Result<bool> {
+    /// Counts one more follower of this caller, who names these queues. Returns whether a task that reads is to begin.
+    fn enter(&self, caller: &str, named: &[QueueName]) -> Result<bool> {
         let mut following = lock(&self.following);
         let count = following.callers.get(caller).copied().unwrap_or(0);
         if count >= self.most_of_one {
             return Err(Error::TooManyStreamsOfOne(self.most_of_one));
         }
         following.callers.insert(caller.into(), count + 1);
+        for queue in named {
+            *following.named.entry(queue.clone()).or_default() += 1;
+        }
         Ok(!std::mem::replace(&mut following.is_read, true))
     }
 
-    fn leave(&self, caller: &str) {
+    fn leave(&self, caller: &str, named: &[QueueName]) {
         let mut following = lock(&self.following);
-        if let Some(count) = following.callers.get_mut(caller) {
-            *count -= 1;
-            if *count == 0 {
-                following.callers.remove(caller);
-            }
+        count_off(&mut following.callers, caller);
+        for queue in named {
+            count_off(&mut following.named, queue);
         }
+    }
+
+    /// Returns whether the picture may lack one of these queues for being too small.
+    fn may_lack(&self, named: &[QueueName]) -> bool {
+        let picture = lock(&self.picture);
+        picture.left_out > 0 && named.iter().any(|queue| !picture.queues.contains_key(queue))
     }
 
     fn publish<T>(&self, change: impl FnOnce(&mut Picture) -> T) -> T {
@@ -117,12 +142,13 @@ pub struct Follower {
     queues: Queues,
     version: watch::Receiver<u64>,
     caller: Box<str>,
+    named: Vec<QueueName>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.queues.0.feed.leave(&self.caller);
+        self.queues.0.feed.leave(&self.caller, &self.named);
     }
 }
 
@@ -178,14 +204,15 @@ impl Follower {
 }
 
 impl Queues {
-    /// Begins to follow the picture, which is read if it is not fresh. `caller`: who follows it, of whom only so many may.
-    pub async fn follow(&self, caller: &str) -> Result<Follower> {
+    /// Begins to follow the picture, which is read if it is not fresh. `caller`: who follows it, of whom only so many may. `named`: queues
+    /// that it has then, however small they are.
+    pub async fn follow(&self, caller: &str, named: Vec<QueueName>) -> Result<Follower> {
         let feed = &self.0.feed;
         let place = feed.places.clone().try_acquire_owned();
         let place = place.map_err(|_| Error::TooManyStreams)?;
-        let begins = feed.enter(caller)?;
+        let begins = feed.enter(caller, &named)?;
         let (version, caller) = (feed.version.subscribe(), caller.into());
-        let follower = Follower { queues: self.clone(), version, caller, _place: place };
+        let follower = Follower { queues: self.clone(), version, caller, named, _place: place };
         if begins {
             tokio::spawn(self.clone().read_pictures());
         }
@@ -198,6 +225,11 @@ impl Queues {
             let this = self.clone();
             let reading = tokio::spawn(async move { this.read_picture(fresh).await });
             self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))?;
+        }
+        if feed.may_lack(&follower.named) {
+            let (this, age) = (self.clone(), Age { least: fresh, ..AGE });
+            let showing = tokio::spawn(async move { this.show_named(age).await });
+            self.in_time(showing).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))?;
         }
         Ok(follower)
     }
@@ -234,7 +266,7 @@ impl Queues {
             }
             picture.failed = Some(began); // until it has not
         }
-        let read = self.read_states().await;
+        let read = self.read_states(AGE).await;
         feed.publish(|picture| {
             picture.failed = read.is_err().then(Instant::now);
             let (settings, at, states, left_out) = read?;
@@ -245,14 +277,28 @@ impl Queues {
         })
     }
 
-    /// Returns the settings, the time, the queues as they are shown, and how many are not.
+    /// Adds to the picture what followers have named since it was read: of a board that need not be younger.
+    async fn show_named(&self, age: Age) -> Result<()> {
+        let feed = &self.0.feed;
+        let _reading = feed.reading.lock().await;
+        let (settings, at, states, left_out) = self.read_states(age).await?;
+        feed.publish(|picture| {
+            picture.note_settings(&settings);
+            picture.adopt(at, states, left_out);
+        });
+        Ok(())
+    }
+
+    /// Returns the settings, the time, the queues as they are shown, and how many are not among the fullest.
     async fn read_states(
         &self,
+        age: Age,
     ) -> Result<(Arc<SettingsSnapshot>, Timestamp, BTreeMap<QueueName, QueueState>, u64)> {
         // The picture is read in a task of its own: it takes as long as it takes.
-        let board = self.read_board(AGE).await?;
+        let board = self.read_board(age).await?;
         let (rules, settings) = (self.rules(), self.snapshot());
-        Ok((settings, board.at, states(&board, &rules), board.left_out))
+        let named = lock(&self.0.feed.following).named.keys().cloned().collect();
+        Ok((settings, board.at, states(&board, &rules, &named), board.left_out))
     }
 }
 
@@ -262,8 +308,8 @@ fn rest(took: Duration, is_read: bool) -> Duration {
     rests.max(PERIOD.saturating_sub(took))
 }
 
-/// Returns the queues as they are shown: those that have jobs.
-fn states(board: &Board, rules: &Rules) -> BTreeMap<QueueName, QueueState> {
+/// Returns the queues as they are shown: those that have jobs, and are among the fullest or are named.
+fn states(board: &Board, rules: &Rules, named: &HashSet<QueueName>) -> BTreeMap<QueueName, QueueState> {
     let rounded = |rate: f64| (rate * 100.0).round() / 100.0;
     let state = |queue: &BoardQueue| {
         let state = QueueState {
@@ -277,8 +323,9 @@ fn states(board: &Board, rules: &Rules) -> BTreeMap<QueueName, QueueState> {
         };
         (queue.name.clone(), state)
     };
-    let has_jobs = |queue: &&BoardQueue| queue.is_listed && queue.counts.counts != Counts::default();
-    board.queues.iter().filter(has_jobs).map(state).collect()
+    let has_jobs = |queue: &&BoardQueue| queue.counts.counts != Counts::default();
+    let is_shown = |queue: &&BoardQueue| queue.is_listed || named.contains(&queue.name);
+    board.queues.iter().filter(has_jobs).filter(is_shown).map(state).collect()
 }
 
 #[cfg(test)]
@@ -287,15 +334,17 @@ mod tests {
 
     #[test]
     fn one_caller_does_not_take_all_places() {
-        let feed = Feed::new(5);
-        assert!(feed.enter("a").unwrap() && !feed.enter("a").unwrap());
-        assert!(matches!(feed.enter("a"), Err(Error::TooManyStreamsOfOne(2))));
-        assert!(!feed.enter("b").unwrap());
-        feed.leave("a");
-        assert!(!feed.enter("a").unwrap());
-        ["a", "a", "b"].iter().for_each(|caller| feed.leave(caller));
+        let (feed, named) = (Feed::new(5), ["q".parse().unwrap()]);
+        let enter = |caller: &str| feed.enter(caller, &named);
+        assert!(enter("a").unwrap() && !enter("a").unwrap());
+        assert!(matches!(enter("a"), Err(Error::TooManyStreamsOfOne(2))));
+        assert!(!enter("b").unwrap());
+        feed.leave("a", &named);
+        assert!(!enter("a").unwrap());
+        ["a", "a", "b"].iter().for_each(|caller| feed.leave(caller, &named));
         assert!(lock(&feed.following).callers.is_empty() && !feed.is_followed());
-        assert!(Feed::new(1).enter("a").is_ok());
+        assert!(lock(&feed.following).named.is_empty());
+        assert!(Feed::new(1).enter("a", &[]).is_ok());
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct Part {
     pub queues: Vec<(QueueName, QueueState)>,
     /// Whether there are more behind them.
     pub more: bool,
-    /// How many queues are in no part, because there are too many.
+    /// How many queues are not among the fullest, and in no part unless they are named.
     pub left_out: u64,
 }
 

@@ -10,7 +10,7 @@ use super::keys::HELP;
 use super::state::{Screen, State};
 use crate::cli::shown::{cut, shown, width};
 use crate::cli::table::Tone;
-use crate::cli::time::human;
+use crate::cli::time::{human, ms, of_day};
 
 /// A smaller screen shows nothing that can be read.
 const SMALLEST: (u16, u16) = (20, 4);
@@ -68,20 +68,20 @@ impl State {
 
     /// Says which server this is, and whether the figures are those of now.
     fn title(&self, cells: usize) -> Line<'static> {
-        let (text, tone) = match (&self.lost, &self.read) {
-            (Some((since, reason)), read) => {
-                let old = since.elapsed().as_millis();
-                let old = human(u64::try_from(old).unwrap_or(0));
-                let at = read.as_ref().map_or_else(String::new, |(at, _)| {
-                    format!(", figures of {}", crate::cli::time::of_day(at))
-                });
-                (format!(" CONNECTION LOST {old} ago{at}: {} ", shown(reason)), Tone::Bad)
+        let of =
+            self.read.as_ref().map_or_else(String::new, |(at, _)| format!(", figures of {}", of_day(at)));
+        let clock = self.clock();
+        let (text, tone) = match (&self.lost, self.silence(), &clock) {
+            (Some((since, reason)), ..) => {
+                let old = human(ms(since.elapsed()));
+                (format!(" CONNECTION LOST {old} ago{of}: {} ", shown(reason)), Tone::Bad)
             }
-            (None, None) => (format!(" reading …  {}  tailback top ", self.url), Tone::Head),
-            (None, Some((at, _))) => {
-                let at = crate::cli::time::of_day(at);
-                (format!(" live  {at}  {}  tailback top ", self.url), Tone::Head)
+            (None, Some(silence), now) => {
+                let (old, now) = (human(ms(silence)), now.as_deref().unwrap_or_default());
+                (format!(" NO ANSWER for {old}{of}  {now}  {} ", self.url), Tone::Bad)
             }
+            (None, None, None) => (format!(" reading …  {}  tailback top ", self.url), Tone::Head),
+            (None, None, Some(now)) => (format!(" live  {now}  {}  tailback top ", self.url), Tone::Head),
         };
         let text = cut(&text, cells);
         let filled = format!("{text}{}", " ".repeat(cells.saturating_sub(width(&text))));
@@ -98,7 +98,7 @@ impl State {
             } else {
                 Tone::Plain
             };
-            let at = part(crate::cli::time::of_day(at), Tone::Dim);
+            let at = part(of_day(at), Tone::Dim);
             lines.push(self.line(&[at, part(crate::cli::tail::told(plain, what), tone)], cells));
         }
         let text = if self.is_typing {

@@ -37,13 +37,29 @@ pub enum Told {
     /// It is there again.
     Connected,
     /// The figures of all queues, or why there are none.
-    Figures(Result<Box<Figures>, String>),
+    Figures(Result<Box<Figures>, Failure>),
     /// A queue and some of its jobs, or why not.
-    Queue(Focus, Result<Box<(Figures, Page)>, String>),
+    Queue(Focus, Result<Box<(Figures, Page)>, Failure>),
     /// A job, or why not.
-    Job(Focus, Result<Box<Job>, String>),
+    Job(Focus, Result<Box<Job>, Failure>),
     /// It makes no sense to go on.
     Over(Failure),
+}
+
+impl Told {
+    /// Returns whether the server has answered, whatever it was.
+    pub fn is_answer(&self) -> bool {
+        let is_so = |failure: Option<&Failure>| {
+            !matches!(failure, Some(Failure::Unreachable(_) | Failure::Unconnected(_)))
+        };
+        match self {
+            Self::Event(_) | Self::Connected => true,
+            Self::Lost(_) | Self::Over(_) => false,
+            Self::Figures(figures) => is_so(figures.as_ref().err()),
+            Self::Queue(_, queue) => is_so(queue.as_ref().err()),
+            Self::Job(_, job) => is_so(job.as_ref().err()),
+        }
+    }
 }
 
 /// Begins to ask.
@@ -67,7 +83,7 @@ pub fn feed(client: Client, mut stream: Stream, focus: watch::Receiver<Focus>, t
         loop {
             let figures = of_figures.call(&Call::get("/stats").within(EVERY * 5)).await;
             let figures = figures.and_then(|answer| answer.read().map(Box::new));
-            if to.send(Told::Figures(figures.map_err(|failure| failure.to_string()))).await.is_err() {
+            if to.send(Told::Figures(figures)).await.is_err() {
                 return;
             }
             sleep(EVERY).await;
@@ -84,12 +100,12 @@ async fn look_closely(client: Client, mut focus: watch::Receiver<Focus>, tell: m
                 Focus::None => std::future::pending().await,
                 Focus::Queue(name, state) => {
                     let of = queue(&client, name, *state).await;
-                    Told::Queue(on.clone(), of.map(Box::new).map_err(|failure| failure.to_string()))
+                    Told::Queue(on.clone(), of.map(Box::new))
                 }
                 Focus::Job(id) => {
                     let call = Call::get(format!("/v1/jobs/{}", segment(id))).within(EVERY * 5);
                     let job = client.call(&call).await.and_then(|answer| answer.read().map(Box::new));
-                    Told::Job(on.clone(), job.map_err(|failure| failure.to_string()))
+                    Told::Job(on.clone(), job)
                 }
             }
         };

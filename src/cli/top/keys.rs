@@ -116,6 +116,10 @@ impl State {
     }
 
     fn enter(&mut self) {
+        // A queue that is not among the fullest is found by its whole name.
+        if self.screen == Screen::Overview && self.left_out > 0 && self.found().next().is_none() {
+            self.queue.name.clone_from(&self.filter);
+        }
         match self.screen {
             Screen::Overview if !self.queue.name.is_empty() => {
                 self.queue.is_held = true;

@@ -6,7 +6,7 @@ use super::draw::{Column, Part, Parts, part};
 use super::state::{Screen, Sort, State};
 use crate::cli::events::Queue;
 use crate::cli::out::Out;
-use crate::cli::shown::{cut, shown, width};
+use crate::cli::shown::{cut, shown, wrapped};
 use crate::cli::stats::Figures;
 use crate::cli::table::Tone;
 use crate::cli::time::{age, human};
@@ -175,10 +175,13 @@ impl State {
         cells: usize,
     ) -> Vec<Line<'static>> {
         if rows.is_empty() {
-            let text = match (&self.read, self.filter.is_empty()) {
-                (None, _) => "reading …",
-                (_, true) => "no queue has jobs",
-                (_, false) => "no queue with jobs has this in its name: Esc shows all",
+            let text = match (&self.read, self.filter.is_empty(), self.left_out) {
+                (None, ..) => "reading …",
+                (_, true, _) => "no queue has jobs",
+                (_, false, 0) => "no queue with jobs has this in its name: Esc shows all",
+                (_, false, _) => {
+                    "none of the fullest queues has this in its name: Enter looks at the queue of this name"
+                }
             };
             return vec![self.line(&[part(text, Tone::Dim)], cells)];
         }
@@ -304,21 +307,4 @@ impl State {
         self.scroll = self.scroll.min(lines.len().saturating_sub(room));
         lines.into_iter().skip(self.scroll).take(room).collect()
     }
-}
-
-/// Splits a text into lines of so many cells.
-fn wrapped(text: &str, cells: usize) -> Vec<String> {
-    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
-    let mut buffer = [0; 4];
-    for c in text.chars() {
-        let wide = width(c.encode_utf8(&mut buffer));
-        if used + wide > cells.max(2) {
-            lines.push(std::mem::take(&mut line));
-            used = 0;
-        }
-        line.push(c);
-        used += wide;
-    }
-    lines.push(line);
-    lines
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::sync::watch;
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::feed::{Focus, Told};
 use crate::cli::events::{Event, Happened, Queue};
+use crate::cli::failure::Failure;
 use crate::cli::jobs::Page;
 use crate::cli::stats::Figures;
 use crate::cli::time;
@@ -16,6 +18,8 @@ use crate::cli::view::Job;
 
 /// How many happenings are remembered.
 const HAPPENED: usize = 50;
+/// After how long without an answer it is said that there is none: figures are asked for every two seconds.
+const SILENCE: Duration = Duration::from_secs(5);
 /// The states that one can choose, after all of them.
 const STATES: [&str; 6] = ["ready", "reserved", "scheduled", "blocked", "dead", "done"];
 
@@ -123,6 +127,8 @@ pub struct State {
     pub happened: VecDeque<(String, Happened)>,
     /// When the last message was read, by the server's clock, and when it came.
     pub read: Option<(String, Instant)>,
+    /// When the server answered last.
+    heard: Instant,
     /// Since when the connection is lost, and why.
     pub lost: Option<(Instant, String)>,
     /// How many queues are not in the picture.
@@ -166,6 +172,7 @@ impl State {
             no_figures: None,
             happened: VecDeque::new(),
             read: None,
+            heard: Instant::now(),
             lost: None,
             left_out: 0,
             sort: (sort, false),
@@ -186,20 +193,38 @@ impl State {
 
     /// Takes what the server has sent.
     pub fn take(&mut self, told: Told) {
+        if told.is_answer() {
+            self.heard = Instant::now();
+        }
+        let reason = |failure: Failure| failure.to_string();
         match told {
             Told::Event(event) => self.take_event(*event),
             Told::Lost(reason) => {
-                let since = self.lost.take().map_or_else(Instant::now, |(since, _)| since);
+                let since = if self.silence().is_some() { self.heard } else { Instant::now() };
+                let since = self.lost.take().map_or(since, |(since, _)| since);
                 self.lost = Some((since, reason));
             }
             Told::Connected => self.lost = None,
             Told::Figures(Ok(figures)) => (self.figures, self.no_figures) = (Some(*figures), None),
-            Told::Figures(Err(reason)) => self.no_figures = Some(reason),
-            Told::Queue(of, detail) if of == *self.focus.borrow() => self.detail = Some(detail),
-            Told::Job(of, job) if of == *self.focus.borrow() => self.one = Some(job),
+            Told::Figures(Err(failure)) => self.no_figures = Some(reason(failure)),
+            Told::Queue(of, detail) if of == *self.focus.borrow() => {
+                self.detail = Some(detail.map_err(reason));
+            }
+            Told::Job(of, job) if of == *self.focus.borrow() => self.one = Some(job.map_err(reason)),
             // Of something that one does not look at any more.
             Told::Queue(..) | Told::Job(..) | Told::Over(_) => {}
         }
+    }
+
+    /// Returns for how long the server has not answered, if that is long.
+    pub fn silence(&self) -> Option<Duration> {
+        Some(self.heard.elapsed()).filter(|silence| *silence >= SILENCE)
+    }
+
+    /// Returns the time of day by the server's clock, which goes on from the last message.
+    pub fn clock(&self) -> Option<String> {
+        let (at, came) = self.read.as_ref()?;
+        Some(time::of_day_after(at, came.elapsed()))
     }
 
     fn take_event(&mut self, event: Event) {

@@ -17,8 +17,10 @@ use crate::cli::view::Job;
 /// How long one call waits for jobs. The server remembers each call while it waits: long ones are fewer, and shorter than the
 /// patience of the proxies on the way.
 pub const WAIT: Duration = Duration::from_secs(25);
-/// For how long an idle worker that stops learns what its last call has reserved: what there is, is answered at once.
+/// For how long an idle worker that stops learns what its last call has reserved, as long as it does not know that it holds nothing.
 const LEARNING: Duration = Duration::from_secs(2);
+/// For how long the first repeat waits that asks for it: what there is, is answered at once.
+const AT_ONCE: Duration = Duration::from_millis(250);
 /// The first pause between two calls while the server is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause between two calls while the server is away.
@@ -135,14 +137,14 @@ impl Crew {
         }
     }
 
-    /// Learns what a call has reserved that is not waited for any more: by a repeat of it, for a short time, and for as long as commands
-    /// go on, with whose heartbeats the server would keep the jobs.
+    /// Learns what a call has reserved that is not waited for any more: by a repeat of it, until the server says that this worker holds
+    /// nothing, but only for a short time; and for as long as commands go on, with whose heartbeats the server would keep the jobs.
     async fn learn(&mut self, asked: &Asked, taken: &mut Taken) -> Answer {
         let until = Instant::now() + LEARNING;
-        let mut pause = FIRST_PAUSE / 4;
+        let (mut pause, mut at_once) = (FIRST_PAUSE / 4, AT_ONCE);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let patience = if self.running.is_empty() { left } else { PARTING };
+            let patience = if self.running.is_empty() { left.min(at_once) } else { PARTING };
             let tried_at = Instant::now();
             match self.shared.reserve(&asked.call.clone().within(patience)).await {
                 Ok(jobs) => {
@@ -153,11 +155,14 @@ impl Crew {
                 Err(_) => {}
             }
             self.collect(taken);
-            if self.running.is_empty() && Instant::now() + pause >= until {
+            // Only once the repeat is dropped, which may have reserved jobs itself.
+            let is_idle = self.running.is_empty();
+            let is_over = is_idle && (Instant::now() + pause >= until || self.shared.holds_nothing().await);
+            if is_over {
                 return Answer::default();
             }
             sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            (pause, at_once) = ((pause * 2).min(Duration::from_secs(1)), at_once * 2);
         }
     }
 

@@ -271,15 +271,19 @@ impl Shared {
     /// Takes this worker from the server's list, where it would stand as silent for an hour. What cannot be done, or is not allowed, is
     /// left to that hour. A worker that holds a job stays: its attempt would have failed.
     async fn sign_off(&self) {
-        if !self.is_named.load(Ordering::Relaxed) {
-            return;
-        }
-        let last = self.client.call(&self.heartbeat().within(SIGN_OFF)).await;
-        let is_free = last.and_then(|answer| answer.read::<Beat>()).is_ok_and(|beat| beat.held == Some(0));
-        if is_free {
+        if self.holds_nothing().await {
             let call = Call::new(Method::DELETE, format!("/v1/workers/{}", segment(&self.name)));
             let _ = self.client.call(&call.within(SIGN_OFF)).await;
         }
+    }
+
+    /// Returns whether the server says that this worker holds no job; without a name it knows nothing of that.
+    pub(super) async fn holds_nothing(&self) -> bool {
+        if !self.is_named.load(Ordering::Relaxed) {
+            return false;
+        }
+        let last = self.client.call(&self.heartbeat().within(SIGN_OFF)).await;
+        last.and_then(|answer| answer.read::<Beat>()).is_ok_and(|beat| beat.held == Some(0))
     }
 
     /// Says that this worker is there: should its machine die, its jobs are released before their leases end. From the first

@@ -114,7 +114,7 @@ impl Run for Work {
             Err(Failure::Closed) | Ok(_) => ended,
             // Not by standard error itself: a reader that does not read would block this worker for ever.
             Err(failure) => {
-                printer.error(told(&failure, context.out.is_json));
+                printer.lines(told(&failure, context.out.is_json));
                 Ok(failure.code())
             }
         };

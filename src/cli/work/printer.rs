@@ -39,7 +39,10 @@ struct Count {
 
 #[derive(Debug)]
 enum Piece {
+    /// As they are; they may end within a line.
     Bytes(Vec<u8>),
+    /// Lines of their own.
+    Lines(Vec<u8>),
     /// All that came before is written.
     Flush(oneshot::Sender<()>),
 }
@@ -54,17 +57,22 @@ impl Printer {
 
     /// Prints a line on standard output.
     pub fn line(&self, line: &str) {
-        self.out.push(format!("{line}\n").into_bytes());
+        self.out.push(Piece::Lines(format!("{line}\n").into_bytes()));
     }
 
-    /// Prints bytes on standard error.
+    /// Prints bytes on standard error, as a command has written them.
     pub fn error(&self, bytes: Vec<u8>) {
-        self.err.push(bytes);
+        self.err.push(Piece::Bytes(bytes));
+    }
+
+    /// Prints lines on standard error. What stands there unfinished is ended first.
+    pub fn lines(&self, lines: Vec<u8>) {
+        self.err.push(Piece::Lines(lines));
     }
 
     /// Prints a note for a person, on standard error.
     pub fn note(&self, text: &str) {
-        self.err.push(format!("tailback: {text}\n").into_bytes());
+        self.lines(format!("tailback: {text}\n").into_bytes());
     }
 
     /// Waits until all is written, but only briefly where the output is not read. Reports what is not written then.
@@ -72,7 +80,7 @@ impl Printer {
         let lost = self.out.flush(LAST).await;
         if lost > 0 {
             // It may be that only standard output is not read.
-            self.err.push(unread(lost));
+            self.lines(unread(lost));
         }
         // What is lost here cannot be reported.
         let _ = self.err.flush(LAST).await;
@@ -95,10 +103,10 @@ impl Stream {
         Ok(Self { queue, count })
     }
 
-    fn push(&self, bytes: Vec<u8>) {
+    fn push(&self, piece: Piece) {
         // Before it is sent, since it may be written at once.
         self.count.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(Piece::Bytes(bytes)).is_err() {
+        if self.queue.try_send(piece).is_err() {
             self.count.waiting.fetch_sub(1, Ordering::Relaxed);
             self.count.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -125,21 +133,30 @@ impl Stream {
 }
 
 fn write_all(mut to: impl Write, pieces: &Receiver<Piece>, count: &Count, other: Option<&Stream>) {
+    let mut is_within = false; // a line
+    // Work goes on where the reader has left.
+    let mut write = |bytes: &[u8], is_own_line: bool| {
+        if is_own_line && is_within {
+            drop(to.write_all(b"\n"));
+        }
+        is_within = !bytes.ends_with(b"\n");
+        drop(to.write_all(bytes).and_then(|()| to.flush()));
+    };
     while let Ok(piece) = pieces.recv() {
         let mut flushed = None;
-        // Work goes on where the reader has left.
         match piece {
-            Piece::Bytes(bytes) => {
-                drop(to.write_all(&bytes).and_then(|()| to.flush()));
-                count.waiting.fetch_sub(1, Ordering::Relaxed);
-            }
+            Piece::Bytes(bytes) => write(&bytes, false),
+            Piece::Lines(lines) => write(&lines, true),
             Piece::Flush(written) => flushed = Some(written),
+        }
+        if flushed.is_none() {
+            count.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         let lost = count.dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
             match other {
-                Some(other) => other.push(unread(lost)),
-                None => drop(to.write_all(&unread(lost))),
+                Some(other) => other.push(Piece::Lines(unread(lost))),
+                None => write(&unread(lost), true),
             }
         }
         if let Some(flushed) = flushed {
@@ -178,7 +195,7 @@ mod tests {
     async fn a_reader_that_reads_late_gets_the_last_lines() {
         let (let_go, all, stream) = stuck();
         for n in 0..WAITING_MAX + 10 {
-            stream.push(n.to_string().into_bytes());
+            stream.push(Piece::Lines(format!("{n}\n").into_bytes()));
         }
         // Full: what is there comes all the same, once the reader reads.
         let (lost, ()) = tokio::join!(stream.flush(Duration::from_secs(60)), async {
@@ -193,7 +210,7 @@ mod tests {
     async fn what_nobody_has_read_in_the_end_is_counted() {
         let (let_go, all, stream) = stuck();
         for n in 0..WAITING_MAX + 10 {
-            stream.push(n.to_string().into_bytes());
+            stream.push(Piece::Lines(format!("{n}\n").into_bytes()));
         }
         let lost = stream.flush(Duration::from_millis(50)).await;
         assert_eq!(lost, u64::try_from(WAITING_MAX + 10).unwrap());
@@ -204,7 +221,7 @@ mod tests {
     fn nobody_waits_for_a_reader_and_what_is_dropped_is_told() {
         let (let_go, all, stream) = stuck();
         for n in 0..WAITING_MAX + 10 {
-            stream.push(n.to_string().into_bytes());
+            stream.push(Piece::Lines(format!("{n}\n").into_bytes()));
         }
         drop(let_go);
         drop(stream);

@@ -49,7 +49,8 @@ pub struct QueueMessage {
     counts: CountsView,
     /// Whether delivery is stopped.
     paused: bool,
-    /// Since when the oldest ready job has been ready; absent if none is.
+    /// Since when the oldest ready job has been ready; absent if none is, and where the queue is not among the 10,000 with the most
+    /// unfinished jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_at: Option<Timestamp>,
     /// Whether that job was looked up more than 30 s ago, and jobs have left the queue since: it may be another one by now. Absent where it
@@ -141,7 +142,8 @@ pub struct EventsMessage {
     /// Whether further parts follow, of a `snapshot` or of `changes`; only the last one has an id.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
-    /// Only in a `snapshot`: how many queues are in no part, because there are more than 10,000.
+    /// Only in a `snapshot`: how many queues are beyond the 10,000 with the most unfinished jobs. They are in no part, but for those that a
+    /// client names; absent where all are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<u64>,
     /// Only in a `snapshot` for a key of some queues: queues of it may be in no part, because there are more than 10,000 in all.
@@ -149,7 +151,7 @@ pub struct EventsMessage {
     incomplete: bool,
     /// The queues that have jobs; in `changes` those that have changed, as they are now.
     queues: Vec<QueueMessage>,
-    /// The queues that have no jobs any more, or are not among the 10,000 with the most unfinished ones.
+    /// The queues that have no jobs any more, or are neither named nor among the 10,000 with the most unfinished ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<QueueName>,
     /// What has happened since the message before, in its order.
@@ -199,7 +201,7 @@ pub async fn follow(
     let place = waiting.place(true).ok_or(Error::TooManyStreams)?;
     let lasts = lasts(for_ms, by.session_ends, queues.now());
     let ends = lasts.map(|lasts| Instant::now() + lasts);
-    let follower = queues.follow(&who).await?; // reads the picture where it had no follower lately
+    let follower = queues.follow(&who, names(&patterns)).await?; // reads the picture where it had no follower lately
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let stream = Stream::new(queues, follower, by, patterns, place, budget, ends).behind(last);
     let body = futures::stream::unfold(stream, |mut stream| async {
@@ -263,6 +265,15 @@ fn digest(patterns: &[QueuePattern]) -> String {
     names.sort_unstable();
     let hash = Sha256::digest(names.join(" "));
     hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the queues that are named as a whole.
+fn names(patterns: &[QueuePattern]) -> Vec<QueueName> {
+    let name = |pattern: &QueuePattern| match pattern {
+        QueuePattern::One(name) => Some(name.clone()),
+        QueuePattern::Prefix(_) => None,
+    };
+    patterns.iter().filter_map(name).collect()
 }
 
 fn is_among(patterns: &[QueuePattern], queue: &QueueName) -> bool {
@@ -399,6 +410,9 @@ impl Stream {
         let patterns = &self.patterns;
         let read = self.follower.part(after.as_ref(), PART, |queue| is_among(patterns, queue));
         let Part { version: now, at, queues, more, left_out } = read;
+        // Those that are named as a whole are all there.
+        let is_named = !patterns.is_empty() && names(patterns).len() == patterns.len();
+        let left_out = if is_named { 0 } else { left_out };
         let version = version.min(now);
         let after = queues.last().map(|(queue, _)| queue.clone());
         self.position = match more {
