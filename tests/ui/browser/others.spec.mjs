@@ -68,7 +68,9 @@ test('a semaphore: made, edited, in use, deleted', async ({ page, server }) => {
   expect((await server.get('/v1/semaphores/database')).capacity).toBe(2);
   const { id } = await server.push('imports', 1, { semaphores: ['database'] });
   await server.reserve('imports');
-  await expect(page.getByRole('table', { name: 'Jobs that hold database' })).toContainText(id);
+  const holders = page.getByRole('table', { name: 'Jobs that hold database' });
+  await expect(holders).toContainText(id);
+  await expect(holders.getByRole('meter')).toBeVisible();
   await button(page, 'Capacity').click();
   await dialog(page).getByRole('spinbutton').fill('5');
   await inDialog(page, 'Save').click();
