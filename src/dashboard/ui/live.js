@@ -190,15 +190,17 @@ function again(refused, since) {
 async function prove() {
   const stream = source;
   const since = Math.max(provedAt, state.heardAt);
-  if (stream === null || isAsked || document.hidden || state.connection !== 'live' || Date.now() - since < SILENCE_MS) return;
+  // One that is lost is begun anew by itself.
+  if (stream === null || isAsked || document.hidden || state.connection === 'lost' || Date.now() - since < SILENCE_MS) return;
   if (stream.readyState !== EventSource.OPEN) return again(true, since);
   isAsked = true;
   try {
     await get(path('session'), AbortSignal.timeout(ANSWER_MS));
     provedAt = Date.now();
   } catch (/** @type {any} */ error) {
-    // What the stream has said meanwhile proves as much.
-    if (source === stream && error.status !== 401 && state.heardAt <= since) again(true, since);
+    // A refusal of the server's own proves that it is there, unless it is about to end; what the stream has said meanwhile proves as much.
+    if (error.status > 0 && error.code !== '' && error.code !== 'draining') provedAt = Date.now();
+    else if (source === stream && state.heardAt <= since) again(true, since);
     return;
   } finally {
     isAsked = false;
