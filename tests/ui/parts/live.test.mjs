@@ -129,6 +129,20 @@ test('a server that hangs while nobody looks is found out by who looks then', as
   await pass(15);
   assert.equal(live.state.connection, 'lost');
   assert.equal(hung.readyState, Source.CLOSED);
+  // Nor does the next one, though the server is back: it is not waited for without end, and what fails at once is left to the browser.
+  const stuck = begun.at(-1);
+  assert.notEqual(stuck, hung);
+  stuck.readyState = 0;
+  for (let n = 0; n < 8; n++) {
+    await pass(5);
+    stuck.dispatchEvent(new Event('error'));
+  }
+  assert.equal(begun.at(-1), stuck);
+  await pass(30);
+  assert.notEqual(begun.at(-1), stuck);
+  assert.equal(stuck.readyState, Source.CLOSED);
+  begun.at(-1).dispatchEvent(new Event('open'));
+  assert.equal(live.state.connection, 'live');
 });
 
 test('a refusal of our own proves that the server is there; not one of a proxy, nor of a server that ends', async (t) => {
