@@ -15,6 +15,8 @@ pub struct Holder {
     pub queue: QueueName,
     /// The worker that reserved it, where the reserve named one.
     pub worker: Option<WorkerName>,
+    /// When it was delivered.
+    pub started_at: Option<Timestamp>,
     /// When the reservation runs out.
     pub reserved_until: Timestamp,
 }

@@ -36,7 +36,8 @@ pub async fn a_semaphore_shows_who_holds_it(place: &Place) {
     let shown = semaphore(&server, "db").await;
     assert_eq!((&shown["held"], &shown["waiting"]), (&json!(1), &json!(2)), "{shown}");
     let holder = json!({
-        "id": taken["id"], "queue": "work", "worker": "w1", "reserved_until": taken["reserved_until"],
+        "id": taken["id"], "queue": "work", "worker": "w1", "started_at": taken["started_at"],
+        "reserved_until": taken["reserved_until"],
     });
     assert_eq!(shown["holders"], json!([holder]));
     let (_, page) = server.get("/v1/queues/work/jobs?state=blocked").await;

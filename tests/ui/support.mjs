@@ -72,7 +72,10 @@ export class Server {
     if (this.process.exitCode !== null || this.process.signalCode !== null) return;
     const ended = new Promise((resolve) => this.process.once('exit', resolve));
     this.process.kill(signal);
+    this.process.kill('SIGCONT'); // a test may have ended while it was stopped, and then no other signal ends it
+    const late = setTimeout(() => this.process.kill('SIGKILL'), PATIENCE_MS);
     await ended;
+    clearTimeout(late);
   }
 
   /** Makes a call, and returns the text of the response; a refusal is an error. */

@@ -83,6 +83,16 @@ export class Source {
     }
   }
 
+  /** @param {string} queue which may be another's, or be gone */
+  async stats(queue) {
+    try {
+      remember(this.kept, queue, await get(path('queues', queue, 'stats'), this.signal), KEPT);
+    } catch (/** @type {any} */ error) {
+      if (error.status !== 403 && error.status !== 404) throw error;
+      if (error.status === 403) this.forbidden = true;
+    }
+  }
+
   async settings() {
     if (Date.now() - this.settingsAt < 60_000) return;
     this.settingsAt = Date.now();
@@ -108,7 +118,7 @@ export class Source {
     for (const queue of some) {
       this.looked += await this.jobs({ queue }, OF_STAGE);
       remember(this.lookedAt, queue, this.round, KEPT);
-      if (!live.queues.has(queue)) remember(this.kept, queue, await get(path('queues', queue, 'stats'), this.signal), KEPT);
+      if (!live.queues.has(queue)) await this.stats(queue);
     }
     // Those that were found just now are looked at the next time.
     this.unlooked = [...names].filter((name) => !this.lookedAt.has(name)).length;

@@ -46,7 +46,7 @@ export function percent(part, all) {
 
 /** A duration in milliseconds, in its two largest units: 17 m 22 s. @param {number | undefined} ms @param {boolean} [both] whether a second unit of 0 is written, as in what goes on while one reads @returns {string} */
 export function duration(ms, both = false) {
-  if (ms === undefined || ms === null) return '–';
+  if (ms === undefined || ms === null || Number.isNaN(ms)) return '–';
   if (ms < 0) return `-${duration(-ms, both)}`;
   if (ms < 1000) return `${ms < 10 && ms > 0 ? digits(ms) : whole.format(ms)} ms`;
   const seconds = ms / 1000;
@@ -96,8 +96,8 @@ export function now() {
 
 /** How long ago, or in how long: "in 5 s", "3 m ago". @param {string | undefined} at an RFC 3339 time */
 export function ago(at) {
-  if (!at) return '–';
-  const ms = now() - Date.parse(at);
+  const ms = now() - Date.parse(at ?? '');
+  if (Number.isNaN(ms)) return '–';
   if (Math.abs(ms) < 1000) return 'now';
   return ms < 0 ? `in ${duration(-ms, true)}` : `${duration(ms, true)} ago`;
 }

@@ -32,7 +32,7 @@ function whyLinks(why, job) {
     why.semaphore !== undefined && h('a', { href: link(['limits', why.semaphore]) }, `Semaphore ${plain(why.semaphore)}`),
     why.worker !== undefined && h('a', { href: link(['workers', why.worker]) }, `Worker ${plain(why.worker)}`),
     ['paused', 'max_reserved', 'rate', 'worker', 'turn'].includes(why.reason) && h('a', { href: link(['queues', job.queue]) }, 'The queue'),
-    why.until && !why.detail.match(TIMES) && h('span', { class: 'muted' }, `${UNTIL[why.reason] ?? 'until'} `, when(why.until)),
+    why.until && beforeTime(why) === undefined && h('span', { class: 'muted' }, `${UNTIL[why.reason] ?? 'until'} `, when(why.until)),
   ].filter(Boolean);
 }
 
@@ -41,15 +41,16 @@ function isLetter(job) {
   return job.dead_lettered_from !== undefined && ['ready', 'scheduled', 'blocked'].includes(job.state);
 }
 
-/** Raw times of RFC 3339, as the server writes them in its reasons. */
-const TIMES = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)/g;
+/** What a reason says before the time that it ends with, if it does: any other time is part of a name. @param {any} why @returns {string | undefined} */
+export function beforeTime({ detail, until }) {
+  const end = ` at ${until}`;
+  return until && detail.endsWith(end) ? detail.slice(0, -end.length) : undefined;
+}
 
-/** A reason in words, its times as people read them. @param {string} detail @returns {any[]} */
-export function withTimes(detail) {
-  const words = detail.split(TIMES);
-  const times = detail.match(TIMES) ?? [];
-  // "due at <time>" is "due in 5 m".
-  return words.flatMap((word, n) => (n < times.length ? [plain(word.replace(/ at $/, ' ')), when(times[n])] : [plain(word)]));
+/** A reason in words: "due at <time>" is "due in 5 m". @param {any} why @returns {any[]} */
+function inWords(why) {
+  const before = beforeTime(why);
+  return before === undefined ? [plain(why.detail)] : [plain(before), ' ', when(why.until)];
 }
 
 /** The title of why a job is where it is. @param {import('./json.js').Job} job */
@@ -88,7 +89,7 @@ export function whyPart() {
           'li',
           { class: 'row' },
           badge(why.reason.replaceAll('_', ' '), why.reason === 'reserved' ? 'reserved' : 'warn'),
-          h('span', null, ...withTimes(why.detail)),
+          h('span', null, ...inWords(why)),
           ...whyLinks(why, job),
         ),
       );

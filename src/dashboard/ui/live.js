@@ -107,6 +107,8 @@ let paused = false;
 let provedAt = 0;
 /** For how long an idle stream may be silent before the server is asked, in milliseconds: JavaScript does not see its comments. */
 const SILENCE_MS = 5000;
+/** For how long one that is lost may take to open before another is begun: what has not reached the server is never answered. */
+const OPEN_MS = 15_000;
 /** How often that is looked at, and how long the answer may take. */
 const PROVE_MS = 2500;
 const ANSWER_MS = 3000;
@@ -168,7 +170,11 @@ export function connect() {
     failures = 0;
     setConnection('live');
   });
-  stream.addEventListener('error', () => source === stream && again(stream.readyState === EventSource.CLOSED));
+  stream.addEventListener('error', () => {
+    if (source !== stream) return;
+    provedAt = Date.now(); // it is not waiting any more
+    again(stream.readyState === EventSource.CLOSED);
+  });
 }
 
 /**
@@ -190,15 +196,17 @@ function again(refused, since) {
 async function prove() {
   const stream = source;
   const since = Math.max(provedAt, state.heardAt);
-  if (stream === null || isAsked || document.hidden || state.connection !== 'live' || Date.now() - since < SILENCE_MS) return;
+  const patience = state.connection === 'lost' ? OPEN_MS : SILENCE_MS;
+  if (stream === null || isAsked || document.hidden || Date.now() - since < patience) return;
   if (stream.readyState !== EventSource.OPEN) return again(true, since);
   isAsked = true;
   try {
     await get(path('session'), AbortSignal.timeout(ANSWER_MS));
     provedAt = Date.now();
   } catch (/** @type {any} */ error) {
-    // What the stream has said meanwhile proves as much.
-    if (source === stream && error.status !== 401 && state.heardAt <= since) again(true, since);
+    // A refusal of the server's own proves that it is there, unless it is about to end; what the stream has said meanwhile proves as much.
+    if (error.status > 0 && error.code !== '' && error.code !== 'draining') provedAt = Date.now();
+    else if (source === stream && state.heardAt <= since) again(true, since);
     return;
   } finally {
     isAsked = false;

@@ -15,7 +15,8 @@ const loadLimits = lazy(async () => (await import('./screens/limits.js')).limits
 const loadSchedules = lazy(() => import('./screens/schedules.js'));
 const loadBatches = lazy(() => import('./screens/batches.js'));
 const loadWorkers = lazy(() => import('./screens/workers.js'));
-const loadLogin = lazy(() => import('./screens/login.js'));
+// Without the question of `lazy`: that the login is needed is what the server has answered to it.
+const loadLogin = () => import('./screens/login.js');
 
 /**
  * The screens by the first part of the link: of the section, and of one thing in it. Each is loaded when it is first asked for.
@@ -83,6 +84,12 @@ async function begin() {
 
 let asked = false;
 
+/** Waits until what a dialog shows this once (a new key) was seen. */
+async function seen() {
+  const kept = document.querySelector('dialog[data-keep]');
+  if (kept !== null) await new Promise((then) => kept.addEventListener('close', then, { once: true }));
+}
+
 /**
  * Shows the login, once. What is on the page stays, with all that was typed, and goes on after it; a caller who may do something else gets
  * another page.
@@ -90,18 +97,13 @@ let asked = false;
 async function ask() {
   if (asked) return;
   asked = true;
-  const loaded = await loadLogin().catch(() => location.reload()); // the server may be of another version by now
-  if (!loaded) return;
-  const { login, loginAgain } = loaded;
-  if (!isShown) {
-    document.body.replaceChildren(login(() => location.reload()));
-    return;
-  }
-  live.pause();
-  // What a dialog shows this once (a new key) must be seen first.
-  const kept = document.querySelector('dialog[data-keep]');
-  if (kept !== null) await new Promise((then) => kept.addEventListener('close', then, { once: true }));
-  const next = await loginAgain();
+  if (isShown) live.pause();
+  const loaded = await loadLogin().catch(() => null);
+  await seen();
+  if (loaded === null) return location.reload(); // the server may be of another version by now
+  if (!isShown) return document.body.replaceChildren(loaded.login(() => location.reload()));
+  const next = await loaded.loginAgain();
+  await seen();
   const of = (/** @type {any} */ one) => JSON.stringify([one.name, one.scopes, one.queues]);
   if (of(next) !== of(user)) {
     location.reload();

@@ -51,13 +51,16 @@ pub struct HolderResponse {
     /// The worker that reserved it, if the reserve named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<WorkerName>,
+    /// When it was delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_at: Option<Timestamp>,
     /// When the reservation expires.
     reserved_until: Timestamp,
 }
 
 impl From<Holder> for HolderResponse {
-    fn from(Holder { id, queue, worker, reserved_until }: Holder) -> Self {
-        Self { id, queue, worker, reserved_until }
+    fn from(Holder { id, queue, worker, started_at, reserved_until }: Holder) -> Self {
+        Self { id, queue, worker, started_at, reserved_until }
     }
 }
 

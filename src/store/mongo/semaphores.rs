@@ -65,13 +65,11 @@ impl Semaphores for Mongo {
     }
 
     async fn holders(&self, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>> {
-        let find = async {
-            let filter = doc! { "semaphores": name.as_str(), "state": "reserved" };
-            let projection = doc! { "queue": 1, "worker": 1, "reserved_until": 1 };
-            let sort = doc! { "reserved_until": 1, "_id": 1 };
-            Ok(readable(&query::all(self, filter, sort, projection, limit).await?, holder))
-        };
-        self.connection.within(find).await
+        let filter = doc! { "semaphores": name.as_str(), "state": "reserved" };
+        let projection = doc! { "queue": 1, "worker": 1, "started_at": 1, "reserved_until": 1 };
+        let sort = doc! { "reserved_until": 1, "_id": 1 };
+        let found = self.connection.within(query::all(self, filter, sort, projection, limit)).await?;
+        Ok(readable(&found, holder))
     }
 
     async fn unknown_semaphores(&self, names: &[SemaphoreName]) -> Result<Vec<SemaphoreName>> {
@@ -145,6 +143,7 @@ fn holder(document: &Document) -> Result<Holder> {
         id: row.text("_id")?,
         queue: row.text("queue")?,
         worker: document.get_str("worker").ok().and_then(|name| name.parse().ok()),
+        started_at: row.time("started_at")?,
         reserved_until: row.time("reserved_until")?.unwrap_or_default(),
     })
 }

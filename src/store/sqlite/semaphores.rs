@@ -165,7 +165,7 @@ fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec
 
 fn holders(db: &Connection, name: &SemaphoreName, limit: usize) -> Result<Vec<Holder>, Fault> {
     let mut holders = db.prepare_cached(
-        "SELECT j.id, j.queue, j.worker, j.reserved_until FROM needs n INDEXED BY needs_state \
+        "SELECT j.id, j.queue, j.worker, j.reserved_until, j.started_at FROM needs n INDEXED BY needs_state \
          CROSS JOIN jobs j ON j.id = n.job WHERE n.semaphore = ?1 AND n.state = 'reserved' \
          ORDER BY j.reserved_until, j.id LIMIT ?2",
     )?;
@@ -182,6 +182,7 @@ fn holder(found: &Row<'_>) -> Result<Holder, Fault> {
         id: row::parsed(found, 0, "id")?,
         queue: row::parsed(found, 1, "queue")?,
         worker: row::parsed_if_any(found, 2, "worker")?,
+        started_at: row::time(found, 4)?,
         reserved_until: row::time(found, 3)?.unwrap_or_default(),
     })
 }

@@ -96,6 +96,55 @@ test('a session that ends: the page stays as it is, and goes on after the login'
   expect((await server.get('/v1/queues/mail/jobs')).jobs[0].payload).toEqual({ typed: 'with care' });
 });
 
+test('the own key: what it is rotated to is seen before the login asks for it', async ({ page, begin }) => {
+  const server = await begin(auth);
+  const { key } = await server.post('/v1/keys', { name: 'mine', scopes: ['admin'] });
+  await page.goto(`${server.url}/#/keys`);
+  await login(page, key);
+  await page.getByRole('button', { name: 'Rotate mine' }).click();
+  await inDialog(page, 'Rotate the key').click();
+  const secret = page.locator('output.secret');
+  await expect(secret).toBeVisible();
+  const next = await secret.textContent();
+  // The session has ended meanwhile, and with it the stream.
+  await page.waitForTimeout(5000);
+  await expect(secret).toHaveText(next);
+  await expect(page.getByLabel('API key')).toHaveCount(0);
+  await dialog(page).getByRole('checkbox').check();
+  await inDialog(page, 'Close').click();
+  await expect(page.getByLabel('API key')).toBeVisible();
+  await login(page, next);
+  await closed(page);
+  await expect(page.locator('.status.live')).toBeVisible();
+  await expect(page.getByRole('table', { name: 'Keys' })).toContainText('mine');
+});
+
+test('a key that is revoked meanwhile: what was typed stays below the login', async ({ page, begin }) => {
+  const server = await begin(auth);
+  const { id, key } = await server.post('/v1/keys', { name: 'mine', scopes: ['read', 'push'] });
+  await server.push('mail', 1);
+  await page.goto(`${server.url}/#/queues/mail`);
+  await login(page, key);
+  await page.getByRole('button', { name: 'Push a job' }).click();
+  const payload = page.getByLabel('Payload', { exact: true });
+  await payload.fill('{"typed": "with care"}');
+  await server.call('DELETE', `/v1/keys/${id}`);
+  await expect(page.locator('dialog.again').getByLabel('API key')).toBeVisible();
+  await expect(payload).toHaveValue('{"typed": "with care"}');
+});
+
+test('a key of some queues whose jobs name others sees the pipelines of its own', async ({ page, begin }) => {
+  const server = await begin(auth);
+  await server.push('mail.a', 1, { then: [{ queue: 'secret' }] });
+  const { key } = await server.post('/v1/keys', { name: 'reader', scopes: ['read'], queues: ['mail.*'] });
+  await page.goto(`${server.url}/#/pipelines`);
+  await login(page, key);
+  const main = page.locator('main');
+  await expect(main).toContainText('This key may not see all queues.');
+  await expect(main.locator('svg a, svg text').filter({ hasText: 'mail.a' }).first()).toBeVisible();
+  await expect(main).not.toContainText('not for this key');
+});
+
 test('a key of some queues that only reads sees these, and is offered nothing', async ({ page, begin }) => {
   const server = await begin(auth);
   await server.push('mail.a', 1);

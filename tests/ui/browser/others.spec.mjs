@@ -68,7 +68,9 @@ test('a semaphore: made, edited, in use, deleted', async ({ page, server }) => {
   expect((await server.get('/v1/semaphores/database')).capacity).toBe(2);
   const { id } = await server.push('imports', 1, { semaphores: ['database'] });
   await server.reserve('imports');
-  await expect(page.getByRole('table', { name: 'Jobs that hold database' })).toContainText(id);
+  const holders = page.getByRole('table', { name: 'Jobs that hold database' });
+  await expect(holders).toContainText(id);
+  await expect(holders.getByRole('meter')).toBeVisible();
   await button(page, 'Capacity').click();
   await dialog(page).getByRole('spinbutton').fill('5');
   await inDialog(page, 'Save').click();
@@ -120,4 +122,18 @@ test('a worker is removed, and its jobs are released', async ({ page, server }) 
   await expect(page).toHaveURL(/#\/workers$/);
   expect(await server.status('GET', '/v1/workers/encoder')).toBe(404);
   expect(['ready', 'scheduled']).toContain(await server.stateOf(id));
+});
+
+test('a worker without heartbeats holds at least what was found, also where that is not found again', async ({ page, server }) => {
+  await server.pushAll(Array.from({ length: 1001 }, (_, payload) => ({ queue: 'video', payload })));
+  for (const count of [1000, 1]) await server.reserve('video', { worker: 'quiet', count });
+  await open(page, server, '#/workers');
+  const row = page.getByRole('row', { name: 'quiet' });
+  await expect(row).toContainText('1,000 or more');
+  await expect(page.locator('main')).toContainText('they hold at least 1,000 jobs.');
+  await page.route(/\/v1\/jobs\?state=reserved/, (route) => route.fulfill({ status: 503, json: { code: 'overloaded', detail: 'busy' } }));
+  await page.waitForResponse(/\/v1\/jobs\?state=reserved/);
+  await page.waitForTimeout(500); // until it has told what it makes of that
+  await expect(row).toContainText('1,000 or more');
+  await expect(page.locator('main')).not.toContainText('Not read again');
 });

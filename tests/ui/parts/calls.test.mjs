@@ -7,6 +7,7 @@ import { calmly } from '../../../src/dashboard/ui/attention.js';
 import { remember } from '../../../src/dashboard/ui/bounded.js';
 import { countInWords, wordOf } from '../../../src/dashboard/ui/bulkask.js';
 import { inWords } from '../../../src/dashboard/ui/cron.js';
+import { beforeTime } from '../../../src/dashboard/ui/jobparts.js';
 import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
 import { Stages } from '../../../src/dashboard/ui/stages.js';
 
@@ -67,6 +68,14 @@ test('that nothing needs anybody is said only where all queues are judged', () =
   assert.equal(calmly(0), 'Nothing needs you.');
   assert.equal(calmly(1), 'Nothing is known to need you; one queue is not judged yet.');
   assert.match(calmly(12), /; 12 queues are not judged yet\.$/);
+});
+
+test('only the time that a reason ends with is one: names may look like times', () => {
+  const until = '2026-11-24T13:00:00.000Z';
+  assert.equal(beforeTime({ detail: `it is due at ${until}`, until }), 'it is due');
+  assert.equal(beforeTime({ detail: `the worker ${until} has it`, until }), undefined);
+  assert.equal(beforeTime({ detail: `no job of the queue at ${until}` }), undefined);
+  assert.equal(beforeTime({ detail: 'the queue mail.2026-99-99T99:99:99Z is paused' }), undefined);
 });
 
 test('what is done to many is said of many', () => {

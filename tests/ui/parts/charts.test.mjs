@@ -121,6 +121,11 @@ test('numbers and payloads go to the server as they were written', () => {
   assert.equal(READ.json('{"a": 12345678901234567890, "a": 1.10}', 'n'), '{"a": 12345678901234567890, "a": 1.10}');
 });
 
+test('what is no time has no duration', () => {
+  assert.equal(format.duration(NaN), '–');
+  assert.equal(format.ago('2026-99-99T99:99:99Z'), '–');
+});
+
 test('what goes on while one reads keeps its width; all and nothing are said only where that is so', () => {
   assert.equal(format.duration(1_200_000), '20 m');
   assert.equal(format.duration(1_200_000, true), '20 m 0 s');

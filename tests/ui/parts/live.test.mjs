@@ -22,7 +22,13 @@ class Source extends EventTarget {
 }
 globalThis.EventSource = Source;
 globalThis.document = Object.assign(new EventTarget(), { hidden: false });
-globalThis.window = Object.assign(new EventTarget(), { setTimeout });
+// Looked up at each call: a test mocks it.
+globalThis.window = Object.assign(new EventTarget(), { setTimeout: (...of) => setTimeout(...of) });
+/** @param {boolean} is whether the page is seen */
+const see = (is) => {
+  document.hidden = !is;
+  document.dispatchEvent(new Event('visibilitychange'));
+};
 globalThis.location = { hash: '', origin: 'http://tailback.test' };
 
 const live = await import('../../../src/dashboard/ui/live.js');
@@ -70,20 +76,24 @@ test('a queue that the stream does not tell of is empty only where it tells of a
   }
 });
 
-test('a stream that is silent is proved, then begun anew; a page that is not seen is not live', async (t) => {
+/** @returns {(seconds: number) => Promise<void>} by which time goes by, and what is begun in it ends */
+const passer = (/** @type {any} */ t) => {
   t.mock.timers.enable({ apis: ['setInterval', 'setTimeout', 'Date'], now: Date.now() });
-  let asked = 0;
-  globalThis.fetch = async () => {
-    asked += 1;
-    return Response.json({});
-  };
-  /** Time goes by, and what is begun in it ends. @param {number} seconds */
-  const pass = async (seconds) => {
+  return async (seconds) => {
     for (let at = 0; at < seconds; at += 5) {
       t.mock.timers.tick(5000);
       for (let n = 0; n < 50; n++) await null;
       await new Promise((then) => setImmediate(then));
     }
+  };
+};
+
+test('a stream that is silent is proved, then begun anew; a page that is not seen is not live', async (t) => {
+  const pass = passer(t);
+  let asked = 0;
+  globalThis.fetch = async () => {
+    asked += 1;
+    return Response.json({});
   };
   live.start();
   const stream = begun.at(-1);
@@ -103,8 +113,56 @@ test('a stream that is silent is proved, then begun anew; a page that is not see
   await pass(30);
   begun.at(-1).dispatchEvent(new Event('open'));
   assert.equal(live.state.connection, 'live');
-  document.hidden = true;
-  document.dispatchEvent(new Event('visibilitychange'));
+  see(false);
   assert.equal(begun.at(-1).readyState, Source.CLOSED);
   assert.equal(live.state.connection, 'connecting');
+});
+
+test('a server that hangs while nobody looks is found out by who looks then', async (t) => {
+  const pass = passer(t);
+  live.start();
+  see(false);
+  see(true);
+  // The stream neither opens nor fails.
+  const hung = begun.at(-1);
+  hung.readyState = 0;
+  await pass(15);
+  assert.equal(live.state.connection, 'lost');
+  assert.equal(hung.readyState, Source.CLOSED);
+  // Nor does the next one, though the server is back: it is not waited for without end, and what fails at once is left to the browser.
+  const stuck = begun.at(-1);
+  assert.notEqual(stuck, hung);
+  stuck.readyState = 0;
+  for (let n = 0; n < 8; n++) {
+    await pass(5);
+    stuck.dispatchEvent(new Event('error'));
+  }
+  assert.equal(begun.at(-1), stuck);
+  await pass(30);
+  assert.notEqual(begun.at(-1), stuck);
+  assert.equal(stuck.readyState, Source.CLOSED);
+  begun.at(-1).dispatchEvent(new Event('open'));
+  assert.equal(live.state.connection, 'live');
+});
+
+test('a refusal of our own proves that the server is there; not one of a proxy, nor of a server that ends', async (t) => {
+  const pass = passer(t);
+  live.start();
+  see(false);
+  see(true);
+  begun.at(-1).dispatchEvent(new Event('open'));
+  for (const [status, code, is] of /** @type {[number, string, string][]} */ ([
+    [429, 'key-limited', 'live'],
+    [503, 'overloaded', 'live'],
+    [503, 'draining', 'lost'],
+    [503, '', 'lost'],
+  ])) {
+    const kept = begun.at(-1);
+    globalThis.fetch = async () => (code === '' ? new Response('no', { status }) : Response.json({ code }, { status }));
+    await pass(30);
+    assert.equal(live.state.connection, is, `${status} ${code}`);
+    assert.equal(kept.readyState, is === 'live' ? Source.OPEN : Source.CLOSED);
+    await pass(20);
+    begun.at(-1).dispatchEvent(new Event('open'));
+  }
 });

@@ -113,7 +113,7 @@ export function semaphore(context) {
           one.worker ? h('a', { href: link(['workers', one.worker]), class: 'name' }, one.worker) : '–',
           shown.node,
         ],
-        set: (next) => shown.set(next.reserved_until),
+        set: (next) => shown.set(next.reserved_until, next.started_at),
       };
     },
   });

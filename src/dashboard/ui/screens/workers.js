@@ -42,7 +42,10 @@ function remove(name, held, then) {
   });
 }
 
-/** A worker of the list; one without heartbeats is only known by what it holds. @typedef {Pick<Worker, 'name' | 'reserved'> & Partial<Worker>} Listed */
+/**
+ * A worker of the list; one without heartbeats is only known by what it holds, or by some of that.
+ * @typedef {Pick<Worker, 'name' | 'reserved'> & Partial<Worker> & {isPart?: boolean}} Listed
+ */
 
 /** @param {Listed} worker @returns {[string, string]} */
 function stateOf(worker) {
@@ -66,19 +69,22 @@ const LOOKED_AT = 1000;
  */
 function unseenWorkers(signal) {
   let at = 0;
+  let isPart = false;
   /** @type {Map<string, number>} */ let holding = new Map();
   return async (seen) => {
     if (Date.now() - at > UNSEEN_MS) {
       at = Date.now();
       try {
-        const { jobs } = await get(query('/v1/jobs', { state: 'reserved', payload: 'none', limit: LOOKED_AT }), signal);
+        const { jobs, cursor } = await get(query('/v1/jobs', { state: 'reserved', payload: 'none', limit: LOOKED_AT }), signal);
+        isPart = cursor !== undefined;
         holding = new Map();
         for (const { worker } of jobs) if (worker !== undefined) holding.set(worker, (holding.get(worker) ?? 0) + 1);
       } catch (/** @type {any} */ error) {
-        if (error.status !== 403) throw error; // a key of some queues does not search all of them
+        // A key of some queues does not search all of them; where the server cannot answer now the last ones stay.
+        if (error.status === undefined) throw error;
       }
     }
-    return [...holding].filter(([name]) => !seen.has(name)).map(([name, reserved]) => ({ name, reserved }));
+    return [...holding].filter(([name]) => !seen.has(name)).map(([name, reserved]) => ({ name, reserved, isPart }));
   };
 }
 
@@ -114,7 +120,7 @@ export function workers(context) {
           setState(is, next);
           setWhen(seen, next.seen_at);
           toggle(seen, 'bad', next.silent === true);
-          text(held, format.count(next.reserved));
+          text(held, `${format.count(next.reserved)}${next.isPart ? ' or more' : ''}`);
           const { slots: many = 0 } = next;
           show(slotted, many > 0);
           slots.set(next.reserved / many);
@@ -154,7 +160,7 @@ export function workers(context) {
         sum,
         all.length === 0
           ? ''
-          : `${format.plural(all.length, 'worker')}${cursor ? ' on this page' : ''}, ${silent === 0 ? 'none silent' : `${format.count(silent)} silent`}; they hold ${format.plural(holding, 'job')}.`,
+          : `${format.plural(all.length, 'worker')}${cursor ? ' on this page' : ''}, ${silent === 0 ? 'none silent' : `${format.count(silent)} silent`}; they hold ${all.some((one) => one.isPart) ? 'at least ' : ''}${format.plural(holding, 'job')}.`,
       );
       pages.set(cursor);
     },
