@@ -22,7 +22,7 @@ use super::{
     Pushed, QueueCounts, Recalled, RecentTally, Reconciled, Removal, Report, Request, Requests, RestoreMark,
     Result, Saved, Schedules, Search, SemaphoreUse, SemaphoreView, Semaphores, Series, SeriesRead,
     SeriesWrite, Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther,
-    Store, StoreError, StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret,
+    Store, StoreError, StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, Term, TimedOut, TokenSecret,
     Transfer, Unblocked, Worker, Workers,
 };
 use crate::job::error_group::Tally;
@@ -409,8 +409,12 @@ impl Store for Metered {
         self.call("ping", 1, 1, self.inner.ping()).await
     }
 
-    async fn confirm(&self) -> Result<()> {
-        self.call("confirm", 1, 1, self.inner.confirm()).await
+    fn term(&self) -> Term {
+        self.inner.term()
+    }
+
+    async fn confirm(&self, since: Term) -> Result<()> {
+        self.call("confirm", 1, 1, self.inner.confirm(since)).await
     }
 
     fn now(&self) -> Result<Timestamp> {
