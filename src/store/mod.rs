@@ -217,6 +217,9 @@ pub trait Store:
     + Transfer
     + 'static
 {
+    /// Returns which database it is, as OpenTelemetry calls it (`db.system.name`).
+    fn system(&self) -> &'static str;
+
     /// Brings the database's schema up to this version and returns the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;

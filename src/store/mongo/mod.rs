@@ -221,6 +221,10 @@ impl LastWrite {
 
 #[async_trait]
 impl Store for Mongo {
+    fn system(&self) -> &'static str {
+        "mongodb"
+    }
+
     async fn migrate(&self) -> Result<Vec<String>> {
         if let Some(reason) = self.connection.diagnose().await {
             return Err(reason);
