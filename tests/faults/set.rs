@@ -5,7 +5,7 @@ use mongodb::bson::doc;
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::until;
 
-/// Longer than any of these tests takes: the primary stays what it is, also while it hears from nobody.
+/// Longer than any of these tests takes: the primary stays what it is, also while it hears from no other member.
 const ELECTION_TIMEOUT_MS: i32 = 600_000;
 
 /// See the module's documentation. The two secondaries can be frozen: then the primary goes on, and no majority has what it does.
@@ -58,7 +58,7 @@ impl Set {
         format!("mongodb://{}/tailback?replicaSet=rs0", hosts.join(","))
     }
 
-    /// The primary goes on alone: what it does from now on reaches nobody.
+    /// The primary goes on alone: no other member gets what it does from now on.
     pub fn cut_off(&mut self) {
         self.members[1..].iter_mut().for_each(OwnMongod::kill);
     }
