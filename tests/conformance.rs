@@ -419,6 +419,7 @@ macro_rules! every_case {
             }
             keeping {
                 a_done_job_is_kept_for_its_result
+                a_semaphore_that_a_callback_needs_stays
                 a_migrated_store_needs_no_migration
                 the_clock_goes_on
                 an_immediate_job_is_due_for_the_very_next_claim

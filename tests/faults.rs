@@ -23,8 +23,12 @@ mod leaving;
 mod lost;
 #[path = "faults/readiness.rs"]
 mod readiness;
+#[path = "faults/set.rs"]
+mod set;
 #[path = "faults/stalled.rs"]
 mod stalled;
+#[path = "faults/taken_back.rs"]
+mod taken_back;
 #[path = "faults/world.rs"]
 mod world;
 

@@ -135,6 +135,7 @@ on_every_store! {
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused
     a_semaphore_that_a_schedule_needs_stays
+    a_semaphore_that_a_batch_needs_at_its_end_stays
     a_release_wakes_who_waits
     a_lapse_releases
     max_reserved_holds_and_a_settle_wakes

@@ -25,6 +25,7 @@ mod common;
 mod model {
     pub mod acts;
     pub mod batches;
+    pub mod bytes;
     pub mod checks;
     pub mod claims;
     pub mod drafts;

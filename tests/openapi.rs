@@ -14,4 +14,5 @@ use openapi::examples::*;
 
 on_every_store! {
     the_examples_are_what_happens
+    the_first_key_is_made_as_it_is_prefilled
 }

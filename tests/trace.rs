@@ -6,6 +6,7 @@
 mod common;
 mod trace {
     pub mod carried;
+    pub mod causes;
     pub mod receiver;
     pub mod spans;
     pub mod trouble;

@@ -207,15 +207,17 @@ impl Queues {
     pub async fn cancel_batch(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         let row = self.counting_row(Act { what: "batch.cancel", on: id.as_str(), ..Act::default() });
         self.seal_batch(id).await?;
+        faults::point("batch.sealed").await;
         along(row, self.cancel_sealed(id, within)).await.map_err(|error| error.after(1)) // it is sealed
     }
 
     async fn cancel_sealed(&self, id: &BatchId, within: &Reach) -> Result<u64> {
         let (mut affected, mut last): (u64, Option<JobId>) = (0, None);
+        let since = self.0.store.term();
         loop {
             let ids = self.0.store.unfinished_in_batch(id, last.as_ref(), STEP).await?;
             let Some(end) = ids.last() else {
-                self.0.store.confirm().await?;
+                self.0.store.confirm(since).await?;
                 return Ok(affected);
             };
             last = Some(end.clone());

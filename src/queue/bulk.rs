@@ -163,6 +163,7 @@ impl Queues {
         limit: Option<u64>,
         mut operation: impl FnMut(&ListedJob) -> Option<Operation> + Send,
     ) -> Result<Part> {
+        let since = self.0.store.term();
         loop {
             let left = call.left(limit);
             if left == 0 {
@@ -200,7 +201,7 @@ impl Queues {
             ask.after = done.last;
             if ask.after.is_none() {
                 if done.affected == 0 && own.is_none() {
-                    let confirmed = self.0.store.confirm().await;
+                    let confirmed = self.0.store.confirm(since).await;
                     confirmed.map_err(|error| error.after(call.affected))?;
                 }
                 return Ok(Part::Over);

@@ -210,6 +210,7 @@ impl Queues {
 
     /// Tries to make those changes that have no answer yet. An error concerns all of them: whether they happened is unknown.
     async fn try_changes(&self, asks: &[Ask], answers: &mut [Option<Result<QueueView>>]) -> Result<()> {
+        let since = self.0.store.term();
         self.refresh_settings().await?;
         let late = asks.iter().zip(answers.iter_mut()).filter(|(ask, _)| ask.until <= Instant::now());
         for (_, answer) in late.filter(|(_, answer)| answer.is_none()) {
@@ -240,7 +241,7 @@ impl Queues {
         };
         // What is stored comes after what was read.
         if (saved.is_empty() || !is_whole) && drafted.iter().any(is_unchanged) {
-            self.0.store.confirm().await?;
+            self.0.store.confirm(since).await?;
         }
         for (Ask { queue, .. }, answer, made) in drafted {
             match made {

@@ -120,7 +120,7 @@ pub enum Error {
     SemaphoreInUse {
         /// The semaphore.
         name: SemaphoreName,
-        /// How many jobs need it, and some of them; or which schedule.
+        /// How many jobs need it, and some of them; or which schedule, or which batches.
         by: String,
     },
     /// There is no such schedule.

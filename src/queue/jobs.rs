@@ -59,12 +59,12 @@ impl Queues {
     pub(super) async fn durable_job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
         let (store, ids) = (&self.0.store, std::slice::from_ref(id));
         let is_there = |found: &[Option<ListedJob>]| found.iter().any(Option::is_some);
-        let found = store.get_durable(ids).await?;
+        let (since, found) = (store.term(), store.get_durable(ids).await?);
         if is_there(&found) || !is_there(&store.get(ids).await?) {
             return self.looked_at(id, within, found).await;
         }
         // After a failover the primary has it before a majority is known to have it: also a job that was acknowledged.
-        store.confirm().await?;
+        store.confirm(since).await?;
         self.looked_at(id, within, store.get_durable(ids).await?).await
     }
 

@@ -233,10 +233,11 @@ impl Queues {
     async fn popped_by_another(&self, queue: &QueueName, once: PopOnce) -> Result<Option<String>> {
         let queues = std::slice::from_ref(queue);
         for pause in POPPING_PAUSES_MS {
+            let since = self.0.store.term();
             let in_flight = !self.0.store.held(queues, &once.claim).await?.is_empty();
             if !in_flight {
                 // They may be gone without a majority that has that and the answer, which is looked for there.
-                self.0.store.confirm().await?;
+                self.0.store.confirm(since).await?;
             }
             let answer = self.recalled_jobs(&once.key).await?;
             if answer.is_some() || !in_flight {

@@ -208,9 +208,10 @@ impl Queues {
     pub async fn cancel_operation(&self, id: &BulkId, caller: &Caller) -> Result<Bulk> {
         for attempt in 0..TRIES {
             back_off(attempt).await;
+            let since = self.0.store.term();
             let found = self.operation(id, caller).await?;
             if !found.state.is_open() {
-                self.0.store.confirm().await?;
+                self.0.store.confirm(since).await?;
                 return Ok(found);
             }
             let (seen, row) = (found.rev, self.row_of(&found, "operation.cancel"));

@@ -199,6 +199,7 @@ impl Queues {
     ) -> Result<Told<ScheduleRun>> {
         let request = by_key.as_ref().map(|by_key| by_key.request.clone());
         for _ in 0..TRIES {
+            let since = self.0.store.term();
             let schedule = self.schedule(name).await?;
             if !allows(precondition, Some(&schedule)) {
                 return Err(Error::ScheduleChanged(name.clone()));
@@ -223,7 +224,7 @@ impl Queues {
             if let Some(first) = first {
                 let answer = self.0.store.recall(&keyed.call).await?;
                 if answer.is_none() {
-                    self.0.store.confirm().await?;
+                    self.0.store.confirm(since).await?;
                 }
                 return answer.map_or(Ok(Told::Now(first)), |answer| answer_of(answer).map(Told::Answer));
             }

@@ -103,8 +103,9 @@ impl Queues {
         self.semaphore(name).await
     }
 
-    /// Removes a semaphore that no job needs, be it done ones, and no schedule. The error names some of those that do, within these
-    /// queues. A schedule that is set at this very moment is not noticed: its jobs are blocked then until the semaphore is made again.
+    /// Removes a semaphore that no job needs, be it done ones, no schedule, and no callback of a batch. The error names some of those that
+    /// do, within these queues. A schedule or a batch that is made at this very moment is not noticed: its jobs are blocked then until the
+    /// semaphore is made again.
     pub async fn delete_semaphore(&self, name: &SemaphoreName, within: &Reach) -> Result<()> {
         if let Some(by) = self.schedule_needing(name, within).await? {
             return Err(Error::SemaphoreInUse { name: name.clone(), by });
@@ -119,6 +120,7 @@ impl Queues {
             Removal::Unknown => Err(Error::UnknownSemaphore(name.clone())),
             Removal::InUse(mut needed) => {
                 needed.some.retain(|(_, queue, _)| within.has(queue));
+                needed.callbacks.retain(|(_, queue)| within.has(queue));
                 Err(Error::SemaphoreInUse { name: name.clone(), by: needing(&needed) })
             }
         }
@@ -248,6 +250,12 @@ impl Queues {
 
 /// Says who needs a semaphore.
 fn needing(needed: &Needed) -> String {
+    if needed.jobs == 0 {
+        let named = needed.callbacks.iter().map(|(id, queue)| format!("{id} (to {queue})"));
+        let named: Vec<String> = named.collect();
+        let which = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
+        return format!("what is pushed at the end of a batch{which}");
+    }
     let most = if needed.jobs >= NEEDED_MAX as u64 { "at least " } else { "" };
     let jobs = if needed.jobs == 1 { "job" } else { "jobs" };
     let named = needed.some.iter().map(|(id, queue, state)| format!("{id} ({} in {queue})", state.as_str()));

@@ -108,9 +108,12 @@ impl Queues {
             return last.outcome.clone().map_err(Error::from); // it began after this call, and so knows as much
         }
         let number = self.0.refreshes.fetch_add(1, Ordering::SeqCst) + 1;
-        let known = (!all).then(|| self.snapshot().revision);
+        let (term, last_read) = (self.0.store.term(), self.snapshot());
+        // Another primary may have another past behind the same revision.
+        let known = (!all && last_read.term == term).then_some(last_read.revision);
         let read = self.0.store.settings(known).await;
-        let outcome = read.map(|changed| changed.into_iter().for_each(|snapshot| self.adopt(snapshot)));
+        let adopt = |snapshot| self.adopt(SettingsSnapshot { term, ..snapshot });
+        let outcome = read.map(|changed| changed.into_iter().for_each(adopt));
         *last = Refreshed { number, outcome: outcome.clone() };
         Ok(outcome?)
     }

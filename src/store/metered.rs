@@ -22,8 +22,8 @@ use super::{
     QueueCounts, Recalled, RecentTally, Reconciled, Removal, Report, Request, Requests, RestoreMark, Result,
     Saved, Schedules, Search, SemaphoreUse, SemaphoreView, Semaphores, Series, SeriesRead, SeriesWrite,
     Settings, SettingsChange, SettingsSnapshot, Signal, SignalEvent, Signals, StepOfOther, Store, StoreError,
-    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, TimedOut, TokenSecret, Transfer, Unblocked,
-    Worker, Workers,
+    StoreSize, StoredKeys, Subject, Summary, TakeAsk, Taken, Term, TimedOut, TokenSecret, Transfer,
+    Unblocked, Worker, Workers,
 };
 use crate::job::error_group::Tally;
 use crate::job::group::Line;
@@ -85,33 +85,35 @@ impl Metered {
         call: impl Future<Output = A>,
     ) -> A {
         match gate {
-            Ok(()) => measured(name, jobs, call).await,
+            Ok(()) => self.measured(name, jobs, call).await,
             Err(error) => A::failed(elements, &error),
         }
     }
-}
 
-async fn measured<A: Answer>(name: &'static str, jobs: usize, call: impl Future<Output = A>) -> A {
-    let (start, command) = (Instant::now(), Command::begin());
-    let answer = call.await;
-    let took = start.elapsed();
-    telemetry::store_call(name, took, jobs);
-    if let Some(error) = answer.error() {
-        note(name, error);
+    async fn measured<A: Answer>(&self, name: &'static str, jobs: usize, call: impl Future<Output = A>) -> A {
+        let (start, command) = (Instant::now(), Command::begin());
+        let answer = call.await;
+        let took = start.elapsed();
+        telemetry::store_call(name, took, jobs);
+        if let Some(error) = answer.error() {
+            note(name, error);
+        }
+        if let Some(command) = command {
+            command.end(self.ended(name, took, jobs, answer.error()));
+        }
+        answer
     }
-    if let Some(command) = command {
-        command.end(ended(name, took, jobs, answer.error()));
-    }
-    answer
-}
 
-/// What is recorded of a call in a trace. Its error may name what is confidential.
-fn ended(name: &'static str, took: Duration, jobs: usize, error: Option<&StoreError>) -> End {
-    let mut attributes = vec![text("db.operation.name", name), number("db.operation.batch.size", jobs)];
-    let error = error.map(|error| failure(error).as_str());
-    attributes.extend(error.map(|kind| text("error.type", kind)));
-    let (name, error) = (format!("store {name}").into(), error.map(Into::into));
-    End { name, kind: Kind::Client, took, attributes, error }
+    /// What is recorded of a call in a trace. Its error may name what is confidential.
+    fn ended(&self, name: &'static str, took: Duration, jobs: usize, error: Option<&StoreError>) -> End {
+        let system = text("db.system.name", self.inner.system());
+        let mut attributes =
+            vec![system, text("db.operation.name", name), number("db.operation.batch.size", jobs)];
+        let error = error.map(|error| failure(error).as_str());
+        attributes.extend(error.map(|kind| text("error.type", kind)));
+        let (name, error) = (format!("store {name}").into(), error.map(Into::into));
+        End { name, kind: Kind::Client, took, attributes, error }
+    }
 }
 
 fn failure(error: &StoreError) -> StoreFailure {
@@ -399,6 +401,10 @@ metered! {
 
 #[async_trait]
 impl Store for Metered {
+    fn system(&self) -> &'static str {
+        self.inner.system()
+    }
+
     async fn migrate(&self) -> Result<Vec<String>> {
         let run = self.inner.migrate().await?;
         self.migrated.store(true, Ordering::Release);
@@ -409,8 +415,12 @@ impl Store for Metered {
         self.call("ping", 1, 1, self.inner.ping()).await
     }
 
-    async fn confirm(&self) -> Result<()> {
-        self.call("confirm", 1, 1, self.inner.confirm()).await
+    fn term(&self) -> Term {
+        self.inner.term()
+    }
+
+    async fn confirm(&self, since: Term) -> Result<()> {
+        self.call("confirm", 1, 1, self.inner.confirm(since)).await
     }
 
     fn now(&self) -> Result<Timestamp> {
@@ -440,7 +450,7 @@ impl Store for Metered {
 impl Settings for Metered {
     async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
         self.check_migrated()?;
-        let settings = measured("settings", 1, self.inner.settings(known)).await?;
+        let settings = self.measured("settings", 1, self.inner.settings(known)).await?;
         self.open.store(true, Ordering::Release);
         Ok(settings)
     }
@@ -468,7 +478,7 @@ impl Signals for Metered {
 
     async fn join(&self) -> Result<()> {
         self.check_migrated()?;
-        measured("join", 1, self.inner.join()).await
+        self.measured("join", 1, self.inner.join()).await
     }
 
     async fn signal(&self, signal: &Signal) -> Result<()> {

@@ -178,6 +178,18 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// In which time what is read was so: a failover begins another one, whose primary need not have it. Of a store without failovers there
+/// is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Term(Option<[u8; 12]>);
+
+impl Term {
+    /// Returns the term that began with this election.
+    pub fn of(election: [u8; 12]) -> Self {
+        Self(Some(election))
+    }
+}
+
 /// What a verb returns.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -205,6 +217,9 @@ pub trait Store:
     + Transfer
     + 'static
 {
+    /// Returns which database it is, as OpenTelemetry calls it (`db.system.name`).
+    fn system(&self) -> &'static str;
+
     /// Brings the database's schema up to this version and returns the names of the migrations that were
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
@@ -221,9 +236,14 @@ pub trait Store:
     /// durable, a few seconds ago at most.
     async fn ping(&self) -> Result<Instant>;
 
-    /// Returns once all that this caller has read before is durable: where it decides an answer that reports an effect and nothing is
-    /// written, a failover must not take it back.
-    async fn confirm(&self) -> Result<()> {
+    /// Returns the term in which what is read from now on is read.
+    fn term(&self) -> Term {
+        Term::default()
+    }
+
+    /// Returns once all that this caller has read since it noted this term is durable: where it decides an answer that reports an effect
+    /// and nothing is written, a failover must not take it back. Fails where another term has begun.
+    async fn confirm(&self, _since: Term) -> Result<()> {
         Ok(())
     }
 

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 
 use super::Result;
 use crate::job::semaphore::Waiter;
-use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName};
+use crate::job::{
+    BatchId, JobId, Meta, OnFinished, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName,
+};
 
 /// A job that holds a semaphore.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +54,7 @@ pub enum Removal {
     Done,
     /// There is none.
     Unknown,
-    /// Jobs need it, which wait, are held, or are dead and may be redriven; it stays.
+    /// Jobs need it, which wait, are held, or are dead and may be redriven, or are pushed at the end of a batch; it stays.
     InUse(Needed),
 }
 
@@ -63,6 +65,14 @@ pub struct Needed {
     pub jobs: u64,
     /// Some of them: their ids, their queues and their states.
     pub some: Vec<(JobId, QueueName, State)>,
+    /// Where there are none: some batches whose callbacks need it and are still to be pushed, and where these go.
+    pub callbacks: Vec<(BatchId, QueueName)>,
+}
+
+/// Returns where the callback of a batch goes, as stores keep it, if it needs the semaphore.
+pub(super) fn needed_for_callback(on_finished: &str, name: &SemaphoreName) -> Option<QueueName> {
+    let callback: OnFinished = serde_json::from_str(on_finished).ok()?;
+    callback.semaphores.contains(name).then_some(callback.queue)
 }
 
 /// Up to how many jobs that need a semaphore are counted.
@@ -118,7 +128,7 @@ pub trait Semaphores {
     /// Creates a semaphore, or changes its capacity. Where that is lowered, its holders keep it.
     async fn save_semaphore(&self, name: &SemaphoreName, capacity: u64) -> Result<()>;
 
-    /// Removes a semaphore that no job needs, be it done ones.
+    /// Removes a semaphore that no job needs, be it done ones, nor the callback of a batch that is not over.
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal>;
 
     /// Returns semaphores by which jobs are blocked, by name, those after `after`. One seek for each.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 
-use super::{AuditRow, Result, StoreError, StoredKeys};
+use super::{AuditRow, Result, StoreError, StoredKeys, Term};
 use crate::job::settings::new_dead_letter_circle;
 use crate::job::{QueueName, QueueSettings};
 
@@ -22,6 +22,8 @@ pub struct StoredSettings {
 pub struct SettingsSnapshot {
     /// Grows with each change: a snapshot of another revision is out of date.
     pub revision: i64,
+    /// The term in which it was read: the same revision of another one may be of other settings.
+    pub term: Term,
     /// Each queue that has settings: where they cannot be read whole, what can be read of them.
     pub queues: HashMap<QueueName, StoredSettings>,
     /// The queues whose settings cannot be read whole, and why.

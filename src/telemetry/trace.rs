@@ -47,6 +47,8 @@ struct State {
     parent: Option<u64>,
     /// The context that the caller sent.
     remote: Option<TraceContext>,
+    /// The trace that lines of the log name in place of its own: of a round, that of a request which it carries.
+    about: Option<u128>,
     /// Whether it belongs to the trace of a job, and not to one that its caller named or that began with it.
     is_adopted: bool,
     is_recorded: bool,
@@ -126,30 +128,36 @@ impl Span {
         Some(by_chance(exporter()?)).filter(|state| state.is_recorded).map(Self::new)
     }
 
-    /// The span of what is done for several at once, if one of them is recorded. Each has a trace of its own, so that it begins one, too;
-    /// links lead from it to them, and back.
+    /// The span of what is done for several at once, if one of them is in a trace. It is recorded if one of them is. Each has a trace of
+    /// its own, so that it begins one, too; links lead from it to them, and back.
     pub fn of_round(carried: &[Arc<Self>]) -> Option<Arc<Self>> {
-        exporter()?;
-        let mut round: Option<State> = None;
+        let mut round = State::default();
         for span in carried {
             let mut of = span.state();
-            let Some(context) = of.context.clone().filter(|_| of.is_recorded) else { continue };
-            let round = round.get_or_insert_with(State::root);
+            let Some(context) = of.context.clone() else { continue };
+            let about = Some(*round.about.get_or_insert(context.trace_id));
+            if !of.is_recorded {
+                continue;
+            }
+            if !round.is_recorded {
+                round = State { about, ..State::root() };
+            }
             round.link(&context);
             if let Some(own) = &round.context {
                 of.link(own);
             }
         }
-        round.map(Self::new)
+        round.about.is_some().then(|| Self::new(round))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the id of its trace, if it has one.
+    /// Returns the id of the trace that lines of the log name, if there is one.
     pub fn trace_id(&self) -> Option<u128> {
-        self.state().context.as_ref().map(|context| context.trace_id)
+        let state = self.state();
+        state.about.or_else(|| state.context.as_ref().map(|context| context.trace_id))
     }
 
     /// Returns whether it is recorded.

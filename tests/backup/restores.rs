@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tailback::store::fence::{Fence, behind};
-use tailback::store::{Imported, RestoreMark, Semaphores as _, Store as _, Transfer as _};
+use tailback::store::{Access as _, Imported, RestoreMark, Semaphores as _, Store as _, Transfer as _};
 
 use super::support::{Folder, export, import, keyed, lines, of_kind, refused, restore, run, tailback};
 use crate::common::server::{Place, Server, command, until};
@@ -103,12 +103,14 @@ pub async fn what_a_restore_sent_before_it_was_taken_over_is_not_stored(from: &P
     };
     let semaphore = "s".parse().unwrap();
     let save = async || behind(fence.clone(), store.save_semaphore(&semaphore, 3)).await;
+    let secret = async |n: u8| behind(fence.clone(), store.token_secret([n; 32])).await;
     assert_eq!((import(0).await.unwrap(), import(0).await.unwrap()), (Imported::New, Imported::Same));
     assert!(save().await.is_ok());
     assert!(store.mark_restoring(Some(&one), Some(&other)).await.unwrap(), "it is taken over");
-    assert!(import(1).await.is_err() && save().await.is_err());
+    assert!(import(1).await.is_err() && save().await.is_err() && secret(1).await.is_err());
     assert!(store.mark_restoring(Some(&other), None).await.unwrap(), "the other one ends");
-    assert!(import(0).await.is_err() && import(2).await.is_err());
+    assert!(import(0).await.is_err() && import(2).await.is_err() && secret(2).await.is_err());
+    assert_eq!(store.token_secret([3; 32]).await.unwrap(), [3; 32], "there is no other secret");
     let there = store.export(None, 10).await.unwrap();
     let there: Vec<_> = there.iter().map(|job| &job.meta.id).collect();
     assert_eq!(there, [&jobs[0].meta.id], "no other job is there");

@@ -1,7 +1,9 @@
-//! Migrating, pinging, telling the time, and forgetting.
+//! Migrating, pinging, telling the time, forgetting, and what must not be forgotten yet.
 
-use tailback::job::{Rules, State};
-use tailback::store::Store;
+use std::sync::LazyLock;
+
+use tailback::job::{Batch, BatchId, IdSource, JobSpec, OnFinished, Rules, SemaphoreName, State};
+use tailback::store::{Needed, Removal, Store};
 
 use super::support::*;
 
@@ -132,4 +134,43 @@ pub async fn a_done_job_is_kept_for_its_result(store: &dyn Store) {
     assert_eq!(taken.meta.retain_result_ms, Some(60_000));
     apply(store, rollback(&taken, Some(0))).await.unwrap();
     assert_eq!(see(store, &taken.meta.id).await.meta.purge_at, None);
+}
+
+/// Creates a sealed batch of one job in `a`, with this callback.
+async fn batch_then(store: &dyn Store, callback: JobSpec) -> BatchId {
+    static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
+    let now = store.now().unwrap();
+    let id = IDS.next_batch(now);
+    let on_finished = OnFinished::new(callback, queue("after"), None);
+    let batch = Batch::new(id.clone(), IDS.next(now), Some(on_finished), true, now);
+    let jobs = vec![job("a").of(&id).build(store)];
+    store.create_batch(batch, jobs, &Rules::default()).await.unwrap();
+    id
+}
+
+fn name(text: &str) -> SemaphoreName {
+    text.parse().unwrap()
+}
+
+/// A callback is a job to be: its semaphore stays until it is done.
+pub async fn a_semaphore_that_a_callback_needs_stays(store: &dyn Store) {
+    for semaphore in ["s.1", "sx1"] {
+        store.save_semaphore(&name(semaphore), 1).await.unwrap();
+    }
+    let removed = async |of: &str| store.remove_semaphore(&name(of)).await.unwrap();
+    let needs = JobSpec { semaphores: vec![name("s.1")], ..JobSpec::new(payload("[\"sx1\"]")) };
+    let id = batch_then(store, needs).await;
+    batch_then(store, JobSpec::new(payload("\"s.1\""))).await;
+    let callbacks = vec![(id, queue("after"))];
+    assert_eq!(removed("s.1").await, Removal::InUse(Needed { callbacks, ..Needed::default() }));
+    assert_eq!(removed("sx1").await, Removal::Done, "a payload is no need");
+    for job in claim(store, ask("a", 9)).await {
+        apply(store, commit(&job)).await.unwrap();
+    }
+    let pushed = removed("s.1").await;
+    assert!(matches!(&pushed, Removal::InUse(Needed { jobs: 1, .. })), "it is a job now: {pushed:?}");
+    for job in claim(store, ask("after", 9)).await {
+        apply(store, commit(&job)).await.unwrap();
+    }
+    assert_eq!(removed("s.1").await, Removal::Done);
 }

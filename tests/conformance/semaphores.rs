@@ -331,7 +331,7 @@ pub async fn a_semaphore_in_use_stays(store: &dyn Store) {
     let id = push_one(store, job("a").needs(&["s"]).max_attempts(1)).await;
     let needed = |state| {
         let some = vec![(id.clone(), "a".parse().unwrap(), state)];
-        Removal::InUse(Needed { jobs: 1, some })
+        Removal::InUse(Needed { jobs: 1, some, ..Needed::default() })
     };
     assert_eq!(store.remove_semaphore(&name("s")).await.unwrap(), needed(State::Ready));
     let taken = take(store, "a").await;

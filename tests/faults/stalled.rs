@@ -2,60 +2,12 @@
 
 use std::path::Path;
 
-use mongodb::bson::doc;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{Server, until};
+use crate::set::Set;
 use crate::world::{LONG_MS, PROMPT};
-
-/// Longer than any of these tests takes: the primary stays what it is, also while it hears from nobody.
-const ELECTION_TIMEOUT_MS: i32 = 600_000;
-
-/// Three mongods. The two secondaries can be frozen: then the primary goes on, and no majority has what it does.
-struct Set {
-    members: Vec<OwnMongod>,
-}
-
-impl Set {
-    async fn start() -> Self {
-        let mut members: Vec<OwnMongod> = std::iter::repeat_with(OwnMongod::idle).take(3).collect();
-        members.iter_mut().for_each(OwnMongod::launch);
-        let hosts = members.iter().enumerate().map(|(n, member)| {
-            let host = format!("127.0.0.1:{}", member.port());
-            doc! { "_id": i32::try_from(n).unwrap(), "host": host, "priority": i32::from(n == 0) }
-        });
-        let settings = doc! { "electionTimeoutMillis": ELECTION_TIMEOUT_MS };
-        let config = doc! { "_id": "rs0", "members": hosts.collect::<Vec<_>>(), "settings": settings };
-        until("the first member is the primary", || async {
-            let all = futures::future::join_all(members.iter().map(OwnMongod::hello)).await;
-            if all.iter().any(Option::is_none) {
-                return false;
-            }
-            let first = &members[0];
-            // Later ones find it done, or under way.
-            let _ = first.command(doc! { "replSetInitiate": config.clone() }).await;
-            let _ = first.command(doc! { "replSetStepUp": 1 }).await;
-            let hello = first.hello().await;
-            hello.is_some_and(|hello| hello.get_bool("isWritablePrimary").unwrap_or(false))
-        })
-        .await;
-        Self { members }
-    }
-
-    fn url(&self) -> String {
-        self.members[0].url()
-    }
-
-    fn stall(&self) {
-        self.members[1..].iter().for_each(OwnMongod::freeze);
-    }
-
-    fn go_on(&self) {
-        self.members[1..].iter().for_each(OwnMongod::thaw);
-    }
-}
 
 /// A call whose write no majority has until the set goes on.
 fn begin(server: &Server, path: &str, key: Option<&str>, body: Value) -> JoinHandle<(u16, Value)> {
@@ -63,6 +15,14 @@ fn begin(server: &Server, path: &str, key: Option<&str>, body: Value) -> JoinHan
     if let Some(key) = key {
         call = call.header("idempotency-key", key);
     }
+    send(call)
+}
+
+fn begin_delete(server: &Server, path: &str) -> JoinHandle<(u16, Value)> {
+    send(server.http.delete(format!("{}{path}", server.base)))
+}
+
+fn send(call: reqwest::RequestBuilder) -> JoinHandle<(u16, Value)> {
     tokio::spawn(async move {
         let response = call.send().await.unwrap();
         (response.status().as_u16(), response.json().await.unwrap_or_default())
@@ -76,16 +36,20 @@ async fn until_so(what: &str, is_so: impl AsyncFn() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_majority_has_is_not_answered() {
     let set = Set::start().await;
-    let points = tempfile::tempdir().unwrap();
+    let (points, of_two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let prompt = [PROMPT, &[("TAILBACK_FAULTS", of_two.path().to_str().unwrap())]].concat();
     // The one waits for its writes for half a minute, the other for some seconds.
     let url = set.url();
-    let (one, two) = tokio::join!(Server::start_with(&url, &faults), Server::start_with(&url, PROMPT));
+    let (one, two) = tokio::join!(Server::start_with(&url, &faults), Server::start_with(&url, &prompt));
     let mut wrong = Vec::new();
     wrong.extend(a_result(&set, &one, &two).await);
     wrong.extend(a_keyed_pop(&set, &one, &two, points.path()).await);
     wrong.extend(a_pause(&set, &one, &two).await);
     wrong.extend(a_purge(&set, &one, &two).await);
+    wrong.extend(a_cancelled_operation(&set, &one, &two, [points.path(), of_two.path()]).await);
+    wrong.extend(a_cancelled_batch(&set, &one, &two, of_two.path()).await);
+    wrong.extend(a_run_of_a_schedule(&set, &one, &two).await);
     assert!(wrong.is_empty(), "answers that may be taken back: {wrong:#?}");
 }
 
@@ -161,5 +125,68 @@ async fn a_purge(set: &Set, one: &Server, two: &Server) -> Option<String> {
     set.go_on();
     assert_eq!(purge.await.unwrap().0, 200);
     until_so("it is told that nothing is left", async || two.post(path, body.clone()).await.0 == 200).await;
+    wrong
+}
+
+/// The cancel of an operation that finds it cancelled.
+async fn a_cancelled_operation(set: &Set, one: &Server, two: &Server, points: [&Path; 2]) -> Option<String> {
+    one.push("operated", json!({"payload": 1})).await;
+    let stop = |points: &Path| std::fs::write(points.join("operation.chosen"), "pause").unwrap();
+    points.into_iter().for_each(stop); // it stays open until it is cancelled
+    let body = json!({"filter": {"queue": "operated"}, "action": "set_priority", "priority": 1});
+    let (status, operation) = one.post("/v1/operations", body).await;
+    assert_eq!(status, 202, "{operation}");
+    let path = format!("/v1/operations/{}", operation["id"].as_str().unwrap());
+    set.stall();
+    let cancel = begin_delete(one, &path);
+    until_so("the primary has it", async || two.get(&path).await.1["state"] == "cancelled").await;
+    let told = begin_delete(two, &path).await.unwrap();
+    let wrong = unless(told.0 == 503, "the cancel of an operation", told);
+    set.go_on();
+    assert_eq!(cancel.await.unwrap().0, 200);
+    points.into_iter().for_each(|points| std::fs::write(points.join("operation.chosen.go"), "").unwrap());
+    until_so("it is cancelled", async || begin_delete(two, &path).await.unwrap().0 == 200).await;
+    wrong
+}
+
+/// The cancel of a batch that finds none of its jobs unfinished.
+async fn a_cancelled_batch(set: &Set, one: &Server, two: &Server, points: &Path) -> Option<String> {
+    let body = json!({"jobs": [{"queue": "batched", "payload": 1}]});
+    let (status, batch) = one.post("/v1/batches", body).await;
+    assert_eq!(status, 201, "{batch}");
+    let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+    let job = format!("/v1/jobs/{}", batch["jobs"][0]["id"].as_str().unwrap());
+    std::fs::write(points.join("batch.sealed"), "pause").unwrap();
+    let told = begin_delete(two, &path);
+    until("the batch is sealed", || async { points.join("batch.sealed.met").exists() }).await;
+    set.stall();
+    let cancel = begin_delete(one, &job);
+    until_so("the primary has it", async || two.get(&job).await.0 == 404).await;
+    std::fs::write(points.join("batch.sealed.go"), "").unwrap();
+    let told = told.await.unwrap();
+    let wrong = unless(told.0 == 503, "the cancel of a batch", told);
+    set.go_on();
+    assert_eq!(cancel.await.unwrap().0, 200);
+    until_so("it is cancelled", async || begin_delete(two, &path).await.unwrap().0 == 200).await;
+    wrong
+}
+
+/// The repeat of a run of a schedule by hand, which finds it among the last runs.
+async fn a_run_of_a_schedule(set: &Set, one: &Server, two: &Server) -> Option<String> {
+    let rule = json!({"cron": "0 0 1 1 *", "queue": "scheduled", "job": {"payload": 1}});
+    let set_rule = one.http.put(format!("{}/v1/schedules/yearly", one.base)).json(&rule);
+    assert!(send(set_rule).await.unwrap().0 < 300);
+    set.stall();
+    let path = "/v1/schedules/yearly/run";
+    let run = begin(one, path, Some("k"), json!({}));
+    let has_run = async || two.get("/v1/schedules/yearly").await.1["last_runs"][0].is_object();
+    until_so("the primary has it", has_run).await;
+    let repeat = async || begin(two, path, Some("k"), json!({})).await.unwrap();
+    let told = repeat().await;
+    let wrong = unless(told.0 == 503, "the repeat of a run", told);
+    set.go_on();
+    let run = run.await.unwrap();
+    assert_eq!(run.0, 200, "{}", run.1);
+    until_so("the repeat is told the same", async || repeat().await == run).await;
     wrong
 }

@@ -71,6 +71,26 @@ pub async fn a_semaphore_shows_who_holds_it(place: &Place) {
     bad_parameter(&server.get("/v1/semaphores/a%20b").await, "name");
 }
 
+/// What is pushed at the end of a batch is a job to be.
+pub async fn a_semaphore_that_a_batch_needs_at_its_end_stays(place: &Place) {
+    let server = Server::start(&place.url).await;
+    make(&server, "db", 1).await;
+    let on_finished = json!({"queue": "after", "semaphores": ["db"]});
+    let body = json!({"jobs": [{"queue": "work", "payload": 1}], "on_finished": on_finished});
+    let (status, batch) = server.post("/v1/batches", body).await;
+    assert_eq!(status, 201, "{batch}");
+    let in_use = delete(&server, "db").await;
+    refused(&in_use, 409, "semaphore-in-use");
+    let detail = in_use.1["detail"].as_str().unwrap();
+    assert!(detail.contains("end of a batch") && detail.contains(&id(&batch)), "{detail}");
+    for queue in ["work", "after"] {
+        let job = take(&server, queue).await;
+        refused(&delete(&server, "db").await, 409, "semaphore-in-use");
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    assert_eq!(delete(&server, "db").await.0, 200);
+}
+
 pub async fn an_unknown_semaphore_is_refused(place: &Place) {
     let server = Server::start(&place.url).await;
     make(&server, "db", 1).await;

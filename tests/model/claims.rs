@@ -6,6 +6,7 @@ use tailback::job::{JobId, QueueName, SemaphoreName, State};
 use tailback::store::ClaimAsk;
 
 use super::job::{Job, Rev, Waits, When};
+use super::settle::unheld;
 use super::state::{Checked, Model};
 
 impl Model {
@@ -106,6 +107,50 @@ impl Model {
         }
         if !self.is_unlimited && self.setting(&ask.queue, |settings| settings.rate).is_some() {
             *self.delivered.entry(ask.queue.clone()).or_default() += won as u64;
+        }
+        Ok(())
+    }
+
+    /// What a reserve of so many bytes won, and what of the jobs behind it claimed and gave back. It goes on while another job of their
+    /// size has room, and may leave out a smaller one.
+    pub fn claim_bytes(
+        &mut self,
+        ask: &ClaimAsk,
+        max_bytes: usize,
+        (told, back): (&[tailback::job::Job], &BTreeSet<JobId>),
+        now: When,
+    ) -> Checked {
+        let most = self.may_deliver(&ask.queue).min(ask.count as u64) as usize;
+        let order = self.deliverable(&ask.queue, now);
+        let sizes: Vec<usize> = order.iter().map(|id| self.jobs[id].payload.size()).collect();
+        let ids: Vec<&JobId> = told.iter().map(|job| &job.meta.id).collect();
+        let (won, behind) = (ids.len(), ids.len() + back.len());
+        let bytes: usize = sizes.iter().take(won).sum();
+        let average = (bytes / won.max(1)).max(1);
+        let has_room = |next: &usize| won == 0 || (bytes + average.max(*next)) <= max_bytes;
+        let is_right = behind <= most.min(order.len())
+            && ids.iter().copied().eq(&order[..won])
+            && order[won..behind].iter().collect::<BTreeSet<_>>() == back.iter().collect()
+            && (won <= 1 || bytes <= max_bytes)
+            && (won == most || !sizes.get(won).is_some_and(has_room));
+        if !is_right {
+            return Err(format!(
+                "{won} of {} within {max_bytes} bytes: {ids:?}, and {back:?} came back; {most} may come of {order:?} of {sizes:?}",
+                ask.count
+            ));
+        }
+        for seen in told {
+            let claim = seen.meta.claim.clone().ok_or("a job without a claim")?;
+            let job = self.jobs[&seen.meta.id].clone();
+            self.reserve(&ClaimAsk { claim, ..ask.clone() }, job, seen, now)?;
+        }
+        for id in back {
+            let started_at = Some(now);
+            let released = unheld(&self.jobs[id]);
+            self.put(Job { started_at, worker: ask.worker.clone(), ..released });
+        }
+        if self.setting(&ask.queue, |settings| settings.rate).is_some() {
+            *self.delivered.entry(ask.queue.clone()).or_default() += behind as u64;
         }
         Ok(())
     }

@@ -275,6 +275,9 @@ pub fn step() -> BoxedStrategy<Step> {
         3 => prop::collection::vec(draft(), 1..4).prop_map(Step::PushAll),
         20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
         2 => ask().prop_map(Step::Pop),
+        2 => (queue(), 1..8_u8).prop_map(|(queue, limit)| Step::Peek { queue, limit }),
+        4 => (ask(), select(vec![1, 8, 14, 20, 40, 200]))
+            .prop_map(|(ask, max_bytes)| Step::Bytes { ask, max_bytes }),
         36 => prop::collection::vec(act(), 1..5).prop_map(Step::Apply),
         4 => any::<u8>().prop_map(Step::Repeat),
         4 => next,

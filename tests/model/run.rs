@@ -89,7 +89,7 @@ async fn play(
     open: &impl AsyncFn() -> Fixture,
 ) -> Result<usize, Failure> {
     let fixture = open().await;
-    let mut world = World::new(&*fixture.store);
+    let mut world = World::new(&fixture.store);
     let (mut taken, mut idle) = (0, Vec::new());
     let steps = drawn.iter().map(|tree| tree.current());
     let played =

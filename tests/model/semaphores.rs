@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tailback::job::{JobId, QueueName, SemaphoreName, State, Timestamp};
-use tailback::store::{Removal, Unblocked};
+use tailback::job::{BatchId, JobId, QueueName, SemaphoreName, State, Timestamp};
+use tailback::store::{NEEDED_NAMED, Needed, Removal, Unblocked};
 
+use super::batches::Batch;
 use super::drafts::semaphore;
 use super::job::{Job, Waits};
 use super::state::{Checked, Model};
@@ -33,6 +34,15 @@ fn rank(job: &Job) -> (i64, Timestamp, JobId) {
 impl Model {
     fn needing<'a>(&'a self, name: &'a SemaphoreName) -> impl Iterator<Item = &'a Job> {
         self.jobs.values().filter(move |job| job.semaphores.contains(name))
+    }
+
+    /// The batches that are not over and whose callbacks need it.
+    fn needing_callbacks(&self, name: &SemaphoreName) -> BTreeSet<BatchId> {
+        let open = self.batches.values().filter(|batch| batch.finished_at.is_none());
+        let needs = |batch: &&Batch| {
+            batch.on_finished.as_ref().is_some_and(|callback| callback.semaphores.contains(name))
+        };
+        open.filter(needs).map(|batch| batch.id.clone()).collect()
     }
 
     pub fn held(&self, name: &SemaphoreName) -> u64 {
@@ -122,15 +132,24 @@ impl World<'_> {
         self.say(format!("remove the semaphore {name} -> {told:?}"));
         let is_there = self.model.semaphores.contains_key(&name);
         let needing = self.model.needing(&name).filter(|job| job.state != State::Done).count() as u64;
+        let called_back = self.model.needing_callbacks(&name);
         let is_right = match &told {
             Removal::Unknown => !is_there,
-            Removal::Done => is_there && needing == 0,
-            Removal::InUse(needed) => is_there && needing > 0 && needed.jobs == needing,
+            Removal::Done => is_there && needing == 0 && called_back.is_empty(),
+            Removal::InUse(needed) if needing > 0 => is_there && needed.jobs == needing,
+            Removal::InUse(Needed { jobs, callbacks, .. }) => {
+                let named = callbacks.iter().all(|(id, _)| called_back.contains(id));
+                is_there && *jobs == 0 && named && callbacks.len() == called_back.len().min(NEEDED_NAMED)
+            }
         };
         if told == Removal::Done {
             self.model.semaphores.remove(&name);
         }
-        if is_right { Ok(()) } else { Err(format!("a removal told {told:?}, where {needing} jobs need it")) }
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("a removal told {told:?}, where {needing} jobs and {called_back:?} need it"))
+        }
     }
 
     /// Calls those who wait for one semaphore, or for any; false where nobody was called.

@@ -183,6 +183,16 @@ pub enum Step {
     },
     Claim(Vec<Ask>),
     Pop(Ask),
+    /// What would come next is looked at.
+    Peek {
+        queue: u8,
+        limit: u8,
+    },
+    /// A reserve that wants so many bytes of payloads.
+    Bytes {
+        ask: Ask,
+        max_bytes: u8,
+    },
     Apply(Vec<(Which, Act)>),
     /// What was asked for before is asked for again, the same way.
     Repeat(u8),

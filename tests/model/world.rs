@@ -20,6 +20,8 @@ use super::words::{words_of_all, words_of_answer, words_of_change};
 const SLACK_MS: u64 = 1000;
 pub struct World<'a> {
     pub store: &'a dyn Store,
+    /// The same, for a server.
+    pub shared: &'a Arc<dyn Store>,
     pub model: Model,
     /// The settings that the model has, as the store is told.
     pub rules: Rules,
@@ -43,12 +45,13 @@ pub fn fault(error: impl std::fmt::Debug) -> String {
 }
 
 impl<'a> World<'a> {
-    pub fn new(store: &'a dyn Store) -> Self {
+    pub fn new(shared: &'a Arc<dyn Store>) -> Self {
         let model = Model { retain_batch_ms: FAR_MS, ..Model::default() };
         let rules = model.rules();
         let (deliveries, new, changes, marks, log) = Default::default();
         Self {
-            store,
+            store: &**shared,
+            shared,
             model,
             rules,
             deliveries,
@@ -70,6 +73,8 @@ impl<'a> World<'a> {
             Step::PushOnce { jobs, key, says } => self.push_once(jobs, *key, *says).await?,
             Step::Claim(asks) => self.claim(asks).await.map(|_| true)?,
             Step::Pop(ask) => self.pop(ask).await?,
+            Step::Peek { queue, limit } => self.peek(*queue, *limit).await?,
+            Step::Bytes { ask, max_bytes } => self.reserve_bytes(ask, *max_bytes).await?,
             Step::Apply(acts) => self.act(acts).await?,
             Step::Repeat(place) => {
                 let Some(mut change) = nth(&self.changes, *place).cloned() else { return Ok(false) };

@@ -41,6 +41,18 @@ pub async fn the_examples_are_what_happens(place: &Place) {
     }
 }
 
+/// The body of the page `/docs` makes a key also where there is none, not even an admin key.
+pub async fn the_first_key_is_made_as_it_is_prefilled(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let content = &document()["paths"]["/v1/keys"]["post"]["requestBody"]["content"]["application/json"];
+    let (status, made) = server.post("/v1/keys", content["example"].clone()).await;
+    assert_eq!(status, 201, "{made}");
+    // And it is one that can make others.
+    let key = made["key"].as_str().unwrap();
+    let keys = server.http.get(format!("{}/v1/keys", server.base)).bearer_auth(key);
+    assert_eq!(keys.send().await.unwrap().status(), 200);
+}
+
 fn place_of(document: &Value, id: &str) -> (String, String) {
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {

@@ -149,6 +149,7 @@ const TASKS: &[(&str, Struck, Struck)] = &[
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bulk.handing_over", "only of calls over thousands of jobs: `tests/operations.rs`"),
     ("bulk.handed_over", "only of calls over thousands of jobs: `tests/operations.rs`"),
+    ("confirm", "only where the primary changes there: `tests/faults/taken_back.rs`"),
     ("indexes.recorded", "beside all calls: `tests/indexes.rs`"),
     ("indexes.unused", "beside all calls: `tests/indexes.rs`"),
 ];

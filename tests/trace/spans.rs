@@ -214,7 +214,10 @@ async fn a_run_of_a_schedule_begins_a_trace(place: &Place) {
         assert_eq!((&*run.name, run.parent_span_id.len()), ("schedule", 0));
         assert_eq!(attribute(&run, "tailback.schedule"), "often");
         assert_eq!(attribute(&run, "messaging.message.id"), job["id"]);
-        receiver.span("its call", |span| span.name == "store fire" && is_child(span, &carried)).await;
+        let call = |span: &Span| span.name == "store fire" && is_child(span, &carried);
+        let call = receiver.span("its call", call).await;
+        let system = if place.url.starts_with("mongodb") { "mongodb" } else { "sqlite" };
+        assert_eq!(attribute(&call, "db.system.name"), system);
         receiver.span("its queue time", |span| span.name == "queue time" && is_child(span, &carried)).await;
         traces.push(carried.0);
     }

@@ -129,7 +129,7 @@ pub struct KeysResponse {
 /// Make a key
 ///
 /// The response is the only one that has the key's text. It is valid here at once, and on all servers within two seconds. From the first
-/// key on every request needs one, so that the first key of a server without an admin key must have the scope `admin`.
+/// key on every request needs one, so that the first key of a server without an admin key must have the scope `admin`, as that of the example.
 #[utoipa::path(post, path = "/v1/keys", operation_id = "create_key", tag = "keys",
     request_body = KeyRequest,
     responses((status = 201, description = "The key", body = FreshKeyResponse)))]

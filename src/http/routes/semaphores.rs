@@ -159,7 +159,8 @@ pub async fn put(
 
 /// Delete a semaphore
 ///
-/// Fails while a job needs it that waits, is scheduled, reserved or dead; the detail says how many there are, and names some.
+/// Fails while a job needs it that waits, is scheduled, reserved or dead, or that a schedule or the end of a batch is to push; the detail
+/// says how many there are, and names some.
 #[utoipa::path(delete, path = "/v1/semaphores/{name}", operation_id = "delete_semaphore", tag = "semaphores",
     params(("name" = SemaphoreName, Path, description = "The semaphore")),
     responses(

@@ -20,7 +20,8 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
 use crate::store::mongo::deployment::unsuitable;
 use crate::store::mongo::pool::PoolEvents;
-use crate::store::{Cause, Pool, Result, StoreError};
+use crate::store::mongo::term::Terms;
+use crate::store::{Cause, Pool, Result, StoreError, Term};
 
 /// How to reach the database.
 #[derive(Debug, Clone)]
@@ -59,6 +60,7 @@ pub struct Connection {
     options: MongoOptions,
     database: OnceCell<Database>,
     pool: Arc<PoolEvents>,
+    terms: Arc<Terms>,
     /// Whether the server's own writes to `jobs` pass by the validator.
     bypasses_validator: AtomicBool,
     /// Of the server that replied last; 0 before one has.
@@ -71,12 +73,13 @@ impl Connection {
         let bypasses_validator = AtomicBool::new(false);
         let wire_version = AtomicI32::new(0);
         let pool = Arc::new(PoolEvents::new(options.deadline));
-        Self { options, database: OnceCell::new(), pool, bypasses_validator, wire_version }
+        let terms = Arc::default();
+        Self { options, database: OnceCell::new(), pool, terms, bypasses_validator, wire_version }
     }
 
     /// The database. Resolving the names of a `mongodb+srv` URL may fail and is then retried next time.
     pub async fn database(&self) -> Result<&Database> {
-        self.database.get_or_try_init(|| connect(&self.options, &self.pool)).await
+        self.database.get_or_try_init(|| connect(&self.options, &self.pool, &self.terms)).await
     }
 
     /// Returns how the connections are used.
@@ -129,8 +132,14 @@ impl Connection {
         self.bypasses_validator.load(Ordering::Relaxed)
     }
 
-    /// Notes which version has replied to a `hello`.
-    pub fn note_version(&self, hello: &Document) {
+    /// Returns the term in which what is read from now on is read, for [`barrier`].
+    pub fn term(&self) -> Term {
+        self.terms.current()
+    }
+
+    /// Notes which version has replied to a `hello`, and in which term.
+    pub fn note_hello(&self, hello: &Document) {
+        self.terms.note(hello);
         self.wire_version.store(hello.get_i32("maxWireVersion").unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -183,7 +192,7 @@ impl Connection {
     }
 }
 
-async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>) -> Result<Database> {
+async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>, terms: &Arc<Terms>) -> Result<Database> {
     let mut client = ClientOptions::parse(&options.url).await.map_err(fault)?;
     client.app_name.get_or_insert_with(|| "tailback".to_owned());
     client.read_concern = Some(ReadConcern::local());
@@ -197,6 +206,7 @@ async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>) -> Result<Datab
     client.heartbeat_freq = Some(Duration::from_secs(1));
     client.max_pool_size = Some(options.pool_size);
     client.cmap_event_handler = Some(pool.handler());
+    client.sdam_event_handler = Some(terms.handler());
     let name = client.default_database.clone();
     let name = name.ok_or_else(|| StoreError::internal("the store's URL names no database"))?;
     Ok(Client::with_options(client).map_err(fault)?.database(&name))
@@ -444,15 +454,20 @@ pub fn parts(statements: Vec<Document>) -> Result<Vec<Vec<Document>>> {
     Ok(parts)
 }
 
-/// Returns when everything that could be read before is durable: a write that changes nothing waits for a
-/// majority like any other. What a read proves must not be reported before, or a failover could take it back.
-pub async fn barrier(database: &Database) -> Result<()> {
-    write(database, barrier_command()).await.map(drop)
-}
-
-fn barrier_command() -> Document {
+/// Returns when everything that could be read since this term was noted is durable: a write that changes nothing waits for a
+/// majority like any other. What a read proves must not be reported before, or a failover could take it back. An error where the
+/// primary has changed since: this one confirms only what it has itself.
+pub async fn barrier(connection: &Connection, since: Term) -> Result<()> {
     let nothing = doc! { "q": { "_id": "barrier" }, "u": { "$unset": { "none": "" } } };
-    doc! { "update": META, "updates": [nothing] }
+    let command = doc! { "update": META, "updates": [nothing], "writeConcern": durable_document() };
+    let answer = connection.database().await?.run_command(command).await.map_err(fault)?;
+    outcome(&answer)?;
+    match connection.terms.note(&answer) {
+        Some(term) if term != since => {
+            Err(StoreError::unavailable("the primary has changed since what is to be confirmed was read"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What an error within the reply to a write command means.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `client`, `pool` | the connection, deadlines, what errors mean; how the connections are used |
 //! | `stored` | documents as they are stored, also those that another program spoiled |
+//! | `term` | which primary replies |
 //! | `clock` | an estimate of the store's clock |
 //! | `migrate` | brings the schema up to date |
 //! | `indexes` | indexes that are built when they are first needed |
@@ -48,6 +49,7 @@ mod series;
 mod settings;
 mod signals;
 mod stored;
+mod term;
 mod transaction;
 mod transfer;
 mod workers;
@@ -76,7 +78,8 @@ use self::keyed_mutex::KeyedMutex;
 use self::signals::Signals;
 use self::stored::Stored;
 use super::delivered::DeliveredCache;
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, Term};
+use crate::faults;
 use crate::job::group::Line;
 use crate::job::trace::OfJob;
 use crate::job::{Claim, JobId, QueueName, Timestamp};
@@ -189,7 +192,7 @@ impl Mongo {
         let sent = Instant::now();
         let hello = database.run_command(doc! { "hello": 1 }).await.map_err(fault)?;
         let arrival = Instant::now();
-        self.connection.note_version(&hello);
+        self.connection.note_hello(&hello);
         let local_time = hello.get_datetime("localTime").map_err(StoreError::internal)?;
         self.clock.read(Timestamp::from_millis(local_time.timestamp_millis()), sent, arrival);
         Ok(())
@@ -218,6 +221,10 @@ impl LastWrite {
 
 #[async_trait]
 impl Store for Mongo {
+    fn system(&self) -> &'static str {
+        "mongodb"
+    }
+
     async fn migrate(&self) -> Result<Vec<String>> {
         if let Some(reason) = self.connection.diagnose().await {
             return Err(reason);
@@ -233,8 +240,13 @@ impl Store for Mongo {
         self.connection.within(self.prove()).await
     }
 
-    async fn confirm(&self) -> Result<()> {
-        self.connection.within(async { barrier(self.connection.database().await?).await }).await
+    fn term(&self) -> Term {
+        self.connection.term()
+    }
+
+    async fn confirm(&self, since: Term) -> Result<()> {
+        faults::point("confirm").await;
+        self.connection.within(barrier(&self.connection, since)).await
     }
 
     fn now(&self) -> Result<Timestamp> {

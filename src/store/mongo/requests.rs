@@ -74,6 +74,7 @@ async fn keep_alive(mongo: &Mongo, runner: &str, until: Timestamp) -> Result<()>
 async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
     let requests = mongo.collection(REQUESTS).await?;
     loop {
+        let since = mongo.connection.term();
         match requests.insert_one(Stored::from(record(request))).await {
             Ok(_) => return Ok(Opened::New),
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
@@ -91,7 +92,7 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
             Opened::New | Opened::TakenOver { .. } => replace(mongo, as_read, request).await?,
             Opened::Finished { .. } => {
                 // A failover must not take back what a repeat gets.
-                barrier(mongo.connection.database().await?).await?;
+                barrier(&mongo.connection, since).await?;
                 true
             }
             Opened::Pending | Opened::Different => true,

@@ -6,6 +6,8 @@
 //! | `capacity` | how many jobs may hold it at once |
 //! | `rev` | random, replaced by every claim that reads it: two at once conflict, and one retries |
 
+mod change;
+
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
@@ -13,10 +15,10 @@ use futures::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
+use self::change::{Remove, Save, capacity};
 use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others, waiting_states};
 use crate::job::transition::delivery::UNBLOCK;
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
-use crate::store::audit::Seen;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
@@ -27,10 +29,9 @@ use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
-use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::mongo::transaction::{self, Tx, TxError};
 use crate::store::{
-    Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, Result, SemaphoreUse, SemaphoreView,
-    Semaphores, Store as _, StoreError, Unblocked,
+    Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, Store as _, StoreError, Unblocked,
 };
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
@@ -125,16 +126,6 @@ fn plain(trouble: TxError) -> StoreError {
         TxError::Store(error) => error,
         TxError::Conflict => StoreError::internal("what was only read was taken"), // nothing here writes
     }
-}
-
-/// A capacity that cannot be read is none: the semaphore is shown with 0, has no room, and a `PUT` mends it.
-fn capacity(document: &Document) -> Result<(SemaphoreName, u64)> {
-    let row = Row(document);
-    let capacity = row.number("capacity").unwrap_or_else(|error| {
-        tracing::error!(error = crate::store::chain(&error), "a semaphore has no valid capacity");
-        0
-    });
-    Ok((row.text("_id")?, capacity))
 }
 
 fn holder(document: &Document) -> Result<Holder> {
@@ -364,65 +355,6 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
         views.push(SemaphoreView { name, capacity, held, waiting });
     }
     Ok(views)
-}
-
-/// Returns a stored capacity as the audit shows it.
-fn shown(document: &Stored) -> Option<u64> {
-    capacity(document).ok().map(|(_, capacity)| capacity)
-}
-
-/// A semaphore is removed that no unfinished job needs.
-///
-/// Idempotence: a repeat after an unknown outcome finds the semaphore as it was, or gone.
-struct Remove<'a>(&'a SemaphoreName);
-
-/// A semaphore, and the row of the act.
-///
-/// Idempotence: a repeat writes the same again.
-struct Save<'a> {
-    name: &'a SemaphoreName,
-    capacity: i64,
-}
-
-impl Transaction for Save<'_> {
-    type Done = ();
-
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<()>, TxError> {
-        let all = tx.collection(SEMAPHORES);
-        let found = all.find_one(doc! { "_id": self.name.as_str() }).session(tx.session()).await?;
-        tx.sees(Seen::of_semaphore(found.as_ref().and_then(shown), u64::try_from(self.capacity).ok()));
-        let update = doc! { "$set": { "capacity": self.capacity, "rev": rand::random::<i64>() } };
-        let statement = doc! { "q": { "_id": self.name.as_str() }, "u": update, "upsert": true };
-        tx.write(doc! { "update": SEMAPHORES, "updates": [statement] }).await?;
-        tx.record().await?;
-        Ok(Verdict::Commit(()))
-    }
-}
-
-impl Transaction for Remove<'_> {
-    type Done = Removal;
-
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Removal>, TxError> {
-        let (name, all, jobs) = (self.0.as_str(), tx.collection(SEMAPHORES), tx.collection(JOBS));
-        let removed = all.find_one_and_delete(doc! { "_id": name }).session(tx.session()).await?;
-        let Some(removed) = removed else { return Ok(Verdict::Abort(Removal::Unknown)) };
-        tx.sees(Seen::of_semaphore(shown(&removed), None));
-        let needed = doc! { "semaphores": name, "state": { "$in": NEEDING.map(State::as_str).to_vec() } };
-        let needed = jobs.find(needed).projection(doc! { "queue": 1, "state": 1 });
-        let needed = needed.hint(Hint::Name("needs".to_owned())).limit(NEEDED_MAX as i64);
-        let mut needed = needed.session(tx.session()).await?;
-        let needed: Vec<Stored> = needed.stream(tx.session()).try_collect().await?;
-        if needed.is_empty() {
-            tx.record().await?;
-            return Ok(Verdict::Commit(Removal::Done));
-        }
-        let who = |document: &Document| {
-            let row = Row(document);
-            Ok((row.text("_id")?, row.text("queue")?, row.state()?))
-        };
-        let some = readable(&needed, who).into_iter().take(NEEDED_NAMED).collect();
-        Ok(Verdict::Abort(Removal::InUse(Needed { jobs: needed.len() as u64, some })))
-    }
 }
 
 /// The semaphores by which jobs are blocked: a seek in the index for each.

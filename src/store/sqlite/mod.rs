@@ -125,6 +125,10 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
+    fn system(&self) -> &'static str {
+        "sqlite"
+    }
+
     async fn migrate(&self) -> Result<Vec<String>> {
         let is_buried = self.is_buried.load(Ordering::Relaxed);
         let clock = Arc::clone(&self.clock);

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::job::semaphore::{Admission, Waiter, others, waiting_states};
-use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::job::{BatchId, JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::audit::Seen;
+use crate::store::semaphores::needed_for_callback;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::needs;
@@ -198,7 +199,7 @@ fn remove(tx: &Tx<'_>, name: &SemaphoreName) -> Result<Removal, Fault> {
     let Some(before) = capacity(tx, name)? else { return Ok(Removal::Unknown) };
     tx.flush()?; // which queues have dead jobs is read from the counters
     let needed = needed(tx, name)?;
-    if needed.jobs > 0 {
+    if needed != Needed::default() {
         return Ok(Removal::InUse(needed));
     }
     tx.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
@@ -212,7 +213,11 @@ pub const NEEDED: &str = "SELECT job, queue, state FROM needs WHERE semaphore = 
 pub const NEEDED_BY_DEAD: &str = "SELECT j.id, j.queue, j.state FROM counters c CROSS JOIN jobs j INDEXED BY jobs_browse \
      WHERE c.dead > 0 AND j.queue = c.queue AND j.state = 'dead' AND instr(j.semaphores, ?1) > 0 LIMIT ?2";
 
-/// Returns the jobs that need the semaphore.
+/// Batches that are not over and have callbacks. Names need no escapes in JSON.
+const CALLBACKS: &str = "SELECT id, on_finished FROM batches \
+     WHERE finished_at IS NULL AND on_finished IS NOT NULL AND instr(on_finished, ?1) > 0";
+
+/// Returns the jobs that need the semaphore or, if there are none, the callbacks.
 fn needed(db: &Connection, name: &SemaphoreName) -> Result<Needed, Fault> {
     let mut needed = Needed::default();
     let mut left = NEEDED_MAX;
@@ -229,7 +234,25 @@ fn needed(db: &Connection, name: &SemaphoreName) -> Result<Needed, Fault> {
             }
         }
     }
+    if needed.jobs == 0 {
+        needed.callbacks = callbacks(db, name)?;
+    }
     Ok(needed)
+}
+
+/// Returns batches that are not over, and whose callbacks need the semaphore.
+fn callbacks(db: &Connection, name: &SemaphoreName) -> Result<Vec<(BatchId, QueueName)>, Fault> {
+    let mut open = db.prepare_cached(CALLBACKS)?;
+    let mut rows = open.query([format!("\"{name}\"")])?;
+    let mut callbacks = Vec::new();
+    while callbacks.len() < NEEDED_NAMED
+        && let Some(found) = rows.next()?
+    {
+        let queue = needed_for_callback(&found.get::<_, String>(1)?, name);
+        let id = readable(row::parsed(found, 0, "id of a batch"))?;
+        callbacks.extend(id.zip(queue));
+    }
+    Ok(callbacks)
 }
 
 pub const WAITED_FOR: &str =

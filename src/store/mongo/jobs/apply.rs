@@ -28,7 +28,7 @@ use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, chain};
+use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, Term, chain};
 
 /// How often changes are planned at most, where they conflict with others.
 const ATTEMPTS: usize = 6;
@@ -137,12 +137,13 @@ impl Round<'_> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
         for attempt in 0..ATTEMPTS {
             self.attempt = attempt;
+            let since = self.mongo.connection.term();
             let (mut metas, spoiled) =
                 if attempt == 0 { self.recall().await? } else { self.read(self.ids()).await? };
             if !spoiled.is_empty() {
                 self.set_aside(spoiled, &mut metas).await?;
             }
-            let plans = self.plan(metas).await?;
+            let plans = self.plan(metas, since).await?;
             if !self.goes_on() {
                 return Ok(());
             }
@@ -187,11 +188,10 @@ impl Round<'_> {
         Writer { mongo, rules, attempt, end, answers, unknown: sent }.write(plans).await
     }
 
-    /// Records the results of what needs no write, and plans the rest.
-    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<Vec<(usize, Plan)>> {
+    /// Records the results of what needs no write, and plans the rest. The jobs were read since this term was noted.
+    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>, since: Term) -> Result<Vec<(usize, Plan)>> {
         let now = self.mongo.now()?;
-        let mut plans = Vec::new();
-        let mut proven = Vec::new();
+        let (mut plans, mut proven) = (Vec::new(), Vec::new());
         for (n, change) in self.pending.clone() {
             let meta = metas.remove(&change.id);
             let (revs, is_overtaken) = match self.look_back(&change, meta.as_ref()).await? {
@@ -238,7 +238,7 @@ impl Round<'_> {
             }
         }
         if !proven.is_empty() {
-            barrier(self.mongo.connection.database().await?).await?;
+            barrier(&self.mongo.connection, since).await?;
             proven.into_iter().for_each(|(n, applied)| self.answer(n, Ok(applied)));
         }
         Ok(plans)

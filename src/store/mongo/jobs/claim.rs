@@ -170,6 +170,7 @@ async fn take(
         return Ok(Vec::new()); // other claims have won all of them
     }
     // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
+    let since = mongo.connection.term();
     let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
     let jobs = database.collection::<Stored>(JOBS);
     let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
@@ -185,7 +186,7 @@ async fn take(
         if found.is_empty() {
             return Err(error);
         }
-        barrier(database).await?;
+        barrier(&mongo.connection, since).await?;
     }
     let is_won = |(_, job): &(usize, Job)| found.contains(job.meta.id.as_str());
     Ok(indexes.into_iter().zip(taken).filter(is_won).collect())
