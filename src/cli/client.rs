@@ -129,22 +129,23 @@ impl Answer {
     }
 }
 
-/// A client of one server.
+/// Headers of all calls of a client.
+type Headers = Arc<[(&'static str, String)]>;
+
+/// A client of one server, and the trace that its calls are in.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client(Arc<Inner>, Headers);
 
 struct Inner {
     target: Target,
     tls: Option<TlsConnector>,
     idle: Mutex<Vec<Sender>>,
-    /// The trace that the calls are in, as headers.
-    trace: Vec<(&'static str, String)>,
 }
 
 /// Returns the trace that the environment names (`TRACEPARENT`, `TRACESTATE`), as headers; none where it is not valid.
-fn trace_of_environment() -> Vec<(&'static str, String)> {
+fn trace_of_environment() -> Headers {
     let Some(parent) = std::env::var("TRACEPARENT").ok().filter(|value| is_traceparent(value)) else {
-        return Vec::new();
+        return Arc::default();
     };
     let is_visible = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let state = std::env::var("TRACESTATE").ok().filter(|value| !value.is_empty() && is_visible(value));
@@ -170,7 +171,12 @@ impl Client {
     /// Returns a client that is not connected yet.
     pub fn new(target: Target) -> Result<Self, Failure> {
         let tls = if target.is_tls { Some(tls::connector(target.ca.as_deref())?) } else { None };
-        Ok(Self(Arc::new(Inner { target, tls, idle: Mutex::default(), trace: trace_of_environment() })))
+        Ok(Self(Arc::new(Inner { target, tls, idle: Mutex::default() }), trace_of_environment()))
+    }
+
+    /// Returns a client of the same server for what has nothing to do with the trace that the environment names.
+    pub fn without_trace(&self) -> Self {
+        Self(self.0.clone(), Arc::default())
     }
 
     /// Returns the server's URL, for people.
@@ -220,7 +226,7 @@ impl Client {
 
     async fn respond(&self, call: &Call) -> Result<(Response<Incoming>, Sender), Failure> {
         // An idle connection may have been closed by now: what it has not sent goes over a new one.
-        let mut request = call.request(&self.0.target, &self.0.trace)?;
+        let mut request = call.request(&self.0.target, &self.1)?;
         loop {
             let idle = self.idle().pop();
             let is_new = idle.is_none();

@@ -33,7 +33,10 @@ const OF_CLIENTS: [Entry; 8] = [
     ("TAILBACK_PROFILES", "another file with profiles"),
     ("TAILBACK_CA", "the file with the authorities to trust instead of the system's"),
     ("SSL_CERT_FILE", "the file with the system's authorities"),
-    ("TRACEPARENT", "the trace that the calls are in, with TRACESTATE"),
+    (
+        "TRACEPARENT",
+        "the trace that the calls are in, with TRACESTATE; those of `work` are in the traces of their jobs",
+    ),
     ("NO_COLOR", "no colours, if it is not empty"),
 ];
 const RESERVATION: Entry = ("TAILBACK_JOB_RESERVATION", "the token, without --reservation");

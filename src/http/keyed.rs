@@ -15,7 +15,7 @@ use super::json;
 use super::params::Idempotency;
 use super::problem::{ApiResult, Code, Problem};
 use super::request_id;
-use crate::queue::{CallKey, IdempotencyKey, Queues, Told};
+use crate::queue::{CallKey, CallOutcome, IdempotencyKey, Queues};
 use crate::store::Answering;
 
 /// A valid request body, and what makes the call recognisable if it has an `Idempotency-Key`.
@@ -116,10 +116,10 @@ pub fn kept<T: 'static>(render: &Render<T>) -> Answering<T> {
 }
 
 /// Returns the response of a call.
-pub fn respond<T>(told: Told<T>, render: &Render<T>) -> ApiResult<Response> {
+pub fn respond<T>(told: CallOutcome<T>, render: &Render<T>) -> ApiResult<Response> {
     Ok(match told {
-        Told::Now(done) => render(&done)?.into_response(),
-        Told::Answer(text) => repeated(&text)?,
+        CallOutcome::Plain(done) => render(&done)?.into_response(),
+        CallOutcome::Answer(text) => repeated(&text)?,
     })
 }
 

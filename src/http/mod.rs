@@ -248,7 +248,10 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     telemetry::http_request(method, route, status, took);
     unanswered.answered();
     if let Some(span) = span {
-        trace::end(&span, &trace::Told { method, route, path, request_id: &id, status: Some(status), took });
+        trace::end(
+            &span,
+            &trace::RequestEnd { method, route, path, request_id: &id, status: Some(status), took },
+        );
     }
     Ok(response)
 }

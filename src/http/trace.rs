@@ -33,7 +33,7 @@ fn sent(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// What is said of a request that has got its response.
-pub struct Told<'a> {
+pub struct RequestEnd<'a> {
     /// The method, one of few words.
     pub method: &'static str,
     /// The route; `none` where no route matched.
@@ -78,16 +78,16 @@ impl Drop for Unanswered {
         let Some(span) = self.span.take() else { return };
         let Self { method, path, request_id, start, .. } = &*self;
         let took = start.elapsed();
-        end(&span, &Told { method, route: "none", path, request_id, status: None, took });
+        end(&span, &RequestEnd { method, route: "none", path, request_id, status: None, took });
     }
 }
 
 /// Ends the span of a request.
-pub fn end(span: &Span, told: &Told<'_>) {
+pub fn end(span: &Span, ended: &RequestEnd<'_>) {
     if !span.is_recorded() {
         return;
     }
-    let Told { method, route, path, request_id, status, took } = *told;
+    let RequestEnd { method, route, path, request_id, status, took } = *ended;
     let method = if method == "other" { "_OTHER" } else { method };
     let is_routed = route != "none";
     let name = if is_routed { format!("{method} {route}").into() } else { method.to_owned().into() };

@@ -7,7 +7,7 @@ use super::meter::{Event, Notes};
 use super::push::{Beside, NewPush};
 use super::quotas::Places;
 use super::semaphores::check_known;
-use super::{CallKey, Error, Page, Queues, Result, Told};
+use super::{CallKey, CallOutcome, Error, Page, Queues, Result};
 use crate::faults;
 use crate::job::spec::check_year;
 use crate::job::transition::{Operation, Outcome};
@@ -73,12 +73,16 @@ impl Queues {
         new: NewBatch,
         key: &CallKey,
         answer: Answering<BatchChanged>,
-    ) -> Result<Told<BatchChanged>> {
+    ) -> Result<CallOutcome<BatchChanged>> {
         let place = self.admit_request(&key.id).await?;
         self.create_batch_by(new, Some((self.keyed(key, answer)?, place))).await
     }
 
-    async fn create_batch_by(&self, new: NewBatch, keyed: Option<KeyedBatch>) -> Result<Told<BatchChanged>> {
+    async fn create_batch_by(
+        &self,
+        new: NewBatch,
+        keyed: Option<KeyedBatch>,
+    ) -> Result<CallOutcome<BatchChanged>> {
         let now = self.now()?;
         let id = self.0.ids.next_batch(now);
         self.check_jobs(&new.jobs)?;
@@ -121,7 +125,7 @@ impl Queues {
         jobs: Vec<(QueueName, NewPush)>,
         key: &CallKey,
         answer: Answering<BatchChanged>,
-    ) -> Result<Told<BatchChanged>> {
+    ) -> Result<CallOutcome<BatchChanged>> {
         let place = self.admit_request(&key.id).await?;
         self.add_to_batch_by(id, jobs, Some((self.keyed(key, answer)?, place))).await
     }
@@ -131,7 +135,7 @@ impl Queues {
         id: &BatchId,
         jobs: Vec<(QueueName, NewPush)>,
         keyed: Option<KeyedBatch>,
-    ) -> Result<Told<BatchChanged>> {
+    ) -> Result<CallOutcome<BatchChanged>> {
         if jobs.is_empty() {
             return Err(Error::invalid("/jobs", "must be 1 to 1000 jobs"));
         }
@@ -281,7 +285,7 @@ impl Queues {
         jobs: Vec<NewJob>,
         (places, place): (Places, Option<Places>),
         change: impl Changing,
-    ) -> Result<Told<BatchChanged>> {
+    ) -> Result<CallOutcome<BatchChanged>> {
         let this = self.clone();
         let place = place.unwrap_or_else(|| self.no_places(Named::Requests));
         self.to_the_end(async move {
@@ -297,9 +301,9 @@ impl Queues {
             match changed.map_err(|denied| Error::batch_denied(&id, denied))? {
                 Once::Now(changed, None) => {
                     note(&changed);
-                    Ok(Told::Now(changed))
+                    Ok(CallOutcome::Plain(changed))
                 }
-                once => Self::told(once, place, note),
+                once => Self::outcome_of(once, place, note),
             }
         })
         .await
@@ -320,10 +324,10 @@ impl Queues {
 type KeyedBatch = (Keyed<BatchChanged>, Places);
 
 /// Returns what a call without a key has come to.
-fn not_keyed(told: Told<BatchChanged>) -> Result<BatchChanged> {
+fn not_keyed(told: CallOutcome<BatchChanged>) -> Result<BatchChanged> {
     match told {
-        Told::Now(changed) => Ok(changed),
-        Told::Answer(_) => {
+        CallOutcome::Plain(changed) => Ok(changed),
+        CallOutcome::Answer(_) => {
             Err(StoreError::internal("a call without a key was answered as one with a key").into())
         }
     }

@@ -20,8 +20,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// After so long where that has failed, or is not done.
 const AGAIN_FAILED: Duration = Duration::from_secs(30);
 /// How long a result stays valid, and two turns more: by then it was looked for again, unless that fails.
-const TOLD_FOR: Duration = Duration::from_secs(60);
-const TOLD_TURNS: u32 = 2;
+const KEPT_FOR: Duration = Duration::from_secs(60);
+const KEPT_TURNS: u32 = 2;
 /// A turn takes so many times as long as looking at each queue once: between two looks the store has as much rest.
 const RESTS: u32 = 2;
 /// Of so many queues what was found is kept.
@@ -79,7 +79,7 @@ impl State {
     /// Returns what was found lately.
     fn found(&self, queue: &QueueName) -> Option<Arc<Held>> {
         let (at, held) = self.known.get(queue)?.found.as_ref()?;
-        (at.elapsed() < TOLD_FOR + self.turn * TOLD_TURNS).then(|| held.clone())
+        (at.elapsed() < KEPT_FOR + self.turn * KEPT_TURNS).then(|| held.clone())
     }
 
     /// Returns when it was looked for last if that is long ago, `None` inside where it never was.
@@ -94,7 +94,7 @@ impl State {
     fn begin(&mut self, queue: &QueueName) {
         let known = &mut self.known;
         if known.len() >= KNOWN_MAX && !known.contains_key(queue) {
-            known.retain(|_, entry| entry.tried.elapsed() < TOLD_FOR);
+            known.retain(|_, entry| entry.tried.elapsed() < KEPT_FOR);
             if known.len() >= KNOWN_MAX {
                 let oldest =
                     known.iter().min_by_key(|(_, entry)| entry.tried).map(|(queue, _)| queue.clone());
@@ -339,7 +339,7 @@ mod tests {
         cache.note(&one, None, ms);
         age(&cache, 1, AGAIN_FAILED);
         assert!(due().is_some() && found(&cache, 1).is_some());
-        age(&cache, 1, TOLD_FOR);
+        age(&cache, 1, KEPT_FOR);
         assert!(found(&cache, 1).is_none(), "that was long ago");
     }
 

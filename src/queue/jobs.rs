@@ -8,7 +8,7 @@ use super::audit::{Act, shown};
 use super::pages::fitting;
 use super::push::{self, Prepared};
 use super::quotas::Places;
-use super::{CallKey, Error, PushAnswer, Queues, Result, Settled, Told};
+use super::{CallKey, CallOutcome, Error, PushAnswer, Queues, Result, Settled};
 use crate::faults;
 use crate::job::spec::{check_attempts, check_content, check_expiry, check_headers};
 use crate::job::state::Verb;
@@ -168,7 +168,7 @@ impl Queues {
         to: Relocation,
         within: &Reach,
         keyed: Option<(&CallKey, Answering<Settled>)>,
-    ) -> Result<Told<Settled>> {
+    ) -> Result<CallOutcome<Settled>> {
         self.check_readable(id, within).await?;
         let Relocation { queue, when, priority } = to;
         let places = self.admit_queues(self.new_queues(std::iter::once(&queue))).await?;
@@ -177,7 +177,7 @@ impl Queues {
             Some(keyed) => self.act_once("job.move", id, relocate, keyed, places).await,
             None => self.act_on("job.move", id, relocate).await.map(|applied| {
                 places.keep_all();
-                Told::Now(Settled::now(id, applied))
+                CallOutcome::Plain(Settled::now(id, applied))
             }),
         };
         told.map_err(|error| match error {
@@ -199,7 +199,7 @@ impl Queues {
         &self,
         job: Job,
         keyed: Option<(&CallKey, Answering<Vec<Result<PushAnswer>>>)>,
-    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+    ) -> Result<CallOutcome<Vec<Result<PushAnswer>>>> {
         let now = self.now()?;
         if job.meta.state.is_unfinished() {
             return Err(Error::WrongState { state: job.meta.visible(now), id: job.meta.id });
@@ -227,7 +227,7 @@ impl Queues {
                 along(row, self.push_copies(jobs)).await?;
                 places.keep_all();
                 let pushed = facts.into_iter().map(|facts| push::answer(Pushed::Created, facts));
-                Ok(Told::Now(pushed.collect()))
+                Ok(CallOutcome::Plain(pushed.collect()))
             }
         }
     }
@@ -263,7 +263,7 @@ impl Queues {
         operation: Operation,
         (key, answer): (&CallKey, Answering<Settled>),
         places: Places,
-    ) -> Result<Told<Settled>> {
+    ) -> Result<CallOutcome<Settled>> {
         let place = self.admit_request(&key.id).await?;
         let row = self.row_on(what, id, &operation).await;
         let (this, id, verb) = (self.clone(), id.clone(), operation.verb());
@@ -278,13 +278,13 @@ impl Queues {
             let once = this.0.store.apply_once(vec![change], &this.rules(), keyed).await?;
             faults::point("keyed.stored").await;
             let now = this.now()?;
-            let told = Self::told(once, place, |applied: &Vec<Result<Applied, Denied>>| {
+            let told = Self::outcome_of(once, place, |applied: &Vec<Result<Applied, Denied>>| {
                 places.keep_all();
                 applied.iter().flatten().for_each(|applied| this.note_one(&id, verb, applied, now));
             })?;
             match told {
-                Told::Answer(answer) => Ok(Told::Answer(answer)),
-                Told::Now(applied) => Ok(Told::Now(Settled::now(&id, only(&id, applied)?))),
+                CallOutcome::Answer(answer) => Ok(CallOutcome::Answer(answer)),
+                CallOutcome::Plain(applied) => Ok(CallOutcome::Plain(Settled::now(&id, only(&id, applied)?))),
             }
         };
         along(row, self.to_the_end(work)).await

@@ -57,9 +57,9 @@ impl IdempotencyKey {
 
 /// What a keyed call has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told<T> {
+pub enum CallOutcome<T> {
     /// It came to this now, and nothing is remembered: nothing took effect.
-    Now(T),
+    Plain(T),
     /// Its answer: that of this very call, or of an earlier one.
     Answer(String),
 }
@@ -98,15 +98,19 @@ impl Queues {
     }
 
     /// Returns the response to a call; `note` is done where it took effect now.
-    pub(super) fn told<T>(once: Once<T>, place: Places, note: impl FnOnce(&T)) -> Result<Told<T>> {
+    pub(super) fn outcome_of<T>(
+        once: Once<T>,
+        place: Places,
+        note: impl FnOnce(&T),
+    ) -> Result<CallOutcome<T>> {
         match once {
             Once::Now(done, Some(answer)) => {
                 place.keep_all(); // counted by its record from here on
                 note(&done);
-                Ok(Told::Answer(answer))
+                Ok(CallOutcome::Answer(answer))
             }
-            Once::Now(done, None) => Ok(Told::Now(done)),
-            Once::Before(recalled) => answer_of(recalled).map(Told::Answer),
+            Once::Now(done, None) => Ok(CallOutcome::Plain(done)),
+            Once::Before(recalled) => answer_of(recalled).map(CallOutcome::Answer),
         }
     }
 
@@ -126,7 +130,7 @@ impl Queues {
         pushes: Vec<NewPush>,
         key: &CallKey,
         answer: Answering<Vec<Result<PushAnswer>>>,
-    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+    ) -> Result<CallOutcome<Vec<Result<PushAnswer>>>> {
         self.push_each_once(push::to_one(queue, pushes), key, answer).await
     }
 
@@ -136,7 +140,7 @@ impl Queues {
         pushes: Vec<(QueueName, NewPush)>,
         key: &CallKey,
         answer: Answering<Vec<Result<PushAnswer>>>,
-    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+    ) -> Result<CallOutcome<Vec<Result<PushAnswer>>>> {
         let place = self.admit_request(&key.id).await?;
         self.store_once(self.prepare(pushes).await?, place, key, answer).await
     }
@@ -148,9 +152,9 @@ impl Queues {
         place: Places,
         key: &CallKey,
         answer: Answering<Vec<Result<PushAnswer>>>,
-    ) -> Result<Told<Vec<Result<PushAnswer>>>> {
+    ) -> Result<CallOutcome<Vec<Result<PushAnswer>>>> {
         if jobs.is_empty() {
-            return Ok(Told::Now(push::in_places(refusals, Vec::new())));
+            return Ok(CallOutcome::Plain(push::in_places(refusals, Vec::new())));
         }
         let facts: Vec<_> = jobs.iter().map(push::facts).collect();
         let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
@@ -167,7 +171,7 @@ impl Queues {
         self.to_the_end(async move {
             let once = this.0.store.push_once(jobs, &this.rules(), keyed).await?;
             faults::point("keyed.stored").await;
-            let told = Self::told(once, place, |pushed| {
+            let told = Self::outcome_of(once, place, |pushed| {
                 let stored = |pushed: &Pushed| matches!(pushed, Pushed::Created | Pushed::Blocked);
                 let kept: Vec<Result<()>> = pushed
                     .iter()
@@ -177,8 +181,8 @@ impl Queues {
                 this.note_stored(first_expiry, &results(pushed));
             })?;
             Ok(match told {
-                Told::Now(pushed) => Told::Now(results(&pushed)),
-                Told::Answer(answer) => Told::Answer(answer),
+                CallOutcome::Plain(pushed) => CallOutcome::Plain(results(&pushed)),
+                CallOutcome::Answer(answer) => CallOutcome::Answer(answer),
             })
         })
         .await
@@ -208,7 +212,7 @@ impl Queues {
         ask: PopAsk,
         key: &CallKey,
         answer: Answering<Vec<Job>>,
-    ) -> Result<Told<Vec<Job>>> {
+    ) -> Result<CallOutcome<Vec<Job>>> {
         let place = self.admit_request(&key.id).await?;
         let (render, answer) = (answer, Arc::default());
         let once = PopOnce { claim: Claim::of_call(&key.id), key: key.clone(), render, answer };
@@ -221,9 +225,9 @@ impl Queues {
         Ok(match told {
             Some(answer) => {
                 place.keep_all();
-                Told::Answer(answer)
+                CallOutcome::Answer(answer)
             }
-            None => Told::Now(popped),
+            None => CallOutcome::Plain(popped),
         })
     }
 

@@ -139,7 +139,7 @@ use self::held::HeldCache;
 use self::history::History;
 pub use self::jobs::{Cancelled, OfHeld, Relocation};
 pub use self::key_limits::Permit;
-pub use self::keyed::{CallKey, Told};
+pub use self::keyed::{CallKey, CallOutcome};
 use self::ledger::Ledger;
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::push::{self, Facts};
 use super::quotas::Places;
 use super::semaphores::check_known;
-use super::{CallKey, Error, NewPush, PushAnswer, Queues, Result, Told};
+use super::{CallKey, CallOutcome, Error, NewPush, PushAnswer, Queues, Result};
 use crate::faults;
 use crate::job::{NewJob, QueueName};
 use crate::store::{Answering, Denied, Keyed, Named, Once, PushRefused, Pushed, StoreError};
@@ -19,8 +19,8 @@ impl Queues {
     /// with an equal payload is not refused, as with [`push`](Self::push).
     pub async fn push_all(&self, pushes: Vec<(QueueName, NewPush)>) -> Result<Vec<PushAnswer>> {
         match self.push_all_by(pushes, None).await? {
-            Told::Now(pushed) => Ok(pushed),
-            Told::Answer(_) => {
+            CallOutcome::Plain(pushed) => Ok(pushed),
+            CallOutcome::Answer(_) => {
                 Err(StoreError::internal("a call without a key was answered as one with a key").into())
             }
         }
@@ -32,7 +32,7 @@ impl Queues {
         pushes: Vec<(QueueName, NewPush)>,
         key: &CallKey,
         answer: Answering<Vec<PushAnswer>>,
-    ) -> Result<Told<Vec<PushAnswer>>> {
+    ) -> Result<CallOutcome<Vec<PushAnswer>>> {
         let place = self.admit_request(&key.id).await?;
         self.push_all_by(pushes, Some((key, answer, place))).await
     }
@@ -41,7 +41,7 @@ impl Queues {
         &self,
         pushes: Vec<(QueueName, NewPush)>,
         keyed: Option<(&CallKey, Answering<Vec<PushAnswer>>, Places)>,
-    ) -> Result<Told<Vec<PushAnswer>>> {
+    ) -> Result<CallOutcome<Vec<PushAnswer>>> {
         let (jobs, mut places) = self.jobs_of_all(pushes).await?;
         let named = places.of_each(jobs.iter().map(push::queues));
         let facts: Vec<Facts> = jobs.iter().map(push::facts).collect();
@@ -72,11 +72,11 @@ impl Queues {
             match once {
                 Once::Now(pushed, None) => {
                     note(&pushed);
-                    Ok(Told::Now(answers(&pushed)?))
+                    Ok(CallOutcome::Plain(answers(&pushed)?))
                 }
-                once => Ok(match Self::told(once, place, note)? {
-                    Told::Now(pushed) => Told::Now(answers(&pushed)?),
-                    Told::Answer(answer) => Told::Answer(answer),
+                once => Ok(match Self::outcome_of(once, place, note)? {
+                    CallOutcome::Plain(pushed) => CallOutcome::Plain(answers(&pushed)?),
+                    CallOutcome::Answer(answer) => CallOutcome::Answer(answer),
                 }),
             }
         })

@@ -15,7 +15,7 @@ use super::audit::{Act, shown};
 use super::keyed::answer_of;
 use super::meter::Event;
 use super::quotas::Places;
-use super::{CallKey, Error, IdempotencyKey, Page, Precondition, Queues, Result, Told};
+use super::{CallKey, CallOutcome, Error, IdempotencyKey, Page, Precondition, Queues, Result};
 use crate::faults;
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
@@ -163,8 +163,10 @@ impl Queues {
     pub async fn run_schedule(&self, name: &ScheduleName, precondition: Precondition) -> Result<ScheduleRun> {
         let (this, name) = (self.clone(), name.clone());
         match self.to_the_end(async move { this.run_by_hand(&name, None, &precondition).await }).await? {
-            Told::Now(run) => Ok(run),
-            Told::Answer(_) => Err(StoreError::internal("a run without a key was answered as one").into()),
+            CallOutcome::Plain(run) => Ok(run),
+            CallOutcome::Answer(_) => {
+                Err(StoreError::internal("a run without a key was answered as one").into())
+            }
         }
     }
 
@@ -175,7 +177,7 @@ impl Queues {
         (key, text): (&CallKey, &IdempotencyKey),
         precondition: Precondition,
         answer: Answering<ScheduleRun>,
-    ) -> Result<Told<ScheduleRun>> {
+    ) -> Result<CallOutcome<ScheduleRun>> {
         let place = self.admit_request(&key.id).await?;
         let answer = move |fired: &Fired| match fired {
             Fired::Done(run) => answer(run),
@@ -185,7 +187,7 @@ impl Queues {
         let (this, name) = (self.clone(), name.clone());
         let told = self.to_the_end(async move { this.run_by_hand(&name, Some(by_key), &precondition).await });
         let told = told.await?;
-        if let Told::Answer(_) = &told {
+        if let CallOutcome::Answer(_) = &told {
             place.keep_all();
         }
         Ok(told)
@@ -196,7 +198,7 @@ impl Queues {
         name: &ScheduleName,
         by_key: Option<ByKey>,
         precondition: &Precondition,
-    ) -> Result<Told<ScheduleRun>> {
+    ) -> Result<CallOutcome<ScheduleRun>> {
         let request = by_key.as_ref().map(|by_key| by_key.request.clone());
         for _ in 0..TRIES {
             let since = self.0.store.term();
@@ -216,7 +218,7 @@ impl Queues {
             let turn = Turn { run, push_at: Some(now), next_at: schedule.next_at };
             let Some(ByKey { keyed, .. }) = &by_key else {
                 if let Fired::Done(run) = self.fire(&schedule, turn).await? {
-                    return Ok(Told::Now(run));
+                    return Ok(CallOutcome::Plain(run));
                 }
                 continue;
             };
@@ -226,14 +228,16 @@ impl Queues {
                 if answer.is_none() {
                     self.0.store.confirm(since).await?;
                 }
-                return answer.map_or(Ok(Told::Now(first)), |answer| answer_of(answer).map(Told::Answer));
+                return answer.map_or(Ok(CallOutcome::Plain(first)), |answer| {
+                    answer_of(answer).map(CallOutcome::Answer)
+                });
             }
             let once = self.fire_once(&schedule, turn, keyed.clone()).await?;
             if !matches!(once, Once::Now(Fired::Conflict, _)) {
-                let told = Self::told(once, self.no_places(Named::Requests), |_| {})?;
+                let told = Self::outcome_of(once, self.no_places(Named::Requests), |_| {})?;
                 return match told {
-                    Told::Answer(answer) => Ok(Told::Answer(answer)),
-                    Told::Now(_) => Err(StoreError::internal("a run was not remembered").into()),
+                    CallOutcome::Answer(answer) => Ok(CallOutcome::Answer(answer)),
+                    CallOutcome::Plain(_) => Err(StoreError::internal("a run was not remembered").into()),
                 };
             }
         }

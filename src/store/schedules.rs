@@ -44,7 +44,7 @@ impl Firing {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum FireStep {
     /// Nothing, and this is returned: it has happened, or the schedule has changed.
-    Told(Fired),
+    Answer(Fired),
     /// The schedule is replaced by this one; it remembers `run`, whose job is stored if `run` names one.
     Fire { schedule: Box<Schedule>, run: ScheduleRun },
 }
@@ -58,9 +58,9 @@ impl Firing {
     /// Decides what the firing does to a schedule; `last` is the state of the job that it [yields to](Self::yields_to), if that is
     /// there. A repeat finds the run that its first call has left.
     pub(super) fn onto(&self, schedule: Option<Schedule>, last: Option<State>) -> FireStep {
-        let Some(mut schedule) = schedule else { return FireStep::Told(Fired::Conflict) };
+        let Some(mut schedule) = schedule else { return FireStep::Answer(Fired::Conflict) };
         if schedule.rev != self.seen {
-            return FireStep::Told(self.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict));
+            return FireStep::Answer(self.found_in(&schedule.last_runs).unwrap_or(Fired::Conflict));
         }
         let yields = self.yields && last.is_some_and(State::is_unfinished);
         let run = if yields { self.yielded() } else { self.run.clone() };
@@ -176,14 +176,14 @@ mod tests {
     #[test]
     fn a_schedule_that_has_changed_tells_of_a_run_that_it_remembers() {
         let firing = firing(true);
-        assert_eq!(firing.onto(None, None), FireStep::Told(Fired::Conflict));
+        assert_eq!(firing.onto(None, None), FireStep::Answer(Fired::Conflict));
         let changed = Schedule { rev: 7, ..schedule() };
         assert_eq!(firing.yields_to(&changed), None);
-        assert_eq!(firing.onto(Some(changed.clone()), None), FireStep::Told(Fired::Conflict));
+        assert_eq!(firing.onto(Some(changed.clone()), None), FireStep::Answer(Fired::Conflict));
         for run in [firing.run.clone(), firing.yielded()] {
             let last_runs = vec![run.clone(), ScheduleRun { at: at(6), ..run.clone() }];
             let found = firing.onto(Some(Schedule { last_runs, ..changed.clone() }), None);
-            assert_eq!(found, FireStep::Told(Fired::Done(run)));
+            assert_eq!(found, FireStep::Answer(Fired::Done(run)));
         }
     }
 }

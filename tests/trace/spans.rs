@@ -4,6 +4,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::common::cli;
 use crate::common::server::{Place, Server, command, metric, until};
 use crate::on_every_store;
 use crate::trace::receiver::{Receiver, attribute, context, ids, post_in, reserved, send_in};
@@ -16,6 +17,7 @@ on_every_store! {
     lines_of_the_log_name_their_trace
     what_is_left_is_sent_at_the_end
     a_request_whose_client_leaves_has_a_span
+    what_a_worker_settles_is_in_the_trace_of_its_job
 }
 
 const EXPORTED: &str = "tailback_trace_spans_exported_total";
@@ -284,4 +286,20 @@ async fn a_request_whose_client_leaves_has_a_span(place: &Place) {
     assert!(is_child(&span, &ids(&sent)), "{span:?}");
     assert_eq!(attribute(&span, "error.type"), "client-left");
     assert_eq!(attribute(&span, "http.response.status_code"), "");
+}
+
+/// Also where the environment of `tailback work` names another trace.
+async fn what_a_worker_settles_is_in_the_trace_of_its_job(place: &Place) {
+    let receiver = Receiver::start().await;
+    let server = Server::start_with(&place.url, &receiver.environment("0")).await;
+    let (of_job, of_worker) = (context("01"), context("01"));
+    let path = "/v1/queues/work/jobs";
+    assert_eq!(post_in(&server, path, &[("traceparent", &of_job)], json!({})).await.0, 201);
+    let mut work = cli::command(&server.base, &["work", "work", "--once", "--", "true"]);
+    work.env("TRACEPARENT", &of_worker);
+    cli::finish(work).await.with(0);
+    let is_settle = |span: &Span| span.kind == 2 && span.name.ends_with("/commit");
+    let span = receiver.span("the commit", is_settle).await;
+    assert_eq!(span.trace_id, ids(&of_job).0, "{span:?}");
+    assert!(receiver.spans().iter().all(|span| span.trace_id != ids(&of_worker).0));
 }

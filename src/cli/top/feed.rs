@@ -29,7 +29,7 @@ pub enum Focus {
 }
 
 /// What the server has sent.
-pub enum Told {
+pub enum Update {
     /// A message of the stream.
     Event(Box<Event>),
     /// The stream is lost.
@@ -46,7 +46,7 @@ pub enum Told {
     Over(Failure),
 }
 
-impl Told {
+impl Update {
     /// Returns whether the server has answered, whatever it was.
     pub fn is_answer(&self) -> bool {
         let is_so = |failure: Option<&Failure>| {
@@ -63,15 +63,15 @@ impl Told {
 }
 
 /// Begins to ask.
-pub fn feed(client: Client, mut stream: Stream, focus: watch::Receiver<Focus>, tell: mpsc::Sender<Told>) {
+pub fn feed(client: Client, mut stream: Stream, focus: watch::Receiver<Focus>, tell: mpsc::Sender<Update>) {
     let to = tell.clone();
     tokio::spawn(async move {
         loop {
             let told = match stream.follow().await {
-                Ok(News::Event(event)) => Told::Event(event),
-                Ok(News::Lost(failure)) => Told::Lost(failure.to_string()),
-                Ok(News::Connected) => Told::Connected,
-                Err(failure) => Told::Over(failure),
+                Ok(News::Event(event)) => Update::Event(event),
+                Ok(News::Lost(failure)) => Update::Lost(failure.to_string()),
+                Ok(News::Connected) => Update::Connected,
+                Err(failure) => Update::Over(failure),
             };
             if to.send(told).await.is_err() {
                 return;
@@ -83,7 +83,7 @@ pub fn feed(client: Client, mut stream: Stream, focus: watch::Receiver<Focus>, t
         loop {
             let figures = of_figures.call(&Call::get("/stats").within(EVERY * 5)).await;
             let figures = figures.and_then(|answer| answer.read().map(Box::new));
-            if to.send(Told::Figures(figures)).await.is_err() {
+            if to.send(Update::Figures(figures)).await.is_err() {
                 return;
             }
             sleep(EVERY).await;
@@ -92,7 +92,7 @@ pub fn feed(client: Client, mut stream: Stream, focus: watch::Receiver<Focus>, t
     tokio::spawn(look_closely(client, focus, tell));
 }
 
-async fn look_closely(client: Client, mut focus: watch::Receiver<Focus>, tell: mpsc::Sender<Told>) {
+async fn look_closely(client: Client, mut focus: watch::Receiver<Focus>, tell: mpsc::Sender<Update>) {
     loop {
         let on = focus.borrow_and_update().clone();
         let asked = async {
@@ -100,12 +100,12 @@ async fn look_closely(client: Client, mut focus: watch::Receiver<Focus>, tell: m
                 Focus::None => std::future::pending().await,
                 Focus::Queue(name, state) => {
                     let of = queue(&client, name, *state).await;
-                    Told::Queue(on.clone(), of.map(Box::new))
+                    Update::Queue(on.clone(), of.map(Box::new))
                 }
                 Focus::Job(id) => {
                     let call = Call::get(format!("/v1/jobs/{}", segment(id))).within(EVERY * 5);
                     let job = client.call(&call).await.and_then(|answer| answer.read().map(Box::new));
-                    Told::Job(on.clone(), job)
+                    Update::Job(on.clone(), job)
                 }
             }
         };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use self::feed::{Focus, Told, feed};
+use self::feed::{Focus, Update, feed};
 use self::state::State;
 use self::terminal::{Terminal, ended};
 use super::events::Stream;
@@ -60,7 +60,7 @@ impl Run for Top {
                     None => return Ok(DONE),
                 },
                 Some(news) = told.recv() => {
-                    if let Told::Over(failure) = news {
+                    if let Update::Over(failure) = news {
                         return Err(failure);
                     }
                     state.take(news);

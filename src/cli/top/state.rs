@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::feed::{Focus, Told};
+use super::feed::{Focus, Update};
 use crate::cli::events::{Event, Happened, Queue};
 use crate::cli::failure::Failure;
 use crate::cli::jobs::Page;
@@ -192,27 +192,27 @@ impl State {
     }
 
     /// Takes what the server has sent.
-    pub fn take(&mut self, told: Told) {
+    pub fn take(&mut self, told: Update) {
         if told.is_answer() {
             self.heard = Instant::now();
         }
         let reason = |failure: Failure| failure.to_string();
         match told {
-            Told::Event(event) => self.take_event(*event),
-            Told::Lost(reason) => {
+            Update::Event(event) => self.take_event(*event),
+            Update::Lost(reason) => {
                 let since = if self.silence().is_some() { self.heard } else { Instant::now() };
                 let since = self.lost.take().map_or(since, |(since, _)| since);
                 self.lost = Some((since, reason));
             }
-            Told::Connected => self.lost = None,
-            Told::Figures(Ok(figures)) => (self.figures, self.no_figures) = (Some(*figures), None),
-            Told::Figures(Err(failure)) => self.no_figures = Some(reason(failure)),
-            Told::Queue(of, detail) if of == *self.focus.borrow() => {
+            Update::Connected => self.lost = None,
+            Update::Figures(Ok(figures)) => (self.figures, self.no_figures) = (Some(*figures), None),
+            Update::Figures(Err(failure)) => self.no_figures = Some(reason(failure)),
+            Update::Queue(of, detail) if of == *self.focus.borrow() => {
                 self.detail = Some(detail.map_err(reason));
             }
-            Told::Job(of, job) if of == *self.focus.borrow() => self.one = Some(job.map_err(reason)),
+            Update::Job(of, job) if of == *self.focus.borrow() => self.one = Some(job.map_err(reason)),
             // Of something that one does not look at any more.
-            Told::Queue(..) | Told::Job(..) | Told::Over(_) => {}
+            Update::Queue(..) | Update::Job(..) | Update::Over(_) => {}
         }
     }
 

@@ -80,7 +80,7 @@ impl Crew {
         printer: Printer,
     ) -> Result<Self, Failure> {
         let name = name(work.worker.as_deref());
-        let (client, out, reaper) = (context.client.clone(), context.out, Reaper::start()?);
+        let (client, out, reaper) = (context.client.without_trace(), context.out, Reaper::start()?);
         let shared = Shared {
             work,
             client,

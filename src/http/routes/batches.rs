@@ -16,7 +16,7 @@ use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{OfBatch, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
-use crate::queue::{BatchState, NewBatch, Queues, Told};
+use crate::queue::{BatchState, CallOutcome, NewBatch, Queues};
 use crate::store::BatchChanged;
 
 /// A batch to create.
@@ -193,7 +193,7 @@ pub async fn create(
         Ok(added(StatusCode::CREATED, &reader, changed)?.at(location))
     });
     let told = match &key {
-        None => queues.create_batch(new).await.map(Told::Now),
+        None => queues.create_batch(new).await.map(CallOutcome::Plain),
         Some(key) => queues.create_batch_once(new, key, kept(&render)).await,
     };
     respond(told.map_err(|error| by.problem(error))?, &render)
@@ -226,7 +226,7 @@ pub async fn add(
     let reader = by.clone();
     let render = render(move |changed: &BatchChanged| added(StatusCode::OK, &reader, changed));
     let told = match &key {
-        None => queues.add_to_batch(&id, jobs).await.map(Told::Now),
+        None => queues.add_to_batch(&id, jobs).await.map(CallOutcome::Plain),
         Some(key) => queues.add_to_batch_once(&id, jobs, key, kept(&render)).await,
     };
     respond(told.map_err(|error| by.problem(error))?, &render)

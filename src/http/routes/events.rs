@@ -231,7 +231,7 @@ enum Position {
     /// afterwards.
     Within { version: u64, after: Option<QueueName>, parts: u64 },
     /// All until this version was sent.
-    Told(u64),
+    Sent(u64),
     /// The same, and of what has changed since, up to another version, the queues up to this one.
     Changing { told: u64, version: u64, after: QueueName },
 }
@@ -314,7 +314,7 @@ impl Stream {
             let id = id.strip_prefix(&*self.scope.0)?.strip_prefix('-')?;
             id.strip_suffix(&*self.scope.1)?.strip_suffix('-')?.parse().ok()
         });
-        self.position = told.map_or(Position::BEGIN, Position::Told);
+        self.position = told.map_or(Position::BEGIN, Position::Sent);
         self
     }
 
@@ -362,8 +362,8 @@ impl Stream {
                 let (told, version, after) = (*told, *version, after.clone());
                 self.changes(told, Some((version, after)))
             }
-            Position::Told(_) if self.pause > Instant::now() => None,
-            Position::Told(told) => self.changes(*told, None),
+            Position::Sent(_) if self.pause > Instant::now() => None,
+            Position::Sent(told) => self.changes(*told, None),
         }
     }
 
@@ -384,7 +384,7 @@ impl Stream {
         let last = queues.last().filter(|_| more).map(|(queue, _)| queue.clone());
         self.position = match last {
             Some(after) => Position::Changing { told, version, after },
-            None => Position::Told(version),
+            None => Position::Sent(version),
         };
         if is_empty {
             return None;
@@ -417,7 +417,7 @@ impl Stream {
         let after = queues.last().map(|(queue, _)| queue.clone());
         self.position = match more {
             true => Position::Within { version, after, parts },
-            false => Position::Told(version),
+            false => Position::Sent(version),
         };
         self.pause = Instant::now() + PACE;
         // How many queues there are is not for those who may see some.
@@ -452,7 +452,7 @@ impl Stream {
         let newer = async {
             match position {
                 _ if is_crowded => tokio::time::sleep(PACE).await,
-                Position::Told(told) => {
+                Position::Sent(told) => {
                     follower.newer_than(*told).await;
                     tokio::time::sleep_until(pause).await;
                 }

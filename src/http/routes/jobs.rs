@@ -23,7 +23,7 @@ use crate::job::headers::distinct_if_any;
 use crate::job::spec::Headers;
 use crate::job::transition::Edit;
 use crate::job::{Base64, GroupName, JobId, MediaType, QueueName, Scope, Timestamp, Visible};
-use crate::queue::{Cancelled, Error, FinishAsk, OfHeld, PushAnswer, Queues, Told, WAIT_MAX_MS};
+use crate::queue::{CallOutcome, Cancelled, Error, FinishAsk, OfHeld, PushAnswer, Queues, WAIT_MAX_MS};
 use crate::store::UnreadableJob;
 
 /// The maximum number of jobs in one push.
@@ -100,7 +100,7 @@ pub async fn push(
         Ok(Answer::new(pushed.status(), &pushed)?.at(format!("/v1/jobs/{}", pushed.id)))
     });
     let told = match &key {
-        None => Told::Now(queues.push(&queue, vec![push]).await),
+        None => CallOutcome::Plain(queues.push(&queue, vec![push]).await),
         Some(key) => queues.push_once(&queue, vec![push], key, kept(&render)).await?,
     };
     respond(told, &render)
@@ -204,7 +204,7 @@ pub async fn push_batch(
         Answer::new(StatusCode::OK, &PushBatchResponse { results: results.collect() })
     });
     let told = match &key {
-        None => Told::Now(queues.push(&queue, pushes).await),
+        None => CallOutcome::Plain(queues.push(&queue, pushes).await),
         Some(key) => {
             let whole = kept(&render);
             // Where no job was stored or found, nothing took effect.

@@ -15,7 +15,7 @@ use crate::http::access::Granted;
 use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::problem::{ApiResult, Problem};
 use crate::job::{QueueName, Scope};
-use crate::queue::{CallKey, Error, NewPush, PushAnswer, Queues, Told};
+use crate::queue::{CallKey, CallOutcome, Error, NewPush, PushAnswer, Queues};
 
 fn yes() -> bool {
     true
@@ -84,7 +84,7 @@ async fn push_all(
         Answer::new(StatusCode::OK, &PushBatchResponse { results: results.collect() })
     });
     let told = match &key {
-        None => queues.push_all(pushes).await.map(Told::Now),
+        None => queues.push_all(pushes).await.map(CallOutcome::Plain),
         Some(key) => queues.push_all_once(pushes, key, kept(&render)).await,
     };
     respond(told.map_err(|error| by.problem(error))?, &render)
@@ -110,7 +110,7 @@ async fn push_each(
         Answer::new(StatusCode::OK, &PushBatchResponse { results: results.collect() })
     });
     let told = match &key {
-        None => Told::Now(queues.push_each(pushes).await),
+        None => CallOutcome::Plain(queues.push_each(pushes).await),
         Some(key) => {
             let whole = kept(&render);
             // Where no job was stored or found, nothing took effect.

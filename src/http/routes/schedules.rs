@@ -16,7 +16,7 @@ use crate::http::params::{IfMatch, Named, Query, cursor};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::schedule::Skipped;
 use crate::job::{JobId, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Scope, Timestamp};
-use crate::queue::{Precondition, Queues, Told};
+use crate::queue::{CallOutcome, Precondition, Queues};
 
 /// How many of the next occurrences are shown.
 const NEXT_SHOWN: usize = 5;
@@ -240,7 +240,7 @@ pub async fn run(
         (Some(key), Some(sent)) => {
             queues.run_schedule_once(&name, (key, sent), precondition, kept(&render)).await?
         }
-        _ => Told::Now(queues.run_schedule(&name, precondition).await?),
+        _ => CallOutcome::Plain(queues.run_schedule(&name, precondition).await?),
     };
     respond(told, &render)
 }

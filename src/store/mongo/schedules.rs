@@ -273,8 +273,8 @@ impl Fire<'_> {
         };
         let is_there = schedule.is_some();
         let (schedule, run) = match firing.onto(schedule, last) {
-            FireStep::Told(fired) if is_there => return Ok(Verdict::Commit(fired)), // what was read must be durable before it is answered
-            FireStep::Told(fired) => return Ok(Verdict::Abort(fired)),
+            FireStep::Answer(fired) if is_there => return Ok(Verdict::Commit(fired)), // what was read must be durable before it is answered
+            FireStep::Answer(fired) => return Ok(Verdict::Abort(fired)),
             FireStep::Fire { schedule, run } => (schedule, run),
         };
         let next = Stored::from(document(&schedule)?);

@@ -180,7 +180,7 @@ pub fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> 
         None => None,
     };
     let (schedule, run) = match firing.onto(found, last) {
-        FireStep::Told(fired) => return Ok(fired),
+        FireStep::Answer(fired) => return Ok(fired),
         FireStep::Fire { schedule, run } => (schedule, run),
     };
     if let Some(job) = job.filter(|_| run.job_id.is_some()) {
