@@ -15,6 +15,7 @@ mod hostile {
     pub mod pages;
     pub mod slow;
     pub mod spoiled;
+    pub mod spoiled_jobs;
     pub mod wire;
 }
 
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
 use hostile::{
-    answers::*, edge::*, extremes::*, memory::*, names::*, pages::*, slow::*, spoiled::*, wire::*,
+    answers::*, edge::*, extremes::*, memory::*, names::*, pages::*, slow::*, spoiled::*, spoiled_jobs::*,
+    wire::*,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

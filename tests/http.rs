@@ -19,6 +19,7 @@ mod http {
     pub mod groups;
     pub mod jobs;
     pub mod keyed;
+    pub mod keyed_pops;
     pub mod limits;
     pub mod many;
     pub mod mistakes;
@@ -50,8 +51,8 @@ mod http {
 
 use http::{
     acting::*, batch::*, batches::*, binary::*, bulk::*, delivering::*, draining::*, figures::*, flows::*,
-    giving_back::*, groups::*, jobs::*, keyed::*, limits::*, many::*, mistakes::*, next::*, once::*,
-    one_job::*, operations::*, payloads::*,
+    giving_back::*, groups::*, jobs::*, keyed::*, keyed_pops::*, limits::*, many::*, mistakes::*, next::*,
+    once::*, one_job::*, operations::*, payloads::*,
 };
 use http::{
     push::*, queue_list::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*,

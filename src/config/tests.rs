@@ -25,6 +25,16 @@ fn the_documented_file_is_the_defaults() {
 }
 
 #[test]
+fn every_limit_stands_in_the_table_of_what_strangers_meet() {
+    let table = include_str!("../../SECURITY.md");
+    let names = raw::documented();
+    for name in names.iter().filter_map(|name| name.strip_prefix("limits.")) {
+        let is_there = table.contains(&format!("`limits.{name}`")) || table.contains(&format!(", `{name}`"));
+        assert!(is_there, "SECURITY.md does not say what limits.{name} is");
+    }
+}
+
+#[test]
 fn flags_win_over_environment_over_file_over_defaults() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "listen = '127.0.0.1:1'\nshutdown_ms = 5\n[reaper]\nbatch = 7\ninterval_ms = 70").unwrap();

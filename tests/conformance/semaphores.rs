@@ -12,48 +12,48 @@ use tailback::store::{ClaimAsk, Filter, Needed, Removal, SemaphoreUse, Semaphore
 
 use super::support::*;
 
-fn name(text: &str) -> SemaphoreName {
+pub(super) fn name(text: &str) -> SemaphoreName {
     text.parse().unwrap()
 }
 
-async fn make(store: &dyn Store, capacities: &[(&str, u64)]) {
+pub(super) async fn make(store: &dyn Store, capacities: &[(&str, u64)]) {
     for (text, capacity) in capacities {
         store.save_semaphore(&name(text), *capacity).await.unwrap();
     }
 }
 
-async fn view(store: &dyn Store, text: &str) -> SemaphoreView {
+pub(super) async fn view(store: &dyn Store, text: &str) -> SemaphoreView {
     store.semaphores(&[name(text)]).await.unwrap().remove(0)
 }
 
 /// Calls who waits for these, and answers their queues.
-async fn call(store: &dyn Store, names: &[&str]) -> Vec<String> {
+pub(super) async fn call(store: &dyn Store, names: &[&str]) -> Vec<String> {
     call_under(store, names, &Rules::default()).await
 }
 
-async fn call_under(store: &dyn Store, names: &[&str], rules: &Rules) -> Vec<String> {
+pub(super) async fn call_under(store: &dyn Store, names: &[&str], rules: &Rules) -> Vec<String> {
     let names: Vec<SemaphoreName> = names.iter().map(|text| name(text)).collect();
     let called = store.unblock_waiters(&names, rules).await.unwrap();
     called.into_iter().map(|called| called.queue.to_string()).collect()
 }
 
 /// Calls who waits for any.
-async fn call_all(store: &dyn Store) -> Vec<String> {
+pub(super) async fn call_all(store: &dyn Store) -> Vec<String> {
     let names = store.waited_for(None, 1000).await.unwrap();
     call(store, &names.iter().map(SemaphoreName::as_str).collect::<Vec<_>>()).await
 }
 
 /// Rules under which everybody loses patience at once.
-fn impatient<const N: usize>(queues: [(&str, QueueSettings); N]) -> Rules {
+pub(super) fn impatient<const N: usize>(queues: [(&str, QueueSettings); N]) -> Rules {
     let queues: HashMap<_, _> = queues.into_iter().map(|(name, settings)| (queue(name), settings)).collect();
     Rules::new(Arc::new(Defaults { semaphore_patience_ms: 0, ..Defaults::default() }), queues)
 }
 
-async fn claim_ids(store: &dyn Store, name: &str, count: usize) -> Vec<JobId> {
+pub(super) async fn claim_ids(store: &dyn Store, name: &str, count: usize) -> Vec<JobId> {
     ids(&claim(store, ask(name, count)).await)
 }
 
-async fn held(store: &dyn Store, text: &str) -> u64 {
+pub(super) async fn held(store: &dyn Store, text: &str) -> u64 {
     let view = view(store, text).await;
     assert_eq!(view.held, store.holders(&name(text), 100).await.unwrap().len() as u64);
     view.held
@@ -402,129 +402,4 @@ pub async fn semaphores_are_listed_by_name(store: &dyn Store) {
     let views = store.semaphores(&[name("a"), name("b"), name("c"), name("d")]).await.unwrap();
     let views: BTreeSet<_> = views.iter().map(|view| (view.name.as_str(), view.held, view.waiting)).collect();
     assert_eq!(views, BTreeSet::from([("a", 0, 0), ("b", 2, 1), ("c", 2, 1)]));
-}
-
-pub async fn a_long_line_is_worked_off(store: &dyn Store) {
-    const JOBS: usize = 200;
-    make(store, &[("s", 1)]).await;
-    let pushed = push_all(store, vec![job("a").needs(&["s"]); JOBS]).await;
-    let mut order = Vec::new();
-    while order.len() < JOBS {
-        let taken = claim(store, ask("a", 3)).await;
-        assert_eq!(taken.len(), 1, "nobody was called after {}", order.len());
-        apply(store, commit(&taken[0])).await.unwrap();
-        order.push(taken[0].meta.id.clone());
-        call(store, &["s"]).await;
-    }
-    assert_eq!(order, pushed, "in the order of delivery");
-}
-
-pub async fn who_asks_again_and_again_is_served_in_order(store: &dyn Store) {
-    const JOBS: usize = 30;
-    make(store, &[("s", 4)]).await;
-    let pushed = push_all(store, vec![job("a").needs(&["s"]); JOBS]).await;
-    let (mut left, mut working): (HashSet<JobId>, Vec<Job>) = (pushed.into_iter().collect(), Vec::new());
-    while !left.is_empty() || !working.is_empty() {
-        // All of them ask, whether or not there is room: some are refused by what was found a moment ago.
-        for _ in 0..3 {
-            let won = claim(store, ask("a", 9)).await;
-            won.iter().for_each(|job| assert!(left.remove(&job.meta.id), "delivered twice"));
-            working.extend(won);
-        }
-        let held = held(store, "s").await;
-        assert!(held == working.len() as u64 && held <= 4, "{held}");
-        assert!(held == 4 || left.is_empty(), "there is room, and jobs are there: {held}, {}", left.len());
-        for job in working.split_off(working.len() / 2) {
-            apply(store, commit(&job)).await.unwrap();
-        }
-        call(store, &["s"]).await;
-    }
-    assert_eq!(counts_of(store, "a").await, Default::default());
-}
-
-pub async fn a_refusal_holds_for_those_who_need_the_same_only(store: &dyn Store) {
-    make(store, &[("s", 1), ("t", 1)]).await;
-    let holder = push_and_take(store, job("a").needs(&["s"])).await;
-    push_all(store, vec![job("a").needs(&["s"]); 5]).await;
-    for _ in 0..3 {
-        assert!(claim(store, ask("a", 1)).await.is_empty());
-    }
-    for draft in [job("a"), job("a").needs(&["t"])] {
-        let other = push_one(store, draft).await;
-        assert_eq!(claim_ids(store, "a", 1).await, [other], "nothing keeps it");
-        assert!(claim(store, ask("a", 1)).await.is_empty());
-    }
-    make(store, &[("s", 2)]).await;
-    call(store, &["s"]).await;
-    assert_eq!(claim(store, ask("a", 5)).await.len(), 1, "its capacity was raised");
-    assert!(claim(store, ask("a", 5)).await.is_empty());
-    apply(store, commit(&holder)).await.unwrap();
-    call(store, &["s"]).await;
-    assert_eq!(claim(store, ask("a", 5)).await.len(), 1, "it was released");
-    assert_eq!(held(store, "s").await, 2);
-}
-
-pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {
-    make(store, &[("s", 1)]).await;
-    let large = job("a").payload(&format!("\"{}\"", "x".repeat(1 << 20))).priority(1);
-    for _ in 0..6 {
-        push_all(store, vec![large.clone(); 3]).await;
-    }
-    push_all(store, vec![job("a").needs(&["s"]); 9]).await;
-    let won = store.claim(&[ask("a", 500), ask("a", 10)], &Rules::default()).await.won;
-    let won: Vec<Job> = won.into_iter().flat_map(|jobs| jobs.unwrap()).collect();
-    let holding = won.iter().filter(|job| !job.meta.semaphores.is_empty()).count();
-    assert_eq!((won.len(), holding, held(store, "s").await), (19, 1, 1));
-    let counts = counts_of(store, "a").await;
-    assert_eq!((counts.reserved, counts.blocked, counts.ready), (19, 8, 0));
-}
-
-pub async fn a_queue_that_misses_its_call_keeps_nothing(store: &dyn Store) {
-    make(store, &[("s", 1)]).await;
-    let rules = impatient([]);
-    let holder = push_and_take(store, job("x").needs(&["s"])).await;
-    let idle = push_all(store, vec![job("a").needs(&["s"]); 2]).await;
-    assert!(claim_under(store, ask("a", 2), &rules).await.is_empty());
-    let behind = push_one(store, job("b").needs(&["s"])).await;
-    assert!(claim_under(store, ask("b", 1), &rules).await.is_empty());
-    apply(store, commit(&holder)).await.unwrap();
-    assert_eq!(call_under(store, &["s"], &rules).await, ["a"]);
-    // Nobody comes for the first: neither it nor the one behind it in its queue keeps the place from others.
-    let won = until("the place is given to the other queue", async || {
-        call_under(store, &["s"], &rules).await;
-        claim_under(store, ask("b", 1), &rules).await.pop()
-    })
-    .await;
-    assert_eq!(won.meta.id, behind);
-    assert_eq!(state_of(store, &idle[1]).await, Some(State::Blocked));
-    // Its queue is served again: the line is as it was.
-    apply(store, commit(&won)).await.unwrap();
-    assert_eq!(ids(&claim_under(store, ask("a", 2), &rules).await), idle[..1]);
-}
-
-pub async fn who_is_first_in_line_is_called_whatever_its_queue(store: &dyn Store) {
-    make(store, &[("s", 1)]).await;
-    let rules = impatient([]);
-    let holder = push_and_take(store, job("x").needs(&["s"])).await;
-    let first = push_one(store, job("z").needs(&["s"])).await;
-    let others: Vec<String> = (0..70).map(|n| format!("a{n:02}")).collect();
-    push_all(store, others.iter().map(|queue| job(queue).needs(&["s"])).collect()).await;
-    for queue in others.iter().map(String::as_str).chain(["z"]) {
-        assert!(claim_under(store, ask(queue, 1), &rules).await.is_empty());
-    }
-    apply(store, commit(&holder)).await.unwrap();
-    assert_eq!(call_under(store, &["s"], &rules).await, ["z"], "room is kept for it from all others");
-    assert_eq!(ids(&claim_under(store, ask("z", 1), &rules).await), [first]);
-}
-
-pub async fn semaphores_that_jobs_wait_for_are_listed_by_name(store: &dyn Store) {
-    make(store, &[("b", 1), ("c", 1), ("a", 1), ("d", 1)]).await;
-    assert_eq!(store.waited_for(None, 10).await.unwrap(), []);
-    push_and_take(store, job("x").needs(&["a", "b", "c"])).await;
-    push_all(store, ["c", "a", "b", "a", "d"].map(|text| job("q").needs(&[text])).to_vec()).await;
-    assert_eq!(claim(store, ask("q", 5)).await.len(), 1);
-    let names = ["a", "b", "c"].map(name);
-    assert_eq!(store.waited_for(None, 10).await.unwrap(), names);
-    assert_eq!(store.waited_for(None, 2).await.unwrap(), names[..2]);
-    assert_eq!(store.waited_for(Some(&names[1]), 2).await.unwrap(), names[2..]);
 }
