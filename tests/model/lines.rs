@@ -92,7 +92,7 @@ impl Model {
             to(&job.queue);
             job.route.iter().for_each(|stage| to(&stage.queue));
             job.origin.iter().for_each(|home| to(&home.queue));
-            if let Operation::Move { queue, .. } = &change.operation {
+            if let Operation::Move { queue, .. } | Operation::Relocate { queue, .. } = &change.operation {
                 to(queue);
             }
             if let Operation::Edit { edit, .. } = &change.operation {
@@ -120,6 +120,7 @@ impl Model {
         // Who leaves for another line is told so by its own answer.
         let leaves = |change: &Change| match &change.operation {
             Operation::Edit { edit, .. } => edit.group.is_some().then(|| change.id.clone()),
+            Operation::Relocate { .. } => Some(change.id.clone()),
             _ => None,
         };
         let leaving: BTreeSet<JobId> = changes.iter().filter_map(leaves).collect();
