@@ -23,7 +23,7 @@ pub fn shown_lines(text: &str) -> String {
     text.split('\n').map(|line| shown(line.strip_suffix('\r').unwrap_or(line))).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a text of several lines that quotes some of these words: they are shown as [`shown`] does, and each stays on its line.
+/// Returns a text of several lines that quotes some of these words: they are shown as `shown` does, and each stays on its line.
 pub fn shown_words<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
     let mut text = text.to_owned();
     for word in words {
