@@ -30,6 +30,8 @@ const _: () = assert!(
     ALIVE_MS + PAUSE_MAX.as_millis() as u64 <= 800,
     "the rest of the second is for the takeover itself"
 );
+/// What stands for the queues in the ids of reserves whose path names none. Shorter than the hash that stands there else.
+const ANY_LIST: &str = "*";
 /// How long to wait before a request is closed again.
 const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -38,6 +40,8 @@ const CLOSE_AGAIN: Duration = Duration::from_millis(500);
 pub struct IdempotencyKey {
     text: String,
     client: String,
+    /// Whether the path of the call names no queue: then the list of queues is a part of what is asked.
+    is_of_lists: bool,
 }
 
 impl std::str::FromStr for IdempotencyKey {
@@ -45,7 +49,7 @@ impl std::str::FromStr for IdempotencyKey {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let valid = (1..=255).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-        let key = || Self { text: text.to_owned(), client: String::new() };
+        let key = || Self { text: text.to_owned(), client: String::new(), is_of_lists: false };
         if valid { Ok(key()) } else { Err("must be 1 to 255 visible ASCII characters") }
     }
 }
@@ -54,6 +58,11 @@ impl IdempotencyKey {
     /// Returns this key of a client, by what identifies the client.
     pub fn of(self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self }
+    }
+
+    /// Returns this key for a reserve whose path names no queue: with another list of queues it is another request under the same key.
+    pub fn of_lists(self) -> Self {
+        Self { is_of_lists: true, ..self }
     }
 
     /// Returns what identifies the client, and the client's own name for the request.
@@ -388,13 +397,18 @@ impl Queues {
         let queues: Vec<String> = ask.queues.iter().map(ToString::to_string).collect();
         let queues = URL_SAFE_NO_PAD.encode(Sha256::digest(queues.join("\n")));
         let mut body = format!("{:?}", (ask.count, ask.wait_ms, ask.lease_ms, &ask.worker));
+        let mut path = queues.clone();
+        if key.is_of_lists {
+            body.push_str(&queues);
+            path = ANY_LIST.to_owned();
+        }
         if let Some(max_bytes) = ask.max_bytes {
             body.push_str(&format!(" of {max_bytes} bytes")); // without, the digest is that of older servers
         }
         let now = self.now()?;
         let pending_until = now.plus_ms(ask.wait_ms + GRACE_MS);
         Ok(Request {
-            id: format!("{queues}{}", key.id()),
+            id: format!("{path}{}", key.id()),
             digest: Sha256::digest(body).into(),
             claim: Claim::random(),
             runner: self.0.runs.runner.clone(),

@@ -8,7 +8,7 @@ use crate::job::{Claim, JobId, Timestamp};
 /// A reserve that carries an `Idempotency-Key`.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The key together with the queue list, as one text.
+    /// The key together with the path, as one text.
     pub id: String,
     /// Equal where a repeat asks for the same.
     pub digest: [u8; 32],

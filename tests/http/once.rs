@@ -89,7 +89,7 @@ pub async fn a_key_belongs_to_its_request(place: &Place) {
     // The same meaning is the same request, however it is written.
     let (status, again) = keyed(&server, PATH, "k", json!({})).await;
     assert_eq!((status, deliveries(&again)), (200, deliveries(&first)));
-    // Another list of queues is another request.
+    // Another path is another request.
     let (status, elsewhere) = keyed(&server, "/v1/queues/other/reserve", "k", json!({"count": 1})).await;
     assert_eq!((status, deliveries(&elsewhere)[0].0.clone()), (200, other[0].clone()));
     let (status, both) = keyed(&server, "/v1/reserve", "k", json!({"queues": ["other", "mail"]})).await;
@@ -102,6 +102,11 @@ pub async fn a_key_belongs_to_its_request(place: &Place) {
         422,
         "idempotency-key-reused",
     );
+    // The list of queues is a part of what is asked, as is its order.
+    for list in [json!(["other"]), json!(["mail", "other"]), json!(["mail"]), json!(["*"])] {
+        let body = json!({ "queues": list });
+        refused(&keyed(&server, "/v1/reserve", "k", body).await, 422, "idempotency-key-reused");
+    }
 }
 
 pub async fn an_empty_answer_is_not_remembered(place: &Place) {

@@ -174,6 +174,7 @@ pub async fn reserve_many(
     Body(request): Body<ReserveManyRequest>,
 ) -> ApiResult<Response> {
     let request = ReserveManyRequest { queues: by.patterns(request.queues)?, ..request };
+    let idempotency_key = idempotency_key.map(IdempotencyKey::of_lists);
     respond(&queues, &budget, waiting, &by, idempotency_key, request).await
 }
 
