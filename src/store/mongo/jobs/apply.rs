@@ -25,6 +25,8 @@ use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::deletion::delete;
 use crate::store::mongo::jobs::document::{Row, to_job, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
+use crate::store::mongo::jobs::proof;
+use crate::store::mongo::jobs::proof::Proof;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
@@ -74,19 +76,6 @@ struct Spoiled {
     why: String,
 }
 
-/// What is known of a plan that was sent without a certain response.
-enum Proof {
-    /// It was carried out.
-    Done(Applied),
-    /// It may have been carried out; that will never be known.
-    Unknown,
-    /// It was not, as far as is known: the change is planned again.
-    Nothing,
-    /// Others have written the job since, before it or after it: the change is planned again, and if it is refused
-    /// then, it is unknown whether it had happened.
-    Overtaken,
-}
-
 /// What an earlier plan of a change means for it.
 enum Earlier {
     /// The change is planned.
@@ -106,17 +95,6 @@ fn unknown() -> StoreError {
     StoreError::unavailable("the job has been changed since by this call or by others")
 }
 
-/// Whether no client waits for its outcome.
-fn is_internal(verb: Verb) -> bool {
-    matches!(verb, Verb::TakeOver | Verb::Release | Verb::Lapse | Verb::Abandon | Verb::Expire)
-}
-
-impl Proof {
-    fn done(plan: &Plan) -> Self {
-        Self::Done(plan.applied(Vec::new(), None))
-    }
-}
-
 /// Changes to different jobs on their way.
 struct Round<'a> {
     mongo: &'a Mongo,
@@ -132,6 +110,9 @@ struct Round<'a> {
     answers: &'a mut Vec<Option<Answer>>,
 }
 
+/// Changes that seem to have been carried out, and their results.
+type Proven = Vec<(usize, Applied)>;
+
 impl Round<'_> {
     async fn run(&mut self) -> Result<()> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
@@ -143,7 +124,11 @@ impl Round<'_> {
             if !spoiled.is_empty() {
                 self.set_aside(spoiled, &mut metas).await?;
             }
-            let plans = self.plan(metas, since).await?;
+            let (plans, proven) = self.plan(metas).await?;
+            // What could not be confirmed, such as after a failover, is read again: the rest of the round goes on.
+            if let Err(error) = self.confirm(proven, since).await {
+                trouble = error;
+            }
             if !self.goes_on() {
                 return Ok(());
             }
@@ -188,8 +173,9 @@ impl Round<'_> {
         Writer { mongo, rules, attempt, end, answers, unknown: sent }.write(plans).await
     }
 
-    /// Records the results of what needs no write, and plans the rest. The jobs were read since this term was noted.
-    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>, since: Term) -> Result<Vec<(usize, Plan)>> {
+    /// Records the results of what is refused. Returns the plans of what is to be written, and what is done already if a majority has
+    /// what was read.
+    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<(Vec<(usize, Plan)>, Proven)> {
         let now = self.mongo.now()?;
         let (mut plans, mut proven) = (Vec::new(), Vec::new());
         for (n, change) in self.pending.clone() {
@@ -237,11 +223,16 @@ impl Round<'_> {
                 }
             }
         }
+        Ok((plans, proven))
+    }
+
+    /// Records what was done already, as read since this term was noted.
+    async fn confirm(&mut self, proven: Proven, since: Term) -> Result<()> {
         if !proven.is_empty() {
             barrier(&self.mongo.connection, since).await?;
             proven.into_iter().for_each(|(n, applied)| self.answer(n, Ok(applied)));
         }
-        Ok(plans)
+        Ok(())
     }
 
     /// Looks what became of an earlier plan of this change, if its outcome was unknown.
@@ -249,7 +240,7 @@ impl Round<'_> {
         let Some(plan) = self.sent.get(&change.id) else {
             return Ok(Earlier::Plan { revs: Vec::new(), is_overtaken: false });
         };
-        let proof = self.proof(plan, &change.operation, meta).await?;
+        let proof = proof::of(self.mongo, plan, &change.operation, meta).await?;
         Ok(match proof {
             Proof::Done(applied) => Earlier::Done(applied),
             Proof::Unknown => Earlier::Unknown,
@@ -258,63 +249,6 @@ impl Round<'_> {
                 is_overtaken: matches!(proof, Proof::Overtaken),
             },
         })
-    }
-
-    /// Returns what the document, its absence or a receipt prove of a plan that was sent.
-    async fn proof(&self, plan: &Plan, operation: &Operation, found: Option<&Meta>) -> Result<Proof> {
-        let deletes = plan.deletes();
-        let receipt = match &plan.meta.claim {
-            Some(claim) if plan.receipt.is_some() || (found.is_none() && deletes) => {
-                receipts::find(self.mongo, &plan.meta.id, claim).await?
-            }
-            _ => None,
-        };
-        let has_changed = found.is_none_or(|meta| meta.rev != plan.meta.rev);
-        let is_overtaken = !deletes && has_changed && !is_internal(operation.verb());
-        let proof = match (found, &receipt, plan.receipt) {
-            // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
-            (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
-                return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
-            }
-            (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
-            (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => {
-                // It may have landed after it was noted, and a claim have read in between.
-                self.mongo.note_ready(plan.position());
-                Proof::done(plan)
-            }
-            (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
-            // A forced cancel, this one or another.
-            (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
-            (None, None, _) if deletes => self.proof_by_absence(plan, operation).await?,
-            _ if is_overtaken => Proof::Overtaken,
-            _ => Proof::Nothing,
-        };
-        if let Proof::Done(_) = proof {
-            self.mongo.counters.stepped(&plan.meta, &plan.step.next);
-        }
-        Ok(proof)
-    }
-
-    /// Returns what the absence of a job proves of a deletion that was sent.
-    ///
-    /// As long as the reservation has certainly not run out, only calls with its token delete its job without a receipt: this deletion,
-    /// or a duplicate of the same call. What else ends a reservation early leaves a receipt. Once it may have run out, another worker may
-    /// have committed the job; and no reservation protects what a client cancels or purges: there absence proves nothing.
-    async fn proof_by_absence(&self, plan: &Plan, operation: &Operation) -> Result<Proof> {
-        match operation.verb() {
-            Verb::Cancel | Verb::Purge if plan.is_lost => return Ok(Proof::Unknown),
-            // No client waits for these, and the counters of the queue are unsure.
-            Verb::Expire | Verb::Lapse | Verb::Abandon if plan.is_lost => return Ok(Proof::Nothing),
-            _ if operation.claim().is_none() || faults::bug("absence_proves") => {
-                return Ok(Proof::done(plan));
-            }
-            _ => {}
-        }
-        // Asked after the job was found to be gone: the estimate counts on with the clock of this machine, which may have stood
-        // still, and the store's may have been set forward since it was read.
-        self.mongo.hello().await?;
-        let latest = self.mongo.moment()?.at_most;
-        Ok(if plan.meta.may_be_overdue(latest) { Proof::Unknown } else { Proof::done(plan) })
     }
 
     fn ids(&self) -> Vec<JobId> {
