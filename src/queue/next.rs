@@ -192,9 +192,12 @@ impl Queues {
                 Ok(jobs) if jobs.is_empty() => {}
                 Ok(jobs) => {
                     self.prove(&mut settled, &claims, &marks, &jobs).await;
-                    // Its response is that the reservation is lost: the jobs are for others.
+                    // Its response is that the reservation is lost: the jobs are for others, but for those that another repeat, which came
+                    // in time, has handed out.
                     if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
-                        tokio::spawn(self.clone().give_back(jobs, false));
+                        let not_handed_out =
+                            jobs.into_iter().filter(|job| !job.meta.is_handed_out()).collect();
+                        tokio::spawn(self.clone().give_back(not_handed_out, false));
                         return Ok((settled, Next::default()));
                     }
                     return Ok((settled, Next { jobs, problem: None }));

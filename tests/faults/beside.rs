@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mongodb::bson::{Document, doc};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, until};
@@ -29,7 +29,7 @@ pub async fn a_claim_beside_a_commit_that_never_arrived_proves_nothing(place: &P
     .await;
     let path = format!("/v1/jobs/{}?force=true", held["id"].as_str().unwrap());
     assert_eq!(near.send(Method::DELETE, &path, None).await.0, 200);
-    let (status, answer) = near.settle(&held, "commit", json!({"next": {"lease_ms": LONG_MS}})).await;
+    let (status, answer) = near.settle(&held, "commit", ask()).await;
     assert_eq!((status, &answer["gone"]), (409, &json!(true)), "{answer}");
     proxy.part();
     deletion.release();
@@ -38,19 +38,25 @@ pub async fn a_claim_beside_a_commit_that_never_arrived_proves_nothing(place: &P
     assert_eq!(take(&near).await["id"], json!(other), "it is given back, since nobody was told of it");
 }
 
-/// A repeat that comes too late for the proof is refused, and what was claimed goes to others at once.
-pub async fn a_repeat_that_proves_nothing_gives_the_next_job_back(place: &Place) {
-    let Pair { far, near, .. } = Pair::start(place).await;
-    push(&near, json!({"payload": 1})).await;
+fn ask() -> Value {
+    json!({"next": {"lease_ms": LONG_MS}})
+}
+
+/// Commits a job at the far server, which claims the next one beside it. Returns both as they were delivered.
+async fn commit_and_take(Pair { far, near, .. }: &Pair) -> (Value, Value) {
+    push(near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
-    let other = push(&near, json!({"payload": 2})).await;
-    let ask = json!({"next": {"lease_ms": LONG_MS}});
-    let first = far.settle(&held, "commit", ask.clone()).await;
-    assert_eq!((first.0, &first.1["next"]["jobs"][0]["id"]), (200, &json!(other)), "{}", first.1);
-    // The claim says when its reservation was looked at, in seconds: a minute earlier.
+    let other = push(near, json!({"payload": 2})).await;
+    let (status, mut answer) = far.settle(&held, "commit", ask()).await;
+    assert_eq!((status, &answer["next"]["jobs"][0]["id"]), (200, &json!(other)), "{answer}");
+    (held, answer["next"]["jobs"][0].take())
+}
+
+/// The claim of a job says when its reservation was looked at, in seconds: makes that a minute earlier.
+async fn age_claim(place: &Place, next: &Value) {
     let jobs = mongodb::Client::with_uri_str(&place.url).await.unwrap();
     let jobs = jobs.default_database().unwrap().collection::<Document>("jobs");
-    let by_id = doc! { "_id": &other };
+    let by_id = doc! { "_id": next["id"].as_str().unwrap() };
     let claim = jobs.find_one(by_id.clone()).await.unwrap().unwrap().get_str("claim").unwrap().to_owned();
     let mut seconds = URL_SAFE_NO_PAD.decode(&claim[12..16]).unwrap();
     let earlier = (u32::from_be_bytes([0, seconds[0], seconds[1], seconds[2]]) + (1 << 24) - 60) % (1 << 24);
@@ -58,22 +64,35 @@ pub async fn a_repeat_that_proves_nothing_gives_the_next_job_back(place: &Place)
     let claim = format!("{}{}{}", &claim[..12], URL_SAFE_NO_PAD.encode(&seconds), &claim[16..]);
     let changed = jobs.update_one(by_id, doc! { "$set": { "claim": claim, "rev": 7_i64 } }).await.unwrap();
     assert_eq!(changed.modified_count, 1);
-    let (status, answer) = near.settle(&held, "commit", ask).await;
+}
+
+/// A repeat that comes too late for the proof is refused, and what was claimed goes to others at once.
+pub async fn a_repeat_that_proves_nothing_gives_the_next_job_back(place: &Place) {
+    let pair = Pair::start(place).await;
+    let (held, next) = commit_and_take(&pair).await;
+    age_claim(place, &next).await;
+    let (status, answer) = pair.near.settle(&held, "commit", ask()).await;
     assert_eq!((status, &answer["code"]), (409, &json!("reservation-lost")), "{answer}");
-    let taken = take(&near).await;
-    assert_eq!((&taken["id"], &taken["attempt"]), (&json!(other), &json!(1)), "{taken}");
+    let taken = take(&pair.near).await;
+    assert_eq!((&taken["id"], &taken["attempt"]), (&next["id"], &json!(1)), "{taken}");
+}
+
+/// Another repeat came in time, and its client works on the next job: one that comes too late does not take that away.
+pub async fn what_a_repeat_in_time_has_handed_out_stays_with_its_client(place: &Place) {
+    let pair = Pair::start(place).await;
+    let (held, next) = commit_and_take(&pair).await;
+    assert_eq!(pair.near.settle(&held, "commit", ask()).await.0, 200);
+    age_claim(place, &next).await;
+    let (status, answer) = pair.near.settle(&held, "commit", ask()).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("reservation-lost")), "{answer}");
+    assert!(pair.near.reserve("work", json!({"wait_ms": 1000})).await.is_empty());
 }
 
 /// Both were carried out, and the response was lost: the repeat at the other server finds the job gone while its reservation lasts.
 pub async fn a_commit_and_the_claim_beside_it_are_found_by_a_repeat(place: &Place) {
-    let Pair { far, near, .. } = Pair::start(place).await;
-    push(&near, json!({"payload": 1})).await;
-    let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
-    let other = push(&near, json!({"payload": 2})).await;
-    let ask = json!({"next": {"lease_ms": LONG_MS}});
-    let first = far.settle(&held, "commit", ask.clone()).await;
-    assert_eq!((first.0, &first.1["next"]["jobs"][0]["id"]), (200, &json!(other)), "{}", first.1);
-    let again = near.settle(&held, "commit", ask).await;
+    let pair = Pair::start(place).await;
+    let (held, next) = commit_and_take(&pair).await;
+    let again = pair.near.settle(&held, "commit", ask()).await;
     assert_eq!((again.0, &again.1["state"]), (200, &json!("done")), "{}", again.1);
-    assert_eq!(again.1["next"]["jobs"][0]["reservation"], first.1["next"]["jobs"][0]["reservation"]);
+    assert_eq!(again.1["next"]["jobs"][0]["reservation"], next["reservation"]);
 }
