@@ -126,7 +126,10 @@ impl Feed {
     /// Returns whether the picture may lack one of these queues for being too small.
     fn may_lack(&self, named: &[QueueName]) -> bool {
         let picture = lock(&self.picture);
-        picture.left_out > 0 && named.iter().any(|queue| !picture.queues.contains_key(queue))
+        // What was looked for and is not there has no jobs.
+        let is_lacking =
+            |queue: &QueueName| !picture.queues.contains_key(queue) && !picture.named.contains(queue);
+        picture.left_out > 0 && named.iter().any(is_lacking)
     }
 
     fn publish<T>(&self, change: impl FnOnce(&mut Picture) -> T) -> T {
@@ -269,36 +272,54 @@ impl Queues {
         let read = self.read_states(AGE).await;
         feed.publish(|picture| {
             picture.failed = read.is_err().then(Instant::now);
-            let (settings, at, states, left_out) = read?;
-            picture.note_settings(&settings);
-            picture.adopt(at, states, left_out);
+            read?.adopt_by(picture);
             picture.took = began.elapsed();
             Ok(())
         })
     }
 
-    /// Adds to the picture what followers have named since it was read: of a board that need not be younger.
+    /// Adds to the picture what followers have named since it was read: of a board that need not be younger, which says nothing of
+    /// whether the store is there. While it is not, they wait for the next reading.
     async fn show_named(&self, age: Age) -> Result<()> {
         let feed = &self.0.feed;
         let _reading = feed.reading.lock().await;
-        let (settings, at, states, left_out) = self.read_states(age).await?;
+        let states = self.read_states(age).await?;
         feed.publish(|picture| {
-            picture.note_settings(&settings);
-            picture.adopt(at, states, left_out);
+            if !picture.is_away {
+                let read = picture.read;
+                states.adopt_by(picture);
+                picture.read = read;
+            }
         });
         Ok(())
     }
 
-    /// Returns the settings, the time, the queues as they are shown, and how many are not among the fullest.
-    async fn read_states(
-        &self,
-        age: Age,
-    ) -> Result<(Arc<SettingsSnapshot>, Timestamp, BTreeMap<QueueName, QueueState>, u64)> {
+    async fn read_states(&self, age: Age) -> Result<States> {
         // The picture is read in a task of its own: it takes as long as it takes.
         let board = self.read_board(age).await?;
         let (rules, settings) = (self.rules(), self.snapshot());
-        let named = lock(&self.0.feed.following).named.keys().cloned().collect();
-        Ok((settings, board.at, states(&board, &rules, &named), board.left_out))
+        let named: HashSet<QueueName> = lock(&self.0.feed.following).named.keys().cloned().collect();
+        let queues = states(&board, &rules, &named);
+        Ok(States { settings, at: board.at, queues, left_out: board.left_out, named })
+    }
+}
+
+/// What the picture shows of a reading.
+struct States {
+    settings: Arc<SettingsSnapshot>,
+    at: Timestamp,
+    queues: BTreeMap<QueueName, QueueState>,
+    /// How many queues are not among the fullest.
+    left_out: u64,
+    /// The queues that were looked for beside those.
+    named: HashSet<QueueName>,
+}
+
+impl States {
+    fn adopt_by(self, picture: &mut Picture) {
+        picture.note_settings(&self.settings);
+        picture.adopt(self.at, self.queues, self.left_out);
+        picture.named = self.named;
     }
 }
 

@@ -1,6 +1,6 @@
 //! The figures of all queues at one moment, and what has become of them: each with the version in which it changed last.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,6 +113,8 @@ pub(super) struct Picture {
     pub(super) is_noted_cut: bool,
     pub(super) settings: Option<Arc<SettingsSnapshot>>,
     pub(super) left_out: u64,
+    /// The queues that were looked for by name.
+    pub(super) named: HashSet<QueueName>,
     pub(super) is_away: bool,
 }
 
