@@ -102,12 +102,13 @@ test('the own key: what it is rotated to is seen before the login asks for it', 
   await page.goto(`${server.url}/#/keys`);
   await login(page, key);
   await page.getByRole('button', { name: 'Rotate mine' }).click();
+  const ended = page.waitForResponse((response) => response.status() === 401);
   await inDialog(page, 'Rotate the key').click();
   const secret = page.locator('output.secret');
   await expect(secret).toBeVisible();
   const next = await secret.textContent();
-  // The session has ended meanwhile, and with it the stream.
-  await page.waitForTimeout(5000);
+  // The session has ended, and with it the stream: the page was told so, and would ask for the login.
+  await ended;
   await expect(secret).toHaveText(next);
   await expect(page.getByLabel('API key')).toHaveCount(0);
   await dialog(page).getByRole('checkbox').check();
