@@ -35,9 +35,10 @@ tokio::task_local! {
     static CURRENT: Option<Arc<Span>>;
 }
 
-/// What goes on in a trace.
+/// What goes on in a trace, or in none yet: chance has not chosen most requests, and one of them may still [adopt](adopt) the trace
+/// of a job. Those cost a few bytes each.
 #[derive(Debug)]
-pub struct Span(Mutex<State>);
+pub struct Span(Mutex<Option<Box<State>>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -58,8 +59,8 @@ struct State {
 
 impl State {
     /// The beginning of a trace.
-    fn root() -> Self {
-        let context = Some(TraceContext::new(random_trace(), random_span()));
+    fn root(trace_id: u128) -> Self {
+        let context = Some(TraceContext::new(trace_id, random_span()));
         Self { context, is_recorded: true, ..Self::default() }
     }
 
@@ -104,8 +105,8 @@ pub enum Kind {
 }
 
 impl Span {
-    fn new(state: State) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(state)))
+    fn new(state: Option<State>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(state.map(Box::new))))
     }
 
     /// The span of a request whose caller sent this context. `None` if the request is not recorded and not part of a trace.
@@ -113,10 +114,10 @@ impl Span {
         let state = match (remote, exporter()) {
             (None, None) => return None,
             (Some(remote), Some(_)) if remote.is_sampled() => {
-                State { remote: Some(remote.clone()), ..State::part_of(&remote) }
+                Some(State { remote: Some(remote.clone()), ..State::part_of(&remote) })
             }
             (Some(remote), _) => {
-                State { context: Some(remote.clone()), remote: Some(remote), ..State::default() }
+                Some(State { context: Some(remote.clone()), remote: Some(remote), ..State::default() })
             }
             (None, Some(exporter)) => by_chance(exporter),
         };
@@ -125,7 +126,7 @@ impl Span {
 
     /// The span of what this server does by itself, with which a trace begins, if chance wants that.
     pub fn of_own() -> Option<Arc<Self>> {
-        Some(by_chance(exporter()?)).filter(|state| state.is_recorded).map(Self::new)
+        by_chance(exporter()?).map(|state| Self::new(Some(state)))
     }
 
     /// The span of what is done for several at once, if one of them is in a trace. It is recorded if one of them is. Each has a trace of
@@ -134,46 +135,48 @@ impl Span {
         let mut round = State::default();
         for span in carried {
             let mut of = span.state();
+            let Some(of) = of.as_deref_mut() else { continue };
             let Some(context) = of.context.clone() else { continue };
             let about = Some(*round.about.get_or_insert(context.trace_id));
             if !of.is_recorded {
                 continue;
             }
             if !round.is_recorded {
-                round = State { about, ..State::root() };
+                round = State { about, ..State::root(random_trace()) };
             }
             round.link(&context);
             if let Some(own) = &round.context {
                 of.link(own);
             }
         }
-        round.about.is_some().then(|| Self::new(round))
+        round.about.is_some().then(|| Self::new(Some(round)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Option<Box<State>>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Returns the id of the trace that lines of the log name, if there is one.
     pub fn trace_id(&self) -> Option<u128> {
         let state = self.state();
+        let state = state.as_ref()?;
         state.about.or_else(|| state.context.as_ref().map(|context| context.trace_id))
     }
 
     /// Returns whether it is recorded.
     pub fn is_recorded(&self) -> bool {
-        self.state().is_recorded
+        self.state().as_ref().is_some_and(|state| state.is_recorded)
     }
 
     /// Ends the span. It is exported if it is recorded.
     pub fn end(&self, end: End) {
-        let state = std::mem::take(&mut *self.state());
+        let Some(state) = self.state().take() else { return };
         let (Some(exporter), Some(context), true) = (exporter(), state.context, state.is_recorded) else {
             return;
         };
         let links = state.links.iter().map(link).collect();
         let is_remote = state.remote.is_some() || state.is_adopted;
-        exporter.add(Recorded {
+        exporter.add(&Recorded {
             links,
             dropped_links_count: state.dropped_links,
             ..recorded(&context, state.parent.map(|id| (id, is_remote)), now_ns(), end)
@@ -218,6 +221,7 @@ pub fn carrying<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
 pub fn carried() -> Option<TraceContext> {
     let of = |span: &Arc<Span>| {
         let state = span.state();
+        let state = state.as_ref()?;
         let own = || state.context.clone().filter(|_| state.is_recorded && !state.is_adopted);
         state.remote.clone().or_else(own)
     };
@@ -226,7 +230,7 @@ pub fn carried() -> Option<TraceContext> {
 
 /// Returns the context that the caller of the current request sent.
 pub fn sent() -> Option<TraceContext> {
-    of_current(|span| span.state().remote.clone())
+    of_current(|span| span.state().as_ref()?.remote.clone())
 }
 
 /// The current request is about a job of this context, which is recorded: it is a part of its trace, unless its caller has named
@@ -234,11 +238,12 @@ pub fn sent() -> Option<TraceContext> {
 pub fn adopt(job: &TraceContext) {
     let Some(span) = current() else { return }; // a settle that the server makes by itself is in no request
     let mut state = span.state();
+    let state = state.get_or_insert_default();
     if state.remote.is_some() || state.is_adopted {
         return state.link(job);
     }
     let links = std::mem::take(&mut state.links);
-    *state = State { is_adopted: true, links, ..State::part_of(job) };
+    **state = State { is_adopted: true, links, ..State::part_of(job) };
 }
 
 /// Returns whether spans are exported.
@@ -264,6 +269,7 @@ pub fn delivered<'a>(deliveries: impl Iterator<Item = Delivery<'a>>) {
     for Delivery { context, waited, attributes } in deliveries {
         let by = request.as_ref().and_then(|request| {
             let mut state = request.state();
+            let state = state.as_mut()?;
             state.link(context);
             state.context.clone().filter(|_| state.is_recorded)
         });
@@ -271,7 +277,7 @@ pub fn delivered<'a>(deliveries: impl Iterator<Item = Delivery<'a>>) {
         let end = End { name, kind, took: waited, attributes, error: None };
         let own = context.child(random_span());
         let links = by.iter().map(link).collect();
-        exporter.add(Recorded { links, ..recorded(&own, Some((context.span_id, true)), now, end) });
+        exporter.add(&Recorded { links, ..recorded(&own, Some((context.span_id, true)), now, end) });
     }
 }
 
@@ -284,6 +290,7 @@ impl Command {
         exporter()?;
         let of = |span: &Arc<Span>| {
             let state = span.state();
+            let state = state.as_ref()?;
             state.context.clone().filter(|_| state.is_recorded).map(Self)
         };
         of_current(of)
@@ -293,7 +300,7 @@ impl Command {
     pub fn end(self, end: End) {
         if let Some(exporter) = exporter() {
             let own = self.0.child(random_span());
-            exporter.add(recorded(&own, Some((self.0.span_id, false)), now_ns(), end));
+            exporter.add(&recorded(&own, Some((self.0.span_id, false)), now_ns(), end));
         }
     }
 }
@@ -313,10 +320,10 @@ fn attribute(key: &'static str, value: Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
-fn by_chance(exporter: &Exporter) -> State {
-    let root = State::root();
-    let is_recorded = root.context.as_ref().is_some_and(|context| exporter.samples(context.trace_id));
-    if is_recorded { root } else { State::default() }
+/// Returns the beginning of a trace, if chance wants one.
+fn by_chance(exporter: &Exporter) -> Option<State> {
+    let trace_id = random_trace();
+    exporter.samples(trace_id).then(|| State::root(trace_id))
 }
 
 /// Returns a span that ends at this moment.

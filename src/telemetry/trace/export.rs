@@ -2,6 +2,10 @@
 //!
 //! Spans wait in a queue of bounded length for the next batch. Adding one never blocks: what finds the queue full is dropped, and
 //! counted. A batch that the receiver cannot take now is tried again a few times, and is dropped then.
+//!
+//! They wait in the form in which they are sent. A span is some thirty small allocations; a thousand that wait would keep as many pages of
+//! the allocator half full, and every request would pay for that with misses of the processor's caches: at a hundredth of all
+//! traces they cost the server 4 % of its CPU time so, and 1 % as bytes in a row.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,11 +15,11 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 use metrics::counter;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -68,9 +72,50 @@ impl std::fmt::Debug for Options {
     }
 }
 
+/// The numbers of fields of OTLP's messages, see `opentelemetry/proto/trace/v1/trace.proto`: of `ScopeSpans`, of `ResourceSpans`, and of the
+/// request.
+const SPANS: u32 = 2;
+const SCOPE_SPANS: u32 = 2;
+const RESOURCE_SPANS: u32 = 1;
+
+/// Spans that are sent together.
+#[derive(Default)]
+struct Batch {
+    /// Each is a field of the message `ScopeSpans`.
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+/// The spans on their way, the oldest batch first: all but the last one are full.
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<Batch>,
+    count: usize,
+}
+
+impl Waiting {
+    /// Adds a span as bytes. Returns whether that made a batch full.
+    fn push(&mut self, span: &[u8]) -> bool {
+        if self.batches.back().is_none_or(|last| last.count >= BATCH) {
+            self.batches.push_back(Batch::default());
+        }
+        let Some(last) = self.batches.back_mut() else { return false };
+        last.bytes.extend_from_slice(span);
+        (last.count, self.count) = (last.count + 1, self.count + 1);
+        last.count == BATCH
+    }
+
+    /// Takes the oldest batch.
+    fn pop(&mut self) -> Option<Batch> {
+        let batch = self.batches.pop_front()?;
+        self.count -= batch.count;
+        Some(batch)
+    }
+}
+
 /// Takes spans on their way.
 pub struct Exporter {
-    waiting: Mutex<VecDeque<Span>>,
+    waiting: Mutex<Waiting>,
     /// There are enough for a batch.
     enough: Notify,
     most: usize,
@@ -129,17 +174,13 @@ impl Exporter {
     }
 
     /// Adds a span, or drops it where too many wait.
-    pub fn add(&self, span: Span) {
-        let waiting = {
+    pub fn add(&self, span: &Span) {
+        let bytes = message(SPANS, &[&span.encode_to_vec()]); // before the lock
+        let is_full = {
             let mut waiting = self.waiting();
-            if waiting.len() < self.most {
-                waiting.push_back(span);
-                waiting.len()
-            } else {
-                0
-            }
+            (waiting.count < self.most).then(|| waiting.push(&bytes))
         };
-        if waiting == 0 {
+        if is_full.is_none() {
             Dropped::QueueFull.count(1);
             if let Some(more) = DROPPED.due() {
                 tracing::warn!(
@@ -147,25 +188,24 @@ impl Exporter {
                     "spans are dropped: trace.queue of them wait; `more` were since the last such line"
                 );
             }
-        } else if waiting.is_multiple_of(BATCH) {
+        } else if is_full == Some(true) {
             self.enough.notify_one();
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Span>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
 
-    /// Takes the oldest spans.
-    fn batch(&self) -> Vec<Span> {
-        let mut waiting = self.waiting();
-        let count = waiting.len().min(BATCH);
-        let batch = waiting.drain(..count).collect();
-        if waiting.is_empty() {
-            waiting.shrink_to(BATCH); // what it took while the receiver was away
-        }
-        batch
-    }
+/// Returns a message of several parts as a field of another one.
+fn message(field: u32, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut bytes = Vec::with_capacity(length + 2 * 10); // the two numbers before it take ten bytes each at most
+    encode_key(field, WireType::LengthDelimited, &mut bytes);
+    encode_varint(length as u64, &mut bytes);
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
 }
 
 /// The running export.
@@ -192,7 +232,7 @@ impl Export {
             aborted.abort();
         }
         let left =
-            exporter().map(|exporter| std::mem::take(&mut *exporter.waiting()).len()).unwrap_or_default();
+            exporter().map(|exporter| std::mem::take(&mut *exporter.waiting()).count).unwrap_or_default();
         if left > 0 {
             Dropped::Shutdown.count(left);
             tracing::warn!(left, "spans are not exported: the server stops");
@@ -226,11 +266,8 @@ impl Sender {
                 () = self.stop.cancelled() => {}
             }
             loop {
-                let spans = exporter.batch();
-                if spans.is_empty() {
-                    break;
-                }
-                self.send(spans).await;
+                let Some(batch) = exporter.waiting().pop() else { break };
+                self.send(batch).await;
             }
             if self.stop.is_cancelled() {
                 return;
@@ -239,10 +276,10 @@ impl Sender {
     }
 
     /// Sends a batch, again where that may help.
-    async fn send(&mut self, spans: Vec<Span>) {
-        let (count, stop) = (spans.len(), self.stop.clone());
+    async fn send(&mut self, batch: Batch) {
+        let (count, stop) = (batch.count, self.stop.clone());
         let mut unsent = Unsent(count);
-        let body: Arc<[u8]> = self.request(spans).into();
+        let body: Arc<[u8]> = request(&self.resource, &batch).into();
         for attempt in 0.. {
             let (why, after) = match self.client.post(&body).await {
                 Ok(rejected) => {
@@ -278,18 +315,19 @@ impl Sender {
             }
         }
     }
+}
 
-    fn request(&self, spans: Vec<Span>) -> Vec<u8> {
-        let scope = Some(InstrumentationScope {
-            name: env!("CARGO_PKG_NAME").to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..InstrumentationScope::default()
-        });
-        let scope_spans = vec![ScopeSpans { scope, spans, ..ScopeSpans::default() }];
-        let resource = Some(self.resource.clone());
-        let resource_spans = vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }];
-        ExportTraceServiceRequest { resource_spans }.encode_to_vec()
-    }
+/// Returns an `ExportTraceServiceRequest`: of a message that is encoded in parts, the parts are put together.
+fn request(resource: &Resource, batch: &Batch) -> Vec<u8> {
+    let scope = Some(InstrumentationScope {
+        name: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    });
+    let scope = ScopeSpans { scope, ..ScopeSpans::default() }.encode_to_vec();
+    let resource = Some(resource.clone());
+    let resource = ResourceSpans { resource, ..ResourceSpans::default() }.encode_to_vec();
+    message(RESOURCE_SPANS, &[&resource, &message(SCOPE_SPANS, &[&scope, &batch.bytes])])
 }
 
 /// So many spans of which it is not known yet what becomes; dropped, they are lost with the server.
@@ -317,6 +355,8 @@ fn warn(reason: Dropped, spans: usize, why: &str) {
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+
     use super::*;
 
     fn exporter(ratio: f64, queue: usize) -> Exporter {
@@ -346,11 +386,21 @@ mod tests {
     fn the_queue_is_bounded_and_batches_are_the_oldest() {
         let exporter = exporter(1.0, BATCH + 10);
         for n in 0..BATCH + 20 {
-            exporter.add(Span { start_time_unix_nano: n as u64, ..Span::default() });
+            exporter.add(&Span { start_time_unix_nano: n as u64, ..Span::default() });
         }
-        let first = exporter.batch();
-        assert_eq!((first.len(), first[0].start_time_unix_nano), (BATCH, 0));
-        let second = exporter.batch();
-        assert_eq!((second.len(), second[9].start_time_unix_nano), (10, BATCH as u64 + 9));
+        let resource = resource("tailback");
+        let sent = |batch: &Batch| {
+            let request = ExportTraceServiceRequest::decode(&*request(&resource, batch)).unwrap();
+            let [of_resource] = &request.resource_spans[..] else { panic!("{request:?}") };
+            assert_eq!(of_resource.resource.as_ref(), Some(&resource));
+            let [of_scope] = &of_resource.scope_spans[..] else { panic!("{request:?}") };
+            assert_eq!(of_scope.scope.as_ref().map(|scope| &*scope.name), Some("tailback"));
+            of_scope.spans.iter().map(|span| span.start_time_unix_nano).collect::<Vec<_>>()
+        };
+        let mut waiting = exporter.waiting();
+        let [first, second] = [(); 2].map(|()| waiting.pop().unwrap());
+        assert_eq!((first.count, sent(&first)), (BATCH, Vec::from_iter(0..BATCH as u64)));
+        assert_eq!((second.count, sent(&second)), (10, Vec::from_iter(BATCH as u64..BATCH as u64 + 10)));
+        assert!(waiting.count == 0 && waiting.pop().is_none());
     }
 }
