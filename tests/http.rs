@@ -365,6 +365,7 @@ on_every_store! {
     every_busy_queue_has_rates
     figures_without_data_are_absent
     stats_and_the_list_count_the_same_queues
+    all_queues_together_tell_what_is_tried_again
 
     stats_count_what_is_there
     metrics_list_so_many_queues

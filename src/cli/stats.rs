@@ -43,6 +43,8 @@ pub struct Figures {
     pub paused: Option<bool>,
     pub next_due_at: Option<String>,
     pub backoff: Option<u64>,
+    oldest_first_attempt_age_ms: Option<u64>,
+    oldest_retry_age_ms: Option<u64>,
     pub attention: Vec<Need>,
 }
 
@@ -137,6 +139,8 @@ fn print(context: &Context, figures: &Figures) -> Result<(), Failure> {
         ("to be tried again", number(figures.backoff.filter(|jobs| *jobs > 0))),
         ("next due", figures.next_due_at.as_deref().map_or_else(String::new, relative)),
         ("oldest ready", span(figures.oldest_ready_age_ms)),
+        ("never tried", span(figures.oldest_first_attempt_age_ms)),
+        ("tried before", span(figures.oldest_retry_age_ms)),
         ("last minute", rates.join("  ")),
         ("queue time", times(&figures.queue_time_ms)),
         ("run time", times(&figures.run_time_ms)),

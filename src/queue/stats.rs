@@ -9,7 +9,7 @@ use super::attention::Attention;
 use super::flows::Flow;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
-use crate::store::{Counts, Load, Named, QueueCounts, StoreError, Summary};
+use crate::store::{Counts, Load, Named, QUEUES_LOOKED_AT, QueueCounts, StoreError, Summary};
 
 /// How old the counts may be.
 const AGE_MAX: Duration = Duration::from_millis(900);
@@ -22,6 +22,8 @@ const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 /// read again some time before.
 const RESTS: u32 = 10;
 const RESTS_BEFORE: u32 = 6;
+/// What is tried again and what workers hold, in all queues, is read again once it is as old as this many times what reading it took.
+const LOAD_RESTS: u32 = 20;
 /// Of so many queues at least the oldest job is looked for.
 const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
@@ -33,6 +35,8 @@ pub(super) struct StatsCache {
     seen: Mutex<Seen>,
     /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
+    /// What is tried again and what workers hold, in all queues; when reading it began, and how long it took.
+    load: Mutex<Option<(Instant, Duration, Load)>>,
     /// Held while the jobs of a queue are counted.
     counting: tokio::sync::Mutex<()>,
     own: Mutex<HashMap<QueueName, Arc<tokio::sync::Mutex<Option<Own>>>>>,
@@ -114,6 +118,8 @@ pub struct Stats {
     pub oldest_in: Option<QueueName>,
     /// All of them together.
     pub(super) total: QueueCounts,
+    /// What is tried again and what workers hold, in all of them.
+    pub load: Load,
 }
 
 /// The figures of one queue, or of all.
@@ -140,14 +146,12 @@ pub struct Figures {
 pub struct QueueFigures {
     /// Its figures.
     pub figures: Figures,
+    /// The moment that they are of, by the store's clock.
+    pub at: Timestamp,
     /// When the next scheduled job comes due.
     pub next_due_at: Option<Timestamp>,
     /// Who works on it, and what is tried again.
     pub load: Load,
-    /// For how long the job that has been ready for longest has been so, of those that were never delivered; in milliseconds.
-    pub oldest_first_age_ms: Option<u64>,
-    /// The same of those that were.
-    pub oldest_retried_age_ms: Option<u64>,
     /// Why it needs attention.
     pub attention: Vec<Attention>,
     /// Whether it is not known yet if it does for some reason.
@@ -203,7 +207,7 @@ impl Stats {
             rest
         };
         let others = (!are_all).then(|| queues.values().fold(total.counts, rest));
-        Self { at, count, listed, workers, queues, others, oldest_in, total }
+        Self { at, count, listed, workers, queues, others, oldest_in, total, load: Load::default() }
     }
 
     /// Returns how many jobs there are in all queues together.
@@ -266,7 +270,33 @@ impl Queues {
         let summary = self.0.store.summary(shown.max(SUMMARY_QUEUES)).await?;
         let listed = summary.count + self.empty_queues(&summary).await?;
         let workers = self.0.store.how_many(Named::Workers, u64::MAX).await?;
-        Ok(Stats::new(at, summary, shown, listed, workers))
+        let load = self.total_load(&summary).await?;
+        Ok(Stats { load, ..Stats::new(at, summary, shown, listed, workers) })
+    }
+
+    /// Returns what is tried again and what workers hold, in all queues. The oldest due jobs are those of the queues whose oldest ready
+    /// jobs are the oldest: another queue has none that is older than its own oldest one.
+    async fn total_load(&self, summary: &Summary) -> Result<Load> {
+        let known = || self.0.stats.load.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((at, took, load)) = *known()
+            && at.elapsed() < took * LOAD_RESTS
+        {
+            return Ok(load);
+        }
+        let mut by_age: Vec<(Timestamp, &QueueName)> =
+            summary.queues.iter().filter_map(|(queue, counts)| Some((counts.oldest_ready?, queue))).collect();
+        by_age.sort_unstable();
+        let looked_at: Vec<QueueName> =
+            by_age.iter().take(QUEUES_LOOKED_AT).map(|(_, queue)| (*queue).clone()).collect();
+        let began = Instant::now();
+        let mut load = self.0.store.total_load(&looked_at).await?;
+        let may_be_older = |found: Option<Timestamp>, next: Timestamp| found.is_none_or(|found| next < found);
+        load.is_partial |= summary.count > summary.queues.len() as u64
+            || by_age.get(QUEUES_LOOKED_AT).is_some_and(|(next, _)| {
+                may_be_older(load.oldest_first, *next) || may_be_older(load.oldest_retried, *next)
+            });
+        *known() = Some((began, began.elapsed(), load));
+        Ok(load)
     }
 
     /// Returns how many queues have settings and no jobs.
@@ -317,13 +347,11 @@ impl Queues {
         Own { at, counts, next_due, load, .. }: Own,
     ) -> Result<QueueFigures> {
         let now = self.now().unwrap_or(at);
-        let age = |oldest: Option<Timestamp>| oldest.map(|oldest| at.ms_since(oldest));
         let mut figures = QueueFigures {
             figures: Figures::new(at, &counts, self, Some(queue)),
             next_due_at: next_due.filter(|due| *due > now),
+            at,
             load,
-            oldest_first_age_ms: age(load.oldest_first),
-            oldest_retried_age_ms: age(load.oldest_retried),
             attention: Vec::new(),
             attention_is_partial: false,
         };

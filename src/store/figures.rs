@@ -69,7 +69,12 @@ pub struct Summary {
 /// How many jobs of a queue are looked at for its [`Load`], of those that are due, that are scheduled, and that workers hold.
 pub const LOOKED_AT: u64 = 10_000;
 
-/// Who works on a queue, and what is tried again.
+/// Of how many queues, and of how many jobs of each, the due ones are looked at for the [`Load`] of all together.
+pub const QUEUES_LOOKED_AT: usize = 20;
+/// See [`QUEUES_LOOKED_AT`].
+pub const DUE_LOOKED_AT: u64 = LOOKED_AT / QUEUES_LOOKED_AT as u64;
+
+/// Who works on a queue, or on all of them, and what is tried again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Scheduled jobs that were delivered before.
@@ -197,6 +202,10 @@ pub trait Figures: Send + Sync {
 
     /// Returns who works on a queue, and what is tried again: of [`LOOKED_AT`] jobs at most of each kind, those first that come first.
     async fn load(&self, queue: &QueueName) -> Result<Load>;
+
+    /// Returns the same of all queues: what is tried again and what workers hold, of [`LOOKED_AT`] jobs at most of either kind, wherever
+    /// they are; and the oldest due jobs of these queues, the first [`QUEUES_LOOKED_AT`], of [`DUE_LOOKED_AT`] jobs of each.
+    async fn total_load(&self, queues: &[QueueName]) -> Result<Load>;
 
     /// Returns how many named workers hold jobs of each of these queues, of [`LOOKED_AT`] reserved jobs of each at most, and on MongoDB of
     /// fewer where there are many queues, but of 200 at least. Queues without holders are left out.

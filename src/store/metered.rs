@@ -286,6 +286,7 @@ metered! {
         count_now(queue: &QueueName) -> Result<Counts>;
         next_due(queue: &QueueName) -> Result<Option<Timestamp>>;
         load(queue: &QueueName) -> Result<Load>;
+        total_load(queues: &[QueueName]) -> Result<Load>;
         workers_of(queues: &[QueueName]) -> Result<HashMap<QueueName, u64>>, each queues;
         blockers(queue: &QueueName) -> Result<Blockers>;
         how_many(of: Named, limit: u64) -> Result<u64>;

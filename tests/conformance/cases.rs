@@ -398,6 +398,8 @@ macro_rules! every_case {
                 one_server_says_how_many_jobs_there_are
                 every_queue_has_a_depth
                 a_load_tells_what_is_tried_again
+                the_load_of_all_queues_is_theirs_together
+                a_load_of_all_queues_says_what_it_leaves_out
                 what_was_before_a_server_is_read_at_once
                 workers_are_counted_queue_by_queue
                 what_holds_blocked_jobs_is_found

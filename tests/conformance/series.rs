@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tailback::job::{Event, Tally, Timestamp};
 use tailback::store::{
-    Blockers, ClaimAsk, Counts, Depth, Load, RecentTally, SeriesRow, SeriesRun, SeriesWrite, Span,
-    StepOfOther, Store, Subject, ToldStep,
+    Blockers, ClaimAsk, Counts, DUE_LOOKED_AT, Depth, Load, RecentTally, SeriesRow, SeriesRun, SeriesWrite,
+    Span, StepOfOther, Store, Subject, ToldStep,
 };
 
 use super::support::*;
@@ -269,6 +269,41 @@ pub async fn a_load_tells_what_is_tried_again(store: &dyn Store) {
     let load = store.load(&queue("b")).await.unwrap();
     assert_eq!((load.reserved, load.oldest_first, load.oldest_retried), ([1, 0, 0, 0], None, None));
     assert_eq!(load.workers, u64::from(taken.meta.worker.is_some()));
+}
+
+pub async fn the_load_of_all_queues_is_theirs_together(store: &dyn Store) {
+    let (a, b) = (queue("a"), queue("b"));
+    assert_eq!(store.total_load(&[]).await.unwrap(), Load::default());
+    push_all(store, vec![job("a").delay(-7000), job("b").delay(-9000).priority(-1), job("b").delay(600_000)])
+        .await;
+    for (name, delay) in [("a", 600_000), ("b", 600_000), ("b", 0), ("c", 0)] {
+        let taken = push_and_take(store, job(name).priority(5)).await;
+        apply(store, rollback(&taken, Some(delay))).await.unwrap();
+    }
+    push_and_take(store, job("a").priority(9)).await;
+    push_and_take(store, job("d")).await;
+    let of_a = store.total_load(std::slice::from_ref(&a)).await.unwrap();
+    let of_both = store.total_load(&[a.clone(), b.clone()]).await.unwrap();
+    // What waits and what is held is of all of them, the oldest are of those that are named.
+    for load in [of_a, of_both] {
+        assert_eq!((load.backoff, load.reserved, load.is_partial), (2, [2, 0, 0, 0], false));
+    }
+    let [alone_a, alone_b] = [store.load(&a).await.unwrap(), store.load(&b).await.unwrap()];
+    assert_eq!((of_a.oldest_first, of_a.oldest_retried), (alone_a.oldest_first, None));
+    assert_eq!(
+        (of_both.oldest_first, of_both.oldest_retried),
+        (alone_b.oldest_first, alone_b.oldest_retried)
+    );
+    assert!(alone_b.oldest_first < alone_a.oldest_first && alone_b.oldest_retried.is_some());
+}
+
+pub async fn a_load_of_all_queues_says_what_it_leaves_out(store: &dyn Store) {
+    let (a, jobs) = (queue("a"), DUE_LOOKED_AT as usize);
+    push_all(store, (1..jobs).map(|_| job("a")).collect()).await;
+    assert!(!store.total_load(&[a.clone()]).await.unwrap().is_partial);
+    push_all(store, vec![job("a")]).await;
+    assert!(store.total_load(&[a]).await.unwrap().is_partial);
+    assert!(!store.total_load(&[]).await.unwrap().is_partial);
 }
 
 pub async fn what_was_before_a_server_is_read_at_once(store: &dyn Store) {

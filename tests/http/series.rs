@@ -232,6 +232,45 @@ pub async fn figures_without_data_are_absent(place: &Place) {
     waiter.abort();
 }
 
+pub async fn all_queues_together_tell_what_is_tried_again(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let stats = async || server.get("/stats").await.1;
+    // More queues than are looked at; the oldest job that is tried again is in the last of them.
+    for n in 0..25 {
+        let age = format!("2000-01-01T00:{:02}:00Z", 59 - n);
+        server.push(&format!("q{n:02}"), json!({"payload": n, "run_at": age})).await;
+    }
+    until("the oldest one is known", || async {
+        let stats = stats().await;
+        stats["oldest_ready_queue"] == "q24"
+            && stats["oldest_first_attempt_age_ms"] == stats["oldest_ready_age_ms"]
+    })
+    .await;
+    let now = stats().await;
+    assert!(now.get("oldest_retry_age_ms").is_none(), "{now}");
+    assert_eq!(
+        (&now["backoff"], &now["is_partial"]),
+        (&json!(0), &json!(true)),
+        "one may be in a sixth queue: {now}"
+    );
+    for (queue, back) in [("q24", json!({})), ("q23", json!({"delay_ms": 600_000}))] {
+        let taken = server.reserve(queue, json!({})).await.remove(0);
+        let mut ask = back;
+        ask["keep_place"] = json!(queue == "q24");
+        assert_eq!(server.settle(&taken, "rollback", ask).await.0, 200);
+    }
+    server.reserve("q22", json!({})).await;
+    until("all of it is told", || async {
+        let now = stats().await;
+        let held = json!({"under_1_minute": 1, "under_10_minutes": 0, "under_1_hour": 0, "longer": 0});
+        let retried = now["oldest_retry_age_ms"].as_u64();
+        let first = now["oldest_first_attempt_age_ms"].as_u64();
+        (&now["backoff"], &now["reserved_for"]) == (&json!(1), &held) && retried > first && first.is_some()
+    })
+    .await;
+    assert!(stats().await.get("is_partial").is_none(), "no other queue can have an older one");
+}
+
 pub async fn stats_and_the_list_count_the_same_queues(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__METRICS_QUEUES", "2")]).await;
     for queue in ["a", "b", "c", "d"] {

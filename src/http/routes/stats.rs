@@ -15,7 +15,7 @@ use crate::job::{QueueName, Timestamp};
 use crate::queue::flows::Percentiles;
 use crate::queue::meter::Event;
 use crate::queue::{Attention, Figures, QueueFigures, Queues};
-use crate::store::Counts;
+use crate::store::{Counts, Load};
 
 /// How many jobs are in each state, at most a second ago; with `exact=true` now.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -159,6 +159,22 @@ pub struct QueueStats {
     next_due_at: Option<Timestamp>,
     #[serde(flatten)]
     figures: FiguresView,
+    #[serde(flatten)]
+    load: LoadView,
+    /// How many named workers hold jobs of the queue.
+    workers: u64,
+    /// Why the queue needs attention, the most urgent reason first; empty where it needs none.
+    attention: Vec<Attention>,
+    /// Whether that may not be all: what holds its blocked jobs, since when its oldest job has been ready, or what happened in it is not
+    /// known yet. Absent where it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attention_is_partial: bool,
+}
+
+/// What is tried again and what workers hold, in a queue or in all of them.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Load)]
+pub struct LoadView {
     /// How many of the scheduled jobs wait to be tried again: they were delivered before.
     backoff: u64,
     /// The age of the oldest ready job that was never delivered, in milliseconds.
@@ -167,20 +183,28 @@ pub struct QueueStats {
     /// The age of the oldest ready job that was delivered before, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_retry_age_ms: Option<u64>,
-    /// How many named workers hold jobs of the queue.
-    workers: u64,
     /// For how long workers have held the reserved jobs.
     reserved_for: ReservedFor,
-    /// Whether the queue has so many jobs that these figures, from `backoff` on, are of a part of them: of the first 10,000 ready,
-    /// scheduled and reserved ones.
+    /// Whether there are so many jobs that these figures, and in a queue `workers`, are of a part of them: of the first 10,000 ready,
+    /// scheduled and reserved ones. In all queues together the ready ones are the first 500 in each of the 20 queues that have the
+    /// oldest; it is absent where no other queue can have an older one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_partial: bool,
-    /// Why the queue needs attention, the most urgent reason first; empty where it needs none.
-    attention: Vec<Attention>,
-    /// Whether that may not be all: what holds its blocked jobs, since when its oldest job has been ready, or what happened in it is not
-    /// known yet. Absent where it is.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    attention_is_partial: bool,
+}
+
+impl LoadView {
+    /// Ages are from this moment.
+    fn new(load: &Load, at: Timestamp) -> Self {
+        let age = |oldest: Option<Timestamp>| oldest.map(|oldest| at.ms_since(oldest));
+        let [under_1_minute, under_10_minutes, under_1_hour, longer] = load.reserved;
+        Self {
+            backoff: load.backoff,
+            oldest_first_attempt_age_ms: age(load.oldest_first),
+            oldest_retry_age_ms: age(load.oldest_retried),
+            reserved_for: ReservedFor { under_1_minute, under_10_minutes, under_1_hour, longer },
+            is_partial: load.is_partial,
+        }
+    }
 }
 
 /// How many jobs workers hold, by how long they have.
@@ -215,6 +239,8 @@ pub struct ServerStats {
     clock_ahead_ms: Option<u64>,
     #[serde(flatten)]
     figures: FiguresView,
+    #[serde(flatten)]
+    load: LoadView,
     /// The queue that has the oldest ready job, whose age `oldest_ready_age_ms` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_queue: Option<QueueName>,
@@ -235,6 +261,7 @@ pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats
         workers: stats.workers,
         clock_ahead_ms: state.queues.clock_ahead_ms(),
         figures: figures.into(),
+        load: LoadView::new(&stats.load, stats.at),
         oldest_ready_queue: stats.oldest_in.clone(),
         tasks: state.server.tasks.list(),
     }))
@@ -259,27 +286,14 @@ pub async fn queue(
         false => queues.figures(&queue).await?,
     };
     let paused = queues.rules().paused(&queue);
-    let QueueFigures {
-        figures,
-        next_due_at,
-        load,
-        oldest_first_age_ms,
-        oldest_retried_age_ms,
-        attention,
-        attention_is_partial,
-    } = found;
-    let [under_1_minute, under_10_minutes, under_1_hour, longer] = load.reserved;
+    let QueueFigures { figures, at, next_due_at, load, attention, attention_is_partial } = found;
     Ok(Json(QueueStats {
         queue,
         paused,
         next_due_at,
         figures: figures.into(),
-        backoff: load.backoff,
-        oldest_first_attempt_age_ms: oldest_first_age_ms,
-        oldest_retry_age_ms: oldest_retried_age_ms,
+        load: LoadView::new(&load, at),
         workers: load.workers,
-        reserved_for: ReservedFor { under_1_minute, under_10_minutes, under_1_hour, longer },
-        is_partial: load.is_partial,
         attention,
         attention_is_partial,
     }))

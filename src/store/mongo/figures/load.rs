@@ -6,14 +6,15 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::Hint;
 
-use crate::job::{QueueName, SemaphoreName};
+use crate::job::{QueueName, SemaphoreName, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::{
-    BLOCKED_LOOKED_AT, Blockers, DeadHead, LOOKED_AT, Load, RESERVED_AGES_MS, Result, Store as _,
+    BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
+    RESERVED_AGES_MS, Result, Store as _,
 };
 
 /// The workers of so many queues are counted by one command.
@@ -38,19 +39,72 @@ pub async fn load(mongo: &Mongo, queue: &QueueName) -> Result<Load> {
         filter.insert("run_at", bound);
         filter
     };
-    let retried = doc! { "$gt": ["$attempts", 0] };
+    let (due, ahead, held) = tokio::try_join!(
+        looked_at(mongo, with(is("ready"), doc! { "$lte": date(now) }), "head", vec![oldest()]),
+        looked_at(mongo, with(is("ready"), doc! { "$gt": date(now) }), "head", vec![backoff()]),
+        looked_at(mongo, is("reserved"), "browse", held(now)),
+    )?;
+    Ok(read(&due, &ahead, &held, LOOKED_AT))
+}
+
+/// Returns the same of all queues; the oldest due jobs are of these.
+pub async fn total_load(mongo: &Mongo, queues: &[QueueName]) -> Result<Load> {
+    let now = mongo.now()?;
+    let ahead = doc! { "due": { "$gt": date(now) } };
+    let (dues, ahead, held) = tokio::try_join!(
+        oldest_due(mongo, queues, now),
+        looked_at(mongo, ahead, "due", vec![backoff()]),
+        looked_at(mongo, doc! { "state": "reserved" }, "lease", held(now)),
+    )?;
+    let mut load = read(&Stored::default(), &ahead, &held, LOOKED_AT);
+    for of_queue in dues.iter().map(|due| read(due, &Stored::default(), &Stored::default(), DUE_LOOKED_AT)) {
+        let earlier = |one: Option<Timestamp>, other| one.into_iter().chain(other).min();
+        load.oldest_first = earlier(load.oldest_first, of_queue.oldest_first);
+        load.oldest_retried = earlier(load.oldest_retried, of_queue.oldest_retried);
+        load.is_partial |= of_queue.is_partial;
+    }
+    Ok(load)
+}
+
+/// Returns the oldest due jobs of each of these queues, of those first that come first.
+async fn oldest_due(mongo: &Mongo, queues: &[QueueName], now: Timestamp) -> Result<Vec<Stored>> {
+    let branches = queues.iter().take(QUEUES_LOOKED_AT).map(|queue| {
+        let due = doc! { "queue": queue.as_str(), "state": "ready", "run_at": { "$lte": date(now) } };
+        vec![
+            doc! { "$match": due },
+            doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
+            doc! { "$limit": DUE_LOOKED_AT.cast_signed() },
+            oldest(),
+        ]
+    });
+    union(mongo, branches).await
+}
+
+fn is_retried() -> Document {
+    doc! { "$gt": ["$attempts", 0] }
+}
+
+/// Puts due jobs together.
+fn oldest() -> Document {
     // What another program spoiled may be no date.
     let run_at = |is_meant: Document| {
         let is_date = doc! { "$eq": [{ "$type": "$run_at" }, "date"] };
         doc! { "$min": { "$cond": [{ "$and": [is_meant, is_date] }, "$run_at", Bson::Null] } }
     };
-    let oldest = doc! { "$group": {
+    doc! { "$group": {
         "_id": Bson::Null, "all": { "$sum": 1 },
-        "first": run_at(doc! { "$not": [&retried] }), "retried": run_at(retried.clone()),
-    } };
-    let backoff = doc! { "$group": {
-        "_id": Bson::Null, "all": { "$sum": 1 }, "retried": { "$sum": { "$cond": [retried, 1, 0] } },
-    } };
+        "first": run_at(doc! { "$not": [is_retried()] }), "retried": run_at(is_retried()),
+    } }
+}
+
+/// Puts scheduled jobs together.
+fn backoff() -> Document {
+    let retried = doc! { "$sum": { "$cond": [is_retried(), 1, 0] } };
+    doc! { "$group": { "_id": Bson::Null, "all": { "$sum": 1 }, "retried": retried } }
+}
+
+/// Puts reserved jobs together.
+fn held(now: Timestamp) -> Vec<Document> {
     let younger =
         |ms: u64| doc! { "$sum": { "$cond": [{ "$gt": ["$started_at", date(now.minus_ms(ms))] }, 1, 0] } };
     let [minute, ten, hour] = RESERVED_AGES_MS.map(younger);
@@ -62,21 +116,38 @@ pub async fn load(mongo: &Mongo, queue: &QueueName) -> Result<Load> {
         "_id": Bson::Null, "all": { "$sum": "$all" }, "workers": { "$sum": { "$cond": [is_named, 1, 0] } },
         "minute": { "$sum": "$minute" }, "ten": { "$sum": "$ten" }, "hour": { "$sum": "$hour" },
     } };
-    let (due, ahead, held) = tokio::try_join!(
-        looked_at(mongo, with(is("ready"), doc! { "$lte": date(now) }), "head", vec![oldest]),
-        looked_at(mongo, with(is("ready"), doc! { "$gt": date(now) }), "head", vec![backoff]),
-        looked_at(mongo, is("reserved"), "browse", vec![by_worker, held]),
-    )?;
-    let [all, minute, ten, hour] = ["all", "minute", "ten", "hour"].map(|field| count(&held, field));
-    let seen = [count(&due, "all"), count(&ahead, "all"), all];
-    Ok(Load {
-        backoff: count(&ahead, "retried"),
-        oldest_first: Row(&due).time("first").ok().flatten(),
-        oldest_retried: Row(&due).time("retried").ok().flatten(),
+    vec![by_worker, held]
+}
+
+/// Reads what was put together of due, scheduled and reserved jobs, of so many at most of each.
+fn read(due: &Document, ahead: &Document, held: &Document, most: u64) -> Load {
+    let [all, minute, ten, hour] = ["all", "minute", "ten", "hour"].map(|field| count(held, field));
+    let seen = [count(due, "all"), count(ahead, "all"), all];
+    Load {
+        backoff: count(ahead, "retried"),
+        oldest_first: Row(due).time("first").ok().flatten(),
+        oldest_retried: Row(due).time("retried").ok().flatten(),
         reserved: [minute, ten - minute, hour - ten, all - hour],
-        workers: count(&held, "workers"),
-        is_partial: seen.iter().any(|seen| *seen >= LOOKED_AT),
-    })
+        workers: count(held, "workers"),
+        is_partial: seen.iter().any(|seen| *seen >= most),
+    }
+}
+
+/// Runs several pipelines over the jobs as one, and returns what all of them find.
+async fn union(mongo: &Mongo, branches: impl Iterator<Item = Vec<Document>>) -> Result<Vec<Stored>> {
+    let mut pipeline: Vec<Document> = Vec::new();
+    for branch in branches {
+        match pipeline.is_empty() {
+            true => pipeline = branch,
+            false => pipeline.push(doc! { "$unionWith": { "coll": JOBS, "pipeline": branch } }),
+        }
+    }
+    if pipeline.is_empty() {
+        return Ok(Vec::new());
+    }
+    let jobs = mongo.collection(JOBS).await?;
+    let find = jobs.aggregate(pipeline).with_type::<Stored>();
+    find.await.map_err(fault)?.try_collect().await.map_err(fault)
 }
 
 async fn all(mongo: &Mongo, pipeline: Vec<Document>) -> Result<Vec<Stored>> {
@@ -103,23 +174,16 @@ pub async fn workers_of(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<Q
 }
 
 async fn workers_of_some(mongo: &Mongo, queues: &[QueueName], most: u64) -> Result<Vec<Stored>> {
-    let mut pipeline: Vec<Document> = Vec::new();
-    for queue in queues {
-        let branch = vec![
+    let branches = queues.iter().map(|queue| {
+        vec![
             doc! { "$match": { "queue": queue.as_str(), "state": "reserved" } },
             doc! { "$limit": most.cast_signed() },
             doc! { "$match": { "worker": { "$type": "string" } } },
             doc! { "$group": { "_id": "$worker" } },
             doc! { "$group": { "_id": { "$literal": queue.as_str() }, "workers": { "$sum": 1 } } },
-        ];
-        match pipeline.is_empty() {
-            true => pipeline = branch,
-            false => pipeline.push(doc! { "$unionWith": { "coll": JOBS, "pipeline": branch } }),
-        }
-    }
-    let jobs = mongo.collection(JOBS).await?;
-    let find = jobs.aggregate(pipeline).with_type::<Stored>();
-    find.await.map_err(fault)?.try_collect().await.map_err(fault)
+        ]
+    });
+    union(mongo, branches).await
 }
 
 /// Returns what may keep the blocked jobs of a queue from ever being delivered.

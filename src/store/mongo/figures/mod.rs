@@ -55,6 +55,10 @@ impl Figures for Mongo {
         self.connection.within(load::load(self, queue)).await
     }
 
+    async fn total_load(&self, queues: &[QueueName]) -> Result<Load> {
+        self.connection.within(load::total_load(self, queues)).await
+    }
+
     async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
         load::workers_of(self, queues).await
     }

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::figures::{OLDEST_READY, PRIORITIES_LOOKED_AT};
 use crate::store::sqlite::jobs::row;
-use crate::store::{BLOCKED_LOOKED_AT, Blockers, DeadHead, LOOKED_AT, Load, RESERVED_AGES_MS};
+use crate::store::{
+    BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT, RESERVED_AGES_MS,
+};
 
 pub const DUE: &str = "SELECT count(*), min(CASE WHEN attempts = 0 THEN run_at END), \
      min(CASE WHEN attempts > 0 THEN run_at END) \
@@ -25,13 +27,54 @@ pub const HELD: &str = "SELECT count(*), count(DISTINCT worker), \
      FROM (SELECT started_at, worker FROM jobs INDEXED BY jobs_browse \
      WHERE queue = ?1 AND state = 'reserved' LIMIT ?5)";
 
+/// The same of all queues.
+pub const ALL_AHEAD: &str = "SELECT count(*), count(CASE WHEN attempts > 0 THEN 1 END) \
+     FROM (SELECT attempts FROM jobs INDEXED BY jobs_due WHERE due > ?1 LIMIT ?2)";
+
+/// The same of all queues.
+pub const ALL_HELD: &str = "SELECT count(*), count(DISTINCT worker), \
+     count(CASE WHEN started_at > ?1 THEN 1 END), count(CASE WHEN started_at > ?2 THEN 1 END), \
+     count(CASE WHEN started_at > ?3 THEN 1 END) \
+     FROM (SELECT started_at, worker FROM jobs INDEXED BY jobs_reserved_until WHERE state = 'reserved' LIMIT ?4)";
+
 /// Returns who works on a queue, and what is tried again, of its first priorities.
 pub fn load(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Load, Fault> {
     let mut load = Load::default();
-    let (mut due, mut ahead) = (db.prepare_cached(DUE)?, db.prepare_cached(AHEAD)?);
+    add_ready(db, queue, now, [LOOKED_AT; 2], &mut load)?;
+    let [minute, ten, hour] = ages_began(now);
+    let at = params![queue.as_str(), minute, ten, hour, LOOKED_AT.cast_signed()];
+    add_held(db.prepare_cached(HELD)?.query_row(at, held)?, &mut load);
+    Ok(load)
+}
+
+/// Returns the same of all queues; the oldest due jobs are of these.
+pub fn total_load(db: &Connection, queues: &[QueueName], now: Timestamp) -> Result<Load, Fault> {
+    let mut load = Load::default();
+    for queue in queues.iter().take(QUEUES_LOOKED_AT) {
+        add_ready(db, queue, now, [DUE_LOOKED_AT, 0], &mut load)?;
+    }
+    let most = LOOKED_AT.cast_signed();
+    let (count, retried) = db.prepare_cached(ALL_AHEAD)?.query_row(params![now.millis(), most], ahead)?;
+    load.backoff = retried;
+    load.is_partial |= count >= LOOKED_AT;
+    let [minute, ten, hour] = ages_began(now);
+    let at = params![minute, ten, hour, most];
+    add_held(db.prepare_cached(ALL_HELD)?.query_row(at, held)?, &mut load);
+    Ok(load)
+}
+
+/// Adds the due jobs of a queue, and those that wait to be tried again, of its first priorities: of so many of either kind.
+fn add_ready(
+    db: &Connection,
+    queue: &QueueName,
+    now: Timestamp,
+    [dues_most, aheads_most]: [u64; 2],
+    load: &mut Load,
+) -> Result<(), Fault> {
+    let (mut due, mut is_ahead) = (db.prepare_cached(DUE)?, db.prepare_cached(AHEAD)?);
     let mut first = db.prepare_cached(OLDEST_READY)?;
     let (mut above, mut dues, mut aheads) = (i64::MAX, 0, 0);
-    let left = |seen: u64| LOOKED_AT.saturating_sub(seen).cast_signed();
+    let left = |seen: u64, most: u64| most.saturating_sub(seen).cast_signed();
     let earlier = |one: Option<Timestamp>, other: Option<i64>| {
         one.into_iter().chain(other.map(Timestamp::from_millis)).min()
     };
@@ -43,30 +86,43 @@ pub fn load(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Load, 
             break;
         }
         above = priority;
-        let at = params![queue.as_str(), priority, now.millis(), left(dues)];
+        let at = params![queue.as_str(), priority, now.millis(), left(dues, dues_most)];
         let (count, fresh, retried) =
             due.query_row(at, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))?;
         load.oldest_first = earlier(load.oldest_first, fresh);
         load.oldest_retried = earlier(load.oldest_retried, retried);
         dues += count.unsigned_abs();
-        let at = params![queue.as_str(), priority, now.millis(), left(aheads)];
-        let (count, retried) =
-            ahead.query_row(at, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
-        load.backoff += retried.unsigned_abs();
-        aheads += count.unsigned_abs();
+        if aheads_most > 0 {
+            let at = params![queue.as_str(), priority, now.millis(), left(aheads, aheads_most)];
+            let (count, retried) = is_ahead.query_row(at, ahead)?;
+            load.backoff += retried;
+            aheads += count;
+        }
     }
-    let since = |age: u64| now.millis() - age.cast_signed();
-    let [minute, ten, hour] = RESERVED_AGES_MS.map(since);
-    let at = params![queue.as_str(), minute, ten, hour, LOOKED_AT.cast_signed()];
-    let held = db.prepare_cached(HELD)?.query_row(at, |row| {
-        let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
-        Ok([count(0)?, count(1)?, count(2)?, count(3)?, count(4)?])
-    })?;
-    let [all, workers, minute, ten, hour] = held;
+    load.is_partial |= dues >= dues_most || (aheads_most > 0 && aheads >= aheads_most);
+    Ok(())
+}
+
+/// Reads how many are scheduled, and how many of them are tried again.
+fn ahead(row: &Row<'_>) -> rusqlite::Result<(u64, u64)> {
+    Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get::<_, i64>(1)?.unsigned_abs()))
+}
+
+/// Since when jobs have been held for so long.
+fn ages_began(now: Timestamp) -> [i64; 3] {
+    RESERVED_AGES_MS.map(|age| now.millis() - age.cast_signed())
+}
+
+/// Reads how many jobs are held, by how many workers, and how many for less than each age.
+fn held(row: &Row<'_>) -> rusqlite::Result<[u64; 5]> {
+    let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+    Ok([count(0)?, count(1)?, count(2)?, count(3)?, count(4)?])
+}
+
+fn add_held([all, workers, minute, ten, hour]: [u64; 5], load: &mut Load) {
     load.workers = workers;
     load.reserved = [minute, ten - minute, hour - ten, all - hour];
-    load.is_partial |= [dues, aheads, all].iter().any(|seen| *seen >= LOOKED_AT);
-    Ok(load)
+    load.is_partial |= all >= LOOKED_AT;
 }
 
 pub const HOLDERS: &str = "SELECT count(DISTINCT worker) FROM (SELECT worker FROM jobs INDEXED BY jobs_browse \

@@ -49,6 +49,11 @@ impl Figures for SqliteStore {
         self.read(move |db, now| load::load(db, &queue, now)).await
     }
 
+    async fn total_load(&self, queues: &[QueueName]) -> Result<Load> {
+        let queues = queues.to_vec();
+        self.read(move |db, now| load::total_load(db, &queues, now)).await
+    }
+
     async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
         let queues = queues.to_vec();
         self.read(move |db, _| load::workers_of(db, &queues)).await
