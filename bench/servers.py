@@ -72,7 +72,7 @@ class Server:
 
 
 class Bench:
-    """Runs measurements in sequence, each against fresh servers on a fresh database."""
+    """Runs measurements, each against fresh servers on a fresh database."""
 
     def __init__(self, binary, place, mongodb, scale=1):
         self.binary, self.place, self.mongodb, self.scale = binary, place, mongodb, scale

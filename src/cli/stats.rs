@@ -45,6 +45,8 @@ pub struct Figures {
     pub backoff: Option<u64>,
     oldest_first_attempt_age_ms: Option<u64>,
     oldest_retry_age_ms: Option<u64>,
+    is_partial: bool,
+    oldest_ages_are_partial: bool,
     pub attention: Vec<Need>,
 }
 
@@ -112,6 +114,13 @@ fn print(context: &Context, figures: &Figures) -> Result<(), Failure> {
     let text = |text: &Option<String>| text.as_deref().map_or_else(String::new, shown);
     let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
     let span = |ms: Option<u64>| ms.map_or_else(String::new, human);
+    let are_ages_of_a_part = figures.is_partial || figures.oldest_ages_are_partial;
+    // Of very many jobs the first are looked at; a figure that is absent is none of those.
+    let part = |figure: String, is_part: bool| match (is_part, figure.is_empty()) {
+        (false, _) => figure,
+        (true, true) => "none of those looked at".to_owned(),
+        (true, false) => format!("{figure}, of those looked at"),
+    };
     let counts = figures.counts.each().map(|(state, count)| {
         let tone = if count > 0 { Tone::of_state(state) } else { Tone::Dim };
         out.paint(tone, &format!("{count} {state}"))
@@ -136,11 +145,11 @@ fn print(context: &Context, figures: &Figures) -> Result<(), Failure> {
         ("workers", number(figures.workers)),
         ("waiting", format!("{} calls here{elsewhere}", figures.waiting.here)),
         ("jobs", counts.join("  ")),
-        ("to be tried again", number(figures.backoff.filter(|jobs| *jobs > 0))),
+        ("to be tried again", part(number(figures.backoff.filter(|jobs| *jobs > 0)), figures.is_partial)),
         ("next due", figures.next_due_at.as_deref().map_or_else(String::new, relative)),
         ("oldest ready", span(figures.oldest_ready_age_ms)),
-        ("never tried", span(figures.oldest_first_attempt_age_ms)),
-        ("tried before", span(figures.oldest_retry_age_ms)),
+        ("never tried", part(span(figures.oldest_first_attempt_age_ms), are_ages_of_a_part)),
+        ("tried before", part(span(figures.oldest_retry_age_ms), are_ages_of_a_part)),
         ("last minute", rates.join("  ")),
         ("queue time", times(&figures.queue_time_ms)),
         ("run time", times(&figures.run_time_ms)),

@@ -27,6 +27,7 @@
 //! | `sweep` | deleting queues by prefix |
 //! | `workers` | heartbeats, and the jobs of removed workers |
 //! | `stats` | how many jobs there are |
+//! | `total_load` | what is tried again and what workers hold, of all queues |
 //! | `meter`, `flows` | what happens on this server, and lately on all of them |
 //! | `totals` | what happened on this server since its start |
 //! | `history` | what happened in each queue within the last quarter of an hour |
@@ -97,6 +98,7 @@ mod settings;
 pub mod settle;
 mod stats;
 mod sweep;
+mod total_load;
 pub mod totals;
 mod traced;
 mod turns;
@@ -165,6 +167,8 @@ pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, QueueFigures, Stats};
 pub use self::sweep::Swept;
+use self::total_load::LoadCache;
+pub use self::total_load::TotalLoad;
 use self::traced::Traced;
 use self::turns::Turns;
 use self::waiters::Waiters;
@@ -240,6 +244,7 @@ pub struct Shared {
     /// Held while what happened is written.
     series_writing: tokio::sync::Mutex<()>,
     stats: StatsCache,
+    loads: LoadCache,
     census: CensusCache,
     emptied: Emptied,
     feed: Feed,
@@ -297,6 +302,7 @@ impl Queues {
             said: Said::default(),
             series_writing: tokio::sync::Mutex::default(),
             stats: StatsCache::default(),
+            loads: LoadCache::default(),
             census: CensusCache::default(),
             emptied: Emptied::default(),
             admission: Admission::default(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::attention::Attention;
 use super::flows::Flow;
+use super::total_load::TotalLoad;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
 use crate::store::{Counts, Load, Named, QUEUES_LOOKED_AT, QueueCounts, StoreError, Summary};
@@ -22,8 +23,6 @@ const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 /// read again some time before.
 const RESTS: u32 = 10;
 const RESTS_BEFORE: u32 = 6;
-/// What is tried again and what workers hold, in all queues, is read again once it is as old as this many times what reading it took.
-const LOAD_RESTS: u32 = 20;
 /// Of so many queues at least the oldest job is looked for.
 const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
@@ -35,8 +34,6 @@ pub(super) struct StatsCache {
     seen: Mutex<Seen>,
     /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
-    /// What is tried again and what workers hold, in all queues; when reading it began, and how long it took.
-    load: Mutex<Option<(Instant, Duration, Load)>>,
     /// Held while the jobs of a queue are counted.
     counting: tokio::sync::Mutex<()>,
     own: Mutex<HashMap<QueueName, Arc<tokio::sync::Mutex<Option<Own>>>>>,
@@ -118,8 +115,42 @@ pub struct Stats {
     pub oldest_in: Option<QueueName>,
     /// All of them together.
     pub(super) total: QueueCounts,
-    /// What is tried again and what workers hold, in all of them.
-    pub load: Load,
+    /// Where the oldest ready jobs are.
+    pub(super) oldest: Oldest,
+}
+
+/// The queues whose oldest ready jobs are the oldest.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Oldest {
+    /// The first of them, the oldest first.
+    pub queues: Vec<QueueName>,
+    /// Since when the oldest job of the next one has been ready.
+    next: Option<Timestamp>,
+    /// Whether another queue may have an older one: not of all it is known exactly.
+    is_approximate: bool,
+}
+
+impl Oldest {
+    fn new(count: u64, queues: &HashMap<QueueName, QueueCounts>) -> Self {
+        let ready = queues.iter().filter_map(|(queue, counts)| Some((counts.oldest_ready?, queue)));
+        let mut by_age: Vec<(Timestamp, &QueueName)> = ready.collect();
+        by_age.sort_unstable();
+        let is_unknown = |counts: &QueueCounts| {
+            counts.oldest_is_approximate || counts.oldest_ready.is_none() && counts.counts.ready > 0
+        };
+        Self {
+            queues: by_age.iter().take(QUEUES_LOOKED_AT).map(|(_, queue)| (*queue).clone()).collect(),
+            next: by_age.get(QUEUES_LOOKED_AT).map(|(oldest, _)| *oldest),
+            is_approximate: count > queues.len() as u64 || queues.values().any(is_unknown),
+        }
+    }
+
+    /// Returns whether a queue that was not looked at may have an older job. It cannot if its own oldest ready job is younger than both.
+    pub fn may_be_elsewhere(&self, load: &Load) -> bool {
+        let found = [load.oldest_first, load.oldest_retried];
+        let may_be = |next| found.iter().any(|found| found.is_none_or(|found| next < found));
+        self.is_approximate || self.next.is_some_and(may_be)
+    }
 }
 
 /// The figures of one queue, or of all.
@@ -187,6 +218,7 @@ impl Stats {
     ) -> Self {
         let ready = queues.iter().filter_map(|(queue, counts)| Some((counts.oldest_ready?, queue)));
         let oldest_in = ready.min().map(|(_, queue)| queue.clone());
+        let oldest = Oldest::new(count, &queues);
         if queues.len() > shown {
             let unfinished = |QueueCounts { counts, .. }: &QueueCounts| {
                 counts.ready + counts.scheduled + counts.reserved + counts.blocked
@@ -207,7 +239,7 @@ impl Stats {
             rest
         };
         let others = (!are_all).then(|| queues.values().fold(total.counts, rest));
-        Self { at, count, listed, workers, queues, others, oldest_in, total, load: Load::default() }
+        Self { at, count, listed, workers, queues, others, oldest_in, total, oldest }
     }
 
     /// Returns how many jobs there are in all queues together.
@@ -270,33 +302,7 @@ impl Queues {
         let summary = self.0.store.summary(shown.max(SUMMARY_QUEUES)).await?;
         let listed = summary.count + self.empty_queues(&summary).await?;
         let workers = self.0.store.how_many(Named::Workers, u64::MAX).await?;
-        let load = self.total_load(&summary).await?;
-        Ok(Stats { load, ..Stats::new(at, summary, shown, listed, workers) })
-    }
-
-    /// Returns what is tried again and what workers hold, in all queues. The oldest due jobs are those of the queues whose oldest ready
-    /// jobs are the oldest: another queue has none that is older than its own oldest one.
-    async fn total_load(&self, summary: &Summary) -> Result<Load> {
-        let known = || self.0.stats.load.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((at, took, load)) = *known()
-            && at.elapsed() < took * LOAD_RESTS
-        {
-            return Ok(load);
-        }
-        let mut by_age: Vec<(Timestamp, &QueueName)> =
-            summary.queues.iter().filter_map(|(queue, counts)| Some((counts.oldest_ready?, queue))).collect();
-        by_age.sort_unstable();
-        let looked_at: Vec<QueueName> =
-            by_age.iter().take(QUEUES_LOOKED_AT).map(|(_, queue)| (*queue).clone()).collect();
-        let began = Instant::now();
-        let mut load = self.0.store.total_load(&looked_at).await?;
-        let may_be_older = |found: Option<Timestamp>, next: Timestamp| found.is_none_or(|found| next < found);
-        load.is_partial |= summary.count > summary.queues.len() as u64
-            || by_age.get(QUEUES_LOOKED_AT).is_some_and(|(next, _)| {
-                may_be_older(load.oldest_first, *next) || may_be_older(load.oldest_retried, *next)
-            });
-        *known() = Some((began, began.elapsed(), load));
-        Ok(load)
+        Ok(Stats::new(at, summary, shown, listed, workers))
     }
 
     /// Returns how many queues have settings and no jobs.
@@ -379,9 +385,11 @@ impl Queues {
         self.figures_of(name, read?).await
     }
 
-    /// Returns the figures of all queues together, and the counts that they are of.
-    pub async fn total_figures(&self) -> Result<(Figures, Arc<Stats>)> {
+    /// Returns the figures of all queues together, the counts that they are of, and what is tried again and what workers hold, where that
+    /// could be read.
+    pub async fn total_figures(&self) -> Result<(Figures, Arc<Stats>, Option<TotalLoad>)> {
         let stats = self.stats().await?;
-        Ok((Figures::new(stats.at, &stats.total, self, None), stats))
+        let load = self.total_load(&stats).await;
+        Ok((Figures::new(stats.at, &stats.total, self, None), stats, load))
     }
 }

@@ -69,10 +69,13 @@ pub struct Summary {
 /// How many jobs of a queue are looked at for its [`Load`], of those that are due, that are scheduled, and that workers hold.
 pub const LOOKED_AT: u64 = 10_000;
 
-/// Of how many queues, and of how many jobs of each, the due ones are looked at for the [`Load`] of all together.
+/// How many scheduled jobs, and how many reserved ones, are looked at for the [`Load`] of all queues together. Whole jobs are read, and
+/// payloads may be large.
+pub const ALL_LOOKED_AT: u64 = 2000;
+/// In how many queues due jobs are looked at for it.
 pub const QUEUES_LOOKED_AT: usize = 20;
-/// See [`QUEUES_LOOKED_AT`].
-pub const DUE_LOOKED_AT: u64 = LOOKED_AT / QUEUES_LOOKED_AT as u64;
+/// How many of each of these queues.
+pub const DUE_LOOKED_AT: u64 = 100;
 
 /// Who works on a queue, or on all of them, and what is tried again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -87,8 +90,10 @@ pub struct Load {
     pub reserved: [u64; 4],
     /// How many named workers hold some.
     pub workers: u64,
-    /// Whether there are more jobs than were looked at.
+    /// Whether there are more scheduled or reserved jobs than were looked at.
     pub is_partial: bool,
+    /// Whether there are more due jobs than were looked at, so that older ones may be among the others.
+    pub ages_are_partial: bool,
 }
 
 /// The ages that divide what workers hold, in milliseconds.
@@ -203,8 +208,8 @@ pub trait Figures: Send + Sync {
     /// Returns who works on a queue, and what is tried again: of [`LOOKED_AT`] jobs at most of each kind, those first that come first.
     async fn load(&self, queue: &QueueName) -> Result<Load>;
 
-    /// Returns the same of all queues: what is tried again and what workers hold, of [`LOOKED_AT`] jobs at most of either kind, wherever
-    /// they are; and the oldest due jobs of these queues, the first [`QUEUES_LOOKED_AT`], of [`DUE_LOOKED_AT`] jobs of each.
+    /// Returns the same of all queues: what is tried again and what workers hold, of [`ALL_LOOKED_AT`] jobs at most of each; and the oldest
+    /// due jobs of the first [`QUEUES_LOOKED_AT`] of these queues, of [`DUE_LOOKED_AT`] jobs at most in each.
     async fn total_load(&self, queues: &[QueueName]) -> Result<Load>;
 
     /// Returns how many named workers hold jobs of each of these queues, of [`LOOKED_AT`] reserved jobs of each at most, and on MongoDB of

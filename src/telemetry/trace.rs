@@ -35,7 +35,7 @@ tokio::task_local! {
     static CURRENT: Option<Arc<Span>>;
 }
 
-/// What goes on in a trace, or in none yet: chance has not chosen most requests, and one of them may still [adopt](adopt) the trace
+/// What goes on in a trace, or in none yet: chance has not chosen most requests, and one of them may still [`adopt`] the trace
 /// of a job. Those cost a few bytes each.
 #[derive(Debug)]
 pub struct Span(Mutex<Option<Box<State>>>);

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use tailback::job::{Event, Tally, Timestamp};
+use tailback::job::{Event, QueueName, Tally, Timestamp};
 use tailback::store::{
-    Blockers, ClaimAsk, Counts, DUE_LOOKED_AT, Depth, Load, RecentTally, SeriesRow, SeriesRun, SeriesWrite,
-    Span, StepOfOther, Store, Subject, ToldStep,
+    ALL_LOOKED_AT, Blockers, ClaimAsk, Counts, DUE_LOOKED_AT, Depth, Load, RecentTally, SeriesRow, SeriesRun,
+    SeriesWrite, Span, StepOfOther, Store, Subject, ToldStep,
 };
 
 use super::support::*;
@@ -300,10 +300,16 @@ pub async fn the_load_of_all_queues_is_theirs_together(store: &dyn Store) {
 pub async fn a_load_of_all_queues_says_what_it_leaves_out(store: &dyn Store) {
     let (a, jobs) = (queue("a"), DUE_LOOKED_AT as usize);
     push_all(store, (1..jobs).map(|_| job("a")).collect()).await;
-    assert!(!store.total_load(&[a.clone()]).await.unwrap().is_partial);
+    let is_part = async |queues: &[QueueName]| {
+        let load = store.total_load(queues).await.unwrap();
+        (load.is_partial, load.ages_are_partial)
+    };
+    let a = [a];
+    assert_eq!(is_part(&a).await, (false, false));
     push_all(store, vec![job("a")]).await;
-    assert!(store.total_load(&[a]).await.unwrap().is_partial);
-    assert!(!store.total_load(&[]).await.unwrap().is_partial);
+    assert_eq!((is_part(&a).await, is_part(&[]).await), ((false, true), (false, false)));
+    push_all(store, (0..ALL_LOOKED_AT).map(|_| job("b").delay(600_000)).collect()).await;
+    assert_eq!(is_part(&[]).await, (true, false));
 }
 
 pub async fn what_was_before_a_server_is_read_at_once(store: &dyn Store) {

@@ -242,17 +242,17 @@ pub async fn all_queues_together_tell_what_is_tried_again(place: &Place) {
     }
     until("the oldest one is known", || async {
         let stats = stats().await;
-        stats["oldest_ready_queue"] == "q24"
-            && stats["oldest_first_attempt_age_ms"] == stats["oldest_ready_age_ms"]
+        // The two are of moments that may be some seconds apart, and the next oldest job is a minute younger.
+        let [oldest, first] =
+            ["oldest_ready_age_ms", "oldest_first_attempt_age_ms"].map(|age| stats[age].as_u64());
+        let apart = oldest.zip(first).map(|(oldest, first)| oldest.abs_diff(first));
+        stats["oldest_ready_queue"] == "q24" && apart.is_some_and(|apart| apart < 30_000)
     })
     .await;
     let now = stats().await;
     assert!(now.get("oldest_retry_age_ms").is_none(), "{now}");
-    assert_eq!(
-        (&now["backoff"], &now["is_partial"]),
-        (&json!(0), &json!(true)),
-        "one may be in a sixth queue: {now}"
-    );
+    assert_eq!((&now["backoff"], now.get("is_partial")), (&json!(0), None), "{now}");
+    assert_eq!(now["oldest_ages_are_partial"], true, "one may be in a twenty-first queue: {now}");
     for (queue, back) in [("q24", json!({})), ("q23", json!({"delay_ms": 600_000}))] {
         let taken = server.reserve(queue, json!({})).await.remove(0);
         let mut ask = back;
@@ -268,7 +268,10 @@ pub async fn all_queues_together_tell_what_is_tried_again(place: &Place) {
         (&now["backoff"], &now["reserved_for"]) == (&json!(1), &held) && retried > first && first.is_some()
     })
     .await;
-    assert!(stats().await.get("is_partial").is_none(), "no other queue can have an older one");
+    until("no other queue can have an older one", || async {
+        stats().await.get("oldest_ages_are_partial").is_none()
+    })
+    .await;
 }
 
 pub async fn stats_and_the_list_count_the_same_queues(place: &Place) {

@@ -1,6 +1,6 @@
 // A binary payload: as text where it is text, else its bytes; an image as one, if one asks for it.
 
-import { h, show, swap } from './dom.js';
+import { attr, h, show, swap } from './dom.js';
 import * as format from './format.js';
 import { plain } from './json.js';
 import { raw, save } from './jsonview.js';
@@ -43,6 +43,13 @@ export function hex(bytes) {
   return rows.join('\n');
 }
 
+/** @param {Uint8Array} bytes */
+function hexNode(bytes) {
+  const node = raw(hex(bytes));
+  node.classList.add('hex');
+  return node;
+}
+
 export function binaryCard() {
   const body = h('div', { class: 'j-body' });
   const about = h('span', { class: 'muted' });
@@ -66,43 +73,39 @@ export function binaryCard() {
       const type = job.payload_type ?? 'application/octet-stream';
       const text = textOf(bytes);
       const asHex = () => [
-        raw(hex(bytes.subarray(0, BYTES))),
+        hexNode(bytes.subarray(0, BYTES)),
         bytes.length > BYTES && h('p', { class: 'muted' }, `The first ${format.count(BYTES)} bytes; download it for all.`),
       ];
+      /** @type {any[]} */ const views = [];
+      const view = (/** @type {string} */ label, /** @type {() => any[]} */ make) => {
+        const click = () => {
+          swap(body, ...make());
+          for (const one of views) attr(one, 'aria-pressed', String(one === node));
+        };
+        const node = h('button', { type: 'button', class: 'quiet', on: { click } }, label);
+        views.push(node);
+        return node;
+      };
       const image =
         /^image\/(png|jpeg|gif|webp|avif|bmp)$/.test(type) &&
-        h(
-          'button',
-          {
-            type: 'button',
-            class: 'quiet',
-            on: {
-              click: () =>
-                swap(
-                  body,
-                  h('img', {
-                    class: 'payload',
-                    src: `/v1/jobs/${encodeURIComponent(job.id)}/payload`,
-                    alt: 'The payload as an image',
-                  }),
-                ),
-            },
-          },
-          'As an image',
-        );
+        view('As an image', () => [
+          h('img', { class: 'payload', src: `/v1/jobs/${encodeURIComponent(job.id)}/payload`, alt: 'The payload as an image' }),
+        ]);
+      const asText = text !== undefined && view('Text', () => [raw(text)]);
+      const asBytes = view('Bytes', asHex);
       swap(about, `${plain(type)}, ${format.bytes(bytes.length)}`);
       swap(
         tools,
         image,
-        text !== undefined && h('button', { type: 'button', class: 'quiet', on: { click: () => swap(body, raw(text)) } }, 'Text'),
-        h('button', { type: 'button', class: 'quiet', on: { click: () => swap(body, ...asHex()) } }, 'Bytes'),
+        asText,
+        asBytes,
         h(
           'button',
           { type: 'button', class: 'quiet', on: { click: () => save(`${job.id}.bin`, bytes, 'application/octet-stream') } },
           'Download',
         ),
       );
-      swap(body, ...(text !== undefined ? [raw(text)] : asHex()));
+      (asText || asBytes).click();
     },
   };
 }

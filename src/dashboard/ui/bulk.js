@@ -83,6 +83,9 @@ export function bulkBar({ signal, state, clear, changed, operation }) {
   const draw = () => {
     const { jobs, all, conditions, shown, isAll: pageIsAll } = state();
     const states = conditions.find(({ name }) => name === 'state')?.value.split(',');
+    // With no job there is nothing to select; an operation stays.
+    const any = !pageIsAll || shown > 0;
+    for (const one of [line, toAll]) show(one, any);
     const known = pageIsAll ? shown : all;
     const many = known === null ? 'all that match' : known === 0 ? 'all that match' : `all ${format.count(known)} matching`;
     text(

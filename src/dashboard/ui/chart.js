@@ -18,7 +18,7 @@ export const UNITS = {
   rate: { write: format.rate, axis: format.short, kind: /** @type {const} */ ('number') },
   duration: {
     write: format.duration,
-    axis: (/** @type {number} */ ms) => (ms === 0 ? '0' : format.duration(ms).replace('.0 ', ' ')),
+    axis: (/** @type {number} */ ms) => (ms === 0 ? '0' : format.duration(ms)),
     kind: /** @type {const} */ ('duration'),
   },
 };
@@ -215,7 +215,7 @@ function paint(parts, lines, { from, to, stepMs, lines: points }, unit, width) {
   const times = timeTicks(from, to, Math.max(2, Math.floor((width - EDGE.left) / 90)));
   parts.setTicks(times.map(({ at, label }) => ({ key: String(at), at: Math.min(round(x(at)), width - 20), label, width, last: false })));
   lines.forEach(({ id, area }, n) => {
-    const [line, filled] = shape(points[id] ?? [], from, stepMs, x, y, bottom);
+    const [line, filled] = shape(points[id] ?? [], from, stepMs, x, y, bottom, 2);
     attr(parts.paths[n], 'd', line);
     if (area) attr(parts.areas[n], 'd', filled);
   });
@@ -225,20 +225,22 @@ function paint(parts, lines, { from, to, stepMs, lines: points }, unit, width) {
 /**
  * The line through points, interrupted where some are missing, and the area below it.
  * @param {Points} points @param {number} from @param {number} stepMs @param {(at: number) => number} x @param {(value: number) => number} y @param {number} bottom
+ * @param {number} [half] how far a point alone reaches to both sides
  */
-export function shape(points, from, stepMs, x, y, bottom) {
+export function shape(points, from, stepMs, x, y, bottom, half = 0) {
   let line = '';
   let area = '';
   let last = 0;
   let before = -Infinity;
-  for (const [at, value] of points) {
-    if (at < from) continue;
+  points.forEach(([at, value], n) => {
+    if (at < from) return;
     const px = round(x(at));
     const py = round(y(value));
     if (hasGap(before, at, stepMs)) {
       if (area !== '') area += `V${bottom}Z`;
-      // A point alone is seen as a dot, since the ends of lines are round.
-      line += `M${px} ${py}h0`;
+      // A point alone is seen since the ends of lines are round, and in a chart as a short line: a dot is too small.
+      const by = hasGap(at, points[n + 1]?.[0] ?? Infinity, stepMs) ? half : 0;
+      line += `M${round(px - by)} ${py}h${2 * by}`;
       area += `M${px} ${bottom}V${py}`;
     } else {
       line += `L${px} ${py}`;
@@ -246,7 +248,7 @@ export function shape(points, from, stepMs, x, y, bottom) {
     }
     before = at;
     last = px;
-  }
+  });
   return [line, area === '' ? '' : `${area}L${last} ${bottom}Z`];
 }
 

@@ -43,6 +43,7 @@ export class Source {
   constructor(signal) {
     this.signal = signal;
     this.stages = new Stages();
+    // How many jobs were looked at: one may be among the newest of all and of its queue.
     this.looked = 0;
     this.round = 0;
     // In which round each queue was looked at.
@@ -70,16 +71,17 @@ export class Source {
     return this.kept.get(name);
   }
 
-  /** @param {Record<string, any>} where @param {number} limit */
-  async jobs(where, limit) {
+  /** @param {Record<string, any>} where @param {number} limit @param {Set<string>} ids takes those of the jobs */
+  async jobs(where, limit, ids) {
     try {
       const { jobs } = await get(query('/v1/jobs', { ...where, order: 'newest', payload: 'none', limit }), this.signal);
-      for (const job of jobs) this.stages.addJob(job);
-      return jobs.length;
+      for (const job of jobs) {
+        this.stages.addJob(job);
+        ids.add(job.id);
+      }
     } catch (/** @type {any} */ error) {
       if (error.status !== 403) throw error;
       this.forbidden = true;
-      return 0;
     }
   }
 
@@ -107,7 +109,8 @@ export class Source {
   }
 
   async look() {
-    this.looked = await this.jobs({}, NEWEST);
+    const ids = new Set();
+    await this.jobs({}, NEWEST, ids);
     if (!this.forbidden) await this.settings();
     // The queues in turn, a few at a time: what they hold is not among the newest of all where others are busier.
     this.round += 1;
@@ -116,10 +119,11 @@ export class Source {
     const isFirst = [...names].some((name) => !this.lookedAt.has(name));
     const some = nextOf(names, (name) => live.queues.get(name), stages, this.lookedAt, isFirst ? STAGES_FIRST : STAGES);
     for (const queue of some) {
-      this.looked += await this.jobs({ queue }, OF_STAGE);
+      await this.jobs({ queue }, OF_STAGE, ids);
       remember(this.lookedAt, queue, this.round, KEPT);
       if (!live.queues.has(queue)) await this.stats(queue);
     }
+    this.looked = ids.size;
     // Those that were found just now are looked at the next time.
     this.unlooked = [...names].filter((name) => !this.lookedAt.has(name)).length;
   }

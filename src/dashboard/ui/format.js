@@ -50,7 +50,7 @@ export function duration(ms, both = false) {
   if (ms < 0) return `-${duration(-ms, both)}`;
   if (ms < 1000) return `${ms < 10 && ms > 0 ? digits(ms) : whole.format(ms)} ms`;
   const seconds = ms / 1000;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 10) return `${ms % 1000 === 0 ? seconds : seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   const units = /** @type {[number, string][]} */ ([
     [86_400, 'd'],
@@ -62,6 +62,11 @@ export function duration(ms, both = false) {
   const [size, unit] = units[first];
   const rest = Math.floor((seconds % size) / units[first + 1][0]);
   return `${whole.format(Math.floor(seconds / size))} ${unit}${rest > 0 || both ? ` ${rest} ${units[first + 1][1]}` : ''}`;
+}
+
+/** Words that stay on one line: a number and its unit. @param {string} words */
+export function tight(words) {
+  return words.replaceAll(' ', '\u00a0');
 }
 
 /** The time of a rate: "second" for a thousand milliseconds, else a duration. @param {number} ms */

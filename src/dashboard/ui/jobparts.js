@@ -22,17 +22,18 @@ export function part(node, of, make) {
 }
 
 /** What ends or comes at the time of a reason. @type {Record<string, string>} */
-const UNTIL = { reserved: 'its lease ends', rate: 'the next may go' };
+const UNTIL = { reserved: 'Its lease ends', rate: 'The next may go' };
 
 /** A link to what a job waits for. @param {any} why @param {import('./json.js').Job} job */
 function whyLinks(why, job) {
   return [
-    why.job && h('span', null, 'Job ', jobLink(why.job)),
-    why.group !== undefined && h('a', { href: link(['jobs'], { queue: job.queue, group: why.group, order: 'oldest' }) }, 'Its group'),
+    why.job && h('a', { href: link(['jobs', why.job]) }, 'See that job'),
+    why.group !== undefined && h('a', { href: link(['jobs'], { queue: job.queue, group: why.group, order: 'oldest' }) }, 'See its group'),
     why.semaphore !== undefined && h('a', { href: link(['limits', why.semaphore]) }, `Semaphore ${plain(why.semaphore)}`),
     why.worker !== undefined && h('a', { href: link(['workers', why.worker]) }, `Worker ${plain(why.worker)}`),
-    ['paused', 'max_reserved', 'rate', 'worker', 'turn'].includes(why.reason) && h('a', { href: link(['queues', job.queue]) }, 'The queue'),
-    why.until && beforeTime(why) === undefined && h('span', { class: 'muted' }, `${UNTIL[why.reason] ?? 'until'} `, when(why.until)),
+    ['paused', 'max_reserved', 'rate', 'worker', 'turn'].includes(why.reason) &&
+      h('a', { href: link(['queues', job.queue]) }, 'See the queue'),
+    why.until && beforeTime(why) === undefined && h('span', { class: 'muted' }, `${UNTIL[why.reason] ?? 'Until'} `, when(why.until)),
   ].filter(Boolean);
 }
 
@@ -47,10 +48,11 @@ export function beforeTime({ detail, until }) {
   return until && detail.endsWith(end) ? detail.slice(0, -end.length) : undefined;
 }
 
-/** A reason in words: "due at <time>" is "due in 5 m". @param {any} why @returns {any[]} */
+/** A reason as a sentence: "due at <time>" is "Due in 5 m." @param {any} why @returns {any[]} */
 function inWords(why) {
   const before = beforeTime(why);
-  return before === undefined ? [plain(why.detail)] : [plain(before), ' ', when(why.until)];
+  const words = plain(before ?? why.detail);
+  return [words[0]?.toUpperCase(), words.slice(1), ...(before === undefined ? [] : [' ', when(why.until)]), '.'];
 }
 
 /** The title of why a job is where it is. @param {import('./json.js').Job} job */
@@ -84,7 +86,9 @@ export function whyPart() {
     ],
     (job) => {
       const last = job.errors?.[job.errors.length - 1];
-      const reasons = (job.waiting_for ?? []).map((/** @type {any} */ why) =>
+      // A dead letter waits for a person: that no worker waits for its queue is as it should be.
+      const waits = (job.waiting_for ?? []).filter((/** @type {any} */ why) => !(isLetter(job) && ['worker', 'turn'].includes(why.reason)));
+      const reasons = waits.map((/** @type {any} */ why) =>
         h(
           'li',
           { class: 'row' },
@@ -215,14 +219,11 @@ export function timelinePart() {
 
 /** What a backoff is, in words. @param {any} backoff */
 function backoffOf({ kind, base_ms: base, max_ms: max, factor, jitter }) {
+  const time = (/** @type {number} */ ms) => format.tight(format.duration(ms));
   if (kind === 'none') return 'none';
   if (kind === 'exponential')
-    return `from ${format.duration(base)}, times ${factor}, up to ${format.duration(max)}${jitter > 0 ? `, ± ${Math.round(jitter * 100)} %` : ''}`;
-  return [
-    plain(String(kind)),
-    base !== undefined && format.duration(base),
-    max !== undefined && kind !== 'fixed' && `up to ${format.duration(max)}`,
-  ]
+    return `from ${time(base)}, times ${factor}, up to ${time(max)}${jitter > 0 ? `, ±\u00a0${Math.round(jitter * 100)}\u00a0%` : ''}`;
+  return [plain(String(kind)), base !== undefined && time(base), max !== undefined && kind !== 'fixed' && `up to ${time(max)}`]
     .filter(Boolean)
     .join(' ');
 }
@@ -251,10 +252,10 @@ export function factsPart() {
           ['Priority', format.count(job.priority)],
           ['Pushed', when(job.created_at)],
           ['Due', when(job.run_at)],
-          ['Started', job.started_at && when(job.started_at)],
+          ['Started', job.attempt > 0 && job.started_at && when(job.started_at)],
           ['Finished', job.finished_at && when(job.finished_at)],
           ['Expires', job.expires_at && when(job.expires_at)],
-          ['Deleted', job.purge_at && when(job.purge_at)],
+          ['Will be deleted', job.purge_at && when(job.purge_at)],
           ['Worker', job.worker && h('a', { href: link(['workers', job.worker]), class: 'name' }, plain(job.worker))],
           ['Lease', job.lease_ms !== undefined && job.lease_ms !== null && format.duration(job.lease_ms)],
           ['Runs at most', job.max_run_ms && format.duration(job.max_run_ms)],

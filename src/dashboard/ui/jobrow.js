@@ -70,7 +70,7 @@ export function jobRow({ withQueue, select }) {
       },
       'changed',
     );
-    const said = h('span', { class: 'muted' });
+    const said = h('span');
     const time = when(undefined);
     const queue = h('span');
     const payload = h('td', { class: 'mono cell-payload' });
@@ -83,12 +83,11 @@ export function jobRow({ withQueue, select }) {
         'td',
         { class: 'cell-job' },
         h('a', { href: link(['jobs', id]), class: 'mono name' }, id),
-        h('div', { class: 'row sub' }, state, gone, queue, h('span', { class: 'muted' }, said, ' ', time), about),
+        h('div', { class: 'row sub' }, state, gone, withQueue && queue, h('span', { class: 'muted' }, said, ' ', time, about)),
       ),
       payload,
       note,
     );
-    attr(about, 'class', 'muted');
     let inQueue = '';
     let shownPayload = '';
     return {
@@ -108,7 +107,7 @@ export function jobRow({ withQueue, select }) {
         ]
           .filter(Boolean)
           .join(' · ');
-        text(about, parts === '' ? '' : `· ${parts}`);
+        text(about, parts === '' ? '' : `\u00a0· ${parts}`);
         if (withQueue && inQueue !== job.queue) {
           inQueue = job.queue;
           swap(queue, queueLink(job.queue));

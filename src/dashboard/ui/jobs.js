@@ -296,13 +296,15 @@ class JobList {
     const { found } = this;
     if (!found) return;
     const isShort = !found.complete && found.cursor !== undefined && this.jobs.length < PAGE;
+    // The list says so itself.
+    const isNone = found.complete && this.jobs.length + found.unreadable.length === 0;
     const what = isShort
       ? `Looked at ${format.count(found.scanned)} jobs, found ${format.count(this.jobs.length)} so far.`
       : `${format.plural(this.jobs.length, 'job')} on this page, of ${format.count(found.scanned)} looked at.`;
     const { cursor } = found;
     swap(
       this.foot,
-      h('span', { class: 'muted' }, what),
+      !isNone && h('span', { class: 'muted' }, what),
       found.unreadable.length > 0 && this.unreadable(found.unreadable),
       h('span', { class: 'grow' }),
       isShort && button('Go on', () => this.goOn()),

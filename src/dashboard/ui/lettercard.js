@@ -122,7 +122,7 @@ function makeRow(queue, begun) {
       { class: name === 'delete' ? 'danger' : '', title: act(name).saysMany },
     ),
   );
-  const jobs = h('a', { class: 'button', href: to }, 'Show them');
+  const jobs = h('a', { class: 'button', href: to });
   let said = '';
   return {
     node: h(
@@ -132,6 +132,7 @@ function makeRow(queue, begun) {
       h('td', null, h('div', { class: 'row' }, queueLink(queue), from), errors, h('div', { class: 'row dead-acts' }, jobs, ...buttons)),
     ),
     set: (/** @type {Row} */ { letters }) => {
+      text(jobs, letters.isAll && letters.count === 1 ? 'Show it' : 'Show them');
       text(count, `${format.count(letters.count)}${letters.isAll ? '' : '+'}`);
       const next = JSON.stringify([letters.errors, letters.from]);
       if (next === said) return;

@@ -67,12 +67,12 @@ export async function judged(queue, need, signal) {
 
 /** @param {number} jobs @param {string} [since] @returns {Need} */
 export function letterNeed(jobs, since) {
-  const [are, they] = jobs === 1 ? ['job lies', 'it'] : ['jobs lie', 'they'];
+  const [are, they, wait] = jobs === 1 ? ['job lies', 'it', 'waits'] : ['jobs lie', 'they', 'wait'];
   return {
     reason: 'dead letters',
     jobs,
     since,
-    detail: `${jobs} ${are} in this dead-letter queue: ${they} died elsewhere, and wait for somebody`,
+    detail: `${jobs} ${are} in this dead-letter queue: ${they} died elsewhere, and ${wait} for somebody`,
     next_step: 'See the errors, mend the cause, and redrive: each job returns to the queue where it died.',
   };
 }

@@ -63,13 +63,12 @@ function ofQueue({ max_reserved: most, max_jobs: jobs, rate }, { counts, rates_p
   if (rate !== undefined) {
     const window = rate.per_ms / 1000;
     const used = rates.reserved * window;
-    const unit = rate.per_ms === 1000 ? 'a second' : rate.per_ms === 60_000 ? 'a minute' : `in ${format.duration(rate.per_ms)}`;
     uses.push({
       id: 'rate',
       label: 'Rate',
       used,
       most: rate.limit,
-      words: `${format.short(used)} of ${format.count(rate.limit)} ${unit}`,
+      words: `${format.short(used)} of ${format.count(rate.limit)} per ${format.per(rate.per_ms)}`,
       hint: 'Deliveries, averaged over the last minute',
     });
   }

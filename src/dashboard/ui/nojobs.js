@@ -12,8 +12,10 @@ import { empty } from './widgets.js';
 export function nothing({ isWhole, conditions, fixed, first }) {
   if (!isWhole) return empty('Nothing found so far.', 'The search has not looked at all jobs yet.');
   if (first) return empty('There are no further jobs.', h('a', { href: first }, 'To the first page'));
-  if (conditions.length > 0)
-    return empty('No job meets these conditions.', 'Take one of them away, or wait: new ones are shown as they come.');
+  if (conditions.length > 0) {
+    const [these, one] = conditions.length === 1 ? ['this condition', 'it'] : ['these conditions', 'one of them'];
+    return empty(`No job meets ${these}.`, `Take ${one} away, or wait: new ones are shown as they come.`);
+  }
   if (fixed.batch)
     return empty(
       'None of its jobs is kept.',
@@ -23,6 +25,6 @@ export function nothing({ isWhole, conditions, fixed, first }) {
   return empty(
     asSeen('There are no jobs here.').replace('here that', 'that'),
     push && 'Push one: ',
-    push && h('code', null, curl('POST', path('queues', fixed.queue ?? 'hello', 'jobs'), '{"payload": {"n": 1}}')),
+    push && h('code', { class: 'shell' }, curl('POST', path('queues', fixed.queue ?? 'hello', 'jobs'), '{"payload": {"n": 1}}')),
   );
 }

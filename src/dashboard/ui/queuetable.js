@@ -20,7 +20,7 @@ const COLUMNS = /** @type {(import('./table.js').Column & {of?: (row: Row) => nu
   { id: 'pushed', label: 'Pushed', class: 'num w1', sort: 'desc', of: (row) => row.pushed },
   { id: 'finished', label: 'Finished', class: 'num', sort: 'desc', of: (row) => row.finished },
   { id: 'failed', label: 'Failed', class: 'num w1', sort: 'desc', of: (row) => row.failed },
-  { id: 'spark', label: '15 min', class: 'c-spark w2', title: 'Jobs finished, over the last 15 minutes' },
+  { id: 'spark', label: 'Finished, 15 min', class: 'c-spark w2', title: 'Jobs finished, over the last 15 minutes' },
   { id: 'ready', label: 'Ready', class: 'num', sort: 'desc', of: (row) => row.counts.ready },
   {
     id: 'oldest',
@@ -33,7 +33,7 @@ const COLUMNS = /** @type {(import('./table.js').Column & {of?: (row: Row) => nu
   { id: 'scheduled', label: 'Scheduled', class: 'num w3', sort: 'desc', of: (row) => row.counts.scheduled },
   { id: 'reserved', label: 'Reserved', class: 'num w2', sort: 'desc', of: (row) => row.counts.reserved },
   { id: 'blocked', label: 'Blocked', class: 'num w3', sort: 'desc', of: (row) => row.counts.blocked },
-  { id: 'dead', label: 'Dead', class: 'num', sort: 'desc', of: (row) => row.counts.dead },
+  { id: 'dead', label: 'Dead', class: 'num c-dead', sort: 'desc', of: (row) => row.counts.dead },
   {
     id: 'queue_time_p95',
     label: 'p95 wait',

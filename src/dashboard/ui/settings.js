@@ -5,7 +5,7 @@ import { h, show, swap } from './dom.js';
 import * as format from './format.js';
 import { lazy, openWith } from './lazy.js';
 import { may } from './session.js';
-import { button, facts, failure } from './widgets.js';
+import { button, facts, failure, queueLink } from './widgets.js';
 
 const loadForm = lazy(() => import('./settingsform.js'));
 
@@ -59,11 +59,11 @@ function describe(settings) {
   const { effective } = settings;
   const of = (/** @type {string} */ name, /** @type {string} */ words) =>
     h('span', null, words, settings[name] === undefined && h('small', null, ' default'));
-  const time = (/** @type {string} */ name, /** @type {string} */ zero) =>
-    of(name, effective[name] === 0 ? zero : format.duration(effective[name]));
+  const long = (/** @type {number} */ ms) => format.tight(format.duration(ms));
+  const time = (/** @type {string} */ name, /** @type {string} */ zero) => of(name, effective[name] === 0 ? zero : long(effective[name]));
   const none = (/** @type {string} */ words) => h('span', { class: 'muted' }, words);
   const { backoff } = effective;
-  const grows = backoff.kind === 'exponential' ? `, ×${backoff.factor} up to ${format.duration(backoff.max_ms)}` : '';
+  const grows = backoff.kind === 'exponential' ? `, ×${backoff.factor} up to ${long(backoff.max_ms)}` : '';
   return h(
     'div',
     { class: 'stack wide-facts' },
@@ -74,9 +74,9 @@ function describe(settings) {
       ['Attempts', of('max_attempts', effective.max_attempts === 0 ? 'no limit' : format.count(effective.max_attempts))],
       [
         'Backoff',
-        of('backoff', `${backoff.kind}, ${format.duration(backoff.base_ms)}${grows}, jitter ${format.percent(backoff.jitter, 1)}`),
+        of('backoff', `${backoff.kind}, ${long(backoff.base_ms)}${grows}, jitter ${format.tight(format.percent(backoff.jitter, 1))}`),
       ],
-      ['Dead-letter queue', settings.dead_letter ?? none('none: dead jobs stay here')],
+      ['Dead-letter queue', settings.dead_letter ? queueLink(settings.dead_letter) : none('none: dead jobs stay here')],
       ['Most jobs', settings.max_jobs === undefined ? none('no limit') : BigInt(settings.max_jobs).toLocaleString('en')],
       ['Most reserved', settings.max_reserved === undefined ? none('no limit') : BigInt(settings.max_reserved).toLocaleString('en')],
       [

@@ -14,7 +14,7 @@ use crate::http::problem::ApiResult;
 use crate::job::{QueueName, Timestamp};
 use crate::queue::flows::Percentiles;
 use crate::queue::meter::Event;
-use crate::queue::{Attention, Figures, QueueFigures, Queues};
+use crate::queue::{Attention, Figures, QueueFigures, Queues, TotalLoad};
 use crate::store::{Counts, Load};
 
 /// How many jobs are in each state, at most a second ago; with `exact=true` now.
@@ -171,7 +171,7 @@ pub struct QueueStats {
     attention_is_partial: bool,
 }
 
-/// What is tried again and what workers hold, in a queue or in all of them.
+/// What is tried again and what workers hold, in a queue.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Load)]
 pub struct LoadView {
@@ -185,9 +185,8 @@ pub struct LoadView {
     oldest_retry_age_ms: Option<u64>,
     /// For how long workers have held the reserved jobs.
     reserved_for: ReservedFor,
-    /// Whether there are so many jobs that these figures, and in a queue `workers`, are of a part of them: of the first 10,000 ready,
-    /// scheduled and reserved ones. In all queues together the ready ones are the first 500 in each of the 20 queues that have the
-    /// oldest; it is absent where no other queue can have an older one.
+    /// Whether the queue has so many jobs that these figures, and `workers`, are of a part of them: of the first 10,000 ready, scheduled and
+    /// reserved ones.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_partial: bool,
 }
@@ -202,6 +201,47 @@ impl LoadView {
             oldest_first_attempt_age_ms: age(load.oldest_first),
             oldest_retry_age_ms: age(load.oldest_retried),
             reserved_for: ReservedFor { under_1_minute, under_10_minutes, under_1_hour, longer },
+            is_partial: load.is_partial || load.ages_are_partial,
+        }
+    }
+}
+
+/// What is tried again and what workers hold, in all queues together. It is read from the jobs, and may be as old as twenty times what
+/// reading it takes, ten seconds at most. Absent where it could not be read in time.
+#[derive(Debug, Default, Serialize, utoipa::ToSchema)]
+#[schema(as = TotalLoad)]
+pub struct TotalLoadView {
+    /// How many of the scheduled jobs wait to be tried again: they were delivered before. Absent where that could not be read in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Option<u64>,
+    /// The age of the oldest ready job that was never delivered, in milliseconds, of the 20 queues whose oldest ready jobs are the oldest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_first_attempt_age_ms: Option<u64>,
+    /// The same of those that were delivered before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_retry_age_ms: Option<u64>,
+    /// Whether there may be older ones than these two, or one where there is none: in another queue, or behind the first 100 ready jobs of
+    /// one of the 20.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oldest_ages_are_partial: bool,
+    /// For how long workers have held the reserved jobs. Absent where that could not be read in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_for: Option<ReservedFor>,
+    /// Whether there are so many jobs that `backoff` and `reserved_for` are of a part of them: of 2,000 scheduled and 2,000 reserved ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_partial: bool,
+}
+
+impl From<TotalLoad> for TotalLoadView {
+    fn from(TotalLoad { at, load }: TotalLoad) -> Self {
+        let LoadView { backoff, oldest_first_attempt_age_ms, oldest_retry_age_ms, reserved_for, .. } =
+            LoadView::new(&load, at);
+        Self {
+            backoff: Some(backoff),
+            oldest_first_attempt_age_ms,
+            oldest_retry_age_ms,
+            oldest_ages_are_partial: load.ages_are_partial,
+            reserved_for: Some(reserved_for),
             is_partial: load.is_partial,
         }
     }
@@ -240,7 +280,7 @@ pub struct ServerStats {
     #[serde(flatten)]
     figures: FiguresView,
     #[serde(flatten)]
-    load: LoadView,
+    load: TotalLoadView,
     /// The queue that has the oldest ready job, whose age `oldest_ready_age_ms` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_ready_queue: Option<QueueName>,
@@ -252,7 +292,7 @@ pub struct ServerStats {
 #[utoipa::path(get, path = "/stats", operation_id = "get_server_stats", tag = "operations",
     responses((status = 200, description = "The figures", body = ServerStats)))]
 pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats>> {
-    let (figures, stats) = state.queues.total_figures().await?;
+    let (figures, stats, load) = state.queues.total_figures().await?;
     Ok(Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
         store: state.server.store,
@@ -261,7 +301,7 @@ pub async fn server(State(state): State<AppState>) -> ApiResult<Json<ServerStats
         workers: stats.workers,
         clock_ahead_ms: state.queues.clock_ahead_ms(),
         figures: figures.into(),
-        load: LoadView::new(&stats.load, stats.at),
+        load: load.map(TotalLoadView::from).unwrap_or_default(),
         oldest_ready_queue: stats.oldest_in.clone(),
         tasks: state.server.tasks.list(),
     }))

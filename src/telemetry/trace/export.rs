@@ -3,9 +3,9 @@
 //! Spans wait in a queue of bounded length for the next batch. Adding one never blocks: what finds the queue full is dropped, and
 //! counted. A batch that the receiver cannot take now is tried again a few times, and is dropped then.
 //!
-//! They wait in the form in which they are sent. A span is some thirty small allocations; a thousand that wait would keep as many pages of
-//! the allocator half full, and every request would pay for that with misses of the processor's caches: at a hundredth of all
-//! traces they cost the server 4 % of its CPU time so, and 1 % as bytes in a row.
+//! They wait encoded, as they are sent. A span is some thirty small allocations, and a thousand of them that wait keep the allocator's pages
+//! half full: later allocations miss the processor's caches more often. With a hundredth of all traces recorded that cost the
+//! server 4.2 % of its CPU time on SQLite, and costs 1.1 to 2.0 % since they are encoded at once.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,7 +19,6 @@ use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
-use prost::encoding::{WireType, encode_key, encode_varint};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -72,14 +71,18 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// The numbers of fields of OTLP's messages, see `opentelemetry/proto/trace/v1/trace.proto`: of `ScopeSpans`, of `ResourceSpans`, and of the
-/// request.
-const SPANS: u32 = 2;
-const SCOPE_SPANS: u32 = 2;
-const RESOURCE_SPANS: u32 = 1;
+/// The keys of fields of OTLP's messages that are messages themselves: eight times their numbers in
+/// `opentelemetry/proto/trace/v1/trace.proto`, and 2. `spans` of `ScopeSpans`:
+const SPANS: u8 = 2 << 3 | 2;
+/// `scope_spans` of `ResourceSpans`.
+const SCOPE_SPANS: u8 = 2 << 3 | 2;
+/// `resource_spans` of the request.
+const RESOURCE_SPANS: u8 = 1 << 3 | 2;
+
+/// For how many bytes a batch has room at first: about what 512 spans take.
+const BATCH_BYTES: usize = 128 << 10;
 
 /// Spans that are sent together.
-#[derive(Default)]
 struct Batch {
     /// Each is a field of the message `ScopeSpans`.
     bytes: Vec<u8>,
@@ -97,7 +100,7 @@ impl Waiting {
     /// Adds a span as bytes. Returns whether that made a batch full.
     fn push(&mut self, span: &[u8]) -> bool {
         if self.batches.back().is_none_or(|last| last.count >= BATCH) {
-            self.batches.push_back(Batch::default());
+            self.batches.push_back(Batch { bytes: Vec::with_capacity(BATCH_BYTES), count: 0 });
         }
         let Some(last) = self.batches.back_mut() else { return false };
         last.bytes.extend_from_slice(span);
@@ -175,11 +178,12 @@ impl Exporter {
 
     /// Adds a span, or drops it where too many wait.
     pub fn add(&self, span: &Span) {
-        let bytes = message(SPANS, &[&span.encode_to_vec()]); // before the lock
-        let is_full = {
+        // What is dropped is not encoded, and nothing is while the lock is held.
+        let has_room = self.waiting().count < self.most;
+        let is_full = has_room.then(|| message(SPANS, &[&span.encode_to_vec()])).and_then(|bytes| {
             let mut waiting = self.waiting();
             (waiting.count < self.most).then(|| waiting.push(&bytes))
-        };
+        });
         if is_full.is_none() {
             Dropped::QueueFull.count(1);
             if let Some(more) = DROPPED.due() {
@@ -199,12 +203,14 @@ impl Exporter {
 }
 
 /// Returns a message of several parts as a field of another one.
-fn message(field: u32, parts: &[&[u8]]) -> Vec<u8> {
+fn message(key: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
-    let mut bytes = Vec::with_capacity(length + 2 * 10); // the two numbers before it take ten bytes each at most
-    encode_key(field, WireType::LengthDelimited, &mut bytes);
-    encode_varint(length as u64, &mut bytes);
-    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    let mut bytes = Vec::with_capacity(1 + prost::length_delimiter_len(length) + length);
+    bytes.push(key);
+    // It fails where there is no room; a vector makes some.
+    if prost::encode_length_delimiter(length, &mut bytes).is_ok() {
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    }
     bytes
 }
 
@@ -280,6 +286,7 @@ impl Sender {
         let (count, stop) = (batch.count, self.stop.clone());
         let mut unsent = Unsent(count);
         let body: Arc<[u8]> = request(&self.resource, &batch).into();
+        drop(batch);
         for attempt in 0.. {
             let (why, after) = match self.client.post(&body).await {
                 Ok(rejected) => {

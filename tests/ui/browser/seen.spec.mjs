@@ -62,7 +62,7 @@ test('times within a reason are times as people read them', async ({ page, serve
   await open(page, server, `#/jobs/${id}`);
   const why = page.getByRole('region', { name: 'Why it is where it is' });
   await expect(why.locator('li').first().locator('time')).toHaveAttribute('title', /\d{4}/);
-  await expect(why).toContainText('it is due in ');
+  await expect(why).toContainText('It is due in ');
   await expect(why).not.toContainText(/\d{4}-\d\d-\d\dT/);
 });
 
@@ -145,7 +145,7 @@ test('the palette has what a list of jobs offers; an operation leads to where it
   await expect(page.locator('.bulk')).toContainText('All 3 matching');
   const { id } = await server.post('/v1/operations', { filter: { queue: 'mail' }, action: 'set_priority', priority: 5 });
   await open(page, server, '#/system');
-  await page.getByRole('table', { name: 'Operations' }).getByRole('link', { name: 'set_priority' }).click();
+  await page.getByRole('table', { name: 'Operations' }).getByRole('link', { name: 'set priority' }).click();
   await expect(page).toHaveURL(new RegExp(`operation=${id}`));
   await expect(page.getByRole('article', { name: 'Operation' })).toBeVisible();
 });

@@ -127,6 +127,8 @@ test('what is no time has no duration', () => {
 });
 
 test('what goes on while one reads keeps its width; all and nothing are said only where that is so', () => {
+  assert.equal(format.duration(1000), '1 s');
+  assert.equal(format.duration(9900), '9.9 s');
   assert.equal(format.duration(1_200_000), '20 m');
   assert.equal(format.duration(1_200_000, true), '20 m 0 s');
   assert.equal(format.ago(new Date(Date.now() - 1_200_000).toISOString()), '20 m 0 s ago');

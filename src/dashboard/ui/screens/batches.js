@@ -80,7 +80,7 @@ export function batches(context) {
       { label: 'Progress', class: 'wide' },
       { label: 'Done', class: 'num' },
       { label: 'Dead', class: 'num' },
-      { label: 'Pending', class: 'num opt' },
+      { label: 'Pending', class: 'num' },
       { label: 'Created', class: 'num opt' },
       { label: 'Finished', class: 'num opt' },
     ],
@@ -260,7 +260,7 @@ function describe(one) {
       ['Created', when(one.created_at)],
       ['Finished', one.finished_at && when(one.finished_at)],
       ['Callback', callback],
-      ['Deleted with its results', one.purge_at && when(one.purge_at)],
+      ['Will be deleted, with its results', one.purge_at && when(one.purge_at)],
     ]),
   );
 }

@@ -61,7 +61,8 @@ function groupRow(where, begun, most) {
       { class: 'badge warn', hidden: true, title: 'Not all were counted this time: there may be more or fewer by now' },
       'not among those counted',
     );
-    const jobs = h('a', { class: 'button' }, 'Show them');
+    const jobs = h('a', { class: 'button' });
+    const some = h('summary');
     const node = h(
       'tr',
       { 'data-row': true, tabindex: '-1' },
@@ -72,7 +73,7 @@ function groupRow(where, begun, most) {
         error,
         h('div', { class: 'row sub' }, gone, old, queues),
         h('div', { class: 'row dead-acts' }, jobs, ...buttons),
-        h('details', { class: 'sub' }, h('summary', null, 'Some of them'), samples),
+        h('details', { class: 'sub' }, some, samples),
       ),
       h(
         'td',
@@ -96,6 +97,9 @@ function groupRow(where, begun, most) {
         const to = link(['jobs'], Object.fromEntries(conditionsOf(group, where()).map(({ name, value }) => [name, value])));
         attr(error, 'href', to);
         attr(jobs, 'href', to);
+        const isOne = group.count === 1;
+        text(jobs, isOne ? 'Show it' : 'Show them');
+        text(some, group.samples.length !== group.count ? 'Some of them' : isOne ? 'Its id' : 'Their ids');
         for (const one of buttons) show(one, group.count > 0);
         const key = JSON.stringify([group.queues, group.samples]);
         if (key === inQueues) return;
@@ -284,7 +288,8 @@ class Dead {
         ),
       found.other && h('p', { class: 'muted' }, `${format.plural(found.other.count, 'job')} with other errors.`),
     );
-    text(this.news, `${format.plural(added, 'new error')}: show`);
+    // Its words would take room though it is not seen.
+    text(this.news, added > 0 ? `${format.plural(added, 'new error')}: show` : '');
     attr(this.news, 'data-none', added === 0);
     text(
       this.total,

@@ -166,7 +166,7 @@ function heldGroups(signal, params, again) {
       'Group',
       'Dead job',
       'Last error',
-      { label: 'Waiting', class: 'num' },
+      { label: 'Behind it', class: 'num' },
       { label: 'Actions', hidden: true, class: 'num' },
     ],
     key: (/** @type {JobGroup} */ group) => `${keyOf(group)}${group.head}`,

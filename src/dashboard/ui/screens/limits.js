@@ -134,7 +134,7 @@ function uses({ queue, max_reserved: reserved, rate, max_jobs: jobs }) {
       what: 'rate',
       used: is,
       share: is / most,
-      limit: `${format.rate(is)} of ${format.count(rate.limit)} per ${format.per(rate.per_ms)}`,
+      limit: `${format.short((is * rate.per_ms) / 1000)} of ${format.count(rate.limit)} per ${format.per(rate.per_ms)}`,
       why: `${format.plural(counts.ready, 'ready job waits', 'ready jobs wait')}`,
     });
   }
@@ -236,7 +236,7 @@ function queuesAtLimits(signal) {
   every(signal, 2000, () => {
     if (limited.length > 0) draw();
   });
-  const node = card('Queues at their limits', list.node);
+  const node = card('Queues with limits', list.node);
   node.classList.add('uses');
   return node;
 }

@@ -102,7 +102,7 @@ function makeTiles() {
     finished: tile('Finished', 'reserved'),
     failed: tile('Failed', 'dead'),
     oldest: tile('Oldest ready', 'blocked'),
-    wait: tile('Queue time', 'p95'),
+    wait: tile('Queue time p95', 'p95'),
   };
   // From the beginning, so that nothing below moves when it comes.
   for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over();

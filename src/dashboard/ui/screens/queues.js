@@ -30,6 +30,7 @@ export function queues(context) {
   });
   const chips = attentionChips(() => current);
   let isAll = true;
+  let told = -1;
   const choose = (/** @type {board.Row} */ row) => {
     const wanted = (current.params.get('q') ?? '').toLowerCase();
     const attention = current.params.get('attention') ?? '';
@@ -44,10 +45,12 @@ export function queues(context) {
     filter,
     shown: ({ matched, all, held: isHeld }) => {
       show(held, isHeld);
+      // In step with the badges of the rows, which change between two orders as well.
+      if (told !== board.version) chips.set(isHeld);
+      told = board.version;
       if (matched < 0) return;
       const isFiltered = Boolean(current.params.get('q') || current.params.get('attention'));
       text(count, isFiltered ? `${format.count(matched)} of ${format.plural(all, 'queue')}` : format.plural(all, 'queue'));
-      chips.set();
     },
     failed: (error) => {
       if (error?.status === 0) return; // that the connection is lost is said above
@@ -109,7 +112,8 @@ function attentionChips(context) {
   );
   return {
     node: h('div', { class: 'tabs', role: 'group', 'aria-label': 'Which queues' }, ...buttons),
-    set: () => {
+    /** @param {boolean} [isHeld] whether nothing may move now */
+    set: (isHeld = false) => {
       /** @type {Record<string, number>} */ const found = { true: 0 };
       for (const name of board.names()) {
         const { attention } = board.row(name);
@@ -119,7 +123,7 @@ function attentionChips(context) {
       const chosen = context().params.get('attention') ?? '';
       kinds.forEach((kind, n) => {
         attr(buttons[n], 'aria-pressed', String(kind === chosen));
-        show(buttons[n], kind === '' || kind === 'true' || kind === chosen || (found[kind] ?? 0) > 0);
+        if (!isHeld) show(buttons[n], kind === '' || kind === 'true' || kind === chosen || (found[kind] ?? 0) > 0);
         text(counts[n], kind === '' ? '' : format.count(found[kind] ?? 0));
       });
     },

@@ -61,7 +61,14 @@ export function schedules(context) {
   let { params } = context;
   const table = grid({
     caption: 'Schedules',
-    columns: ['Schedule', 'Rule', 'Queue', { label: 'Next', class: 'num' }, 'Last run', { label: 'Actions', hidden: true, class: 'num' }],
+    columns: [
+      'Schedule',
+      'Rule',
+      'Queue',
+      { label: 'Next', class: 'num start' },
+      'Last run',
+      { label: 'Actions', hidden: true, class: 'num' },
+    ],
     key: (/** @type {Schedule} */ rule) => rule.name,
     href: (rule) => link(['schedules', rule.name]),
     make: (first) => makeRow(first, () => list.again()),

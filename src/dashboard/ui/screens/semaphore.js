@@ -101,7 +101,7 @@ export function semaphore(context) {
   const lease = leases(signal);
   const holders = grid({
     caption: `Jobs that hold ${name}`,
-    columns: ['Job', 'Queue', { label: 'Worker', class: 'opt' }, 'Lease'],
+    columns: ['Job', 'Queue', 'Worker', 'Lease left'],
     key: (/** @type {SemaphoreHolder} */ one) => one.id,
     href: (one) => link(['jobs', one.id]),
     make: (one) => {
@@ -155,13 +155,7 @@ export function semaphore(context) {
 function waitingLine(signal, name) {
   const table = grid({
     caption: `Jobs that wait for ${name}`,
-    columns: [
-      { label: 'Place', class: 'num' },
-      'Job',
-      'Queue',
-      { label: 'Priority', class: 'num opt' },
-      { label: 'Due since', class: 'num' },
-    ],
+    columns: [{ label: 'Place', class: 'num' }, 'Job', 'Queue', { label: 'Priority', class: 'num' }, { label: 'Due', class: 'num' }],
     key: (/** @type {Job & {place: number}} */ job) => job.id,
     href: (job) => link(['jobs', job.id]),
     make: (job) => {

@@ -44,7 +44,7 @@ export function system(context) {
 function servers(signal) {
   const table = grid({
     caption: 'Servers',
-    columns: ['Server', { label: 'Version', class: '' }, { label: 'Runs since', class: 'num' }, { label: 'Last seen', class: 'num' }],
+    columns: ['Server', { label: 'Version', class: '' }, { label: 'Started', class: 'num' }, { label: 'Last seen', class: 'num' }],
     key: (/** @type {Server} */ one) => one.id,
     make: (one) => {
       const seen = when(one.seen_at);
@@ -162,12 +162,12 @@ function store(signal) {
                 'job',
               ),
             ],
-            ['Queues, workers', `${format.count(stats.queues)}, ${format.count(stats.workers)}`],
+            ['Queues', format.count(stats.queues)],
+            ['Workers with heartbeats', format.count(stats.workers)],
             [
               'Waiting calls',
               `${format.count(stats.waiting.here)} at this server${stats.waiting.elsewhere ? ', and others elsewhere' : ''}`,
             ],
-            ['Runs for', format.duration(stats.uptime_ms)],
             [
               'Clock',
               stats.clock_ahead_ms
@@ -258,8 +258,9 @@ function saying(one) {
 
 /** @param {Operation} one */
 function progressOf(one) {
-  const of = one.matched === undefined ? '' : ` of about ${format.count(one.matched)}`;
-  const rest = OPEN.includes(one.state) && one.remaining_ms !== undefined ? `, ${format.duration(one.remaining_ms)} left` : '';
+  const isOpen = OPEN.includes(one.state);
+  const of = isOpen && one.matched !== undefined ? ` of about ${format.count(one.matched)}` : '';
+  const rest = isOpen && one.remaining_ms !== undefined ? `, ${format.duration(one.remaining_ms)} left` : '';
   return `${format.count(one.affected)}${of} affected, ${format.count(one.skipped)} skipped${rest}`;
 }
 
@@ -278,8 +279,9 @@ function operations(signal) {
     key: (/** @type {Operation} */ one) => one.id,
     href: (one) => link(['jobs'], { operation: one.id }),
     make: (first) => {
+      const action = first.action.replaceAll('_', ' ');
       const state = h('span');
-      const bar = h('progress', { max: '1', 'aria-label': `Progress of ${first.action}` });
+      const bar = h('progress', { max: '1', 'aria-label': `Progress of ${action}` });
       const figures = h('span');
       const errors = h('small', { class: 'bad any block' });
       const stop = button(
@@ -289,11 +291,11 @@ function operations(signal) {
           toast(`Cancelled: ${progressOf(after)}. What was done stays.`);
           list.again();
         },
-        { 'aria-label': `Cancel ${first.action}` },
+        { 'aria-label': `Cancel ${action}` },
       );
       return {
         cells: [
-          h('a', { class: 'name', href: link(['jobs'], { operation: first.id }) }, first.action),
+          h('a', { class: 'name', href: link(['jobs'], { operation: first.id }) }, action),
           state,
           h('span', { class: 'any' }, plain(saying(first))),
           [bar, ' ', figures, errors],

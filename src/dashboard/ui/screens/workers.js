@@ -122,11 +122,11 @@ export function workers(context) {
           toggle(seen, 'bad', next.silent === true);
           text(held, `${format.count(next.reserved)}${next.isPart ? ' or more' : ''}`);
           const { slots: many = 0 } = next;
-          show(slotted, many > 0);
+          show(slots.node, many > 0);
           slots.set(next.reserved / many);
-          text(figures, `${format.count(next.reserved)} of ${format.count(many)}`);
-          text(version, next.version === undefined ? '' : plain(next.version));
-          text(timeout, next.timeout_ms === undefined ? '' : format.duration(next.timeout_ms));
+          text(figures, many > 0 ? `${format.count(next.reserved)} of ${format.count(many)}` : '–');
+          text(version, next.version === undefined ? '–' : plain(next.version));
+          text(timeout, format.duration(next.timeout_ms));
         },
       };
     },
@@ -187,7 +187,7 @@ export function worker(context) {
   const lease = leases(signal);
   const table = grid({
     caption: `Jobs that ${name} holds`,
-    columns: ['Job', 'Queue', { label: 'Attempt', class: 'num' }, { label: 'For', class: 'num' }, 'Lease'],
+    columns: ['Job', 'Queue', { label: 'Attempt', class: 'num' }, { label: 'Held for', class: 'num' }, 'Lease left'],
     key: (/** @type {Job} */ job) => job.id,
     href: (job) => link(['jobs', job.id]),
     make: (job) => {

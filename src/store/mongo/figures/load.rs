@@ -13,7 +13,7 @@ use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::{
-    BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
+    ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
     RESERVED_AGES_MS, Result, Store as _,
 };
 
@@ -23,8 +23,13 @@ const QUEUES_AT_ONCE: usize = 50;
 const WORKERS_LOOKED_AT_MIN: u64 = 200;
 
 /// Puts the first of the jobs that the filter means together.
-async fn looked_at(mongo: &Mongo, filter: Document, index: &str, then: Vec<Document>) -> Result<Stored> {
-    let first = [doc! { "$match": filter }, doc! { "$limit": LOOKED_AT.cast_signed() }];
+async fn looked_at(
+    mongo: &Mongo,
+    (filter, index): (Document, &str),
+    most: u64,
+    then: Vec<Document>,
+) -> Result<Stored> {
+    let first = [doc! { "$match": filter }, doc! { "$limit": most.cast_signed() }];
     let pipeline: Vec<Document> = first.into_iter().chain(then).collect();
     let jobs = mongo.collection(JOBS).await?;
     let find = jobs.aggregate(pipeline).with_type::<Stored>().hint(Hint::Name(index.to_owned()));
@@ -40,33 +45,34 @@ pub async fn load(mongo: &Mongo, queue: &QueueName) -> Result<Load> {
         filter
     };
     let (due, ahead, held) = tokio::try_join!(
-        looked_at(mongo, with(is("ready"), doc! { "$lte": date(now) }), "head", vec![oldest()]),
-        looked_at(mongo, with(is("ready"), doc! { "$gt": date(now) }), "head", vec![backoff()]),
-        looked_at(mongo, is("reserved"), "browse", held(now)),
+        looked_at(mongo, (with(is("ready"), doc! { "$lte": date(now) }), "head"), LOOKED_AT, vec![oldest()]),
+        looked_at(mongo, (with(is("ready"), doc! { "$gt": date(now) }), "head"), LOOKED_AT, vec![backoff()]),
+        looked_at(mongo, (is("reserved"), "browse"), LOOKED_AT, held(now)),
     )?;
-    Ok(read(&due, &ahead, &held, LOOKED_AT))
+    Ok(read(&due, &ahead, &held, [LOOKED_AT; 2]))
 }
 
-/// Returns the same of all queues; the oldest due jobs are of these.
+/// Returns the same of all queues, but the oldest due jobs only of these.
 pub async fn total_load(mongo: &Mongo, queues: &[QueueName]) -> Result<Load> {
     let now = mongo.now()?;
     let ahead = doc! { "due": { "$gt": date(now) } };
     let (dues, ahead, held) = tokio::try_join!(
         oldest_due(mongo, queues, now),
-        looked_at(mongo, ahead, "due", vec![backoff()]),
-        looked_at(mongo, doc! { "state": "reserved" }, "lease", held(now)),
+        looked_at(mongo, (ahead, "due"), ALL_LOOKED_AT, vec![backoff()]),
+        looked_at(mongo, (doc! { "state": "reserved" }, "lease"), ALL_LOOKED_AT, held(now)),
     )?;
-    let mut load = read(&Stored::default(), &ahead, &held, LOOKED_AT);
-    for of_queue in dues.iter().map(|due| read(due, &Stored::default(), &Stored::default(), DUE_LOOKED_AT)) {
+    let (none, most) = (Stored::default(), [DUE_LOOKED_AT, ALL_LOOKED_AT]);
+    let mut load = read(&none, &ahead, &held, most);
+    for of_queue in dues.iter().map(|due| read(due, &none, &none, most)) {
         let earlier = |one: Option<Timestamp>, other| one.into_iter().chain(other).min();
         load.oldest_first = earlier(load.oldest_first, of_queue.oldest_first);
         load.oldest_retried = earlier(load.oldest_retried, of_queue.oldest_retried);
-        load.is_partial |= of_queue.is_partial;
+        load.ages_are_partial |= of_queue.ages_are_partial;
     }
     Ok(load)
 }
 
-/// Returns the oldest due jobs of each of these queues, of those first that come first.
+/// Returns the oldest due jobs of each of these queues, of the first [`DUE_LOOKED_AT`] in the order of delivery.
 async fn oldest_due(mongo: &Mongo, queues: &[QueueName], now: Timestamp) -> Result<Vec<Stored>> {
     let branches = queues.iter().take(QUEUES_LOOKED_AT).map(|queue| {
         let due = doc! { "queue": queue.as_str(), "state": "ready", "run_at": { "$lte": date(now) } };
@@ -119,17 +125,17 @@ fn held(now: Timestamp) -> Vec<Document> {
     vec![by_worker, held]
 }
 
-/// Reads what was put together of due, scheduled and reserved jobs, of so many at most of each.
-fn read(due: &Document, ahead: &Document, held: &Document, most: u64) -> Load {
+/// Reads what was put together of due jobs, so many at most, and of scheduled and reserved ones, so many at most of each.
+fn read(due: &Document, ahead: &Document, held: &Document, [dues, others]: [u64; 2]) -> Load {
     let [all, minute, ten, hour] = ["all", "minute", "ten", "hour"].map(|field| count(held, field));
-    let seen = [count(due, "all"), count(ahead, "all"), all];
     Load {
         backoff: count(ahead, "retried"),
         oldest_first: Row(due).time("first").ok().flatten(),
         oldest_retried: Row(due).time("retried").ok().flatten(),
         reserved: [minute, ten - minute, hour - ten, all - hour],
         workers: count(held, "workers"),
-        is_partial: seen.iter().any(|seen| *seen >= most),
+        is_partial: [count(ahead, "all"), all].iter().any(|seen| *seen >= others),
+        ages_are_partial: count(due, "all") >= dues,
     }
 }
 

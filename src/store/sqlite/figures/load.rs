@@ -9,7 +9,8 @@ use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::figures::{OLDEST_READY, PRIORITIES_LOOKED_AT};
 use crate::store::sqlite::jobs::row;
 use crate::store::{
-    BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT, RESERVED_AGES_MS,
+    ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
+    RESERVED_AGES_MS,
 };
 
 pub const DUE: &str = "SELECT count(*), min(CASE WHEN attempts = 0 THEN run_at END), \
@@ -27,11 +28,11 @@ pub const HELD: &str = "SELECT count(*), count(DISTINCT worker), \
      FROM (SELECT started_at, worker FROM jobs INDEXED BY jobs_browse \
      WHERE queue = ?1 AND state = 'reserved' LIMIT ?5)";
 
-/// The same of all queues.
+/// What [`AHEAD`] says of one priority of a queue, of all queues.
 pub const ALL_AHEAD: &str = "SELECT count(*), count(CASE WHEN attempts > 0 THEN 1 END) \
      FROM (SELECT attempts FROM jobs INDEXED BY jobs_due WHERE due > ?1 LIMIT ?2)";
 
-/// The same of all queues.
+/// What [`HELD`] says of one queue, of all.
 pub const ALL_HELD: &str = "SELECT count(*), count(DISTINCT worker), \
      count(CASE WHEN started_at > ?1 THEN 1 END), count(CASE WHEN started_at > ?2 THEN 1 END), \
      count(CASE WHEN started_at > ?3 THEN 1 END) \
@@ -43,23 +44,23 @@ pub fn load(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Load, 
     add_ready(db, queue, now, [LOOKED_AT; 2], &mut load)?;
     let [minute, ten, hour] = ages_began(now);
     let at = params![queue.as_str(), minute, ten, hour, LOOKED_AT.cast_signed()];
-    add_held(db.prepare_cached(HELD)?.query_row(at, held)?, &mut load);
+    add_held(db.prepare_cached(HELD)?.query_row(at, held)?, LOOKED_AT, &mut load);
     Ok(load)
 }
 
-/// Returns the same of all queues; the oldest due jobs are of these.
+/// Returns the same of all queues, but the oldest due jobs only of these.
 pub fn total_load(db: &Connection, queues: &[QueueName], now: Timestamp) -> Result<Load, Fault> {
     let mut load = Load::default();
     for queue in queues.iter().take(QUEUES_LOOKED_AT) {
         add_ready(db, queue, now, [DUE_LOOKED_AT, 0], &mut load)?;
     }
-    let most = LOOKED_AT.cast_signed();
+    let most = ALL_LOOKED_AT.cast_signed();
     let (count, retried) = db.prepare_cached(ALL_AHEAD)?.query_row(params![now.millis(), most], ahead)?;
     load.backoff = retried;
-    load.is_partial |= count >= LOOKED_AT;
+    load.is_partial = count >= ALL_LOOKED_AT;
     let [minute, ten, hour] = ages_began(now);
     let at = params![minute, ten, hour, most];
-    add_held(db.prepare_cached(ALL_HELD)?.query_row(at, held)?, &mut load);
+    add_held(db.prepare_cached(ALL_HELD)?.query_row(at, held)?, ALL_LOOKED_AT, &mut load);
     Ok(load)
 }
 
@@ -82,7 +83,7 @@ fn add_ready(
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
         let Some(priority) = found else { break };
         if n == PRIORITIES_LOOKED_AT {
-            load.is_partial = true;
+            (load.is_partial, load.ages_are_partial) = (true, true);
             break;
         }
         above = priority;
@@ -99,7 +100,8 @@ fn add_ready(
             aheads += count;
         }
     }
-    load.is_partial |= dues >= dues_most || (aheads_most > 0 && aheads >= aheads_most);
+    load.is_partial |= aheads_most > 0 && aheads >= aheads_most;
+    load.ages_are_partial |= dues >= dues_most;
     Ok(())
 }
 
@@ -119,10 +121,10 @@ fn held(row: &Row<'_>) -> rusqlite::Result<[u64; 5]> {
     Ok([count(0)?, count(1)?, count(2)?, count(3)?, count(4)?])
 }
 
-fn add_held([all, workers, minute, ten, hour]: [u64; 5], load: &mut Load) {
+fn add_held([all, workers, minute, ten, hour]: [u64; 5], most: u64, load: &mut Load) {
     load.workers = workers;
     load.reserved = [minute, ten - minute, hour - ten, all - hour];
-    load.is_partial |= all >= LOOKED_AT;
+    load.is_partial |= all >= most;
 }
 
 pub const HOLDERS: &str = "SELECT count(DISTINCT worker) FROM (SELECT worker FROM jobs INDEXED BY jobs_browse \
