@@ -366,6 +366,7 @@ on_every_store! {
     figures_without_data_are_absent
     stats_and_the_list_count_the_same_queues
     all_queues_together_tell_what_is_tried_again
+    a_load_that_is_late_holds_up_no_other_figure
 
     stats_count_what_is_there
     metrics_list_so_many_queues

@@ -257,7 +257,38 @@ async fn a_build_asks_for_a_majority_of_the_members(_: &Place) {
     assert_eq!(quorum.unwrap(), "majority", "{built}");
 }
 
+/// The validators of all collections, and the indexes of `jobs`.
+async fn schema(database: &Database) -> (Vec<Document>, Vec<Document>) {
+    let list = |command: Document| async {
+        let found = database.run_cursor_command(command).await.unwrap();
+        found.try_collect::<Vec<Document>>().await.unwrap()
+    };
+    let mut collections = list(doc! { "listCollections": 1 }).await;
+    collections.sort_by_key(|collection| collection.get_str("name").unwrap().to_owned());
+    for collection in &mut collections {
+        collection.remove("info");
+    }
+    (collections, list(doc! { "listIndexes": "jobs" }).await)
+}
+
+/// Of servers that begin at once on an empty database, one may run a migration that another has done, and later ones with it.
+async fn a_server_that_migrates_late_leaves_the_newest_schema(place: &Place) {
+    let database = database(&place.url).await;
+    let mut first = Server::start(&place.url).await;
+    assert!(first.terminate().await.success());
+    let newest = schema(&database).await;
+    let late = doc! { "_id": { "$in": [1, 3, 7] } };
+    let removed = database.collection::<Document>("migrations").delete_many(late).await.unwrap();
+    assert_eq!(removed.deleted_count, 3);
+    let server = Server::start(&place.url).await;
+    let (collections, indexes) = schema(&database).await;
+    assert_eq!(collections, newest.0);
+    assert_eq!(indexes, newest.1);
+    server.push("mail", json!({"payload": 1})).await;
+}
+
 on_one_store! { mongo:
+    a_server_that_migrates_late_leaves_the_newest_schema
     a_job_that_no_list_has_costs_no_more_than_it_must
     the_first_job_brings_its_index
     what_is_stored_within_a_transaction_brings_its_index

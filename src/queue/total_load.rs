@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Queues;
 use super::stats::Stats;
+use crate::faults;
 use crate::job::Timestamp;
 use crate::store::{Load, chain};
 
@@ -71,6 +72,7 @@ impl Queues {
             return known.read;
         }
         let (began, at) = (Instant::now(), self.now().ok()?);
+        faults::point("load.read").await;
         let read = self.0.store.total_load(&stats.oldest.queues).await;
         let read = read.inspect_err(|error| {
             tracing::debug!(error = chain(error), "cannot read what is tried again in all queues");

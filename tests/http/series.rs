@@ -232,6 +232,25 @@ pub async fn figures_without_data_are_absent(place: &Place) {
     waiter.abort();
 }
 
+pub async fn a_load_that_is_late_holds_up_no_other_figure(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    std::fs::write(points.path().join("load.read"), "pause").unwrap();
+    let environment = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Server::start_with(&place.url, &environment).await;
+    server.push("a", json!({"payload": 1})).await;
+    until("the counts are told without it", || async {
+        let (status, stats) = server.get("/stats").await;
+        assert_eq!((status, stats.get("backoff"), stats.get("reserved_for")), (200, None, None), "{stats}");
+        stats["counts"]["ready"] == 1
+    })
+    .await;
+    assert!(points.path().join("load.read.met").exists());
+    let page = raw(&server, "GET", "/metrics", &[], "").await;
+    assert!(page.status == 200 && page.text.contains("tailback_jobs{"), "{}", page.text);
+    std::fs::write(points.path().join("load.read.go"), "").unwrap();
+    until("it is there", || async { server.get("/stats").await.1["backoff"] == 0 }).await;
+}
+
 pub async fn all_queues_together_tell_what_is_tried_again(place: &Place) {
     let server = Server::start(&place.url).await;
     let stats = async || server.get("/stats").await.1;

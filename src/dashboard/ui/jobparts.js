@@ -115,7 +115,7 @@ export function whyPart() {
           job.state !== 'dead' &&
           h('p', { class: 'muted' }, 'Nothing is in its way: the next worker that asks gets it.'),
         job.state === 'dead' && h('p', { class: 'bad pre' }, last ? [...shown(last.message, true)] : 'It has no error.'),
-        job.purge_at && h('p', { class: 'muted' }, 'It is deleted ', when(job.purge_at), '.'),
+        job.purge_at && h('p', { class: 'muted' }, 'It will be deleted ', when(job.purge_at), '.'),
       ];
     },
   );
@@ -137,7 +137,7 @@ export function chainPart() {
         ...trail.map((/** @type {any} */ step) =>
           stage(step.queue, `past ${step.reason === 'dead' ? 'bad' : ''}`, [`${attempts(step.attempts)} · ${step.reason} `, when(step.at)]),
         ),
-        stage(job.queue, 'now', [`${job.state}${job.attempt > 0 ? ` · ${attempts(job.attempt)}` : ''}`]),
+        stage(job.queue, 'now', [`${job.attempt > 0 ? `${attempts(job.attempt)} · ` : ''}${job.state}`]),
         ...(job.then ?? []).map((/** @type {any} */ step) =>
           stage(step.queue, 'next', [
             [

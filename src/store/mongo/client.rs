@@ -228,6 +228,8 @@ pub const NOT_VALID: i32 = 121;
 pub const INDEX_NOT_FOUND: i32 = 27;
 /// MongoDB's `NamespaceExists`.
 pub const NAMESPACE_EXISTS: i32 = 48;
+/// An index of this name, or of these keys, has other options.
+pub const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
 /// The server's error code behind an error, if it has one.
 pub fn code(error: &Error) -> Option<i32> {

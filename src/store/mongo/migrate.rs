@@ -2,7 +2,8 @@
 //!
 //! Every command is idempotent (`create` of what is there is passed over, `createIndexes` of an index that
 //! is there does nothing), so that several servers may run them at once, and a server that dies half-way
-//! through leaves nothing that the next one cannot finish.
+//! through leaves nothing that the next one cannot finish. One that finds that another was ahead of it may have
+//! undone what a later migration changed (a validator, an option of an index): it runs these changes again.
 
 use std::sync::LazyLock;
 
@@ -15,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::store::migrations;
 use crate::store::mongo::JOBS;
-use crate::store::mongo::client::{NAMESPACE_EXISTS, code, durable_document, fault};
+use crate::store::mongo::client::{INDEX_CONFLICTS, NAMESPACE_EXISTS, code, durable_document, fault};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
@@ -26,20 +27,37 @@ static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
     let records = database.collection::<Stored>("migrations");
-    let mut run = Vec::new();
+    let (mut run, mut was_behind) = (Vec::new(), false);
     for (number, (name, text)) in (1_i32..).zip(&*MIGRATIONS) {
         let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(text));
         let record = records.find_one(doc! { "_id": number }).await.map_err(fault)?;
         if let Some(record) = record {
             check(name, &digest, &record)?;
+            if was_behind {
+                for change in
+                    commands(name, text)?.into_iter().filter(|command| command.contains_key("collMod"))
+                {
+                    execute(database, change).await?;
+                }
+            }
             continue;
         }
         for command in commands(name, text)? {
-            execute(database, command).await?;
+            match attempt(database, command).await {
+                Err(error) if code(&error).is_some_and(|code| INDEX_CONFLICTS.contains(&code)) => {
+                    // A later migration has changed the index since, or it is none of ours.
+                    let later = records.find_one(doc! { "_id": { "$gte": number } }).await.map_err(fault)?;
+                    later.ok_or_else(|| fault(error))?;
+                    was_behind = true;
+                }
+                done => done.map_err(fault)?,
+            }
         }
         let on_insert = doc! { "name": name, "digest": digest, "applied_at": DateTime::now() };
         let update = doc! { "$setOnInsert": on_insert };
-        records.update_one(doc! { "_id": number }, update).upsert(true).await.map_err(fault)?;
+        let recorded =
+            records.update_one(doc! { "_id": number }, update).upsert(true).await.map_err(fault)?;
+        was_behind |= recorded.matched_count > 0;
         run.push((*name).to_owned());
     }
     let newest = MIGRATIONS.len() as i32;
@@ -92,13 +110,17 @@ pub fn index(wanted: &str) -> Result<Document> {
 
 /// Runs a command that changes the schema, and passes over a collection that is there already.
 pub async fn execute(database: &Database, command: Document) -> Result<()> {
+    attempt(database, command).await.map_err(fault)
+}
+
+async fn attempt(database: &Database, command: Document) -> mongodb::error::Result<()> {
     // The first key of a command is its name, and must stay the first.
     let mut command = command;
     command.insert("writeConcern", Bson::Document(durable_document()));
     match database.run_command(command).await {
         Ok(_) => Ok(()),
         Err(error) if code(&error) == Some(NAMESPACE_EXISTS) => Ok(()),
-        Err(error) => Err(fault(error)),
+        Err(error) => Err(error),
     }
 }
 

@@ -102,7 +102,7 @@ function makeTiles() {
     finished: tile('Finished', 'reserved'),
     failed: tile('Failed', 'dead'),
     oldest: tile('Oldest ready', 'blocked'),
-    wait: tile('Queue time p95', 'p95'),
+    wait: tile('Queue time', 'p95'),
   };
   // From the beginning, so that nothing below moves when it comes.
   for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over();
@@ -146,7 +146,7 @@ function makeTiles() {
           ? stats.isPart
             ? 'needs a key for all queues'
             : 'nothing was delivered in a minute'
-          : `p50 ${format.duration(wait.p50)} · p99 ${format.duration(wait.p99)}`,
+          : `p95 · p50 ${format.duration(wait.p50)} · p99 ${format.duration(wait.p99)}`,
       );
     },
     /** @param {import('../series.js').Series} series @param {string} label */
