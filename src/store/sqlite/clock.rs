@@ -10,8 +10,9 @@ use crate::store::sqlite::fault::Fault;
 
 /// A step back of the machine's clock that is worth a warning, in milliseconds. Time services slew smaller ones.
 const STEP_MS: i64 = 500;
-/// Where the store's clock is ahead of the machine's, it loses a millisecond in so many.
+/// Where the store's clock is ahead of the machine's, it loses one part of the time in so many.
 const FALLS_BACK_IN: i64 = 8;
+const US_IN_MS: i64 = 1000;
 /// How old the time may be at most that is kept in the file, in milliseconds, while something is written.
 const KEPT_EVERY_MS: i64 = 1000;
 
@@ -31,33 +32,37 @@ pub struct Clock {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The machine's clock less the time since the start, at the last reading: constant unless the clock is set.
-    wall_at_start_ms: i64,
+    /// The machine's clock less the time since the start, at the last reading: constant unless the clock is set. In microseconds: of the
+    /// two in whole milliseconds the difference would change by one again and again, which would look like a clock that is set back.
+    wall_at_start_us: i64,
     /// When that was, since the start.
-    read_ms: i64,
-    /// By how much the store's clock is ahead of the machine's, in parts of a millisecond.
+    read_us: i64,
+    /// By how much the store's clock is ahead of the machine's, in parts of a microsecond.
     lead: i64,
     /// The latest time that was returned.
     latest_ms: i64,
 }
 
 impl State {
-    /// Returns the time, and by how much the machine's clock was set back since the last reading; not more than 0 if it was not.
-    fn read(&mut self, wall_ms: i64, passed_ms: i64) -> (i64, i64) {
-        let wall_at_start_ms = wall_ms.saturating_sub(passed_ms);
-        let back_ms = self.wall_at_start_ms.saturating_sub(wall_at_start_ms);
-        let since = passed_ms.saturating_sub(self.read_ms);
+    /// Returns the time, and by how much the machine's clock was set back since the last reading, in milliseconds; not more than 0 if it was
+    /// not. A caller that is stopped between reading the two clocks makes a step back of it, and the time is right all the same: it is
+    /// that of the second reading.
+    fn read(&mut self, wall_us: i64, passed_us: i64) -> (i64, i64) {
+        let wall_at_start_us = wall_us.saturating_sub(passed_us);
+        let back_us = self.wall_at_start_us.saturating_sub(wall_at_start_us);
+        let since = passed_us.saturating_sub(self.read_us);
         let lead = self.lead.saturating_sub(since).max(0);
-        self.lead = lead.saturating_add(back_ms.saturating_mul(FALLS_BACK_IN)).max(0);
-        (self.wall_at_start_ms, self.read_ms) = (wall_at_start_ms, passed_ms);
-        self.latest_ms = wall_ms.saturating_add(self.lead / FALLS_BACK_IN).max(self.latest_ms);
-        (self.latest_ms, back_ms)
+        self.lead = lead.saturating_add(back_us.saturating_mul(FALLS_BACK_IN)).max(0);
+        (self.wall_at_start_us, self.read_us) = (wall_at_start_us, passed_us);
+        let now_us = wall_us.saturating_add(self.lead / FALLS_BACK_IN);
+        self.latest_ms = (now_us / US_IN_MS).max(self.latest_ms);
+        (self.latest_ms, back_us / US_IN_MS)
     }
 
     /// Goes on from this time, if it lies ahead.
-    fn go_on_from(&mut self, time_ms: i64, wall_ms: i64) {
-        let ahead_ms = time_ms.saturating_sub(wall_ms);
-        self.lead = self.lead.max(ahead_ms.saturating_mul(FALLS_BACK_IN));
+    fn go_on_from(&mut self, time_ms: i64, wall_us: i64) {
+        let ahead_us = time_ms.saturating_mul(US_IN_MS).saturating_sub(wall_us);
+        self.lead = self.lead.max(ahead_us.saturating_mul(FALLS_BACK_IN));
     }
 }
 
@@ -66,7 +71,7 @@ impl Clock {
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
-            state: Mutex::new(State { wall_at_start_ms: wall_ms(), ..State::default() }),
+            state: Mutex::new(State { wall_at_start_us: wall_us(), ..State::default() }),
             kept_ms: Mutex::default(),
             #[cfg(test)]
             shift_ms: Default::default(),
@@ -74,13 +79,13 @@ impl Clock {
     }
 
     #[cfg(not(test))]
-    fn wall_ms(&self) -> i64 {
-        wall_ms()
+    fn wall_us(&self) -> i64 {
+        wall_us()
     }
 
     #[cfg(test)]
-    fn wall_ms(&self) -> i64 {
-        wall_ms() + self.shift_ms.load(std::sync::atomic::Ordering::Relaxed)
+    fn wall_us(&self) -> i64 {
+        wall_us() + self.shift_ms.load(std::sync::atomic::Ordering::Relaxed) * US_IN_MS
     }
 
     /// Returns the time.
@@ -93,8 +98,8 @@ impl Clock {
         let (now_ms, back_ms) = {
             let mut state = locked(&self.state);
             // Read in turn: a later reading would else be met by an earlier one.
-            let (wall_ms, passed) = (self.wall_ms(), self.started.elapsed());
-            state.read(wall_ms, i64::try_from(passed.as_millis()).unwrap_or(0))
+            let (wall_us, passed) = (self.wall_us(), self.started.elapsed());
+            state.read(wall_us, i64::try_from(passed.as_micros()).unwrap_or(0))
         };
         if back_ms >= STEP_MS {
             tracing::warn!(
@@ -109,7 +114,7 @@ impl Clock {
     pub fn ahead_ms(&self) -> u64 {
         self.read();
         let state = locked(&self.state);
-        (state.lead / FALLS_BACK_IN).unsigned_abs()
+        (state.lead / FALLS_BACK_IN / US_IN_MS).unsigned_abs()
     }
 
     /// Goes on from what the file says, once it has the table.
@@ -124,8 +129,8 @@ impl Clock {
                 "the machine's clock is behind the time that the store has lived through; the store's goes on from there"
             );
         }
-        let wall_ms = self.wall_ms();
-        locked(&self.state).go_on_from(latest_ms, wall_ms);
+        let wall_us = self.wall_us();
+        locked(&self.state).go_on_from(latest_ms, wall_us);
         *locked(&self.kept_ms) = Some(latest_ms);
         Ok(())
     }
@@ -164,10 +169,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "here the machine's clock is the store's")]
-fn wall_ms() -> i64 {
+fn wall_us() -> i64 {
     // A clock before 1970 is a broken one; it counts as 1970.
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -175,29 +180,46 @@ mod tests {
     use super::*;
 
     fn at(wall_ms: i64) -> State {
-        State { wall_at_start_ms: wall_ms, ..State::default() }
+        State { wall_at_start_us: wall_ms * US_IN_MS, ..State::default() }
+    }
+
+    fn read(state: &mut State, wall_ms: i64, passed_ms: i64) -> (i64, i64) {
+        state.read(wall_ms * US_IN_MS, passed_ms * US_IN_MS)
     }
 
     #[test]
     fn a_step_back_is_reported_once_and_a_step_forward_never() {
         let mut state = at(1_000_000);
-        assert_eq!(state.read(1_005_000, 5000), (1_005_000, 0));
-        assert_eq!(state.read(946_000, 6000).1, 60_000);
-        assert_eq!(state.read(947_000, 7000).1, 0);
-        assert!(state.read(2_000_000, 8000).1 < 0);
+        assert_eq!(read(&mut state, 1_005_000, 5000), (1_005_000, 0));
+        assert_eq!(read(&mut state, 946_000, 6000).1, 60_000);
+        assert_eq!(read(&mut state, 947_000, 7000).1, 0);
+        assert!(read(&mut state, 2_000_000, 8000).1 < 0);
     }
 
     #[test]
     fn time_goes_on_and_falls_back_slowly() {
         let mut state = at(1_000_000);
-        assert_eq!(state.read(920_000, 0), (1_000_000, 80_000), "where it was");
-        assert_eq!(state.read(928_000, 8000).0, 1_007_000, "seven eighths");
-        assert_eq!(state.read(928_000 + 632_000, 640_000).0, 1_560_000, "they agree");
-        assert_eq!(state.read(1_660_000, 740_000), (1_660_000, 0));
+        assert_eq!(read(&mut state, 920_000, 0), (1_000_000, 80_000), "where it was");
+        assert_eq!(read(&mut state, 928_000, 8000).0, 1_007_000, "seven eighths");
+        assert_eq!(read(&mut state, 928_000 + 632_000, 640_000).0, 1_560_000, "they agree");
+        assert_eq!(read(&mut state, 1_660_000, 740_000), (1_660_000, 0));
         // Set ahead for a while, and right again.
-        assert_eq!(state.read(9_660_000, 740_000).0, 9_660_000);
-        assert_eq!(state.read(1_660_001, 740_001).0, 9_660_001);
-        assert_eq!(state.read(9_660_009, 740_009).0, 9_660_009, "ahead again");
+        assert_eq!(read(&mut state, 9_660_000, 740_000).0, 9_660_000);
+        assert_eq!(read(&mut state, 1_660_001, 740_001).0, 9_660_001);
+        assert_eq!(read(&mut state, 9_660_009, 740_009).0, 9_660_009, "ahead again");
+    }
+
+    #[test]
+    fn a_clock_that_nobody_sets_is_never_ahead() {
+        // The milliseconds of the two clocks begin at different moments.
+        for phase_us in [1, 300, 700, 999] {
+            let began_us = 1_000_000_000 + phase_us;
+            let mut state = State { wall_at_start_us: began_us, ..State::default() };
+            for passed_us in (0..50_000).step_by(37) {
+                let wall_us = began_us + passed_us;
+                assert_eq!(state.read(wall_us, passed_us), (wall_us / 1000, 0), "{phase_us}, {passed_us}");
+            }
+        }
     }
 
     #[test]
@@ -205,7 +227,7 @@ mod tests {
         let (mut state, mut last) = (at(1_000_000), 0);
         for n in 0..5000_i64 {
             let wall_ms = 1_000_000 + n + if n % 700 > 350 { -90_000 } else { n % 3 };
-            let (now_ms, _) = state.read(wall_ms, n);
+            let (now_ms, _) = read(&mut state, wall_ms, n);
             assert!(now_ms >= last, "{n}");
             last = now_ms;
         }
@@ -214,10 +236,10 @@ mod tests {
     #[test]
     fn a_process_goes_on_where_the_one_before_was() {
         let mut state = at(1_000_000);
-        state.go_on_from(5_000_000, 1_000_000);
-        assert_eq!(state.read(1_000_000, 0).0, 5_000_000);
-        assert_eq!(state.read(1_008_000, 8000).0, 5_007_000);
-        state.go_on_from(7, 1_008_000);
-        assert_eq!(state.read(1_008_000, 8000).0, 5_007_000, "never back");
+        state.go_on_from(5_000_000, 1_000_000 * US_IN_MS);
+        assert_eq!(read(&mut state, 1_000_000, 0).0, 5_000_000);
+        assert_eq!(read(&mut state, 1_008_000, 8000).0, 5_007_000);
+        state.go_on_from(7, 1_008_000 * US_IN_MS);
+        assert_eq!(read(&mut state, 1_008_000, 8000).0, 5_007_000, "never back");
     }
 }
