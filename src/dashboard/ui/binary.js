@@ -27,15 +27,15 @@ function textOf(bytes) {
   }
 }
 
-/** Rows of sixteen bytes: the place, the bytes, what of them is ASCII. @param {Uint8Array} bytes */
-export function hex(bytes) {
+/** Rows of so many bytes: the place, the bytes, what of them is ASCII. @param {Uint8Array} bytes @param {number} [width] */
+export function hex(bytes, width = 16) {
   const rows = [];
-  for (let at = 0; at < bytes.length; at += 16) {
-    const part = [...bytes.subarray(at, at + 16)];
+  for (let at = 0; at < bytes.length; at += width) {
+    const part = [...bytes.subarray(at, at + width)];
     const shown = part
       .map((byte) => byte.toString(16).padStart(2, '0'))
       .join(' ')
-      .padEnd(47);
+      .padEnd(3 * width - 1);
     rows.push(
       `${at.toString(16).padStart(8, '0')}  ${shown}  ${part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : '.')).join('')}`,
     );
@@ -43,9 +43,9 @@ export function hex(bytes) {
   return rows.join('\n');
 }
 
-/** @param {Uint8Array} bytes */
+/** Rows that fit on a phone, where it is one. @param {Uint8Array} bytes */
 function hexNode(bytes) {
-  const node = raw(hex(bytes));
+  const node = raw(hex(bytes, matchMedia('(max-width: 720px)').matches ? 8 : 16));
   node.classList.add('hex');
   return node;
 }

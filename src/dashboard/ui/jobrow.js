@@ -10,7 +10,7 @@ import { badge, queueLink, when } from './widgets.js';
 /** The payload in a few words. @param {import('./json.js').Job} job one with `raw` */
 export function payloadOf(job) {
   if (job.payload_base64 !== undefined || job.payload_type !== undefined) {
-    const length = job.payload_bytes ?? Math.floor((job.payload_base64?.length ?? 0) * 0.75);
+    const length = job.payload_bytes ?? Math.floor((job.payload_base64?.replaceAll('=', '').length ?? 0) * 0.75);
     return `${plain(job.payload_type ?? 'application/octet-stream')}, ${format.bytes(length)}`;
   }
   if (job.payload_head !== undefined) return `${excerpt(job.payload_head)} (${format.bytes(job.payload_bytes)})`;

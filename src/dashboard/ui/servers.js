@@ -63,7 +63,7 @@ export function servers(signal) {
       setTasks(stats.tasks);
       text(
         facts,
-        `${stats.store} · ${format.plural(stats.workers, 'worker')} · up for ${format.duration(stats.uptime_ms - (stats.uptime_ms % 1000))}`,
+        `${stats.store} · ${format.plural(stats.workers, 'worker')} with heartbeats · up for ${format.duration(stats.uptime_ms - (stats.uptime_ms % 1000))}`,
       );
     },
   };
@@ -100,6 +100,7 @@ function makeTask() {
       toggle(dot, 'good', !failing && task.last_run_ms_ago !== undefined);
       toggle(dot, 'bad', failing);
       text(name, task.name.replaceAll('_', ' '));
+      attr(name, 'title', name.textContent);
       text(
         ran,
         task.last_run_ms_ago === undefined

@@ -146,7 +146,7 @@ function makeTiles() {
           ? stats.isPart
             ? 'needs a key for all queues'
             : 'nothing was delivered in a minute'
-          : `p95 · p50 ${format.duration(wait.p50)} · p99 ${format.duration(wait.p99)}`,
+          : `p95; p50 ${format.duration(wait.p50)} · p99 ${format.duration(wait.p99)}`,
       );
     },
     /** @param {import('../series.js').Series} series @param {string} label */
