@@ -214,12 +214,15 @@ async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>, terms: &Arc<Ter
 
 /// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting
 /// down, interrupted, out of time, a write conflict; and a right that is missing, which an operator may give.
-const PASSING: [i32; 21] =
-    [6, 7, 13, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 9001, 10107, 11600, 11602, 13435];
+/// An index that is being built, or whose build was ended, passes too: the schema cannot be changed meanwhile.
+const PASSING: [i32; 23] = [
+    6, 7, 13, 50, 64, 89, 91, 112, 133, 134, 189, 202, 211, 246, 251, 262, 276, 9001, 10107, 11600, 11602,
+    12587, 13435,
+];
 /// MongoDB's `OutOfDiskSpace`.
 const NO_SPACE: i32 = 14031;
 /// MongoDB's `Unauthorized`.
-const UNAUTHORIZED: i32 = 13;
+pub const UNAUTHORIZED: i32 = 13;
 /// MongoDB's `DuplicateKey`.
 pub const DUPLICATE_KEY: i32 = 11000;
 /// MongoDB's `DocumentValidationFailure`: what this server writes is valid, so that it comes from what another wrote.
@@ -228,7 +231,7 @@ pub const NOT_VALID: i32 = 121;
 pub const INDEX_NOT_FOUND: i32 = 27;
 /// MongoDB's `NamespaceExists`.
 pub const NAMESPACE_EXISTS: i32 = 48;
-/// An index of this name, or of these keys, has other options.
+/// MongoDB's `IndexOptionsConflict` and `IndexKeySpecsConflict`: an index of these keys has other options, or one of this name other keys.
 pub const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
 /// The server's error code behind an error, if it has one.

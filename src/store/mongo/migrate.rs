@@ -2,13 +2,15 @@
 //!
 //! Every command is idempotent (`create` of what is there is passed over, `createIndexes` of an index that
 //! is there does nothing), so that several servers may run them at once, and a server that dies half-way
-//! through leaves nothing that the next one cannot finish. One that finds that another was ahead of it may have
-//! undone what a later migration changed (a validator, an option of an index): it runs these changes again.
+//! through leaves nothing that the next one cannot finish. A command of one that is late may put an older validator back:
+//! each start compares the validators with the last ones of its migrations, unless a newer version has migrated the database.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures::TryStreamExt as _;
 use include_dir::{Dir, include_dir};
 use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
@@ -16,7 +18,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::store::migrations;
 use crate::store::mongo::JOBS;
-use crate::store::mongo::client::{INDEX_CONFLICTS, NAMESPACE_EXISTS, code, durable_document, fault};
+use crate::store::mongo::client::{
+    INDEX_CONFLICTS, NAMESPACE_EXISTS, UNAUTHORIZED, code, durable_document, fault,
+};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
@@ -27,19 +31,12 @@ static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
     let records = database.collection::<Stored>("migrations");
-    let (mut run, mut was_behind) = (Vec::new(), false);
+    let mut run = Vec::new();
     for (number, (name, text)) in (1_i32..).zip(&*MIGRATIONS) {
         let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(text));
         let record = records.find_one(doc! { "_id": number }).await.map_err(fault)?;
         if let Some(record) = record {
             check(name, &digest, &record)?;
-            if was_behind {
-                for change in
-                    commands(name, text)?.into_iter().filter(|command| command.contains_key("collMod"))
-                {
-                    execute(database, change).await?;
-                }
-            }
             continue;
         }
         for command in commands(name, text)? {
@@ -48,16 +45,13 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
                     // A later migration has changed the index since, or it is none of ours.
                     let later = records.find_one(doc! { "_id": { "$gte": number } }).await.map_err(fault)?;
                     later.ok_or_else(|| fault(error))?;
-                    was_behind = true;
                 }
                 done => done.map_err(fault)?,
             }
         }
         let on_insert = doc! { "name": name, "digest": digest, "applied_at": DateTime::now() };
         let update = doc! { "$setOnInsert": on_insert };
-        let recorded =
-            records.update_one(doc! { "_id": number }, update).upsert(true).await.map_err(fault)?;
-        was_behind |= recorded.matched_count > 0;
+        records.update_one(doc! { "_id": number }, update).upsert(true).await.map_err(fault)?;
         run.push((*name).to_owned());
     }
     let newest = MIGRATIONS.len() as i32;
@@ -66,8 +60,39 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
         // Migrations only ever add, so that a server may be rolled back; its owner should know.
         let name = newer.get_str("name").unwrap_or("?");
         tracing::warn!(migration = name, "the database was migrated by a newer version of Tailback");
+    } else {
+        mend_validators(database).await?;
     }
     Ok(run)
+}
+
+/// Sets the validators that the migrations end with, where others are there.
+async fn mend_validators(database: &Database) -> Result<()> {
+    let mut last: BTreeMap<String, Document> = BTreeMap::new();
+    for (name, text) in &*MIGRATIONS {
+        for command in commands(name, text)?.into_iter().filter(|command| command.contains_key("validator")) {
+            if let Ok(collection) = command.get_str("collMod") {
+                last.insert(collection.to_owned(), command);
+            }
+        }
+    }
+    for (collection, command) in last {
+        let found = database.list_collections().filter(doc! { "name": &collection });
+        let found = found.await.map_err(fault)?.try_next().await.map_err(fault)?;
+        let there = found.and_then(|found| found.options.validator);
+        if there.as_ref() == command.get_document("validator").ok() {
+            continue;
+        }
+        tracing::warn!(collection, "a validator is not the one of this version: setting it again");
+        match attempt(database, command).await {
+            // The one who has migrated the database may have more rights than this server.
+            Err(error) if code(&error) == Some(UNAUTHORIZED) => {
+                tracing::warn!(collection, "the right to set a validator is missing");
+            }
+            done => done.map_err(fault)?,
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names of the migrations that this version knows, in order.
