@@ -67,7 +67,8 @@ impl StatsCache {
     fn younger_than(&self, age: Duration, rests: u32) -> Option<Arc<Stats>> {
         let seen = self.seen();
         let (at, took, stats) = seen.last.as_ref()?;
-        let age = if stats.others.is_some() { age.max(*took * rests) } else { age };
+        // A read that takes longer than its result may be old would serve no request.
+        let age = age.max(*took * if stats.others.is_some() { rests } else { 2 });
         (at.elapsed() < age).then(|| stats.clone())
     }
 
@@ -258,7 +259,7 @@ impl Stats {
     }
 }
 
-/// Less is the rounding of clocks.
+/// Less is nothing that a person should hear of.
 const CLOCK_AHEAD_MS: u64 = 100;
 
 impl Queues {

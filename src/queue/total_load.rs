@@ -1,8 +1,10 @@
 //! What is tried again and what workers hold, of all queues together. No count is kept of that: it is read from the jobs, for those who
-//! ask for it only, into a cache of its own. A store that is too slow for it holds up no other figure.
+//! ask for it only, one read at a time. While a store is slow, requests get the last one, or none.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
 
 use super::Queues;
 use super::stats::Stats;
@@ -10,12 +12,15 @@ use crate::faults;
 use crate::job::Timestamp;
 use crate::store::{Load, chain};
 
-/// How old it may be, and as how many times what reading it took where that is more; but this old at most.
-const AGE: Duration = Duration::from_millis(900);
+/// How long after a read the next one begins at the earliest: this, or so many times what the last one took, but not more than the last.
+const REST: Duration = Duration::from_millis(900);
 const RESTS: u32 = 20;
-const AGE_MAX: Duration = Duration::from_secs(10);
-/// How long a request waits for it.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REST_MAX: Duration = Duration::from_secs(10);
+/// How old it may be at most.
+const AGE_MAX: Duration = Duration::from_secs(20);
+/// How long a request waits for a read where there is one from before, and where there is none.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE_FIRST: Duration = Duration::from_millis(500);
 
 /// What is tried again and what workers hold, and the moment that it is of.
 #[derive(Debug, Clone, Copy)]
@@ -29,59 +34,90 @@ pub struct TotalLoad {
 /// The last one.
 #[derive(Default)]
 pub(super) struct LoadCache {
-    last: Mutex<Option<Known>>,
-    /// Held while it is read.
-    reading: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// A read has ended.
+    read: Notify,
 }
 
-#[derive(Clone, Copy)]
-struct Known {
-    began: Instant,
-    took: Duration,
-    /// None: it could not be read, which is not tried again at once either.
-    read: Option<TotalLoad>,
+#[derive(Default)]
+struct State {
+    /// The last one that could be read, and when reading it began.
+    last: Option<(Instant, TotalLoad)>,
+    /// When the next read may begin.
+    rests_until: Option<Instant>,
+    is_read: bool,
+}
+
+impl State {
+    fn last(&self) -> Option<TotalLoad> {
+        self.last.filter(|(began, _)| began.elapsed() < AGE_MAX).map(|(_, load)| load)
+    }
+
+    /// Returns whether a read is to begin.
+    fn begin(&mut self) -> bool {
+        let may_begin = !self.is_read && self.rests_until.is_none_or(|until| until <= Instant::now());
+        self.is_read |= may_begin;
+        may_begin
+    }
 }
 
 impl LoadCache {
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<Known>> {
-        self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
 
-    fn fresh(&self) -> Option<Known> {
-        let known = (*self.last())?;
-        let age = (known.took * RESTS).clamp(AGE, AGE_MAX);
-        Some(known).filter(|known| known.began.elapsed() < age)
+/// A read that ends when it is dropped, however it goes.
+struct Reading {
+    queues: Queues,
+    began: Instant,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let loads = &self.queues.0.loads;
+        let rest = (self.began.elapsed() * RESTS).clamp(REST, REST_MAX);
+        {
+            let mut state = loads.state();
+            (state.is_read, state.rests_until) = (false, Some(Instant::now() + rest));
+        }
+        loads.read.notify_waiters();
     }
 }
 
 impl Queues {
     /// Returns what is tried again and what workers hold in all queues; `None` where that could not be read in time.
     pub(super) async fn total_load(&self, stats: &Arc<Stats>) -> Option<TotalLoad> {
-        if let Some(known) = self.0.loads.fresh() {
-            return known.read;
+        let loads = &self.0.loads;
+        let read = loads.read.notified(); // from here on no end of a read is missed
+        let (begins, waits, patience) = {
+            let mut state = loads.state();
+            let begins = state.begin();
+            (begins, state.is_read, if state.last().is_some() { PATIENCE } else { PATIENCE_FIRST })
+        };
+        if begins {
+            let (reading, stats) = (Reading { queues: self.clone(), began: Instant::now() }, stats.clone());
+            tokio::spawn(async move { reading.read(&stats).await });
         }
-        // In a task of its own: a read that takes longer than the caller waits serves the next request.
-        let (this, stats) = (self.clone(), stats.clone());
-        let reading = tokio::spawn(async move { this.read_total_load(&stats).await });
-        tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()?
+        if waits {
+            let _ = tokio::time::timeout(patience, read).await; // late: the last one is returned
+        }
+        loads.state().last()
     }
+}
 
-    async fn read_total_load(&self, stats: &Stats) -> Option<TotalLoad> {
-        let _reading = self.0.loads.reading.lock().await;
-        if let Some(known) = self.0.loads.fresh() {
-            return known.read;
-        }
-        let (began, at) = (Instant::now(), self.now().ok()?);
+impl Reading {
+    async fn read(&self, stats: &Stats) {
+        let Ok(at) = self.queues.now() else { return };
         faults::point("load.read").await;
-        let read = self.0.store.total_load(&stats.oldest.queues).await;
-        let read = read.inspect_err(|error| {
-            tracing::debug!(error = chain(error), "cannot read what is tried again in all queues");
-        });
-        let read = read.ok().map(|mut load| {
-            load.ages_are_partial |= stats.oldest.may_be_elsewhere(&load);
-            TotalLoad { at, load }
-        });
-        *self.0.loads.last() = Some(Known { began, took: began.elapsed(), read });
-        read
+        match self.queues.0.store.total_load(&stats.oldest.queues).await {
+            Ok(mut load) => {
+                load.ages_are_partial |= stats.oldest.may_be_elsewhere(&load);
+                self.queues.0.loads.state().last = Some((self.began, TotalLoad { at, load }));
+            }
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "cannot read what is tried again in all queues");
+            }
+        }
     }
 }

@@ -207,7 +207,7 @@ impl LoadView {
 }
 
 /// What is tried again and what workers hold, in all queues together. It is read from the jobs, and may be as old as twenty times what
-/// reading it takes, ten seconds at most. Absent where it could not be read in time.
+/// reading it takes, twenty seconds at most. Absent where it could not be read in time.
 #[derive(Debug, Default, Serialize, utoipa::ToSchema)]
 #[schema(as = TotalLoad)]
 pub struct TotalLoadView {

@@ -271,7 +271,9 @@ impl Sender {
                 () = exporter.enough.notified() => {}
                 () = self.stop.cancelled() => {}
             }
-            loop {
+            // Those that wait now: a batch that begins meanwhile has time to become full. All of them, where the server stops.
+            let most = if self.stop.is_cancelled() { usize::MAX } else { exporter.waiting().batches.len() };
+            for _ in 0..most {
                 let Some(batch) = exporter.waiting().pop() else { break };
                 self.send(batch).await;
             }
