@@ -152,6 +152,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("confirm", "only where the primary changes there: `tests/faults/taken_back.rs`"),
     ("indexes.recorded", "beside all calls: `tests/indexes.rs`"),
     ("indexes.unused", "beside all calls: `tests/indexes.rs`"),
+    ("load.read", "figures, read beside `GET /stats`: `tests/http/series.rs`"),
 ];
 
 /// Points that are passed once a reply is lost: each run has a part of those cases only.
