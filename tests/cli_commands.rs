@@ -4,6 +4,13 @@
 
 mod common;
 
+mod cli_commands {
+    pub mod lists;
+}
+
+use std::path::{Path, PathBuf};
+
+use cli_commands::lists::*;
 use common::cli::{self, Beside, Done, finish, run, run_with_input};
 use common::server::{Place, Server, until};
 use nix::sys::signal::Signal;
@@ -13,7 +20,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 on_every_store! {
     a_job_from_its_push_to_its_end
     payloads_travel_as_they_were_typed
-    lists_show_what_there_is
+    jobs_are_found_and_listed
+    dead_jobs_and_queues_are_shown_and_changed
+    semaphores_schedules_and_workers_are_shown_and_changed
     operations_are_begun_watched_and_told
 }
 
@@ -104,94 +113,6 @@ async fn payloads_travel_as_they_were_typed(place: &Place) {
     ] {
         run(&server, wrong).await.with(2);
     }
-}
-
-async fn lists_show_what_there_is(place: &Place) {
-    let server = Server::start(&place.url).await;
-    for n in 0..3 {
-        run(
-            &server,
-            &["push", "list.a", &format!("{{\"n\":{n}}}"), "--header", "tenant=a", "--max-attempts", "1"],
-        )
-        .await
-        .with(0);
-    }
-    run(&server, &["push", "list.b", "1", "--delay", "1h", "--job-key", "k", "--group", "g"]).await.with(0);
-    let found = run(
-        &server,
-        &["jobs", "--prefix", "list.", "--where", "payload.n=2", "--where", "headers.tenant=a", "--json"],
-    )
-    .await;
-    assert_eq!(found.with(0).json()["jobs"].as_array().unwrap().len(), 1);
-    let found = run(&server, &["jobs", "--state", "scheduled", "--job-key", "k", "--created-from", "1h"])
-        .await
-        .with(0)
-        .out;
-    assert!(found.contains("list.b") && found.contains("scheduled") && found.contains("in 59m"), "{found}");
-    let pages =
-        run(&server, &["jobs", "--queue", "list.a", "--limit", "1", "--all", "--json"]).await.with(0).out;
-    assert!(pages.lines().count() >= 3, "{pages}");
-    let page = run(&server, &["jobs", "--queue", "list.a", "--limit", "1"]).await.with(0).out;
-    assert!(page.contains("--cursor"), "{page}");
-    assert!(run(&server, &["jobs", "--queue", "none"]).await.with(0).out.contains("no jobs"));
-
-    let job = run(&server, &["reserve", "list.a", "--json"]).await.with(0).json()["jobs"][0].clone();
-    let [id, token] = ["id", "reservation"].map(|field| job[field].as_str().unwrap().to_owned());
-    run(&server, &["rollback", &id, "--reservation", &token, "--error", "no route to 10.0.0.7"])
-        .await
-        .with(0);
-    let dead = run(&server, &["dead"]).await.with(0).out;
-    assert!(dead.contains("no route to <address>") && dead.contains(&id), "{dead}");
-    run(&server, &["job", &id, "retry"]).await.with(0);
-    assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.1["state"], "ready");
-    run(&server, &["job", &id, "move", "--to", "list.c"]).await.with(0);
-    run(&server, &["job", &id, "move"]).await.with(2);
-    assert!(run(&server, &["job", &id, "cancel"]).await.with(0).out.contains("deleted"));
-
-    until("the queues are shown with their counts", || async {
-        let queues = run(&server, &["queues", "--prefix", "list."]).await.with(0).out;
-        let row = |name: &str| queues.lines().find(|line| line.starts_with(name)).map(str::to_owned);
-        row("list.a").is_some_and(|row| row.split_whitespace().nth(1) == Some("2"))
-    })
-    .await;
-    let listed =
-        run(&server, &["queues", "--prefix", "list.", "--sort=-ready", "--json"]).await.with(0).json();
-    assert_eq!(
-        (&listed["queues"][0]["queue"], &listed["queues"][0]["figures"]["counts"]["ready"]),
-        (&json!("list.a"), &json!(2)),
-        "{listed}"
-    );
-    let needing = run(&server, &["queues", "--attention=stuck", "--json"]).await.with(0).json();
-    assert_eq!(needing["queues"], json!([]), "{needing}");
-    run(&server, &["queues", "pause", "list.a"]).await.with(0);
-    assert!(run(&server, &["queues"]).await.with(0).out.contains("paused"));
-    assert!(run(&server, &["queues", "show", "list.a"]).await.with(0).out.contains("yes"));
-    assert!(run(&server, &["stats", "list.a"]).await.with(0).out.contains("paused"));
-    run(&server, &["queues", "resume", "list.a"]).await.with(0);
-    let unsaid = run(&server, &["queues", "purge", "list.a", "--state", "ready"]).await.with(2);
-    assert!(unsaid.err.contains("--confirm list.a"), "{unsaid:?}");
-    run(&server, &["queues", "purge", "list.a", "--state", "ready", "--confirm", "list.b"]).await.with(2);
-    let purged =
-        run(&server, &["queues", "purge", "list.a", "--state", "ready", "--confirm", "list.a"]).await;
-    assert!(purged.with(0).out.contains("2 jobs"));
-    assert!(run(&server, &["stats"]).await.with(0).out.contains("queues"));
-
-    run(&server, &["semaphores", "set", "db", "2"]).await.with(0);
-    assert!(run(&server, &["semaphores"]).await.with(0).out.contains("db"));
-    assert!(run(&server, &["semaphores", "show", "db"]).await.with(0).out.contains("0 of 2"));
-    run(&server, &["semaphores", "delete", "db"]).await.with(0);
-    run(&server, &["semaphores", "show", "db"]).await.with(3);
-    let rule = json!({"cron": "0 3 * * *", "queue": "list.a", "job": {"payload": 1}});
-    server.send(reqwest::Method::PUT, "/v1/schedules/nightly", Some(rule)).await;
-    assert!(run(&server, &["schedules"]).await.with(0).out.contains("0 3 * * *"));
-    run(&server, &["schedules", "run", "nightly"]).await.with(0);
-    run(&server, &["schedules", "pause", "nightly"]).await.with(0);
-    assert!(run(&server, &["schedules", "show", "nightly"]).await.with(0).out.contains("by hand"));
-    server.post("/v1/workers/w1/heartbeat", json!({"slots": 3})).await;
-    assert!(run(&server, &["workers"]).await.with(0).out.contains("alive"));
-    run(&server, &["reserve", "list.a", "--worker", "w1"]).await.with(0);
-    assert!(run(&server, &["workers", "show", "w1"]).await.with(0).out.contains("reserved"));
-    assert!(run(&server, &["workers", "remove", "w1"]).await.with(0).out.contains("1 jobs released"));
 }
 
 async fn operations_are_begun_watched_and_told(place: &Place) {
@@ -337,58 +258,55 @@ async fn exit_codes_tell_scripts_what_happened() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-#[tokio::test]
-async fn keys_come_from_the_environment_or_a_profile_and_are_never_shown() {
-    let place = Place::sqlite().await;
-    let key = "canary-0123456789012345678901234567890123456789";
-    let environment = [("TAILBACK_AUTH__ADMIN_KEY", key), ("TAILBACK_AUTH__REQUIRED", "true")];
+/// A key that must be shown nowhere.
+const KEY: &str = "canary-0123456789012345678901234567890123456789";
+
+/// Starts a server that requires [`KEY`].
+async fn locked(place: &Place) -> Server {
+    let environment = [("TAILBACK_AUTH__ADMIN_KEY", KEY), ("TAILBACK_AUTH__REQUIRED", "true")];
     let server = Server::launch(&place.url, &environment);
     until("it is ready", || async {
         server.http.get(format!("{}/readyz", server.base)).send().await.is_ok_and(|it| it.status() == 200)
     })
     .await;
-    let without = run(&server, &["queues"]).await.with(5);
-    assert!(without.err.contains("unauthorized; the key is that of --key-file, --key, TAILBACK_KEY"));
-    let mut wrong = cli::command(&server.base, &["queues", "--json"]);
-    wrong.env("TAILBACK_KEY", format!("{key}x"));
-    let wrong = finish(wrong).await.with(5);
-    assert!(!wrong.err.contains("canary"), "{wrong:?}");
-    let mut with = cli::command(&server.base, &["queues"]);
-    with.env("TAILBACK_KEY", key);
-    finish(with).await.with(0);
-    let directory = tempfile::tempdir().unwrap();
-    let [profiles, file] = ["profiles.toml", "key"].map(|name| directory.path().join(name));
-    std::fs::write(&file, format!("{key}\n")).unwrap();
+    server
+}
+
+/// Writes a file with [`KEY`], and two profiles of the server: `here` has the key, `other` names its file.
+fn write_profiles(server: &Server, directory: &Path) -> [PathBuf; 2] {
+    let [profiles, file] = ["profiles.toml", "key"].map(|name| directory.join(name));
+    std::fs::write(&file, format!("{KEY}\n")).unwrap();
     let text = format!(
-        "[here]\nurl = '{}'\nkey = '{key}'\n[other]\nurl = '{}'\nkey_file = '{}'\n",
+        "[here]\nurl = '{}'\nkey = '{KEY}'\n[other]\nurl = '{}'\nkey_file = '{}'\n",
         server.base,
         server.base,
         file.display()
     );
     std::fs::write(&profiles, text).unwrap();
+    [profiles, file]
+}
+
+#[tokio::test]
+async fn keys_come_from_the_environment_or_a_profile_and_are_never_shown() {
+    let place = Place::sqlite().await;
+    let server = locked(&place).await;
+    let without = run(&server, &["queues"]).await.with(5);
+    assert!(without.err.contains("unauthorized; the key is that of --key-file, --key, TAILBACK_KEY"));
+    let mut wrong = cli::command(&server.base, &["queues", "--json"]);
+    wrong.env("TAILBACK_KEY", format!("{KEY}x"));
+    let wrong = finish(wrong).await.with(5);
+    assert!(!wrong.err.contains("canary"), "{wrong:?}");
+    let mut with = cli::command(&server.base, &["queues"]);
+    with.env("TAILBACK_KEY", KEY);
+    finish(with).await.with(0);
+    let directory = tempfile::tempdir().unwrap();
+    let [profiles, _] = write_profiles(&server, directory.path());
     for profile in ["here", "other"] {
         let mut of = cli::command("http://127.0.0.1:1", &["queues", "--profile", profile]);
         of.env("TAILBACK_PROFILES", &profiles);
         let done = finish(of).await.with(0);
         assert!(!done.err.contains("canary"), "{done:?}");
     }
-    // The load generator means the same server by the same names.
-    let bench = ["bench", "--jobs", "2", "--clients", "1"];
-    let of = |own: &[&str], url: &str, name: &str, value: &str| {
-        let mut command = cli::command(url, &[&bench[..], own].concat());
-        command.env(name, value).env("TAILBACK_PROFILES", &profiles);
-        finish(command)
-    };
-    let file = file.to_str().unwrap();
-    of(&[], &server.base, "TAILBACK_KEY", key).await.with(0);
-    of(&["--url", &server.base], &server.base, "TAILBACK_KEY", key).await.with(0);
-    of(&["--profile", "other"], "http://127.0.0.1:1", "TAILBACK_KEY", "").await.with(0);
-    of(&["--url", &server.base, "--key-file", file], "", "TAILBACK_KEY", "").await.with(0);
-    let elsewhere = of(&["--url", &server.base], "http://127.0.0.1:1", "TAILBACK_KEY", key).await.with(1);
-    assert!(
-        elsewhere.err.contains("TAILBACK_KEY is not sent") && elsewhere.err.contains("401"),
-        "{elsewhere:?}"
-    );
     // A key with a line end in it, and one on the command line of a call that fails.
     for bad in
         [&["queues", "--key", "canary\u{1b}\n"][..], &["queues", "--key", "canary", "--no-such-option"]]
@@ -396,8 +314,37 @@ async fn keys_come_from_the_environment_or_a_profile_and_are_never_shown() {
         let done = run(&server, bad).await.with(2);
         assert!(!done.err.contains("canary"), "{done:?}");
     }
-    // A command of `work` that starts a server is not warned about what it was given.
-    let mut check = cli::command(&server.base, &["check-config"]);
+}
+
+/// The load generator means the same server by the same names.
+#[tokio::test]
+async fn bench_takes_its_key_as_other_commands_do() {
+    let place = Place::sqlite().await;
+    let server = locked(&place).await;
+    let directory = tempfile::tempdir().unwrap();
+    let [profiles, file] = write_profiles(&server, directory.path());
+    let bench = ["bench", "--jobs", "2", "--clients", "1"];
+    let of = |own: &[&str], url: &str, name: &str, value: &str| {
+        let mut command = cli::command(url, &[&bench[..], own].concat());
+        command.env(name, value).env("TAILBACK_PROFILES", &profiles);
+        finish(command)
+    };
+    let file = file.to_str().unwrap();
+    of(&[], &server.base, "TAILBACK_KEY", KEY).await.with(0);
+    of(&["--url", &server.base], &server.base, "TAILBACK_KEY", KEY).await.with(0);
+    of(&["--profile", "other"], "http://127.0.0.1:1", "TAILBACK_KEY", "").await.with(0);
+    of(&["--url", &server.base, "--key-file", file], "", "TAILBACK_KEY", "").await.with(0);
+    let elsewhere = of(&["--url", &server.base], "http://127.0.0.1:1", "TAILBACK_KEY", KEY).await.with(1);
+    assert!(
+        elsewhere.err.contains("TAILBACK_KEY is not sent") && elsewhere.err.contains("401"),
+        "{elsewhere:?}"
+    );
+}
+
+/// A command of `work` that starts a server is not warned about what it was given.
+#[tokio::test]
+async fn variables_that_work_sets_are_not_warned_about() {
+    let mut check = cli::command("http://127.0.0.1:1", &["check-config"]);
     check.envs([
         ("TAILBACK_PROFILE", "x"),
         ("TAILBACK_CA", "x"),

@@ -85,6 +85,7 @@ on_every_store! {
     an_operation_takes_no_job_twice
     everything_must_be_asked_for_by_name an_operation_takes_the_conditions_of_a_search
     an_operation_takes_every_condition_of_a_search
+    what_is_wrong_with_a_filter_is_named
     each_action_does_what_it_says
     a_dry_run_changes_nothing
     a_sample_says_what_it_has_looked_at_and_what_to_expect
@@ -396,6 +397,7 @@ on_every_store! {
     bytes_are_taken_wherever_a_payload_is
     bytes_are_given_wherever_a_payload_is
     what_is_wrong_with_bytes_is_named
+    limits_count_the_bytes_of_a_payload
     a_move_gives_a_job_a_key
 
     waiting_calls_are_answered_at_the_end

@@ -62,17 +62,25 @@ async fn fill(server: &Server) {
     }
 }
 
-/// Asks for everything. What is valid is served, and no request fails over what is spoiled. Returns how many there were.
-async fn walk(server: &Server) -> usize {
-    let mut client = Client::new(server);
-    let mut faults = Vec::new();
-    let mut asked = 0;
-    let mut ask = async |method: &str, path: String, body: &str| {
-        let reply = client.call(method, &path, body).await;
-        asked += 1;
+/// This field of each element of a list.
+fn names(list: &Value, name: &str) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|one| one[name].as_str().map(str::to_owned)).collect()
+}
+
+/// A client, and what was wrong with the responses that it got.
+struct Walk {
+    client: Client,
+    asked: usize,
+    faults: Vec<String>,
+}
+
+impl Walk {
+    async fn ask(&mut self, method: &str, path: &str, body: &str) -> Value {
+        let reply = self.client.call(method, path, body).await;
+        self.asked += 1;
         assert_ne!(reply.status, 503, "{path}: the store is not away: {}", reply.text());
         if let Err(fault) = judge(&reply, &[200, 201, 202, 204, 404, 409, 422, 429]) {
-            faults.push(format!("{method} {path} {body}: {fault}"));
+            self.faults.push(format!("{method} {path} {body}: {fault}"));
         }
         // It is a valid number, which this parser does not hold.
         match serde_json::from_str::<Value>(&reply.text().replace("1e400", "0")) {
@@ -83,74 +91,103 @@ async fn walk(server: &Server) -> usize {
                 Value::Null
             }
         }
-    };
-    let names = |list: &Value, name: &str| -> Vec<String> {
-        list.as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|one| one[name].as_str().map(str::to_owned))
-            .collect()
-    };
-    for path in ["/stats", "/metrics", "/readyz", "/v1/semaphores?limit=1000", "/v1/workers?limit=1000"] {
-        ask("GET", path.to_owned(), "").await;
     }
-    let queues = ask("GET", "/v1/queues?limit=1000".to_owned(), "").await;
-    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-    for queue in names(&queues["queues"], "queue") {
-        ask("GET", format!("/v1/queues/{queue}"), "").await;
-        ask("GET", format!("/v1/queues/{queue}/stats"), "").await;
-        ask("GET", format!("/v1/queues/{queue}/jobs?limit=1"), "").await;
-        let page = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
-        jobs.extend(names(&page["jobs"], "id"));
-        unreadable.extend(names(&page["unreadable"], "id"));
+
+    /// Gets these queues, and gets and changes their jobs. Returns the jobs, and how many of them
+    /// cannot be read.
+    async fn jobs(&mut self, queues: &[String]) -> (Vec<String>, usize) {
+        let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+        for queue in queues {
+            self.ask("GET", &format!("/v1/queues/{queue}"), "").await;
+            self.ask("GET", &format!("/v1/queues/{queue}/stats"), "").await;
+            self.ask("GET", &format!("/v1/queues/{queue}/jobs?limit=1"), "").await;
+            let page = self.ask("GET", &format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
+            jobs.extend(names(&page["jobs"], "id"));
+            unreadable.extend(names(&page["unreadable"], "id"));
+        }
+        let spoiled = unreadable.len();
+        jobs.extend(unreadable);
+        for id in &jobs {
+            self.ask("GET", &format!("/v1/jobs/{id}"), "").await;
+            self.ask("PATCH", &format!("/v1/jobs/{id}"), r#"{"priority":1}"#).await;
+        }
+        (jobs, spoiled)
     }
-    jobs.extend(unreadable.iter().cloned());
-    for id in &jobs {
-        ask("GET", format!("/v1/jobs/{id}"), "").await;
-        ask("PATCH", format!("/v1/jobs/{id}"), r#"{"priority":1}"#).await;
-    }
-    let schedules = ask("GET", "/v1/schedules?limit=1000".to_owned(), "").await;
-    for name in names(&schedules["schedules"], "name").iter().chain(&names(&schedules["unreadable"], "name"))
-    {
-        ask("GET", format!("/v1/schedules/{name}"), "").await;
-        ask("POST", format!("/v1/schedules/{name}/run"), "").await;
-    }
-    let keys = ask("GET", "/v1/keys".to_owned(), "").await;
-    let spoiled = names(&keys["unreadable"], "id");
-    for id in names(&keys["keys"], "id").iter().chain(&spoiled) {
-        ask("POST", format!("/v1/keys/{id}/rotate"), "{}").await;
-        ask("DELETE", format!("/v1/keys/{id}"), "").await;
-    }
-    assert_eq!(ask("GET", "/v1/keys".to_owned(), "").await, json!({"keys": []}));
-    for path in [
-        "/v1/queues/kept/redrive",
-        "/v1/queues/kept/replay",
-        "/v1/queues/work/redrive",
-        "/v1/queues/work/replay",
-    ] {
-        ask("POST", path.to_owned(), "{}").await;
-    }
-    for _ in 0..5 {
-        let taken = ask("POST", "/v1/reserve".to_owned(), r#"{"queues":["*"],"count":1000}"#).await;
-        for job in taken["jobs"].as_array().into_iter().flatten() {
-            let path = format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap());
-            ask("POST", path, &format!("{{\"reservation\":{}}}", job["reservation"])).await;
+
+    /// Gets and runs each schedule.
+    async fn schedules(&mut self) {
+        let schedules = self.ask("GET", "/v1/schedules?limit=1000", "").await;
+        let unreadable = names(&schedules["unreadable"], "name");
+        for name in names(&schedules["schedules"], "name").iter().chain(&unreadable) {
+            self.ask("GET", &format!("/v1/schedules/{name}"), "").await;
+            self.ask("POST", &format!("/v1/schedules/{name}/run"), "").await;
         }
     }
-    for id in &jobs {
-        ask("DELETE", format!("/v1/jobs/{id}?force=true"), "").await;
+
+    /// Rotates and deletes each key. Returns how many of them could not be read.
+    async fn keys(&mut self) -> usize {
+        let keys = self.ask("GET", "/v1/keys", "").await;
+        let spoiled = names(&keys["unreadable"], "id");
+        for id in names(&keys["keys"], "id").iter().chain(&spoiled) {
+            self.ask("POST", &format!("/v1/keys/{id}/rotate"), "{}").await;
+            self.ask("DELETE", &format!("/v1/keys/{id}"), "").await;
+        }
+        assert_eq!(self.ask("GET", "/v1/keys", "").await, json!({"keys": []}));
+        spoiled.len()
     }
-    for queue in names(&queues["queues"], "queue") {
-        let left = ask("GET", format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
-        let left = [names(&left["jobs"], "id"), names(&left["unreadable"], "id")].concat();
-        assert!(!left.iter().any(|id| jobs.contains(id)), "{queue}: not removed: {left:?}");
+
+    /// Redrives, replays, and commits what can be reserved.
+    async fn work(&mut self) {
+        for path in [
+            "/v1/queues/kept/redrive",
+            "/v1/queues/kept/replay",
+            "/v1/queues/work/redrive",
+            "/v1/queues/work/replay",
+        ] {
+            self.ask("POST", path, "{}").await;
+        }
+        for _ in 0..5 {
+            let taken = self.ask("POST", "/v1/reserve", r#"{"queues":["*"],"count":1000}"#).await;
+            for job in taken["jobs"].as_array().into_iter().flatten() {
+                let path = format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap());
+                self.ask("POST", &path, &format!("{{\"reservation\":{}}}", job["reservation"])).await;
+            }
+        }
     }
-    let pushed = ask("POST", "/v1/queues/valid/jobs".to_owned(), r#"{"payload":1}"#).await;
-    let taken = ask("POST", "/v1/queues/valid/pop".to_owned(), &format!("{{\"wait_ms\":{}}}", 30_000)).await;
+
+    /// Deletes these jobs, none of which may be left in the queues.
+    async fn delete(&mut self, jobs: &[String], queues: &[String]) {
+        for id in jobs {
+            self.ask("DELETE", &format!("/v1/jobs/{id}?force=true"), "").await;
+        }
+        for queue in queues {
+            let left = self.ask("GET", &format!("/v1/queues/{queue}/jobs?limit=1000"), "").await;
+            let left = [names(&left["jobs"], "id"), names(&left["unreadable"], "id")].concat();
+            assert!(!left.iter().any(|id| jobs.contains(id)), "{queue}: not removed: {left:?}");
+        }
+    }
+}
+
+/// Asks for everything. What is valid is served, and no request fails over what is spoiled. Returns how many there
+/// were.
+async fn walk(server: &Server) -> usize {
+    let mut walk = Walk { client: Client::new(server), asked: 0, faults: Vec::new() };
+    for path in ["/stats", "/metrics", "/readyz", "/v1/semaphores?limit=1000", "/v1/workers?limit=1000"] {
+        walk.ask("GET", path, "").await;
+    }
+    let queues = walk.ask("GET", "/v1/queues?limit=1000", "").await;
+    let queues = names(&queues["queues"], "queue");
+    let (jobs, jobs_spoiled) = walk.jobs(&queues).await;
+    walk.schedules().await;
+    let keys_spoiled = walk.keys().await;
+    walk.work().await;
+    walk.delete(&jobs, &queues).await;
+    let pushed = walk.ask("POST", "/v1/queues/valid/jobs", r#"{"payload":1}"#).await;
+    let taken = walk.ask("POST", "/v1/queues/valid/pop", r#"{"wait_ms":30000}"#).await;
     assert_eq!(taken["jobs"][0]["id"], pushed["id"], "what is valid is served: {taken}");
+    let Walk { asked, faults, .. } = walk;
     let shown: Vec<String> = faults.iter().map(|fault| fault.chars().take(200).collect()).collect();
     assert!(faults.is_empty(), "{} of {asked} requests failed:\n{}", faults.len(), shown.join("\n"));
-    let (jobs_spoiled, keys_spoiled) = (unreadable.len(), spoiled.len());
     println!(
         "{asked} requests, over {jobs_spoiled} of {} jobs and {keys_spoiled} keys that cannot be read",
         jobs.len()

@@ -109,6 +109,50 @@ async fn spoil_payload(place: &Place, id: &str) {
     assert_eq!(update.unwrap().modified_count, 1);
 }
 
+/// Nothing makes it ready: no worker could get it.
+async fn a_spoiled_job_is_not_made_ready(server: &Server, id: &str) {
+    for (verb, body) in [
+        ("retry", json!({})),
+        ("redrive", json!({})),
+        ("run", json!({})),
+        ("move", json!({"queue": "other"})),
+    ] {
+        let (status, problem) = server.post(&format!("/v1/jobs/{id}/{verb}"), body).await;
+        assert_eq!((status, &problem["code"]), (409, &json!("unreadable")), "{verb}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("PATCH"), "{problem}");
+        assert!(!problem["detail"].as_str().unwrap().contains("unexpected"), "{problem}");
+    }
+    assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.1["state"], "dead");
+}
+
+async fn mended_jobs_are_redriven(
+    server: &Server,
+    [scheduled, empty]: [&str; 2],
+    [grouped, behind]: [&str; 2],
+) {
+    for (queue, jobs) in [("work", 2), ("line", 1)] {
+        assert_eq!(server.post(&format!("/v1/queues/{queue}/redrive"), json!({})).await.1["affected"], jobs);
+    }
+    let jobs = server.reserve("work", json!({"count": 9})).await;
+    let got: Vec<&Value> = jobs.iter().map(|job| &job["id"]).collect();
+    assert_eq!(got, [&json!(scheduled), &json!(empty)]);
+    assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1);
+    for job in jobs {
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    for (id, payload) in [(grouped, 9), (behind, 2)] {
+        let job = server.reserve("line", json!({"wait_ms": 30_000})).await.remove(0);
+        assert_eq!((&job["id"], &job["payload"]), (&json!(id), &json!(payload)));
+        assert!(server.reserve("line", json!({})).await.is_empty(), "one of a group at a time");
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    until("the counts are exact", || async {
+        let total = server.get("/stats").await.1["counts"].clone();
+        ["ready", "scheduled", "blocked", "reserved", "dead"].iter().all(|state| total[state] == json!(0))
+    })
+    .await;
+}
+
 /// A job that cannot be read is dead as soon as somebody looks, can be mended, and then gets another chance.
 pub async fn a_spoiled_job_can_be_mended(place: &Place) {
     let mut server = Server::start(&place.url).await;
@@ -137,19 +181,7 @@ pub async fn a_spoiled_job_can_be_mended(place: &Place) {
     assert_eq!((&shown["payload"], &shown["priority"]), (&Value::Null, &json!(3)), "{shown}");
     assert!(shown["unreadable"].as_str().unwrap().contains("payload"), "{shown}");
 
-    // Nothing makes it ready: no worker could get it.
-    for (verb, body) in [
-        ("retry", json!({})),
-        ("redrive", json!({})),
-        ("run", json!({})),
-        ("move", json!({"queue": "other"})),
-    ] {
-        let (status, problem) = server.post(&format!("/v1/jobs/{empty}/{verb}"), body).await;
-        assert_eq!((status, &problem["code"]), (409, &json!("unreadable")), "{verb}: {problem}");
-        assert!(problem["detail"].as_str().unwrap().contains("PATCH"), "{problem}");
-        assert!(!problem["detail"].as_str().unwrap().contains("unexpected"), "{problem}");
-    }
-    assert_eq!(server.get(&format!("/v1/jobs/{empty}")).await.1["state"], "dead");
+    a_spoiled_job_is_not_made_ready(&server, &empty).await;
     let refused = patch(&empty, json!({"priority": 4})).await;
     assert_eq!((refused.0, &refused.1["code"]), (409, &json!("unreadable")), "{refused:?}");
     let (status, mended) = patch(&empty, json!({"payload": {"b": 2}})).await;
@@ -162,28 +194,7 @@ pub async fn a_spoiled_job_can_be_mended(place: &Place) {
     let wrong = patch(&scheduled, json!({"priority": 8})).await;
     assert_eq!((wrong.0, &wrong.1["code"]), (409, &json!("wrong-state")), "it can be read: {wrong:?}");
     assert_eq!(patch(&grouped, json!({"payload": 9})).await.0, 200);
-
-    for (queue, jobs) in [("work", 2), ("line", 1)] {
-        assert_eq!(server.post(&format!("/v1/queues/{queue}/redrive"), json!({})).await.1["affected"], jobs);
-    }
-    let jobs = server.reserve("work", json!({"count": 9})).await;
-    let got: Vec<&Value> = jobs.iter().map(|job| &job["id"]).collect();
-    assert_eq!(got, [&json!(scheduled), &json!(empty)]);
-    assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1);
-    for job in jobs {
-        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
-    }
-    for (id, payload) in [(&grouped, 9), (&behind, 2)] {
-        let job = server.reserve("line", json!({"wait_ms": 30_000})).await.remove(0);
-        assert_eq!((&job["id"], &job["payload"]), (&json!(id), &json!(payload)));
-        assert!(server.reserve("line", json!({})).await.is_empty(), "one of a group at a time");
-        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
-    }
-    until("the counts are exact", || async {
-        let total = server.get("/stats").await.1["counts"].clone();
-        ["ready", "scheduled", "blocked", "reserved", "dead"].iter().all(|state| total[state] == json!(0))
-    })
-    .await;
+    mended_jobs_are_redriven(&server, [&scheduled, &empty], [&grouped, &behind]).await;
 }
 
 /// A job that waits behind others in its group is looked at: dead, it is not the first of its line.

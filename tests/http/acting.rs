@@ -89,9 +89,9 @@ async fn acts(server: &Server, query: &str) -> Vec<(String, String)> {
     page["entries"].as_array().unwrap().iter().map(entry).collect()
 }
 
-pub async fn each_act_is_remembered(place: &Place) {
-    let server = Server::start(&place.url).await;
-    configure(&server, "mail", json!({"max_attempts": 1})).await;
+/// Does some acts, and what is none. Returns the ids of the job and of the operation.
+async fn operate(server: &Server) -> (String, String) {
+    configure(server, "mail", json!({"max_attempts": 1})).await;
     assert_eq!(server.post("/v1/queues/mail/pause", json!({})).await.0, 200);
     assert_eq!(server.post("/v1/queues/mail/resume", json!({})).await.0, 200);
     assert_eq!(server.post("/v1/queues/mail/resume", json!({})).await.0, 200, "which changes nothing");
@@ -101,27 +101,33 @@ pub async fn each_act_is_remembered(place: &Place) {
     assert_eq!(server.send(Method::PUT, "/v1/schedules/s", Some(rule)).await.0, 200);
     assert_eq!(server.post("/v1/schedules/s/run", json!({})).await.0, 200);
     assert_eq!(server.send(Method::DELETE, "/v1/schedules/s", None).await.0, 200);
-    let taken = take(&server, "mail").await;
+    let taken = take(server, "mail").await;
     let job = id(&taken);
-    assert_eq!(post(&server, &job, "release", json!({})).await.0, 200);
-    let taken = take(&server, "mail").await;
+    assert_eq!(post(server, &job, "release", json!({})).await.0, 200);
+    let taken = take(server, "mail").await;
     assert_eq!(server.settle(&taken, "rollback", json!({})).await.0, 200);
-    assert_eq!(post(&server, &job, "retry", json!({})).await.0, 200);
-    assert_eq!(post(&server, &job, "move", json!({"queue": "post"})).await.0, 200);
-    take(&server, "post").await;
+    assert_eq!(post(server, &job, "retry", json!({})).await.0, 200);
+    assert_eq!(post(server, &job, "move", json!({"queue": "post"})).await.0, 200);
+    take(server, "post").await;
     assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{job}?force=true"), None).await.0, 200);
     // What a client does with its own jobs is none.
     let own = server.push("mail", json!({"payload": 1})).await;
     assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{own}"), None).await.0, 200);
-    refused(&post(&server, "nobody", "retry", json!({})).await, 404, "unknown-job");
+    refused(&post(server, "nobody", "retry", json!({})).await, 404, "unknown-job");
     let (status, operation) =
         server.post("/v1/operations", json!({"filter": {"queue": "mail"}, "action": "delete"})).await;
     assert_eq!(status, 202, "{operation}");
     let path = format!("/v1/operations/{}", id(&operation));
     until("the operation is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    (job, id(&operation))
+}
+
+pub async fn each_act_is_remembered(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (job, operation) = operate(&server).await;
     let all = [
-        ("operation.end", id(&operation)),
-        ("operation.begin", id(&operation)),
+        ("operation.end", operation.clone()),
+        ("operation.begin", operation),
         ("job.cancel", job.clone()),
         ("job.move", job.clone()),
         ("job.retry", job.clone()),
@@ -255,14 +261,15 @@ pub async fn a_server_that_only_shows_changes_nothing(place: &Place) {
     refused(&server.post("/v1/nowhere", json!({})).await, 404, "not-found");
 }
 
-/// Does each act that there is, and makes a key the last.
-async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
-    let send = async |server: &Server, method: &str, path: &str, body: Value| {
-        let body = Some(body).filter(|body| !body.is_null());
-        let (status, answer) = server.send(method.parse().unwrap(), path, body).await;
-        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
-        answer
-    };
+/// Sends a request that must succeed.
+async fn send(server: &Server, method: &str, path: &str, body: Value) -> Value {
+    let body = Some(body).filter(|body| !body.is_null());
+    let (status, answer) = server.send(method.parse().unwrap(), path, body).await;
+    assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+    answer
+}
+
+async fn act_on_settings(server: &Server) {
     configure(server, "mail", json!({"max_attempts": 1, "retain_done_ms": 600_000})).await;
     send(server, "PATCH", "/v1/queues/mail", json!({"lease_ms": 60_000})).await;
     for call in ["pause", "resume"] {
@@ -276,6 +283,9 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
     send(server, "PUT", "/v1/schedules/s", rule).await;
     send(server, "POST", "/v1/schedules/s/run", json!({})).await;
     send(server, "DELETE", "/v1/schedules/s", Value::Null).await;
+}
+
+async fn act_on_a_job(server: &Server) {
     let job = server.push("mail", json!({"payload": "a secret", "delay_ms": 3_600_000})).await;
     assert_eq!(post(server, &job, "run", json!({})).await.0, 200);
     take(server, "mail").await;
@@ -294,6 +304,9 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
     }
     let (_, done) = server.get("/v1/queues/mail/jobs?state=done").await;
     assert_eq!(post(server, &id(&done["jobs"][0]), "replay", json!({})).await.0, 201);
+}
+
+async fn act_on_many_jobs(server: &Server) {
     for call in ["replay", "redrive"] {
         send(server, "POST", &format!("/v1/queues/mail/{call}"), json!({})).await;
     }
@@ -303,6 +316,10 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
     send(server, "DELETE", "/v1/workers/w", Value::Null).await;
     let batch = send(server, "POST", "/v1/batches", json!({"jobs": [{"queue": "a", "payload": 1}]})).await;
     send(server, "DELETE", &format!("/v1/batches/{}", id(&batch)), Value::Null).await;
+}
+
+/// Begins an operation that ends by itself, and one that is cancelled.
+async fn run_operations(server: &Server, points: &std::path::Path) {
     let all = json!({"filter": {"queue": "mail"}, "action": "delete"});
     for stops in [false, true] {
         server.push("mail", json!({"payload": 1})).await;
@@ -318,7 +335,10 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
         }
         until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
     }
-    send(server, "DELETE", "/v1/queues/mail?force=true", Value::Null).await;
+}
+
+/// As soon as there is a key, each call needs one.
+async fn act_on_keys(server: &mut Server) {
     let key = send(server, "POST", "/v1/keys", json!({"name": "ann", "scopes": ["admin"]})).await;
     let path = format!("/v1/keys/{}", id(&key));
     use_key(server, &key);
@@ -326,6 +346,16 @@ async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
     use_key(server, &key);
     let other = send(server, "POST", "/v1/keys", json!({"name": "bob", "scopes": ["read"]})).await;
     send(server, "DELETE", &format!("/v1/keys/{}", id(&other)), Value::Null).await;
+}
+
+/// Does each act that there is, and makes a key the last.
+async fn do_all_acts(server: &mut Server, points: &std::path::Path) {
+    act_on_settings(server).await;
+    act_on_a_job(server).await;
+    act_on_many_jobs(server).await;
+    run_operations(server, points).await;
+    send(server, "DELETE", "/v1/queues/mail?force=true", Value::Null).await;
+    act_on_keys(server).await;
 }
 
 fn use_key(server: &mut Server, key: &Value) {

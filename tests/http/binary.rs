@@ -5,6 +5,7 @@ use super::support::*;
 /// All of the alphabet's last two characters and padding: `fb ff 00`, and an odd number of bytes.
 const BYTES: &str = "+/8A/w==";
 const TYPE: &str = "application/x-protobuf; messageType=\"a.B\"";
+const LIMITS: &[(&str, &str)] = &[("TAILBACK_LIMITS__PAYLOAD_BYTES", "300")];
 
 fn bytes() -> Value {
     json!({"payload_base64": BYTES, "payload_type": TYPE})
@@ -129,12 +130,27 @@ pub async fn bytes_are_given_wherever_a_payload_is(place: &Place) {
     assert_eq!(shown["payload"], "AA==");
 }
 
+/// So many bytes, in Base64.
+fn long(bytes: usize) -> String {
+    "AAAA".repeat(bytes / 3)
+}
+
+/// The body of a call that takes this job below that pointer.
+fn body_with(under: &str, body: &Value) -> Value {
+    match under {
+        "/jobs/0" => json!({"jobs": [with(json!({"queue": "q"}), body)]}),
+        "/push/0" => json!({"push": [with(json!({"queue": "q"}), body)]}),
+        "/on_finished" => json!({"jobs": [], "on_finished": with(json!({"queue": "q"}), body)}),
+        "/job" => json!({"cron": "0 0 1 1 *", "queue": "q", "job": body}),
+        "/queue" => with(json!({"queue": "q"}), body),
+        _ => body.clone(),
+    }
+}
+
 pub async fn what_is_wrong_with_bytes_is_named(place: &Place) {
-    let limits = [("TAILBACK_LIMITS__PAYLOAD_BYTES", "300")];
-    let server = Server::start_with(&place.url, &limits).await;
+    let server = Server::start_with(&place.url, LIMITS).await;
     let held = push_and_take(&server, "held").await;
     let waiting = server.push("waiting", json!({"payload": 1})).await;
-    let long = |bytes: usize| "AAAA".repeat(bytes / 3);
     let wrong = [
         (json!({"payload": 1, "payload_base64": BYTES}), 422, "/payload_base64"),
         (json!({"payload_type": TYPE}), 422, "/payload_type"),
@@ -154,14 +170,6 @@ pub async fn what_is_wrong_with_bytes_is_named(place: &Place) {
         ),
         (json!({"payload_base64": long(303)}), 413, "/payload_base64"),
     ];
-    let job = |under: &str, body: &Value| match under {
-        "/jobs/0" => json!({"jobs": [with(json!({"queue": "q"}), body)]}),
-        "/push/0" => json!({"push": [with(json!({"queue": "q"}), body)]}),
-        "/on_finished" => json!({"jobs": [], "on_finished": with(json!({"queue": "q"}), body)}),
-        "/job" => json!({"cron": "0 0 1 1 *", "queue": "q", "job": body}),
-        "/queue" => with(json!({"queue": "q"}), body),
-        _ => body.clone(),
-    };
     let calls = [
         ("POST", "/v1/queues/q/jobs".to_owned(), ""),
         ("POST", "/v1/jobs".to_owned(), "/jobs/0"),
@@ -174,7 +182,7 @@ pub async fn what_is_wrong_with_bytes_is_named(place: &Place) {
     ];
     for (method, path, under) in &calls {
         for (body, status, field) in &wrong {
-            let mut body = job(under, body);
+            let mut body = body_with(under, body);
             if path.ends_with("/commit") || path.ends_with("/move") {
                 body["reservation"] = held["reservation"].clone();
             }
@@ -188,7 +196,11 @@ pub async fn what_is_wrong_with_bytes_is_named(place: &Place) {
     assert_eq!(see(&server, &waiting).await["payload"], 1);
     assert_eq!(see(&server, &id(&held)).await["state"], "reserved");
     assert_eq!(server.get("/v1/queues/q/stats").await.1["counts"]["ready"], 0);
-    // The limits count bytes, not characters.
+}
+
+/// Not its characters in Base64.
+pub async fn limits_count_the_bytes_of_a_payload(place: &Place) {
+    let server = Server::start_with(&place.url, LIMITS).await;
     server.push("q", json!({"payload_base64": long(300)})).await;
     server.push("q", json!({"payload_base64": long(300)})).await;
     assert_eq!(server.reserve("q", json!({"count": 9, "max_bytes": 599})).await.len(), 1);

@@ -287,6 +287,24 @@ pub async fn a_repeat_begins_no_second_operation(place: &Place) {
     assert_eq!(server.get("/v1/operations").await.1["operations"].as_array().unwrap().len(), 1);
 }
 
+/// A condition of a filter as the parameters of a search.
+fn query_of(condition: &Value) -> String {
+    let query: Vec<String> = condition
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, value)| match value {
+            Value::Array(states) => {
+                let states: Vec<&str> = states.iter().map(|state| state.as_str().unwrap()).collect();
+                format!("state={}", states.join(","))
+            }
+            Value::String(text) => format!("{name}={text}"),
+            number => format!("{name}={number}"),
+        })
+        .collect();
+    query.join("&")
+}
+
 pub async fn an_operation_takes_every_condition_of_a_search(place: &Place) {
     let server = Server::start(&place.url).await;
     kill(&server, "w.s", 2).await;
@@ -318,20 +336,7 @@ pub async fn an_operation_takes_every_condition_of_a_search(place: &Place) {
         let body = json!({"filter": filter, "action": "delete", "dry_run": true, "confirm": "w.*"});
         let (status, found) = server.post("/v1/operations", body).await;
         assert_eq!((status, &found["matched"]), (200, &json!(count)), "{condition}: {found}");
-        let query: Vec<String> = condition
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(name, value)| match value {
-                Value::Array(states) => {
-                    let states: Vec<&str> = states.iter().map(|state| state.as_str().unwrap()).collect();
-                    format!("state={}", states.join(","))
-                }
-                Value::String(text) => format!("{name}={text}"),
-                number => format!("{name}={number}"),
-            })
-            .collect();
-        let (_, sought) = server.get(&format!("/v1/jobs?queue_prefix=w.&{}", query.join("&"))).await;
+        let (_, sought) = server.get(&format!("/v1/jobs?queue_prefix=w.&{}", query_of(&condition))).await;
         assert_eq!(sought["jobs"].as_array().unwrap().len(), count, "{condition}: {sought}");
     }
     // What is done, and shown: with the names that servers of older versions know.
@@ -345,6 +350,11 @@ pub async fn an_operation_takes_every_condition_of_a_search(place: &Place) {
     assert_eq!(several["filter"]["states"], json!(["scheduled", "ready"]));
     let (_, left) = server.get("/v1/jobs?queue_prefix=w.").await;
     assert_eq!(left["jobs"].as_array().unwrap().len(), 2, "{left}");
+}
+
+pub async fn what_is_wrong_with_a_filter_is_named(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let (past, soon) = ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z");
     for (filter, pointer) in [
         (json!({"queue": "w.s", "queue_prefix": "w."}), "/filter/queue_prefix"),
         (json!({"queue_prefix": "-"}), "/filter/queue_prefix"),

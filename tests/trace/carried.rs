@@ -14,6 +14,8 @@ on_every_store! {
     a_full_job_is_pushed_without_a_trace
     repeats_and_duplicates_have_the_trace_of_the_first
     what_a_job_leads_to_stays_in_its_trace
+    the_span_of_a_worker_is_nearer_than_that_of_its_job
+    redrives_replays_and_callbacks_stay_in_the_trace
     moves_and_edits_of_headers_say_what_they_say
     runs_by_hand_are_in_the_trace_of_their_call
 }
@@ -164,17 +166,25 @@ async fn repeats_and_duplicates_have_the_trace_of_the_first(place: &Place) {
     assert_eq!(reserved(&server, "q").await["headers"], json!({"traceparent": first}));
 }
 
+/// The headers of a push in a trace.
+const IN_TRACE: [(&str, &str); 2] = [("traceparent", PARENT), ("tracestate", "a=1")];
+
+/// The headers of the job.
+fn in_trace() -> Value {
+    json!({"traceparent": PARENT, "tracestate": "a=1"})
+}
+
+async fn push(server: &Server, queue: &str, body: Value) {
+    let (status, answer) = post_in(server, &format!("/v1/queues/{queue}/jobs"), &IN_TRACE, body).await;
+    assert_eq!(status, 201, "{answer}");
+}
+
 /// A job whose producer is in a trace; neither its worker nor anybody else says anything of traces, but where they are asked to.
 async fn what_a_job_leads_to_stays_in_its_trace(place: &Place) {
     let server = Server::start(&place.url).await;
-    let in_trace = json!({"traceparent": PARENT, "tracestate": "a=1"});
-    let push = async |queue: &str, body: Value| {
-        let headers = [("traceparent", PARENT), ("tracestate", "a=1")];
-        let (status, answer) = post_in(&server, &format!("/v1/queues/{queue}/jobs"), &headers, body).await;
-        assert_eq!(status, 201, "{answer}");
-    };
+    let in_trace = in_trace();
     // The next stage, a retry, and what is pushed with the commit: alone, with an extend before, with many, and keyed.
-    push("stages", json!({"then": [{"queue": "second"}]})).await;
+    push(&server, "stages", json!({"then": [{"queue": "second"}]})).await;
     let job = reserved(&server, "stages").await;
     assert_eq!(server.settle(&job, "commit", json!({"result": 1})).await.0, 200);
     let job = reserved(&server, "second").await;
@@ -209,14 +219,22 @@ async fn what_a_job_leads_to_stays_in_its_trace(place: &Place) {
         assert_eq!((status, &answer["commit"][0]["status"]), (200, &json!(200)), "{answer}");
         assert_eq!(reserved(&server, "grandchildren").await["headers"], in_trace);
     }
-    // The worker's own span is nearer than that of the job.
-    push("parents", json!({})).await;
+}
+
+async fn the_span_of_a_worker_is_nearer_than_that_of_its_job(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let own = context("01");
+    push(&server, "parents", json!({})).await;
     let job = reserved(&server, "parents").await;
     let path = format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap());
     let body = json!({"reservation": job["reservation"], "push": [{"queue": "nearer"}]});
     assert_eq!(post_in(&server, &path, &[("traceparent", &own)], body).await.0, 200);
     assert_eq!(reserved(&server, "nearer").await["headers"], json!({"traceparent": own}));
-    // Dead letters and back, a replay, and a callback.
+}
+
+async fn redrives_replays_and_callbacks_stay_in_the_trace(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let in_trace = in_trace();
     send_in(
         &server,
         Method::PUT,
@@ -225,21 +243,20 @@ async fn what_a_job_leads_to_stays_in_its_trace(place: &Place) {
         json!({"dead_letter": "morgue", "max_attempts": 1}),
     )
     .await;
-    push("dying", json!({})).await;
+    push(&server, "dying", json!({})).await;
     let job = reserved(&server, "dying").await;
     assert_eq!(server.settle(&job, "rollback", json!({})).await.1["state"], "dead");
     assert_eq!(server.get("/v1/queues/morgue/jobs").await.1["jobs"][0]["headers"], in_trace);
     assert_eq!(server.post("/v1/queues/morgue/redrive", json!({})).await.1["affected"], 1);
     assert_eq!(reserved(&server, "dying").await["headers"], in_trace);
     send_in(&server, Method::PUT, "/v1/queues/kept", &[], json!({"retain_done_ms": 600_000})).await;
-    push("kept", json!({})).await;
+    push(&server, "kept", json!({})).await;
     let job = reserved(&server, "kept").await;
     assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     assert_eq!(server.post("/v1/queues/kept/replay", json!({})).await.1["affected"], 1);
     assert_eq!(reserved(&server, "kept").await["headers"], in_trace);
     let batch = json!({"jobs": [{"queue": "part"}], "on_finished": {"queue": "callback"}});
-    let headers = [("traceparent", PARENT), ("tracestate", "a=1")];
-    assert_eq!(post_in(&server, "/v1/batches", &headers, batch).await.0, 201);
+    assert_eq!(post_in(&server, "/v1/batches", &IN_TRACE, batch).await.0, 201);
     let job = reserved(&server, "part").await;
     assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     let callback = reserved(&server, "callback").await;

@@ -11,6 +11,7 @@ use crate::trace::receiver::{Receiver, attribute, context, ids, post_in, reserve
 
 on_every_store! {
     one_trace_leads_through_the_queue
+    a_worker_in_a_trace_of_its_own_is_linked_with_its_jobs
     a_round_is_linked_with_the_requests_that_it_carries
     callers_decide_and_else_chance
     a_run_of_a_schedule_begins_a_trace
@@ -22,17 +23,50 @@ on_every_store! {
 
 const EXPORTED: &str = "tailback_trace_spans_exported_total";
 
+/// A trace and a span in it.
+type Ids = (Vec<u8>, Vec<u8>);
+
 /// Whether a span is of this trace and a part of this span.
-fn is_child(span: &Span, (trace, parent): &(Vec<u8>, Vec<u8>)) -> bool {
+fn is_child(span: &Span, (trace, parent): &Ids) -> bool {
     span.trace_id == *trace && span.parent_span_id == *parent
 }
 
-fn own(span: &Span) -> (Vec<u8>, Vec<u8>) {
+fn own(span: &Span) -> Ids {
     (span.trace_id.clone(), span.span_id.clone())
 }
 
-fn links(span: &Span) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn links(span: &Span) -> Vec<Ids> {
     span.links.iter().map(|link| (link.trace_id.clone(), link.span_id.clone())).collect()
+}
+
+/// Waits for the span of the time that a job has waited in a queue. It must be a part of this one.
+async fn queue_time(receiver: &Receiver, parent: &Ids, queue: &str, attempt: u64) -> Span {
+    let of = (queue.to_owned(), attempt.to_string());
+    let is_it = |span: &Span| {
+        let about = (attribute(span, "messaging.destination.name"), attribute(span, "tailback.job.attempt"));
+        span.name == "queue time" && about == of
+    };
+    let span = receiver.span("a queue time", is_it).await;
+    assert!(is_child(&span, parent), "{span:?}");
+    span
+}
+
+/// Waits for the span of a settle. It must be a part of this one.
+async fn settle_span(receiver: &Receiver, parent: &Ids, job: &Value, call: &str) {
+    let name = format!("POST /v1/jobs/{{id}}/{call}");
+    let path = format!("/v1/jobs/{}/{call}", job["id"].as_str().unwrap());
+    let is_it = |span: &Span| span.name == name && attribute(span, "url.path") == path;
+    let span = receiver.span("a settle", is_it).await;
+    assert!(is_child(&span, parent), "{span:?}");
+}
+
+/// Calls of the store are parts of the round that carried the request, and nothing else was recorded.
+fn only_rounds_have_no_parent(receiver: &Receiver) {
+    let spans = receiver.spans();
+    assert!(spans.iter().any(|span| span.name == "store push" && span.kind == 3), "{spans:#?}");
+    for span in spans.iter().filter(|span| span.parent_span_id.is_empty()) {
+        assert!(span.name.starts_with("round "), "{span:?}");
+    }
 }
 
 /// The producer is in a trace, and its worker sends nothing of it.
@@ -58,30 +92,16 @@ async fn one_trace_leads_through_the_queue(place: &Place) {
     assert_eq!(attribute(&request, "url.path"), path);
     assert!(request.end_time_unix_nano > request.start_time_unix_nano);
 
-    let waited = async |queue: &str, attempt: u64| {
-        let of = (queue.to_owned(), attempt.to_string());
-        let is_it = |span: &Span| {
-            let about =
-                (attribute(span, "messaging.destination.name"), attribute(span, "tailback.job.attempt"));
-            span.name == "queue time" && about == of
-        };
-        let span = receiver.span("a queue time", is_it).await;
-        assert!(is_child(&span, &sent_ids), "{span:?}");
-        span
+    let waited = async |queue: &str, attempt: u64| queue_time(&receiver, &sent_ids, queue, attempt).await;
+    // A settle belongs to its job.
+    let settled = async |job: &Value, call: &str, body: Value| {
+        assert_eq!(server.settle(job, call, body).await.0, 200);
+        settle_span(&receiver, &sent_ids, job, call).await;
     };
     let job = reserved(&server, "first").await;
     assert_eq!(job["headers"]["traceparent"], json!(sent));
     let span = waited("first", 1).await;
     assert_eq!(attribute(&span, "messaging.message.id"), job["id"]);
-    // A settle belongs to its job.
-    let settled = async |job: &Value, call: &str, body: Value| {
-        assert_eq!(server.settle(job, call, body).await.0, 200);
-        let name = format!("POST /v1/jobs/{{id}}/{call}");
-        let path = format!("/v1/jobs/{}/{call}", job["id"].as_str().unwrap());
-        let is_it = |span: &Span| span.name == name && attribute(span, "url.path") == path;
-        let span = receiver.span("a settle", is_it).await;
-        assert!(is_child(&span, &sent_ids), "{span:?}");
-    };
     settled(&job, "rollback", json!({"delay_ms": 300})).await;
     let job = reserved(&server, "first").await;
     let span = waited("first", 2).await;
@@ -96,8 +116,22 @@ async fn one_trace_leads_through_the_queue(place: &Place) {
     assert_eq!(popped["jobs"][0]["headers"]["traceparent"], json!(sent));
     waited("third", 1).await;
 
-    // A worker in a trace of its own is linked with the jobs that it gets and settles.
-    assert_eq!(post_in(&server, path, &headers[..1], json!({})).await.0, 201);
+    only_rounds_have_no_parent(&receiver);
+    let (headers, service) = receiver.said.lock().unwrap()[0].clone();
+    assert_eq!(
+        (&headers["content-type"], &headers["authorization"]),
+        (&"application/x-protobuf".parse().unwrap(), &"Bearer secret".parse().unwrap())
+    );
+    assert!(service.contains(&("service.name".to_owned(), "tailback".to_owned())), "{service:?}");
+    until("what was exported is counted", || async { metric(&server, EXPORTED).await >= 10.0 }).await;
+}
+
+async fn a_worker_in_a_trace_of_its_own_is_linked_with_its_jobs(place: &Place) {
+    let receiver = Receiver::start().await;
+    let server = Server::start_with(&place.url, &receiver.environment("0")).await;
+    let sent = context("01");
+    let sent_ids = ids(&sent);
+    assert_eq!(post_in(&server, "/v1/queues/first/jobs", &[("traceparent", &sent)], json!({})).await.0, 201);
     let worker = context("01");
     let in_worker = [("traceparent", &*worker), ("x-request-id", "the-reserve")];
     let (_, answer) = post_in(&server, "/v1/queues/first/reserve", &in_worker, json!({})).await;
@@ -119,20 +153,7 @@ async fn one_trace_leads_through_the_queue(place: &Place) {
     let commit =
         receiver.span("the commit", |span| attribute(span, "tailback.request_id") == "the-commit").await;
     assert!(is_child(&commit, &ids(&worker)) && links(&commit).contains(&sent_ids), "{commit:?}");
-
-    // Calls of the store are parts of the round that carried the request; nothing else was recorded.
-    let spans = receiver.spans();
-    assert!(spans.iter().any(|span| span.name == "store push" && span.kind == 3), "{spans:#?}");
-    for span in spans.iter().filter(|span| span.parent_span_id.is_empty()) {
-        assert!(span.name.starts_with("round "), "{span:?}");
-    }
-    let (headers, service) = receiver.said.lock().unwrap()[0].clone();
-    assert_eq!(
-        (&headers["content-type"], &headers["authorization"]),
-        (&"application/x-protobuf".parse().unwrap(), &"Bearer secret".parse().unwrap())
-    );
-    assert!(service.contains(&("service.name".to_owned(), "tailback".to_owned())), "{service:?}");
-    assert!(metric(&server, EXPORTED).await >= 10.0);
+    only_rounds_have_no_parent(&receiver);
 }
 
 async fn a_round_is_linked_with_the_requests_that_it_carries(place: &Place) {
