@@ -1,20 +1,126 @@
-//! What the numbers of a step stand for.
+//! Jobs that are to be pushed: what a step says of them, how often that is drawn, and what its numbers stand for.
 
-use tailback::job::record::{KeyHold, KeyUntil};
+use proptest::prelude::*;
+use proptest::sample::select;
+use tailback::job::record::{KeyConflict, KeyHold, KeyUntil};
 use tailback::job::transition::Edit;
 use tailback::job::{
     Backoff, Binary, Content, GroupName, JobSpec, Payload, QueueName, SemaphoreName, Stage, Timestamp,
     WorkerName,
 };
 
+use super::draws::{self, due, lasts, maybe, priority};
 use super::state::FAR_MS;
-use super::steps::{Ahead, Draft, GROUPS, KEYS, PAYLOADS, QUEUES, SEMAPHORES, StageDraft, WORKERS, Wait};
+use super::steps::{Ahead, GROUPS, KEYS, PAYLOADS, QUEUES, SEMAPHORES, WORKERS};
 
 /// The lease that jobs have of their own, and the longest delivery: between all that is soon and all that is far.
 const OWN_LEASE_MS: u64 = FAR_MS / 2;
 const MAX_RUN_MS: u64 = FAR_MS / 2 + 1;
 /// What is soon, in milliseconds.
 const SOON_MS: u64 = 3;
+
+/// A job that is to be pushed.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub queue: u8,
+    pub payload: u8,
+    pub priority: i32,
+    /// Sorts the ids, which need not be in the order of the pushes.
+    pub letter: char,
+    /// So many milliseconds earlier than now, where it is due at once.
+    pub early_ms: u8,
+    pub due: Ahead,
+    /// The key, its time, until when it is taken, and what becomes of a push that finds it so.
+    pub key: Option<(u8, Ahead, KeyUntil, KeyConflict)>,
+    pub expires: Option<Ahead>,
+    pub retain_result: Option<Ahead>,
+    pub max_attempts: Option<u32>,
+    pub backoff: Option<Wait>,
+    pub route: Vec<StageDraft>,
+    pub has_header: bool,
+    pub own_lease: bool,
+    pub max_run: bool,
+    pub group: Option<u8>,
+    pub semaphores: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+pub struct StageDraft {
+    pub queue: u8,
+    pub priority: Option<i32>,
+    pub due: Option<Ahead>,
+    pub max_attempts: Option<u32>,
+    pub backoff: Option<Wait>,
+}
+
+/// A backoff: how its first delay is, and whether the delays grow.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    pub first: Ahead,
+    pub grows: bool,
+}
+
+pub fn any_wait() -> impl Strategy<Value = Wait> {
+    (due(), any::<bool>()).prop_map(|(first, grows)| Wait { first, grows })
+}
+
+fn any_stage() -> impl Strategy<Value = StageDraft> {
+    (draws::queue(), maybe(0.2, priority()), maybe(0.3, due()), maybe(0.2, 1..3_u32), maybe(0.1, any_wait()))
+        .prop_map(|(queue, priority, due, max_attempts, backoff)| StageDraft {
+            queue,
+            priority,
+            due,
+            max_attempts,
+            backoff,
+        })
+}
+
+pub fn any_draft() -> impl Strategy<Value = Draft> {
+    let place = (draws::queue(), 0..PAYLOADS.len() as u8, priority(), select(vec!['m', 'a', 'z']));
+    let time = (prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], due());
+    let conflict = prop_oneof![3 => Just(KeyConflict::Return), 1 => Just(KeyConflict::Replace), 1 => Just(KeyConflict::Refuse)];
+    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))], lasts(), conflict);
+    let expires = prop_oneof![1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)];
+    let kept =
+        maybe(0.15, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 4 => Just(Ahead::Far(1))]);
+    let rest = (maybe(0.25, key), maybe(0.1, expires), kept, maybe(0.15, 1..3_u32), maybe(0.1, any_wait()));
+    let route = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(any_stage(), 1..4)];
+    let group = maybe(0.35, 0..GROUPS.len() as u8);
+    let some = prop::sample::subsequence(vec![0, 1, 2_u8], 1..3);
+    let semaphores = prop_oneof![6 => Just(Vec::new()), 1 => some];
+    let marks = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    (place, time, rest, route, (marks, group, semaphores)).prop_map(
+        |(
+            (queue, payload, priority, letter),
+            (early_ms, due),
+            (key, expires, retain_result, max_attempts, backoff),
+            route,
+            ((has_header, own_lease, max_run), group, semaphores),
+        )| {
+            // Those that share a key often share a payload.
+            let payload = if key.is_some() { payload % 2 } else { payload };
+            Draft {
+                queue,
+                payload,
+                priority,
+                letter,
+                early_ms,
+                due,
+                key,
+                expires,
+                retain_result,
+                max_attempts,
+                backoff,
+                route,
+                has_header,
+                own_lease,
+                max_run,
+                group,
+                semaphores,
+            }
+        },
+    )
+}
 
 pub fn ms(ahead: Ahead) -> u64 {
     match ahead {

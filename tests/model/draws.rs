@@ -2,32 +2,32 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tailback::job::record::{KeyConflict, KeyUntil};
+use tailback::job::record::KeyUntil;
 
+use super::drafts::{Draft, any_draft, any_wait};
 use super::steps::{
-    Act, Ahead, Ask, Draft, GROUPS, KEYS, PAYLOADS, QUEUES, SCHEDULES, SEMAPHORES, Settings, StageDraft,
-    Step, WORKERS, Wait, Which,
+    Act, Ahead, Ask, GROUPS, KEYS, PAYLOADS, QUEUES, SCHEDULES, SEMAPHORES, Settings, Step, WORKERS, Which,
 };
 
 /// The queues behind these are drawn less often.
 const USUAL: u8 = 3;
 
-fn maybe<T: std::fmt::Debug + Clone>(
+pub fn maybe<T: std::fmt::Debug + Clone>(
     part: f64,
     some: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = Option<T>> {
     proptest::option::weighted(part, some)
 }
 
-fn queue() -> impl Strategy<Value = u8> {
+pub fn queue() -> impl Strategy<Value = u8> {
     prop_oneof![2 => 0..USUAL, 1 => 0..QUEUES.len() as u8]
 }
 
-fn priority() -> impl Strategy<Value = i32> {
+pub fn priority() -> impl Strategy<Value = i32> {
     prop_oneof![6 => Just(0), 3 => -2..3_i32, 1 => select(vec![i32::MIN, i32::MAX])]
 }
 
-fn due() -> impl Strategy<Value = Ahead> {
+pub fn due() -> impl Strategy<Value = Ahead> {
     prop_oneof![24 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)]
 }
 
@@ -35,75 +35,12 @@ fn lease() -> impl Strategy<Value = Ahead> {
     prop_oneof![1 => Just(Ahead::Soon), 9 => (0..3_u8).prop_map(Ahead::Far)]
 }
 
-fn wait() -> impl Strategy<Value = Wait> {
-    (due(), any::<bool>()).prop_map(|(first, grows)| Wait { first, grows })
-}
-
-fn stage() -> impl Strategy<Value = StageDraft> {
-    (queue(), maybe(0.2, priority()), maybe(0.3, due()), maybe(0.2, 1..3_u32), maybe(0.1, wait())).prop_map(
-        |(queue, priority, due, max_attempts, backoff)| StageDraft {
-            queue,
-            priority,
-            due,
-            max_attempts,
-            backoff,
-        },
-    )
-}
-
-fn lasts() -> impl Strategy<Value = KeyUntil> {
+pub fn lasts() -> impl Strategy<Value = KeyUntil> {
     prop_oneof![3 => Just(KeyUntil::Finished), 1 => Just(KeyUntil::Reserved), 1 => Just(KeyUntil::Ttl)]
 }
 
-fn draft() -> impl Strategy<Value = Draft> {
-    let place = (queue(), 0..PAYLOADS.len() as u8, priority(), select(vec!['m', 'a', 'z']));
-    let time = (prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], due());
-    let conflict = prop_oneof![3 => Just(KeyConflict::Return), 1 => Just(KeyConflict::Replace), 1 => Just(KeyConflict::Refuse)];
-    let key = (0..KEYS.len() as u8, prop_oneof![Just(Ahead::Now), Just(Ahead::Far(0))], lasts(), conflict);
-    let expires = prop_oneof![1 => Just(Ahead::Soon), 3 => (0..3_u8).prop_map(Ahead::Far)];
-    let kept =
-        maybe(0.15, prop_oneof![1 => Just(Ahead::Now), 1 => Just(Ahead::Soon), 4 => Just(Ahead::Far(1))]);
-    let rest = (maybe(0.25, key), maybe(0.1, expires), kept, maybe(0.15, 1..3_u32), maybe(0.1, wait()));
-    let route = prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(stage(), 1..4)];
-    let group = maybe(0.35, 0..GROUPS.len() as u8);
-    let some = prop::sample::subsequence(vec![0, 1, 2_u8], 1..3);
-    let semaphores = prop_oneof![6 => Just(Vec::new()), 1 => some];
-    let marks = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::weighted(0.1));
-    (place, time, rest, route, (marks, group, semaphores)).prop_map(
-        |(
-            (queue, payload, priority, letter),
-            (early_ms, due),
-            (key, expires, retain_result, max_attempts, backoff),
-            route,
-            ((has_header, own_lease, max_run), group, semaphores),
-        )| {
-            // Those that share a key often share a payload.
-            let payload = if key.is_some() { payload % 2 } else { payload };
-            Draft {
-                queue,
-                payload,
-                priority,
-                letter,
-                early_ms,
-                due,
-                key,
-                expires,
-                retain_result,
-                max_attempts,
-                backoff,
-                route,
-                has_header,
-                own_lease,
-                max_run,
-                group,
-                semaphores,
-            }
-        },
-    )
-}
-
 fn drafts(most: usize) -> impl Strategy<Value = Vec<Draft>> {
-    prop_oneof![3 => draft().prop_map(|draft| vec![draft]), 2 => prop::collection::vec(draft(), 0..=most)]
+    prop_oneof![3 => any_draft().prop_map(|draft| vec![draft]), 2 => prop::collection::vec(any_draft(), 0..=most)]
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
@@ -119,7 +56,7 @@ fn payload() -> impl Strategy<Value = u8> {
 /// What the holder of a job does, and what is done in the holder's name.
 fn settling() -> impl Strategy<Value = Act> {
     let no_push = Just(Vec::new()).boxed();
-    let push = prop_oneof![3 => no_push, 1 => prop::collection::vec(draft(), 1..4).boxed()];
+    let push = prop_oneof![3 => no_push, 1 => prop::collection::vec(any_draft(), 1..4).boxed()];
     let commit = (maybe(0.4, payload()), push).prop_map(|(result, push)| Act::Commit { result, push });
     let rollback = (maybe(0.7, due()), any::<bool>(), 0..12_u8, any::<bool>())
         .prop_map(|(delay, has_error, kind, in_place)| Act::Rollback { delay, has_error, kind, in_place });
@@ -190,7 +127,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     let most = (maybe(0.3, 1..8_u64), maybe(0.2, 1..6_u64), maybe(0.1, 1..40_u64), any::<(bool, bool)>());
     (
         maybe(0.4, 1..4_u32),
-        maybe(0.5, wait()),
+        maybe(0.5, any_wait()),
         maybe(0.6, 0..QUEUES.len() as u8),
         (retain(), retain(), retain()),
         most,
@@ -215,7 +152,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 fn of_batches() -> impl Strategy<Value = Step> {
-    let create = (drafts(5), prop::bool::weighted(0.6), maybe(0.8, draft()))
+    let create = (drafts(5), prop::bool::weighted(0.6), maybe(0.8, any_draft()))
         .prop_map(|(jobs, is_sealed, callback)| Step::CreateBatch { jobs, is_sealed, callback });
     prop_oneof![
         4 => create,
@@ -242,7 +179,7 @@ fn of_schedules() -> impl Strategy<Value = Step> {
     let save = (schedule.clone(), is_seen, prop::bool::weighted(0.2), next).prop_map(
         |(schedule, is_seen, is_removed, next)| Step::SaveSchedule { schedule, is_seen, is_removed, next },
     );
-    let fire = (schedule, is_seen, any::<bool>(), maybe(0.8, draft()))
+    let fire = (schedule, is_seen, any::<bool>(), maybe(0.8, any_draft()))
         .prop_map(|(schedule, is_seen, yields, job)| Step::Fire { schedule, is_seen, yields, job });
     prop_oneof![2 => save, 4 => fire, 1 => Just(Step::FireAgain)]
 }
@@ -258,9 +195,9 @@ fn of_semaphores() -> impl Strategy<Value = Step> {
 pub fn step() -> BoxedStrategy<Step> {
     let set = (0..QUEUES.len() as u8, maybe(0.9, settings()), 0..6_u8)
         .prop_map(|(queue, settings, expected)| Step::Set { queue, settings, expected });
-    let import = (draft(), 0..4_u8, ask(), any::<bool>())
+    let import = (any_draft(), 0..4_u8, ask(), any::<bool>())
         .prop_map(|(job, state, ask, is_expired)| Step::Import { job, state, ask, is_expired });
-    let import_line = (0..3_u8, prop::collection::vec(draft(), 1..4), ask())
+    let import_line = (0..3_u8, prop::collection::vec(any_draft(), 1..4), ask())
         .prop_map(|(state, jobs, ask)| Step::ImportLine { state, jobs, ask });
     let push_once = (drafts(3), 0..6_u8, maybe(0.1, Just(1_u8)))
         .prop_map(|(jobs, key, says)| Step::PushOnce { jobs, key, says: says.unwrap_or(0) });
@@ -272,7 +209,7 @@ pub fn step() -> BoxedStrategy<Step> {
     prop_oneof![
         20 => drafts(5).prop_map(Step::Push),
         3 => push_once,
-        3 => prop::collection::vec(draft(), 1..4).prop_map(Step::PushAll),
+        3 => prop::collection::vec(any_draft(), 1..4).prop_map(Step::PushAll),
         20 => prop::collection::vec(ask(), 1..4).prop_map(Step::Claim),
         2 => ask().prop_map(Step::Pop),
         2 => (queue(), 1..8_u8).prop_map(|(queue, limit)| Step::Peek { queue, limit }),

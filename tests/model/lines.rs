@@ -7,9 +7,10 @@ use tailback::job::transition::Operation;
 use tailback::job::{GroupName, JobId, QueueName, State, Timestamp};
 use tailback::store::{Applied, Change, Denied, Imported};
 
+use super::drafts::Draft;
 use super::job::{Job, Rev, Turn, Waits, When};
 use super::state::{Checked, Model};
-use super::steps::{Ask, Draft};
+use super::steps::Ask;
 use super::world::{World, fault};
 
 /// The line of a group in a queue.

@@ -8,10 +8,10 @@ use tailback::job::{
 };
 use tailback::store::{Expected, Fired, Firing, Imported, Report, Saved, StoredSettings};
 
-use super::drafts::{backoff, json, ms, nth, queue, spec, worker};
+use super::drafts::{Draft, backoff, json, ms, nth, queue, spec, worker};
 use super::job::{Job, When};
 use super::state::{Checked, FAR_MS};
-use super::steps::{Ahead, Ask, Draft, SCHEDULES, Settings, Step};
+use super::steps::{Ahead, Ask, SCHEDULES, Settings, Step};
 use super::world::{World, fault};
 
 /// How many runs a schedule remembers.

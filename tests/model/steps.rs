@@ -3,7 +3,9 @@
 //! A step names jobs by their place among those that there are, so that it means something in every state, and still
 //! does when steps before it are left out.
 
-use tailback::job::record::{KeyConflict, KeyUntil};
+use tailback::job::record::KeyUntil;
+
+use super::drafts::{Draft, Wait};
 
 /// The queues of a run. A queue's dead letters go only to those behind it.
 pub const QUEUES: [&str; 5] = ["a", "b", "c", "d", "graves"];
@@ -23,47 +25,6 @@ pub enum Ahead {
     Soon,
     /// It does not come during the test.
     Far(u8),
-}
-
-/// A job that is to be pushed.
-#[derive(Debug, Clone)]
-pub struct Draft {
-    pub queue: u8,
-    pub payload: u8,
-    pub priority: i32,
-    /// Sorts the ids, which need not be in the order of the pushes.
-    pub letter: char,
-    /// So many milliseconds earlier than now, where it is due at once.
-    pub early_ms: u8,
-    pub due: Ahead,
-    /// The key, its time, until when it is taken, and what becomes of a push that finds it so.
-    pub key: Option<(u8, Ahead, KeyUntil, KeyConflict)>,
-    pub expires: Option<Ahead>,
-    pub retain_result: Option<Ahead>,
-    pub max_attempts: Option<u32>,
-    pub backoff: Option<Wait>,
-    pub route: Vec<StageDraft>,
-    pub has_header: bool,
-    pub own_lease: bool,
-    pub max_run: bool,
-    pub group: Option<u8>,
-    pub semaphores: Vec<u8>,
-}
-
-#[derive(Debug, Clone)]
-pub struct StageDraft {
-    pub queue: u8,
-    pub priority: Option<i32>,
-    pub due: Option<Ahead>,
-    pub max_attempts: Option<u32>,
-    pub backoff: Option<Wait>,
-}
-
-/// A backoff: how its first delay is, and whether the delays grow.
-#[derive(Debug, Clone, Copy)]
-pub struct Wait {
-    pub first: Ahead,
-    pub grows: bool,
 }
 
 #[derive(Debug, Clone)]

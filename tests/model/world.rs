@@ -10,10 +10,10 @@ use tailback::store::{
     Applied, Change, ClaimAsk, Claims, Denied, Firing, Keyed, KeyedCall, Once, Pushed, Recalled, Store,
 };
 
-use super::drafts::{hold, ms, nth, queue, spec, worker};
+use super::drafts::{Draft, hold, ms, nth, queue, spec, worker};
 use super::job::Job;
 use super::state::{Checked, FAR_MS, Model};
-use super::steps::{Ahead, Ask, Draft, Step};
+use super::steps::{Ahead, Ask, Step};
 use super::words::{words_of_all, words_of_answer, words_of_change};
 
 /// How far ahead of what a server believes the store's clock may be, in milliseconds.
