@@ -6,6 +6,7 @@
 //! closed → spans that wait are exported.
 
 use std::io::{Read, Write as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, &'static str)> 
     Ok((Arc::new(Metered::new(store)), kind))
 }
 
-/// Returns the store at this URL and the name of its kind. The only place that knows all kinds.
+/// Returns the store at this URL and the name of its kind. Only this and [`picture`] know all kinds.
 fn store_at(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Arc<dyn Store>, &'static str)> {
     Ok(match url {
         StoreUrl::Mongo(url) => (Arc::new(Mongo::new(options_of(url, tuning))), "mongodb"),
@@ -107,7 +108,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (stop, drain) = (CancellationToken::new(), config.shutdown);
     let serving = listen::serve(listener, service, connections, tls, budget, stop.clone(), drain);
     let serving = tokio::spawn(serving);
-    tracing::info!(%address, store = kind, version = env!("CARGO_PKG_VERSION"), "listening");
+    log_start(address, kind);
 
     let listening_line = format!("listening on {scheme}://{address}");
     let outcome =
@@ -163,6 +164,16 @@ fn connections_within_file_limit(config: &Config) -> usize {
         "the limit of open files is too low for limits.connections: fewer are served (ulimit -n, LimitNOFILE)"
     );
     connections
+}
+
+/// Logs what serves where. What is built for trying (`cargo run --release`) should not be deployed by mistake.
+fn log_start(address: SocketAddr, store: &str) {
+    tracing::info!(%address, store, version = env!("CARGO_PKG_VERSION"), "listening");
+    if !cfg!(debug_assertions) && env!("TAILBACK_OPT_LEVEL") == "0" {
+        tracing::warn!(
+            "this build is for trying; cargo build --profile dist makes the one to deploy, several times as fast"
+        );
+    }
 }
 
 /// Runs the server until it is signalled to stop or a background task fails. Owns `maintenance`, so that the
