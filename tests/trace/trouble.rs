@@ -15,6 +15,7 @@ on_every_store! {
     a_receiver_that_never_answers_costs_spans_only
     a_receiver_that_refuses_is_not_asked_again
     a_receiver_that_is_busy_is_asked_again
+    what_comes_during_a_send_is_sent_at_the_end
 }
 
 fn dropped(reason: &str) -> String {
@@ -124,4 +125,23 @@ async fn a_receiver_that_is_busy_is_asked_again(place: &Place) {
     until("all of them", || async { count() == 5 }).await;
     assert_eq!(metric(&server, &dropped("unreachable")).await, 0.0);
     assert_eq!(metric(&server, &dropped("refused")).await, 0.0);
+}
+
+async fn what_comes_during_a_send_is_sent_at_the_end(place: &Place) {
+    let receiver = Receiver::start().await;
+    receiver.respond(503);
+    let mut server = Server::start_with(&place.url, &receiver.environment("0")).await;
+    let sent = context("01");
+    let push = async || {
+        assert_eq!(post_in(&server, "/v1/queues/q/jobs", &[("traceparent", &sent)], json!({})).await.0, 201);
+    };
+    push().await;
+    until("a send fails", || async { receiver.requests.load(Ordering::SeqCst) > 0 }).await;
+    for _ in 0..5 {
+        push().await;
+    }
+    receiver.respond(200);
+    assert!(server.terminate().await.success());
+    let requests = receiver.spans().into_iter().filter(|span| span.kind == 2).count();
+    assert_eq!(requests, 6);
 }

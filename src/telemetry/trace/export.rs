@@ -108,6 +108,11 @@ impl Waiting {
         last.count == BATCH
     }
 
+    /// Returns how many batches are full.
+    fn full(&self) -> usize {
+        self.batches.iter().take_while(|batch| batch.count >= BATCH).count()
+    }
+
     /// Takes the oldest batch.
     fn pop(&mut self) -> Option<Batch> {
         let batch = self.batches.pop_front()?;
@@ -266,18 +271,24 @@ struct Sender {
 impl Sender {
     async fn run(mut self, exporter: &'static Exporter) {
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(INTERVAL) => {}
-                () = exporter.enough.notified() => {}
-                () = self.stop.cancelled() => {}
-            }
-            // Those that wait now: a batch that begins meanwhile has time to become full. All of them, where the server stops.
-            let most = if self.stop.is_cancelled() { usize::MAX } else { exporter.waiting().batches.len() };
+            let is_enough = tokio::select! {
+                () = tokio::time::sleep(INTERVAL) => false,
+                () = exporter.enough.notified() => true,
+                () = self.stop.cancelled() => false,
+            };
+            // What comes while these are sent is sent in the next turn, also where the server stops meanwhile.
+            let stops = self.stop.is_cancelled();
+            let most = match exporter.waiting() {
+                _ if stops => usize::MAX,
+                // The last one has time to become full.
+                waiting if is_enough => waiting.full(),
+                waiting => waiting.batches.len(),
+            };
             for _ in 0..most {
                 let Some(batch) = exporter.waiting().pop() else { break };
                 self.send(batch).await;
             }
-            if self.stop.is_cancelled() {
+            if stops {
                 return;
             }
         }
