@@ -12,17 +12,37 @@ use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
 use crate::store::{Counts, Load, Named, QUEUES_LOOKED_AT, QueueCounts, StoreError, Summary};
 
-/// How old the counts may be.
-const AGE_MAX: Duration = Duration::from_millis(900);
-/// How old they are when they are read again.
-const REFRESHED_AT: Duration = Duration::from_millis(600);
 /// Without a request for so long, the cache is not refreshed any more.
 const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 
-/// Where there are more queues than are listed, the counts may be as old as this many times what reading them took, and are
-/// read again some time before.
-const RESTS: u32 = 10;
-const RESTS_BEFORE: u32 = 6;
+/// How old counts may be, from when reading them began.
+struct Age {
+    /// So old in any case.
+    least: Duration,
+    /// So many times as old as it took to read them.
+    rests: f64,
+    /// The same where there are more queues than are listed.
+    rests_of_many: f64,
+    /// But not so much older than when they had been read: what took long because the store stood still is not kept as long.
+    more: Duration,
+}
+
+/// For a request.
+const SERVED: Age =
+    Age { least: Duration::from_millis(900), rests: 3.0, rests_of_many: 10.0, more: Duration::from_secs(6) };
+/// For the task that reads them again, so early that requests need not wait.
+const REFRESHED: Age =
+    Age { least: Duration::from_millis(600), rests: 1.0, rests_of_many: 6.0, more: Duration::from_secs(3) };
+
+impl Age {
+    fn of(&self, took: Duration, stats: &Stats) -> Duration {
+        let rests = if stats.others.is_some() { self.rests_of_many } else { self.rests };
+        self.least.max(took.mul_f64(rests).min(took.saturating_add(self.more)))
+    }
+}
+
+/// How old the figures of one queue may be.
+const OWN_AGE_MAX: Duration = Duration::from_millis(900);
 /// Of so many queues at least the oldest job is looked for.
 const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
@@ -62,14 +82,11 @@ impl StatsCache {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the last counts, if they are younger than this; where not all queues are listed, than so many times what
-    /// reading them took.
-    fn younger_than(&self, age: Duration, rests: u32) -> Option<Arc<Stats>> {
+    /// Returns the last counts, if they are younger than this.
+    fn younger_than(&self, age: &Age) -> Option<Arc<Stats>> {
         let seen = self.seen();
         let (at, took, stats) = seen.last.as_ref()?;
-        // A read that takes longer than its result may be old would serve no request.
-        let age = age.max(*took * if stats.others.is_some() { rests } else { 2 });
-        (at.elapsed() < age).then(|| stats.clone())
+        (at.elapsed() < age.of(*took, stats)).then(|| stats.clone())
     }
 
     /// Notes a request. Returns whether a task must begin to refresh the counts, since requests keep coming.
@@ -268,25 +285,25 @@ impl Queues {
         Some(self.0.store.ahead_ms()).filter(|ahead_ms| *ahead_ms >= CLOCK_AHEAD_MS)
     }
 
-    /// Returns the counts of all queues, at most a second old; where there are more queues than are listed, at most some times
-    /// as old as it takes to read them.
+    /// Returns the counts of all queues, at most a second old; where reading them takes long, or there are more queues than are
+    /// listed, at most some times as old as it takes.
     pub async fn stats(&self) -> Result<Arc<Stats>> {
         if self.0.stats.want() {
             tokio::spawn(self.clone().refresh_stats());
         }
-        if let Some(stats) = self.0.stats.younger_than(AGE_MAX, RESTS) {
+        if let Some(stats) = self.0.stats.younger_than(&SERVED) {
             return Ok(stats);
         }
         // In a task of its own: a read that takes longer than the caller waits serves the next request.
         let this = self.clone();
-        let reading = tokio::spawn(async move { this.read_stats(AGE_MAX, RESTS).await });
+        let reading = tokio::spawn(async move { this.read_stats(&SERVED).await });
         self.in_time(reading).await?.unwrap_or_else(|error| Err(StoreError::internal(error).into()))
     }
 
     /// Reads the counts, unless there are some that are younger than this.
-    async fn read_stats(&self, age: Duration, rests: u32) -> Result<Arc<Stats>> {
+    async fn read_stats(&self, age: &Age) -> Result<Arc<Stats>> {
         let _reading = self.0.stats.reading.lock().await;
-        if let Some(stats) = self.0.stats.younger_than(age, rests) {
+        if let Some(stats) = self.0.stats.younger_than(age) {
             return Ok(stats);
         }
         // The age counts from before the query: the counts are about then.
@@ -322,12 +339,16 @@ impl Queues {
     async fn refresh_stats(self) {
         while self.0.stats.is_wanted() && !self.is_draining() {
             // A request returns the error itself; here the next round retries.
-            let read = self.read_stats(REFRESHED_AT, RESTS_BEFORE).await;
-            let rest = self.0.stats.seen().last.as_ref().filter(|_| read.is_ok()).map(|(at, took, stats)| {
-                let age = if stats.others.is_some() { *took * RESTS_BEFORE } else { Duration::ZERO };
-                REFRESHED_AT.max(age).saturating_sub(at.elapsed())
-            });
-            tokio::time::sleep(rest.unwrap_or(REFRESHED_AT)).await;
+            let read = self.read_stats(&REFRESHED).await;
+            let rest = self
+                .0
+                .stats
+                .seen()
+                .last
+                .as_ref()
+                .filter(|_| read.is_ok())
+                .map(|(at, took, stats)| REFRESHED.of(*took, stats).saturating_sub(at.elapsed()));
+            tokio::time::sleep(rest.unwrap_or(REFRESHED.least)).await;
         }
     }
 
@@ -374,7 +395,7 @@ impl Queues {
         let queue = queue.clone();
         let reading = tokio::spawn(async move {
             let mut own = own.lock().await;
-            if let Some(own) = own.as_ref().filter(|own| own.began.elapsed() < AGE_MAX) {
+            if let Some(own) = own.as_ref().filter(|own| own.began.elapsed() < OWN_AGE_MAX) {
                 return Ok(own.clone());
             }
             let read = this.read_own(&queue).await?;
@@ -392,5 +413,25 @@ impl Queues {
         let stats = self.stats().await?;
         let load = self.total_load(&stats).await;
         Ok((Figures::new(stats.at, &stats.total, self, None), stats, load))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_again_before_they_are_too_old() {
+        let (few, many) = (Stats::default(), Stats { others: Some(Counts::default()), ..Stats::default() });
+        for stats in [few, many] {
+            for took in [0, 1, 300, 350, 599, 1_000, 2_000].map(Duration::from_millis) {
+                let (served, refreshed) = (SERVED.of(took, &stats), REFRESHED.of(took, &stats));
+                assert!(refreshed >= took, "{took:?}: they have not been read yet");
+                assert!(served >= refreshed + took, "{took:?}: requests would wait");
+            }
+            // A store that stood still is well again.
+            let (took, late) = (Duration::from_secs(25), Duration::from_secs(6));
+            assert_eq!(SERVED.of(took, &stats), took + late);
+        }
     }
 }

@@ -18,9 +18,9 @@ const RESTS: u32 = 20;
 const REST_MAX: Duration = Duration::from_secs(10);
 /// How old it may be at most.
 const AGE_MAX: Duration = Duration::from_secs(20);
-/// How long a request waits for a read where there is one from before, and where there is none.
+/// How long a request waits for a read where the last one is of a moment ago, and else.
 const PATIENCE: Duration = Duration::from_millis(50);
-const PATIENCE_FIRST: Duration = Duration::from_millis(500);
+const PATIENCE_LATE: Duration = Duration::from_millis(500);
 
 /// What is tried again and what workers hold, and the moment that it is of.
 #[derive(Debug, Clone, Copy)]
@@ -43,14 +43,21 @@ pub(super) struct LoadCache {
 struct State {
     /// The last one that could be read, and when reading it began.
     last: Option<(Instant, TotalLoad)>,
-    /// When the next read may begin.
+    /// When the next read may begin, and how long after the last one that is.
     rests_until: Option<Instant>,
+    rest: Duration,
     is_read: bool,
 }
 
 impl State {
     fn last(&self) -> Option<TotalLoad> {
         self.last.filter(|(began, _)| began.elapsed() < AGE_MAX).map(|(_, load)| load)
+    }
+
+    /// Returns how long a request waits for a read.
+    fn patience(&self) -> Duration {
+        let is_young = self.last.is_some_and(|(began, _)| began.elapsed() < self.rest * 2);
+        if is_young { PATIENCE } else { PATIENCE_LATE }
     }
 
     /// Returns whether a read is to begin.
@@ -79,7 +86,7 @@ impl Drop for Reading {
         let rest = (self.began.elapsed() * RESTS).clamp(REST, REST_MAX);
         {
             let mut state = loads.state();
-            (state.is_read, state.rests_until) = (false, Some(Instant::now() + rest));
+            (state.is_read, state.rest, state.rests_until) = (false, rest, Some(Instant::now() + rest));
         }
         loads.read.notify_waiters();
     }
@@ -93,7 +100,7 @@ impl Queues {
         let (begins, waits, patience) = {
             let mut state = loads.state();
             let begins = state.begin();
-            (begins, state.is_read, if state.last().is_some() { PATIENCE } else { PATIENCE_FIRST })
+            (begins, state.is_read, state.patience())
         };
         if begins {
             let (reading, stats) = (Reading { queues: self.clone(), began: Instant::now() }, stats.clone());
@@ -119,5 +126,36 @@ impl Reading {
                 tracing::debug!(error = chain(&error), "cannot read what is tried again in all queues");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_a_read_unless_the_last_one_is_young() {
+        let ago = |age_s| Instant::now().checked_sub(Duration::from_secs(age_s)).unwrap();
+        let load = TotalLoad { at: Timestamp::default(), load: Load::default() };
+        let last = |age_s, rest_s| State {
+            last: Some((ago(age_s), load)),
+            rest: Duration::from_secs(rest_s),
+            ..State::default()
+        };
+        assert_eq!(State::default().patience(), PATIENCE_LATE);
+        assert_eq!(last(3, 2).patience(), PATIENCE, "reading takes long");
+        assert_eq!(last(3, 1).patience(), PATIENCE_LATE, "none has asked for a while");
+        assert!(last(3, 1).last().is_some() && last(21, 1).last().is_none());
+    }
+
+    #[test]
+    fn one_read_runs_at_a_time_and_rests() {
+        let mut state = State::default();
+        assert!(state.begin() && !state.begin());
+        state.is_read = false;
+        state.rests_until = Some(Instant::now() + Duration::from_secs(60));
+        assert!(!state.begin());
+        state.rests_until = Some(Instant::now());
+        assert!(state.begin());
     }
 }

@@ -206,7 +206,7 @@ impl LoadView {
     }
 }
 
-/// What is tried again and what workers hold, in all queues together. It is read from the jobs, and may be as old as twenty times what
+/// What is tried again and what workers hold, in all queues together. It is read from the jobs, and may be about twenty times as old as
 /// reading it takes, twenty seconds at most. Absent where it could not be read in time.
 #[derive(Debug, Default, Serialize, utoipa::ToSchema)]
 #[schema(as = TotalLoad)]
