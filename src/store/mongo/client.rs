@@ -233,6 +233,8 @@ pub const INDEX_NOT_FOUND: i32 = 27;
 pub const NAMESPACE_EXISTS: i32 = 48;
 /// MongoDB's `IndexOptionsConflict` and `IndexKeySpecsConflict`: an index of these keys has other options, or one of this name other keys.
 pub const INDEX_CONFLICTS: [i32; 2] = [85, 86];
+/// Why a change of a collection's options is not made now: no right to, not in time, an index is being built.
+pub const NOT_NOW: [i32; 3] = [UNAUTHORIZED, 50, 12587];
 
 /// The server's error code behind an error, if it has one.
 pub fn code(error: &Error) -> Option<i32> {

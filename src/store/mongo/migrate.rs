@@ -2,8 +2,9 @@
 //!
 //! Every command is idempotent (`create` of what is there is passed over, `createIndexes` of an index that
 //! is there does nothing), so that several servers may run them at once, and a server that dies half-way
-//! through leaves nothing that the next one cannot finish. A command of one that is late may put an older validator back:
-//! each start compares the validators with the last ones of its migrations, unless a newer version has migrated the database.
+//! through leaves nothing that the next one cannot finish. Of a collection's validators only the last one is set, so that a server
+//! that is late does not put an older one back. One of an older version may: each start compares the validators with the last
+//! ones of its migrations, unless a newer version has migrated the database.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -19,19 +20,21 @@ use sha2::{Digest as _, Sha256};
 use crate::store::migrations;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::client::{
-    INDEX_CONFLICTS, NAMESPACE_EXISTS, UNAUTHORIZED, code, durable_document, fault,
+    INDEX_CONFLICTS, NAMESPACE_EXISTS, NOT_NOW, UNAUTHORIZED, code, durable_document, fault,
 };
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
 /// Every migration, in order: its name and its commands. Its number is its place, from 1.
 static MIGRATIONS: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| migrations::of(&FOLDER));
+/// How long a validator that is set again may wait for transactions: all other calls wait behind it.
+const MEND_WAITS_MS: i64 = 1_000;
 static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
     let records = database.collection::<Stored>("migrations");
-    let mut run = Vec::new();
+    let (mut run, validators) = (Vec::new(), validators()?);
     for (number, (name, text)) in (1_i32..).zip(&*MIGRATIONS) {
         let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(text));
         let record = records.find_one(doc! { "_id": number }).await.map_err(fault)?;
@@ -39,7 +42,9 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
             check(name, &digest, &record)?;
             continue;
         }
-        for command in commands(name, text)? {
+        let is_last =
+            |command: &Document| collection(command).is_none_or(|of| validators.get(of) == Some(command));
+        for command in commands(name, text)?.into_iter().filter(is_last) {
             match attempt(database, command).await {
                 Err(error) if code(&error).is_some_and(|code| INDEX_CONFLICTS.contains(&code)) => {
                     // A later migration has changed the index since, or it is none of ours.
@@ -61,38 +66,61 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
         let name = newer.get_str("name").unwrap_or("?");
         tracing::warn!(migration = name, "the database was migrated by a newer version of Tailback");
     } else {
-        mend_validators(database).await?;
+        mend_validators(database, validators).await?;
     }
     Ok(run)
 }
 
-/// Sets the validators that the migrations end with, where others are there.
-async fn mend_validators(database: &Database) -> Result<()> {
-    let mut last: BTreeMap<String, Document> = BTreeMap::new();
+/// Returns the collection whose validator this command sets, if it sets one.
+fn collection(command: &Document) -> Option<&str> {
+    command.get_str("collMod").ok().filter(|_| command.contains_key("validator"))
+}
+
+/// Returns the commands that set the validators which the migrations end with, by their collections.
+fn validators() -> Result<BTreeMap<String, Document>> {
+    let mut last = BTreeMap::new();
     for (name, text) in &*MIGRATIONS {
-        for command in commands(name, text)?.into_iter().filter(|command| command.contains_key("validator")) {
-            if let Ok(collection) = command.get_str("collMod") {
-                last.insert(collection.to_owned(), command);
+        for command in commands(name, text)? {
+            if let Some(collection) = collection(&command) {
+                last.insert(collection.to_owned(), command.clone());
             }
         }
     }
-    for (collection, command) in last {
-        let found = database.list_collections().filter(doc! { "name": &collection });
-        let found = found.await.map_err(fault)?.try_next().await.map_err(fault)?;
-        let there = found.and_then(|found| found.options.validator);
+    Ok(last)
+}
+
+/// Sets the validators that the migrations end with, where others are there. A server that cannot do so serves all the same.
+async fn mend_validators(database: &Database, last: BTreeMap<String, Document>) -> Result<()> {
+    for (collection, mut command) in last {
+        let there = match validator(database, &collection).await {
+            // The one who has migrated the database may have more rights than this server.
+            Err(error) if code(&error) == Some(UNAUTHORIZED) => {
+                tracing::warn!(
+                    collection,
+                    "the right to list collections is missing: its validator is not known"
+                );
+                continue;
+            }
+            there => there.map_err(fault)?,
+        };
         if there.as_ref() == command.get_document("validator").ok() {
             continue;
         }
         tracing::warn!(collection, "a validator is not the one of this version: setting it again");
+        command.insert("maxTimeMS", MEND_WAITS_MS);
         match attempt(database, command).await {
-            // The one who has migrated the database may have more rights than this server.
-            Err(error) if code(&error) == Some(UNAUTHORIZED) => {
-                tracing::warn!(collection, "the right to set a validator is missing");
+            Err(error) if code(&error).is_some_and(|code| NOT_NOW.contains(&code)) => {
+                tracing::warn!(collection, %error, "the validator is left as it is");
             }
             done => done.map_err(fault)?,
         }
     }
     Ok(())
+}
+
+async fn validator(database: &Database, collection: &str) -> mongodb::error::Result<Option<Document>> {
+    let found = database.list_collections().filter(doc! { "name": collection }).await?.try_next().await?;
+    Ok(found.and_then(|found| found.options.validator))
 }
 
 /// Returns the names of the migrations that this version knows, in order.
