@@ -11,6 +11,10 @@ run *args:
 test *args:
     scripts/test {{ args }}
 
+# all tests so many times in a row, beside two processes that burn CPU: no test needs a quick machine
+busy times="5" *args:
+    scripts/busy {{ times }} {{ args }}
+
 # what the compiler and clippy say
 check:
     cargo clippy --all-targets --all-features --locked -- -D warnings
