@@ -6,5 +6,5 @@ use std::env;
 fn main() {
     println!("cargo:rerun-if-changed=migrations");
     // Set by Cargo for each build script.
-    println!("cargo:rustc-env=TAILBACK_OPT_LEVEL={}", env::var("OPT_LEVEL").unwrap_or_default());
+    println!("cargo:rustc-env=BUILT_WITH_OPT_LEVEL={}", env::var("OPT_LEVEL").unwrap_or_default());
 }

@@ -169,7 +169,7 @@ fn connections_within_file_limit(config: &Config) -> usize {
 /// Logs what serves where. What is built for trying (`cargo run --release`) should not be deployed by mistake.
 fn log_start(address: SocketAddr, store: &str) {
     tracing::info!(%address, store, version = env!("CARGO_PKG_VERSION"), "listening");
-    if !cfg!(debug_assertions) && env!("TAILBACK_OPT_LEVEL") == "0" {
+    if !cfg!(debug_assertions) && env!("BUILT_WITH_OPT_LEVEL") == "0" {
         tracing::warn!(
             "this build is for trying; cargo build --profile dist makes the one to deploy, several times as fast"
         );

@@ -214,13 +214,13 @@ async fn files_that_cannot_be_used_end_the_start() {
     }
 }
 
-/// Runs a server over this MongoDB, and takes a job through it; whether it gets there.
-async fn works_over(url: &str) -> bool {
+/// Runs a server over this MongoDB, and takes a job through it; whether it gets there. It is waited for so long that it becomes ready.
+async fn works_over(url: &str, patience: Duration) -> bool {
     let mut server = Server::launch(url, &[]);
     let begin = Instant::now();
     while server.try_send(reqwest::Method::GET, "/readyz", None).await.is_ok_and(|(status, _)| status != 200)
     {
-        if begin.elapsed() > Duration::from_secs(10) {
+        if begin.elapsed() > patience {
             return false;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -253,7 +253,7 @@ async fn mongodb_is_reached_over_tls_with_credentials_or_a_certificate() {
     let tls = format!("&tls=true&tlsCAFile={}", files.path("ca.pem"));
     mongod.options = tls.clone();
     mongod.run().await;
-    assert!(works_over(&mongod.url()).await, "encrypted, without credentials");
+    assert!(works_over(&mongod.url(), PATIENCE).await, "encrypted, without credentials");
 
     let roles = json!([{"role": "readWrite", "db": "tailback"}, {"role": "clusterMonitor", "db": "admin"}]);
     let roles = mongodb::bson::serialize_to_bson(&roles).unwrap();
@@ -267,12 +267,15 @@ async fn mongodb_is_reached_over_tls_with_credentials_or_a_certificate() {
     mongod.launch();
 
     let host = format!("127.0.0.1:{}/tailback?replicaSet=rs0{tls}", mongod.port());
-    assert!(works_over(&format!("mongodb://tailback:canary-password@{host}&authSource=admin")).await);
+    let user = |password| format!("mongodb://tailback:{password}@{host}&authSource=admin");
+    assert!(works_over(&user("canary-password"), PATIENCE).await);
     let own = format!("tlsCertificateKeyFile={}", files.path("worker.pem"));
     let x509 = format!("mongodb://{host}&{own}&authMechanism=MONGODB-X509&authSource=$external");
-    assert!(works_over(&x509).await, "with a certificate");
-    assert!(!works_over(&format!("mongodb://tailback:wrong@{host}&authSource=admin")).await);
-    assert!(!works_over(&format!("mongodb://{host}")).await, "without credentials");
+    assert!(works_over(&x509, PATIENCE).await, "with a certificate");
+    // Who has become ready has done so within moments, above.
+    let moments = Duration::from_secs(5);
+    assert!(!works_over(&user("wrong"), moments).await);
+    assert!(!works_over(&format!("mongodb://{host}"), moments).await, "without credentials");
 }
 
 #[tokio::test]
