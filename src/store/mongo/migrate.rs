@@ -27,9 +27,10 @@ use crate::store::{Result, StoreError};
 
 /// Every migration, in order: its name and its commands. Its number is its place, from 1.
 static MIGRATIONS: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| migrations::of(&FOLDER));
+static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
+
 /// How long a validator that is set again may wait for transactions: all other calls wait behind it.
 const MEND_WAITS_MS: i64 = 1_000;
-static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
@@ -184,6 +185,16 @@ mod tests {
     #[test]
     fn every_migration_parses() {
         assert!(MIGRATIONS.iter().all(|(name, text)| !commands(name, text).unwrap().is_empty()));
+    }
+
+    #[test]
+    fn nothing_is_lost_where_only_the_last_validator_is_set() {
+        let last = validators().unwrap();
+        for command in MIGRATIONS.iter().flat_map(|(name, text)| commands(name, text).unwrap()) {
+            let Some(of) = collection(&command) else { continue };
+            assert!(command.keys().all(|key| last[of].contains_key(key)), "{command}");
+            assert!(command.keys().all(|key| ["collMod", "validator", "validationLevel"].contains(&&**key)));
+        }
     }
 
     #[test]
