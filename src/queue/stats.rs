@@ -19,25 +19,30 @@ const REFRESHED_FOR: Duration = Duration::from_millis(2500);
 struct Age {
     /// So old in any case.
     least: Duration,
-    /// So many times as old as it took to read them.
-    rests: f64,
-    /// The same where there are more queues than are listed.
-    rests_of_many: f64,
-    /// But not so much older than when they had been read: what took long because the store stood still is not kept as long.
-    more: Duration,
+    /// So many times as old as it took to read them, but not so much older than when they had been read: what took long
+    /// because the store stood still is not kept as long again.
+    rests: (f64, Duration),
+    /// The same where there are more queues than are listed, so that reading them takes long.
+    rests_of_many: (f64, Duration),
 }
 
 /// For a request.
-const SERVED: Age =
-    Age { least: Duration::from_millis(900), rests: 3.0, rests_of_many: 10.0, more: Duration::from_secs(6) };
+const SERVED: Age = Age {
+    least: Duration::from_millis(900),
+    rests: (3.0, Duration::from_secs(6)),
+    rests_of_many: (10.0, Duration::from_secs(30)),
+};
 /// For the task that reads them again, so early that requests need not wait.
-const REFRESHED: Age =
-    Age { least: Duration::from_millis(600), rests: 1.0, rests_of_many: 6.0, more: Duration::from_secs(3) };
+const REFRESHED: Age = Age {
+    least: Duration::from_millis(600),
+    rests: (1.0, Duration::ZERO),
+    rests_of_many: (6.0, Duration::from_secs(15)),
+};
 
 impl Age {
     fn of(&self, took: Duration, stats: &Stats) -> Duration {
-        let rests = if stats.others.is_some() { self.rests_of_many } else { self.rests };
-        self.least.max(took.mul_f64(rests).min(took.saturating_add(self.more)))
+        let (rests, more) = if stats.others.is_some() { self.rests_of_many } else { self.rests };
+        self.least.max(took.mul_f64(rests).min(took.saturating_add(more)))
     }
 }
 
@@ -423,14 +428,14 @@ mod tests {
     #[test]
     fn counts_are_read_again_before_they_are_too_old() {
         let (few, many) = (Stats::default(), Stats { others: Some(Counts::default()), ..Stats::default() });
-        for stats in [few, many] {
+        for (stats, late_s) in [(few, 6), (many, 30)] {
             for took in [0, 1, 300, 350, 599, 1_000, 2_000].map(Duration::from_millis) {
                 let (served, refreshed) = (SERVED.of(took, &stats), REFRESHED.of(took, &stats));
                 assert!(refreshed >= took, "{took:?}: they have not been read yet");
                 assert!(served >= refreshed + took, "{took:?}: requests would wait");
             }
             // A store that stood still is well again.
-            let (took, late) = (Duration::from_secs(25), Duration::from_secs(6));
+            let (took, late) = (Duration::from_secs(25), Duration::from_secs(late_s));
             assert_eq!(SERVED.of(took, &stats), took + late);
         }
     }
