@@ -171,7 +171,7 @@ fn log_start(address: SocketAddr, store: &str) {
     tracing::info!(%address, store, version = env!("CARGO_PKG_VERSION"), "listening");
     if !cfg!(debug_assertions) && env!("BUILT_WITH_OPT_LEVEL") == "0" {
         tracing::warn!(
-            "this build is for trying; cargo build --profile dist makes the one to deploy, several times as fast"
+            "this build is for trying; cargo build --profile dist makes the one to deploy, which is much faster"
         );
     }
 }
