@@ -62,7 +62,7 @@ struct Scene {
 /// The database, which notes from now on what it is asked.
 async fn profiled(place: &Place) -> Database {
     let database = Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap();
-    database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
+    database.run_command(doc! { "profile": 2 }).await.unwrap();
     database
 }
 

@@ -23,7 +23,7 @@ async fn the_url_cannot_weaken_a_write_or_a_read() {
         format!("{url}&w=1&journal=false&readPreference=secondaryPreferred&readConcernLevel=available");
     let store = open_mongo(&weak).await;
     let database = Client::with_uri_str(&url).await.unwrap().default_database().unwrap();
-    database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
+    database.run_command(doc! { "profile": 2 }).await.unwrap();
 
     live(&store).await;
 

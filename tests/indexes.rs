@@ -77,7 +77,7 @@ async fn a_job_that_no_list_has_costs_no_more_than_it_must(place: &Place) {
     assert!(there(&database).await.is_empty());
     server.push("mail", json!({"payload": 1})).await;
     let job = server.reserve("mail", json!({})).await.remove(0);
-    database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
+    database.run_command(doc! { "profile": 2 }).await.unwrap();
     assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     database.run_command(doc! { "profile": 0 }).await.unwrap();
     let of_jobs = doc! { "ns": format!("{}.jobs", database.name()), "op": "remove" };
@@ -243,7 +243,7 @@ async fn a_build_asks_for_a_majority_of_the_members(_: &Place) {
     server.push("mail", json!({"payload": 1})).await;
     let client = Client::with_uri_str(mongod.url()).await.unwrap();
     let database = client.default_database().unwrap();
-    database.run_command(doc! { "profile": 2, "slowms": 0 }).await.unwrap();
+    database.run_command(doc! { "profile": 2 }).await.unwrap();
     server.push("mail", json!({"payload": 1, "key": "k"})).await;
     until_there(&database, &["key"]).await;
     let profile = database.collection::<Document>("system.profile");

@@ -70,7 +70,7 @@ impl Bench {
     }
 
     pub async fn profile(&self, level: i32) {
-        self.database.run_command(doc! { "profile": level, "slowms": 0 }).await.unwrap();
+        self.database.run_command(doc! { "profile": level }).await.unwrap();
     }
 
     /// What MongoDB did for this piece of work, one entry for each statement on the jobs.
