@@ -176,7 +176,8 @@ pub async fn searching(bench: &Bench) {
         "{keys} keys, {docs} documents"
     );
     let (tally, entries) = bench.watch(bench.store.tally_dead(&Reach::default())).await;
-    assert_eq!(tally.unwrap().0.counted(), one_in_20 as u64);
+    let (tally, are_all) = tally.unwrap(); // time ends it on a slow machine
+    assert!(tally.counted() > 0 && (tally.counted() == one_in_20 as u64 || !are_all), "{}", tally.counted());
     assert!(
         entries.iter().all(|entry| entry.get_str("planSummary").unwrap_or_default() == BROWSE),
         "{entries:?}"
@@ -198,20 +199,21 @@ pub async fn searching_payloads(bench: &Bench) {
         let end = Instant::now() + PATIENCE;
         loop {
             let (found, plans, keys, docs) = looked_at(bench, &Search::new(filter.clone(), 100)).await;
-            if plans.iter().any(|plan| plan.contains("IXSCAN { payload.n: 1 }")) {
+            // A search that finds the other index still being built counts by this one and then walks by id.
+            let is_served = keys <= SLACK && docs <= SLACK;
+            if is_served && plans.iter().any(|plan| plan.contains("IXSCAN { payload.n: 1 }")) {
                 let expected = [77, JOBS + 1].into_iter().filter(|n| within.has(&queue(*n))).count();
                 assert_eq!((found.jobs.len(), found.stopped_at.is_none()), (expected, true));
-                assert!(keys <= SLACK && docs <= SLACK, "{keys} keys, {docs} documents: {plans:?}");
                 break;
             }
-            assert!(Instant::now() < end, "the index is not used: {plans:?}");
+            assert!(Instant::now() < end, "the index is not used: {keys} keys, {docs} documents: {plans:?}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
     // One that is dropped is done without.
     jobs.drop_index("payload.n_1").await.unwrap();
     let filter = Filter { payload, within: Reach::one(&queue(77)), ..Filter::default() };
-    assert_eq!(bench.store.search(&Search::new(filter, 100)).await.unwrap().jobs.len(), 1);
+    assert_eq!(bench.store.find(&filter, None, 100).await.unwrap().len(), 1);
     jobs.drop_index("payload_texts").await.unwrap();
     jobs.delete_one(doc! { "_id": format!("JOB{:010}", JOBS + 1) }).await.unwrap();
 }
