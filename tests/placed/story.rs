@@ -97,9 +97,9 @@ impl Story {
         self.log.lock().unwrap().pushed.entry(label.to_owned()).or_insert(1);
     }
 
-    /// So many jobs of this label are not one too many.
-    pub fn allow(&self, label: &str, copies: usize) {
-        self.log.lock().unwrap().pushed.insert(label.to_owned(), copies);
+    /// So many more jobs of this label are not one too many.
+    pub fn allow_more(&self, label: &str, copies: usize) {
+        *self.log.lock().unwrap().pushed.entry(label.to_owned()).or_default() += copies;
     }
 
     /// Jobs were returned by a call.

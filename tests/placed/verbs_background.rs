@@ -69,7 +69,7 @@ pub async fn fire(p: &Prep<'_>) -> Case {
     mark(&mut job);
     let rule = json!({"cron": "* * * * * *", "queue": p.name("q"), "job": job});
     p.lane.must("PUT", path.clone(), rule).await;
-    p.story.allow("a", 1000);
+    p.story.allow_more("a", 1000);
     Case::background(|found| found.came("a").into()).with(|case| {
         case.rules.may_vanish.push("a".to_owned());
         case.cleanup.push(Call::new("DELETE", path, Value::Null));

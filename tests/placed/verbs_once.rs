@@ -88,7 +88,7 @@ pub async fn redrive(p: &Prep<'_>) -> Case {
 /// However often it is repeated, it makes one copy.
 pub async fn replay(p: &Prep<'_>) -> Case {
     let id = done(p, "a").await;
-    p.story.allow("a", 2);
+    p.story.allow_more("a", 1);
     let call = Call::new("POST", format!("/v1/queues/{}/replay", p.name("q")), json!({}));
     let case = Case::of(call.keyed(p.name("key")), |found| {
         match found.jobs.iter().filter(|job| job.contains_key("replay_of")).count() {
@@ -131,7 +131,7 @@ async fn waiting_operation(p: &Prep<'_>) -> String {
     done(p, "a").await;
     p.settings("q", json!({"retain_done_ms": 600_000, "max_jobs": 1})).await;
     p.push("q", "b", json!({})).await;
-    p.story.allow("a", 2);
+    p.story.allow_more("a", 1);
     let body = json!({"filter": {"queue": p.name("q")}, "action": "replay"});
     let begun = p.lane.must("POST", "/v1/operations", body).await;
     begun["id"].as_str().unwrap().to_owned()

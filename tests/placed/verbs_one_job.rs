@@ -60,13 +60,13 @@ fn is_copied(found: &Found<'_>) -> Done {
 /// Not repeated: each call makes a copy of its own.
 pub async fn replay(p: &Prep<'_>) -> Case {
     let id = done(p, "a").await;
-    p.story.allow("a", 2);
+    p.story.allow_more("a", 1);
     Case::of(post(&id, "replay", json!({})), is_copied).about(&[id])
 }
 
 pub async fn replay_once(p: &Prep<'_>) -> Case {
     let id = done(p, "a").await;
-    p.story.allow("a", 2);
+    p.story.allow_more("a", 1);
     Case::of(post(&id, "replay", json!({})).keyed(p.name("key")), is_copied).about(&[id]).repeats()
 }
 
