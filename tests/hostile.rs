@@ -266,5 +266,6 @@ mod bytes {
         every_response_says_what_browsers_must_not_do
         a_foreign_page_changes_nothing
         a_name_that_is_not_listed_reaches_nothing
+        a_host_is_judged_anew_where_it_is_another
     }
 }

@@ -377,6 +377,7 @@ on_every_store! {
     metrics_can_be_read
 
     a_page_of_another_site_changes_nothing
+    a_path_that_must_be_decoded_is_served_alike
     an_unknown_path_is_not_found
     a_method_that_a_path_has_not_is_refused
     head_answers_like_get_without_a_body

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 
 use super::act::{Act, actor, may_be_act};
+use super::context::Context;
 use super::problem::{Code, Problem};
 use super::queryless::Queryless;
 use super::{AppState, session};
@@ -233,44 +234,56 @@ pub struct Grant {
 pub async fn guard(
     State((state, queryless)): State<(AppState, Arc<Queryless>)>,
     route: Option<MatchedPath>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
-    let granted = grant(&state, route.as_ref(), &request);
-    let admitted = granted.and_then(|granted| {
-        check_changes(&state, route.as_ref(), request.method())?;
-        queryless.check(&request, route.as_ref())?;
-        Ok((admit(&state.queues, &granted.caller)?, granted))
-    });
-    let mut response = match admitted {
-        Ok((permit, granted)) => {
-            let granted = Granted(Arc::new(granted));
-            request.extensions_mut().insert(granted.clone());
-            let is_of_operator = Act::is_of_operator(&granted);
-            let may_act = is_of_operator || may_be_act(&request, route.as_ref());
-            let actor = may_act.then(|| actor(&request, &granted));
-            let mut act = actor.clone().filter(|_| is_of_operator).map(|actor| Act::new(&request, actor));
-            let response = match actor {
-                Some(actor) => queue::acting(actor, next.run(request)).await,
-                None => next.run(request).await,
-            };
-            act.iter_mut().for_each(|act| act.status = Some(response.status()));
-            until_read(response, permit)
-        }
-        Err(problem) => problem.into_response(),
-    };
+    let name = route.as_ref().map(MatchedPath::as_str);
+    let mut response = guarded(&state, &queryless, name, request, |request| next.run(request)).await;
     if let Some(route) = route {
         response.extensions_mut().insert(route);
     }
     response
 }
 
+/// Runs a request of this route if its key allows it.
+pub async fn guarded<F: Future<Output = Response>>(
+    state: &AppState,
+    queryless: &Queryless,
+    route: Option<&str>,
+    mut request: Request,
+    run: impl FnOnce(Request) -> F,
+) -> Response {
+    let granted = grant(state, route, &request);
+    let admitted = granted.and_then(|granted| {
+        check_changes(state, route, request.method())?;
+        queryless.check(&request, route)?;
+        Ok((admit(&state.queues, &granted.caller)?, granted))
+    });
+    match admitted {
+        Ok((permit, granted)) => {
+            let granted = Granted(Arc::new(granted));
+            Context::of_mut(request.extensions_mut()).granted = Some(granted.clone());
+            let is_of_operator = Act::is_of_operator(&granted);
+            let may_act = is_of_operator || may_be_act(&request, route);
+            let actor = may_act.then(|| actor(&request, &granted));
+            let mut act = actor.clone().filter(|_| is_of_operator).map(|actor| Act::new(&request, actor));
+            let response = match actor {
+                Some(actor) => queue::acting(actor, run(request)).await,
+                None => run(request).await,
+            };
+            act.iter_mut().for_each(|act| act.status = Some(response.status()));
+            until_read(response, permit)
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
 /// Refuses writes at a read-only server. A login changes nothing that is stored.
-fn check_changes(state: &AppState, route: Option<&MatchedPath>, method: &Method) -> Result<(), Problem> {
+fn check_changes(state: &AppState, route: Option<&str>, method: &Method) -> Result<(), Problem> {
     let Some(route) = route.filter(|_| state.read_only) else { return Ok(()) };
     // An operation says in its body whether it only looks (`dry_run`): its handler refuses it otherwise.
-    let is_judged_later = *method == Method::POST && route.as_str() == "/v1/operations";
-    let only_reads = method.is_safe() || route.as_str() == "/v1/session";
+    let is_judged_later = *method == Method::POST && route == "/v1/operations";
+    let only_reads = method.is_safe() || route == "/v1/session";
     if only_reads || is_judged_later { Ok(()) } else { Err(only_shows()) }
 }
 
@@ -303,14 +316,14 @@ fn until_read(response: Response, permit: Option<Permit>) -> Response {
 }
 
 /// Returns what the request may do, if it may use its route.
-fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Result<Grant, Problem> {
+fn grant(state: &AppState, route: Option<&str>, request: &Request) -> Result<Grant, Problem> {
     let required = state.access.is_required(&state.queues);
     if required == Some(false) {
         let is_settled = state.access.required.is_some();
         let credential = if is_settled { Credential::Lasting } else { Credential::NoKey };
         return Ok(Grant { caller: Caller::Anyone, credential, session_ends: None, scope: Admin });
     }
-    let need = route.map(|route| need(request.method().as_str(), route.as_str()));
+    let need = route.map(|route| need(request.method().as_str(), route));
     let (is_open, scope) = match need {
         Some(Some(Open)) => (true, Read),
         Some(Some(Metrics(scope))) => (state.access.open_metrics, scope),
@@ -329,7 +342,7 @@ fn grant(state: &AppState, route: Option<&MatchedPath>, request: &Request) -> Re
     let narrowings = state.queues.narrowings(); // before: what changes from here on is noticed
     let (caller, session_ends) = authenticate(&state.access, &state.queues, request.headers())?;
     if let (Some(None), Some(route)) = (need, route) {
-        return Err(undeclared(route.as_str(), request.method()));
+        return Err(undeclared(route, request.method()));
     }
     // Where there is no such path, a key has been shown, and that is all.
     let missing = need.flatten().and_then(|need| need.missing(&caller));
@@ -420,7 +433,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Granted {
 /// Returns what a request may do. A request that was not checked may do nothing.
 pub fn of(parts: &Parts) -> Result<&Granted, Problem> {
     let unchecked = || Problem::new(Code::Internal, "the request was not checked");
-    parts.extensions.get::<Granted>().ok_or_else(unchecked)
+    Context::of(&parts.extensions).and_then(|context| context.granted.as_ref()).ok_or_else(unchecked)
 }
 
 impl Granted {

@@ -1,23 +1,21 @@
 //! Administrative acts: who makes them, for the audit, and a line in the log for what has no entry there.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 
 use super::access::Granted;
-use super::connection::Wire;
-use super::waiting::Client;
+use super::context::Context;
 use crate::job::Caller;
 use crate::job::Scope::Operate;
 use crate::queue::Actor;
 
 /// Returns whether a request may be an administrative act, so that it is to be known who makes it. What is called most often is none.
-pub fn may_be_act(request: &Request, route: Option<&MatchedPath>) -> bool {
+pub fn may_be_act(request: &Request, route: Option<&str>) -> bool {
     const FREQUENT: [&str; 9] =
         ["/jobs", "/batch", "/reserve", "/pop", "/commit", "/rollback", "/extend", "/settle", "/heartbeat"];
-    let route = route.map_or("", MatchedPath::as_str);
+    let route = route.unwrap_or_default();
     let is_frequent = *request.method() == Method::POST && FREQUENT.iter().any(|end| route.ends_with(end));
     !request.method().is_safe() && !is_frequent
 }
@@ -28,9 +26,8 @@ pub fn actor(request: &Request, granted: &Granted) -> Actor {
         Caller::Key(key) => Some(key.name.to_string()),
         Caller::Anyone | Caller::Admin => None,
     };
-    let behind_proxy = request.extensions().get::<Client>().map(|client| client.0);
-    let direct = || request.extensions().get::<Arc<Wire>>().map(|wire| wire.address);
-    let address = behind_proxy.or_else(direct).map(|address| address.to_canonical());
+    let address =
+        Context::of(request.extensions()).and_then(Context::address).map(|address| address.to_canonical());
     Actor::new(granted.caller.identity(), name, address)
 }
 

@@ -1,6 +1,5 @@
 //! Request bodies: read at a bounded pace into bounded memory, then [parsed](super::parse) into a request type.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody as _};
@@ -14,7 +13,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use super::budget::{Account, LARGE};
-use super::connection::Wire;
+use super::context::Context;
 use super::parse::parse;
 use super::problem::{Code, Problem};
 use super::wire::{Refusal, TOO_LARGE};
@@ -84,9 +83,10 @@ async fn read_by<T>(
     }
     let (head, body) = request.into_parts();
     let declared = head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
-    let refused = || head.extensions.get::<Arc<Wire>>().and_then(|wire| wire.body_refused());
-    let account = head.extensions.get::<Arc<Account>>();
-    let read = read(body, limits, refused, account.map(|account| &**account)).await?;
+    let context = Context::of(&head.extensions);
+    let refused = || context?.wire.as_ref()?.body_refused();
+    let account = context.and_then(|context| context.account.as_deref());
+    let read = read(body, limits, refused, account).await?;
     if read.bytes == 0 {
         still_granted(&head, state)?;
         return Ok(None);

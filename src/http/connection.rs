@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use axum::http::HeaderValue;
+
 use super::peers::Peers;
 use super::wire::Refusal;
 
@@ -20,7 +22,12 @@ pub struct Wire {
     refused: OnceLock<(usize, Refusal)>,
     /// How many requests there were.
     requests: AtomicUsize,
+    /// A `Host` that is a name of this server.
+    host: OnceLock<HeaderValue>,
 }
+
+/// The longest `Host` that is remembered.
+const HOST_MAX: usize = 128;
 
 impl Wire {
     /// Returns what is known of a new connection.
@@ -31,6 +38,7 @@ impl Wire {
             body: OnceLock::new(),
             refused: OnceLock::new(),
             requests: AtomicUsize::default(),
+            host: OnceLock::new(),
         }
     }
 
@@ -38,6 +46,19 @@ impl Wire {
     pub fn next_request(&self) -> Option<Refusal> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         self.refused.get().filter(|(refused, _)| *refused == request).map(|(_, refusal)| *refusal)
+    }
+
+    /// Returns whether this `Host` is the one that is remembered.
+    pub fn is_known(&self, host: &HeaderValue) -> bool {
+        self.host.get() == Some(host)
+    }
+
+    /// Remembers a `Host` that is a name of this server: nearly all requests of a connection have the same.
+    pub fn know(&self, host: &HeaderValue) {
+        if host.len() <= HOST_MAX && self.host.get().is_none() {
+            // A copy, since its bytes are a part of the buffer that the request was read into.
+            HeaderValue::from_bytes(host.as_bytes()).into_iter().for_each(|host| drop(self.host.set(host)));
+        }
     }
 
     /// Returns how many requests there were.

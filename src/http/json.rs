@@ -1,11 +1,11 @@
 //! Responses of JSON. Each ends with a newline, so that a shell's prompt does not stand behind it.
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
+use super::security;
 
 /// A response of this value.
 pub struct Json<T>(pub T);
@@ -26,6 +26,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 /// Returns a response of a value that is written already.
 pub fn of(mut text: Vec<u8>) -> Response {
     text.push(b'\n');
-    let json = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, json)], Body::from(Bytes::from(text))).into_response()
+    let mut response = Response::new(Body::from(Bytes::from(text)));
+    *response.headers_mut() = security::of_json();
+    response
 }

@@ -23,12 +23,13 @@ use tower::Service;
 
 use super::budget::Budget;
 use super::connection::Wire;
+use super::context::Context;
 use super::peers::{Peers, Share};
 use super::problem::Code;
 use super::session::{Peer, Source};
 use super::stream::{self, Stream};
-use super::tls::{self, Encrypted, Tls};
-use super::waiting::{self, Client};
+use super::tls::{self, Tls};
+use super::waiting;
 use super::wire::{Bounds, Refusal};
 use crate::telemetry;
 
@@ -67,10 +68,6 @@ const SEND_BUFFER: usize = 256 << 10;
 const BUFFER: usize = 64 << 10;
 /// The same for heads: as many as one may have, and some.
 const HEADS: usize = 8 << 10;
-
-/// Marks the requests of a connection beyond `connections`.
-#[derive(Debug, Clone, Copy)]
-pub struct Spare;
 
 /// The places for connections.
 #[derive(Clone)]
@@ -299,23 +296,14 @@ impl Marks {
             let source = Source::new(peer, client.map(|(_, address)| address), request.headers());
             request.extensions_mut().insert(source);
         }
-        let extensions = request.extensions_mut();
-        if let Some((_, address)) = client {
-            extensions.insert(Client(address));
-        }
-        if let Some(refusal) = wire.next_request() {
-            extensions.insert(refusal);
-        }
-        if self.is_spare {
-            extensions.insert(Spare);
-        }
-        if self.is_encrypted {
-            extensions.insert(Encrypted);
-        }
-        if matches!(share, Some(None)) {
-            extensions.insert(TOO_MANY);
-        }
-        extensions.insert(wire.clone());
+        let refused = wire.next_request();
+        request.extensions_mut().insert(Context {
+            wire: Some(wire.clone()),
+            client: client.map(|(_, address)| address),
+            refusal: if matches!(share, Some(None)) { Some(TOO_MANY) } else { refused },
+            is_spare: self.is_spare,
+            ..Context::default()
+        });
         share
     }
 }

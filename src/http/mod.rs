@@ -7,7 +7,9 @@ pub mod authority;
 pub mod body;
 pub mod budget;
 pub mod connection;
+pub mod context;
 pub mod exposition;
+pub mod frequent;
 pub mod json;
 pub mod keyed;
 pub mod listen;
@@ -50,7 +52,8 @@ use tower_http::compression::{CompressionBody, CompressionLayer};
 use utoipa::openapi::path::{Operation, PathItem};
 
 use self::budget::Budget;
-use self::listen::Spare;
+use self::context::Context;
+use self::frequent::Frequent;
 use self::origin::Hosts;
 use self::problem::{Code, Problem};
 use self::queryless::Queryless;
@@ -141,6 +144,7 @@ struct Entry {
     router: Router,
     hosts: Hosts,
     state: AppState,
+    queryless: Arc<Queryless>,
 }
 
 /// A response, compressed if its client takes that and it is large enough.
@@ -163,10 +167,11 @@ pub fn service(
         .method_not_allowed_fallback(|route: Option<MatchedPath>, method: Method| async move {
             access::unsupported(route.as_ref().map_or("", MatchedPath::as_str), &method)
         })
-        .layer(middleware::from_fn_with_state((state.clone(), queryless), access::guard))
+        .layer(middleware::from_fn_with_state((state.clone(), queryless.clone()), access::guard))
         .with_state(state.clone());
-    let entry = Arc::new(Entry { router, hosts, state });
-    let plain = tower::service_fn(move |request| respond(entry.clone(), request));
+    let entry = Arc::new(Entry { router, hosts, state, queryless });
+    // Kilobytes, which are not to be moved by everything that they pass.
+    let plain = tower::service_fn(move |request| Box::pin(respond(entry.clone(), request)));
     let compressing = CompressionLayer::new().compress_when(compressible()).layer(plain.clone());
     tower::service_fn(move |request: Request| {
         // Few clients of a queue ask for it; the others need not pay for the layer.
@@ -212,7 +217,9 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let start = Instant::now();
     let budget = &entry.state.budget;
     let account = (!request.body().is_end_stream()).then(|| budget.account());
-    account.iter().for_each(|account| drop(request.extensions_mut().insert(account.clone())));
+    if account.is_some() {
+        Context::of_mut(request.extensions_mut()).account.clone_from(&account);
+    }
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let span = trace::of(&request, is_operational(uri.path()));
@@ -220,8 +227,9 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let guarded = AssertUnwindSafe(route(&entry, request)).catch_unwind();
     let guarded = hold::holding(account.clone().map(|account| account as hold::Held), guarded);
     let guarded = within(span.clone(), guarded);
-    let mut response = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
-        Problem::new(Code::Internal, "an unexpected error occurred in the server").into_response()
+    let (mut response, frequent) = request_id::scope(id.clone(), guarded).await.unwrap_or_else(|_| {
+        let problem = Problem::new(Code::Internal, "an unexpected error occurred in the server");
+        (problem.into_response(), None)
     });
     faults::point("http.response").await;
     if response.status().is_client_error() && !problem::is_problem(&response) {
@@ -233,8 +241,8 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     response = request_id::scope(id.clone(), budget.count(response, is_to_be_lost)).await;
     request_id::set_header(&id, &mut response);
     security::add(uri.path(), response.headers_mut());
-    let route = response.extensions_mut().remove::<MatchedPath>();
-    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let matched = response.extensions_mut().remove::<MatchedPath>();
+    let route = frequent.or(matched.as_ref().map(MatchedPath::as_str)).unwrap_or("none");
     let (status, took) = (response.status().as_u16(), start.elapsed());
     let (path, took_ms) = (uri.path(), took.as_secs_f64() * 1e3);
     // While the store is away every request is 503: a few lines say so for all.
@@ -256,29 +264,37 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     Ok(response)
 }
 
-/// Rejects what no route is to see.
-async fn route(entry: &Entry, request: Request) -> Response {
-    if let Some(wire::Refusal { code, detail }) = request.extensions().get() {
-        return ([(header::CONNECTION, "close")], Problem::new(*code, *detail)).into_response();
+/// Returns the response, and the route where the router does not say it.
+async fn route(entry: &Entry, request: Request) -> (Response, Option<&'static str>) {
+    if let Err(problem) = check(entry, &request) {
+        return (problem, None);
     }
-    if request.extensions().get::<Spare>().is_some() && !is_operational(request.uri().path()) {
-        let busy = Problem::new(
-            Code::Overloaded,
-            "all connections are in use (limits.connections); nothing was done",
-        );
-        return ([(header::CONNECTION, "close")], busy).into_response();
-    }
-    // A foreign page that has its own name resolved to this server has no key.
-    let hosts = Some(&entry.hosts).filter(|hosts| {
-        !hosts.is_default || entry.state.access.is_required(&entry.state.queues) != Some(true)
-    });
-    if let Err(problem) = origin::check(&request, hosts) {
-        return problem.into_response();
+    if let Some((call, segment)) = Frequent::of(request.method(), request.uri().path()) {
+        let (route, segment, state) = (call.route(), segment.to_owned(), &entry.state);
+        let run = |request| call.handle(request, segment, state.clone());
+        return (access::guarded(state, &entry.queryless, Some(route), request, run).await, Some(route));
     }
     match entry.router.clone().call(request).await {
-        Ok(response) => response,
+        Ok(response) => (response, None),
         Err(never) => match never {},
     }
+}
+
+/// Refuses what no route is to see.
+fn check(entry: &Entry, request: &Request) -> Result<(), Response> {
+    let context = Context::of(request.extensions());
+    let closing = |problem: Problem| ([(header::CONNECTION, "close")], problem).into_response();
+    if let Some(wire::Refusal { code, detail }) = context.and_then(|context| context.refusal) {
+        return Err(closing(Problem::new(code, detail)));
+    }
+    if context.is_some_and(|context| context.is_spare) && !is_operational(request.uri().path()) {
+        let detail = "all connections are in use (limits.connections); nothing was done";
+        return Err(closing(Problem::new(Code::Overloaded, detail)));
+    }
+    // A foreign page that has its own name resolved to this server has no key.
+    let are_judged =
+        !entry.hosts.is_default || entry.state.access.is_required(&entry.state.queues) != Some(true);
+    origin::check(request, &entry.hosts, are_judged).map_err(Problem::into_response)
 }
 
 /// Returns whether this is what operators look at: served when all other connections are in use.

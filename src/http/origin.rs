@@ -4,13 +4,17 @@
 //! `Sec-Fetch-Site`, which they send to https and to loopback only, and with `Origin`. A page can also have its own name
 //! resolved to this server (DNS rebinding); then all is of one origin, and the name is all that is wrong.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::header::{self, HeaderMap};
+use axum::http::header::{self, HeaderName};
 use axum::http::uri::Authority;
 
+use super::context::Context;
 use super::problem::{Code, Problem};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The names in `config.toml`.
 const DEFAULT: [&str; 2] = ["localhost", "*.localhost"];
@@ -49,16 +53,43 @@ impl Hosts {
     }
 }
 
-/// Refuses a request that is not meant for this server, by its host if there are names to compare, or that a foreign page
+/// Refuses a request that is not meant for this server, by its host if the names are to be compared, or that a foreign page
 /// sends.
-pub fn check(request: &Request, hosts: Option<&Hosts>) -> Result<(), Problem> {
-    let headers = request.headers();
-    let named = headers.get(header::HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
-    let authority = request.uri().authority().or(named.as_ref());
+pub fn check(request: &Request, hosts: &Hosts, are_judged: bool) -> Result<(), Problem> {
+    let wire = Context::of(request.extensions()).and_then(|context| context.wire.as_deref());
+    let (host, url) = (request.headers().get(header::HOST), request.uri().authority());
+    let is_known = url.is_none() && host.zip(wire).is_some_and(|(host, wire)| wire.is_known(host));
+    if !is_known {
+        let named = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        check_host(request, named.as_ref(), hosts, are_judged)?;
+        if named.is_some_and(|named| hosts.allows(named.host())) {
+            host.zip(wire).into_iter().for_each(|(host, wire)| wire.know(host));
+        }
+    }
+    if !request.method().is_safe() && is_foreign(request) {
+        let detail = "cross-site requests of a browser may not change anything here";
+        return Err(Problem::new(Code::CrossSite, detail));
+    }
+    Ok(())
+}
+
+/// Returns the host that a request is for.
+fn authority(request: &Request) -> Option<Cow<'_, Authority>> {
+    let named = || Authority::try_from(request.headers().get(header::HOST)?.as_bytes()).ok();
+    request.uri().authority().map(Cow::Borrowed).or_else(|| named().map(Cow::Owned))
+}
+
+/// Refuses a request by its host; `named`: that of the header `Host`.
+fn check_host(
+    request: &Request,
+    named: Option<&Authority>,
+    hosts: &Hosts,
+    are_judged: bool,
+) -> Result<(), Problem> {
+    let authority = request.uri().authority().or(named);
     // Whether the server is alive is no secret, and probes have names of their own for it.
     let is_probe = matches!(request.uri().path(), "/healthz" | "/readyz");
-    let is_allowed =
-        |authority: &&Authority| is_probe || hosts.is_none_or(|hosts| hosts.allows(authority.host()));
+    let is_allowed = |authority: &&Authority| is_probe || !are_judged || hosts.allows(authority.host());
     if let Some(authority) = authority.filter(|authority| !is_allowed(authority)) {
         let detail = format!(
             "{} is not in http.hosts, the names under which this server is reached",
@@ -67,26 +98,27 @@ pub fn check(request: &Request, hosts: Option<&Hosts>) -> Result<(), Problem> {
         return Err(Problem::new(Code::HostNotAllowed, detail));
     }
     let differs = |url: &Authority, host: &Authority| !url.as_str().eq_ignore_ascii_case(host.as_str());
-    if request.uri().authority().zip(named.as_ref()).is_some_and(|(url, host)| differs(url, host)) {
+    if request.uri().authority().zip(named).is_some_and(|(url, host)| differs(url, host)) {
         let detail = "the header Host must be the host of the URL (RFC 9112, section 3.2.2)";
         return Err(Problem::new(Code::Malformed, detail));
-    }
-    if !request.method().is_safe() && is_foreign(headers, authority) {
-        let detail = "cross-site requests of a browser may not change anything here";
-        return Err(Problem::new(Code::CrossSite, detail));
     }
     Ok(())
 }
 
 /// Returns whether a browser says that a page of another origin sends this.
-fn is_foreign(headers: &HeaderMap, authority: Option<&Authority>) -> bool {
-    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
+fn is_foreign(request: &Request) -> bool {
+    let headers = request.headers();
+    match headers.get(SEC_FETCH_SITE).map(|site| site.as_bytes()) {
         Some(b"same-origin" | b"none") => false,
         Some(b"cross-site") => true,
-        _ => headers.get_all(header::ORIGIN).iter().any(|origin| {
-            let origin = origin.to_str().unwrap_or_default();
-            !authority.is_some_and(|authority| is_origin_of(origin, authority))
-        }),
+        _ if !headers.contains_key(header::ORIGIN) => false,
+        _ => {
+            let authority = authority(request);
+            headers.get_all(header::ORIGIN).iter().any(|origin| {
+                let origin = origin.to_str().unwrap_or_default();
+                !authority.as_ref().is_some_and(|authority| is_origin_of(origin, authority))
+            })
+        }
     }
 }
 

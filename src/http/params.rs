@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::access;
+use super::context::Context;
 use super::problem::{Code, Problem};
 use crate::job::names::NAME_RULE;
 use crate::job::time::TIME_RULE;
@@ -117,6 +118,9 @@ impl<S: Send + Sync> FromRequestParts<S> for SettledJob {
 
 /// Returns the only parameter of the path; empty, which is never valid, if it does not decode to UTF-8.
 async fn segment<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String, Problem> {
+    if let Some(segment) = Context::of_mut(&mut parts.extensions).segment.take() {
+        return Ok(segment);
+    }
     let path = Path::<String>::from_request_parts(parts, state).await;
     Ok(path.map(|Path(text)| text).unwrap_or_default())
 }

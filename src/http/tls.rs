@@ -36,10 +36,6 @@ pub struct Options {
     pub handshake_wait: Duration,
 }
 
-/// Marks the requests of an encrypted connection.
-#[derive(Debug, Clone, Copy)]
-pub struct Encrypted;
-
 /// Encrypts connections with the certificate that the files have now.
 pub struct Tls {
     options: Options,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
-use super::connection::Wire;
+use super::context::Context;
 use super::peers::{Peers, Share, peer};
 
 /// The share of its connections, and of all, that a peer may have waiting for jobs: so many of so many. The others are for what
@@ -18,10 +18,6 @@ const WAITING: (usize, usize) = (4, 5);
 pub fn may_wait(connections: usize) -> usize {
     (connections.saturating_mul(WAITING.0) / WAITING.1).max(1)
 }
-
-/// The client that a trusted proxy names for a request.
-#[derive(Debug, Clone, Copy)]
-pub struct Client(pub IpAddr);
 
 /// A request as one that may wait for jobs.
 pub struct Waiting(Option<(Arc<Peers>, IpAddr)>);
@@ -48,9 +44,9 @@ impl<S: Sync> FromRequestParts<S> for Waiting {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let client = parts.extensions.get().map(|Client(address)| *address);
-        let wire = parts.extensions.get::<Arc<Wire>>();
-        Ok(Self(wire.map(|wire| (wire.waiting.clone(), client.unwrap_or(wire.address)))))
+        let waiting = Context::of(&parts.extensions)
+            .and_then(|context| Some((context.wire.as_ref()?.waiting.clone(), context.address()?)));
+        Ok(Self(waiting))
     }
 }
 

@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 
 use super::problem::Code;
 
+/// The longest `Host` that is remembered.
+const HOST_MAX: usize = 128;
 /// The most headers of a request; hyper's own limit.
 const HEADERS_MAX: usize = 100;
 
@@ -62,6 +64,8 @@ const CUT: [u8; 3] = *b"\0\n\n";
 pub struct Framing {
     bounds: Bounds,
     state: State,
+    /// The last `Host` that was valid: nearly all requests of a connection have the same.
+    host: Option<Box<[u8]>>,
     /// The head so far, where it comes in parts.
     head: Vec<u8>,
     /// How many heads there were.
@@ -85,7 +89,15 @@ pub struct Refused {
 impl Framing {
     /// Returns the framing of a new connection.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, state: State::Head, head: Vec::new(), heads: 0, announced: 0, after_cr: false }
+        Self {
+            bounds,
+            state: State::Head,
+            host: None,
+            head: Vec::new(),
+            heads: 0,
+            announced: 0,
+            after_cr: false,
+        }
     }
 
     /// Returns how many heads there were, with that of the request that was refused.
@@ -138,12 +150,12 @@ impl Framing {
     fn read_head(&mut self, bytes: &mut [u8]) -> Result<usize, Refusal> {
         let before = self.head.len();
         let parsed = if before == 0 {
-            parse(bytes)
+            parse(bytes, self.host.as_deref())
         } else {
             let room = self.bounds.head.saturating_add(1).saturating_sub(before);
             self.head.extend(bytes.iter().take(room));
             // A line that is not complete changes nothing, and parsing it again for each byte would cost much.
-            if bytes.contains(&b'\n') { parse(&self.head) } else { Ok(None) }
+            if bytes.contains(&b'\n') { parse(&self.head, self.host.as_deref()) } else { Ok(None) }
         };
         match parsed {
             Err(refusal) => {
@@ -171,6 +183,9 @@ impl Framing {
             Ok(Some((length, head))) => {
                 self.heads += 1;
                 (self.state, self.announced, self.after_cr) = (head.judge()?, 0, false);
+                if let Some(host) = head.new_host.filter(|host| host.len() <= HOST_MAX) {
+                    self.host = Some(host.into());
+                }
                 self.head.clear();
                 Ok(length - before)
             }
@@ -249,19 +264,21 @@ const HEAD_TOO_LONG: Refusal =
 
 /// What is judged of a head.
 #[derive(Default)]
-struct Head {
+struct Head<'b> {
     is_1_1: bool,
     is_connect: bool,
     hosts: usize,
     is_host_invalid: bool,
+    /// A host that is valid, and not the one of before.
+    new_host: Option<&'b [u8]>,
     lengths: usize,
     length: Option<u64>,
     codings: usize,
     is_chunked: bool,
 }
 
-/// Parses a head: its length and what is judged of it; `None` if it is not complete.
-fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Refusal> {
+/// Parses a head: its length and what is judged of it; `None` if it is not complete. `host`: one that is known to be valid.
+fn parse<'b>(bytes: &'b [u8], host: Option<&[u8]>) -> Result<Option<(usize, Head<'b>)>, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(bytes, &mut headers) {
@@ -273,7 +290,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Refusal> {
                 is_connect: request.method == Some("CONNECT"),
                 ..Head::default()
             };
-            request.headers.iter().for_each(|header| head.note(header));
+            request.headers.iter().for_each(|header| head.note(header, host));
             Ok(Some((length, head)))
         }
         Ok(httparse::Status::Partial) => Ok(None),
@@ -282,13 +299,16 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Head)>, Refusal> {
     }
 }
 
-impl Head {
-    fn note(&mut self, header: &httparse::Header<'_>) {
+impl<'b> Head<'b> {
+    fn note(&mut self, header: &httparse::Header<'b>, known: Option<&[u8]>) {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         match header.name.len() {
             4 if is("host") => {
                 self.hosts += 1;
-                self.is_host_invalid |= !is_host(header.value);
+                if known != Some(header.value) {
+                    self.is_host_invalid |= !is_host(header.value);
+                    self.new_host = Some(header.value);
+                }
             }
             14 if is("content-length") => {
                 self.lengths += 1;

@@ -94,3 +94,42 @@ pub async fn a_name_that_is_not_listed_reaches_nothing(place: &Place) {
         );
     }
 }
+
+/// What was judged of one request holds for no other host on the same connection.
+pub async fn a_host_is_judged_anew_where_it_is_another(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let statuses = async |requests: &[(&str, &str)]| -> Vec<String> {
+        let last = requests.len() - 1;
+        let request = |(n, (line, headers)): (usize, &(&str, &str))| {
+            let close = if n == last { "connection: close\r\n" } else { "" };
+            format!("{line} HTTP/1.1\r\n{headers}\r\n{close}\r\n")
+        };
+        let bytes: String = requests.iter().enumerate().map(request).collect();
+        let answer = exchange(&server, bytes.as_bytes()).await;
+        answer.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].to_owned()).collect()
+    };
+    let list = "GET /v1/queues";
+    let several = [
+        (list, "host: localhost"),
+        (list, "host: localhost"),
+        (list, "host: evil.example"),
+        (list, "host: evil.example"),
+        (list, "host: localhost"),
+        (list, "host: localhost:1"),
+        (list, "host: localhost.evil.example"),
+        (list, "host: 127.0.0.1"),
+        ("POST /v1/queues/mail/pause", "host: localhost\r\norigin: http://localhost"),
+        ("POST /v1/queues/mail/pause", "host: localhost\r\norigin: http://evil.example"),
+        ("GET http://evil.example/v1/queues", "host: localhost"),
+        ("GET http://evil.example/v1/queues", "host: evil.example"),
+        (list, "host: localhost"),
+    ];
+    let expected =
+        ["200", "200", "421", "421", "200", "200", "421", "200", "200", "403", "421", "421", "200"];
+    assert_eq!(statuses(&several).await, expected);
+    for wrong in ["local host", "a@localhost", "localhost:99999", "", "localhost\r\nhost: localhost"] {
+        let wrong = format!("host: {wrong}");
+        let ended = [(list, "host: localhost"), (list, wrong.as_str()), (list, "host: localhost")];
+        assert_eq!(statuses(&ended).await[..2], ["200", "400"], "{wrong}");
+    }
+}

@@ -192,3 +192,42 @@ pub async fn the_document_and_its_page_are_served(place: &Place) {
     page(&raw(&server, "GET", "/docs/", &[], "").await, "Tailback API");
     page(&raw(&server, "GET", "/", &[], "").await, "Tailback");
 }
+
+/// The calls that each job costs pass no router, unless their path must be decoded: one cannot tell.
+pub async fn a_path_that_must_be_decoded_is_served_alike(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let bodies = ["", "{}", r#"{"payload":1}"#, r#"{"count":0}"#, r#"{"reservation":"x"}"#, "{", "[]"];
+    let calls = ["queues/q/jobs", "queues/q/reserve", "queues/q/pop", "jobs/q/commit", "jobs/q/rollback"];
+    let mut served = 0;
+    for call in
+        calls.into_iter().chain(["jobs/q/extend", "queues/q%2/jobs", "queues/q%00/pop", "jobs/q%20/commit"])
+    {
+        for (body, query) in bodies.iter().flat_map(|body| [(*body, ""), (*body, "?x=1")]) {
+            let plain = format!("/v1/{call}{query}");
+            let encoded = plain.replace("/q", "/%71").replace("/%71ueues", "/queues");
+            let headers = [("x-request-id", "r")];
+            let mut replies = Vec::new();
+            for path in [&plain, &encoded] {
+                let reply = raw(&server, "POST", path, &headers, body).await;
+                let mut headers: Vec<(String, Vec<u8>)> = (reply.headers.iter())
+                    .filter(|(name, _)| !["date", "location", "content-length"].contains(&name.as_str()))
+                    .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+                    .collect();
+                headers.sort();
+                let mut answer = reply.json();
+                served += usize::from(reply.status < 300);
+                for of_one in ["id", "run_at", "jobs"] {
+                    answer.as_object_mut().unwrap().remove(of_one);
+                }
+                replies.push((reply.status, headers, answer));
+            }
+            assert_eq!(replies[0], replies[1], "{plain} {body}");
+        }
+    }
+    assert!(served >= 8, "{served} were served");
+    for route in ["queues/{queue}/jobs", "queues/{queue}/pop", "jobs/{id}/commit", "jobs/{id}/extend"] {
+        let route = format!(r#"route="/v1/{route}""#);
+        let text = raw(&server, "GET", "/metrics", &[], "").await.text;
+        assert!(text.lines().any(|line| line.contains(&route) && !line.ends_with(" 0")), "{route}");
+    }
+}
