@@ -102,6 +102,10 @@ operate *args:
 pair *args:
     bench/pair {{ args }}
 
+# count the instructions that calls cost, of one build or two; needs valgrind: just instructions A B
+instructions *args:
+    bench/instructions {{ args }}
+
 # everything that CI checks
 ci:
     bash .ci/run
