@@ -47,6 +47,8 @@ const TRIES: usize = 5;
 
 /// MongoDB's `WriteConflict`, `InterruptedDueToReplStateChange` and `PrimarySteppedDown`.
 const ERRORS: [Fault; 3] = [Fault::Error(112), Fault::Error(11602), Fault::Error(189)];
+/// MongoDB's `TransactionExceededLifetimeLimitSeconds`, which has no label. The transaction is over by then: no commit gets it.
+const TOO_LONG: Fault = Fault::Error(290);
 
 async fn open(url: &str, deadline: Duration) -> Arc<Mongo> {
     let store = Arc::new(Mongo::new(MongoOptions {
@@ -177,6 +179,9 @@ impl World {
             for step in (0..=last).map(Step::Command).chain([Step::Commit]) {
                 self.fail(Plan { step, fault, times: 1 }, &after).await;
             }
+        }
+        for step in (0..=last).map(Step::Command) {
+            self.fail(Plan { step, fault: TOO_LONG, times: 1 }, &after).await;
         }
         for fault in each.chain([Fault::Unconfirmed]) {
             // The driver itself sends a commit twice.

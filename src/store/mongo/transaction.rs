@@ -42,7 +42,9 @@ use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
+use crate::store::mongo::client::{
+    DUPLICATE_KEY, TRANSACTION_TOO_LONG, code, count, durable, fault, write_error,
+};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::stored::Stored;
 use crate::store::{AuditRow, Result, StoreError};
@@ -427,7 +429,10 @@ impl<'m> Attempts<'m> {
             TxError::Driver(error) if matches!(error.kind.as_ref(), ErrorKind::ServerSelection { .. }) => {
                 Next::Stop(Failed::NotStored(fault(error)))
             }
-            TxError::Driver(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+            TxError::Driver(error)
+                if error.contains_label(TRANSIENT_TRANSACTION_ERROR)
+                    || code(&error) == Some(TRANSACTION_TOO_LONG) =>
+            {
                 Next::after_transient(error)
             }
             TxError::Driver(error) if self.retries_duplicate_keys && code(&error) == Some(DUPLICATE_KEY) => {
