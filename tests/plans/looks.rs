@@ -39,8 +39,15 @@ pub async fn counting(bench: &Bench) {
     assert!(steps > JOBS / STEP);
     let scheduled = JOBS * 6 / 20;
     for _ in 0..2 {
-        let (figures, entries) = bench.watch(bench.store.summary(usize::MAX)).await;
-        let figures = figures.unwrap().queues;
+        let end = Instant::now() + PATIENCE;
+        let (figures, entries) = loop {
+            let (figures, entries) = bench.watch(bench.store.summary(usize::MAX)).await;
+            let figures = figures.unwrap().queues;
+            // A slow machine counts until its time is over, and says so.
+            if Instant::now() >= end || figures.values().all(|queue| !queue.split_is_approximate) {
+                break (figures, entries);
+            }
+        };
         assert_eq!(figures.len() as i64, QUEUES);
         assert_eq!(figures.values().map(|queue| queue.counts.scheduled).sum::<u64>() as i64, scheduled);
         assert!(figures.values().all(|queue| queue.counts.done == 100 && queue.oldest_ready.is_some()));
