@@ -212,16 +212,13 @@ async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>, terms: &Arc<Ter
     Ok(Client::with_options(client).map_err(fault)?.database(&name))
 }
 
-/// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting
-/// down, interrupted, out of time, a write conflict; and a right that is missing, which an operator may give.
-/// An index that is being built, or whose build was ended, passes too: the schema cannot be changed meanwhile. So does what an operator
-/// or MongoDB itself has ended: an operation (11601), a cursor (43, 237), a plan (175), a transaction that took too long (290).
+/// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting down, out of time, a write
+/// conflict; a right that is missing, which an operator may give; an index that is being built, or whose build was ended; what was
+/// ended from outside: an operation (11601), a cursor (43, 237), a plan (175), a transaction (290).
 const PASSING: [i32; 28] = [
     6, 7, 13, 43, 50, 64, 89, 91, 112, 133, 134, 175, 189, 202, 211, 237, 246, 251, 262, 276, 290, 9001,
     10107, 11600, 11601, 11602, 12587, 13435,
 ];
-/// MongoDB's `TransactionExceededLifetimeLimitSeconds`: nothing of the transaction is stored, though the error has no label that says so.
-pub const TRANSACTION_TOO_LONG: i32 = 290;
 /// MongoDB's `OutOfDiskSpace`.
 const NO_SPACE: i32 = 14031;
 /// MongoDB's `Unauthorized`.

@@ -42,9 +42,7 @@ use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{
-    DUPLICATE_KEY, TRANSACTION_TOO_LONG, code, count, durable, fault, write_error,
-};
+use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::stored::Stored;
 use crate::store::{AuditRow, Result, StoreError};
@@ -116,6 +114,9 @@ impl From<Failed> for StoreError {
         }
     }
 }
+
+/// MongoDB's `TransactionExceededLifetimeLimitSeconds`: nothing of the transaction is stored, though the error has no label that says so.
+const TRANSACTION_TOO_LONG: i32 = 290;
 
 /// What a failed attempt means for the next one.
 enum Next {
