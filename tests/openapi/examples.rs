@@ -32,7 +32,9 @@ pub async fn the_examples_are_what_happens(place: &Place) {
     for call in story() {
         let id = call["operation"].as_str().unwrap();
         let (method, template) = place_of(&document, id);
-        let (status, response) = send(&server, &method, &template, &call, &known).await;
+        let (status, mut response) = send(&server, &method, &template, &call, &known).await;
+        // On a slow machine a job that was rolled back is due again by now.
+        response.as_object_mut().map(|fields| fields.remove("oldest_retry_age_ms"));
         assert_eq!(status, call["status"], "{id}: {response}");
         learn(&call["response"], &response, &mut known);
         if !DIFFERING.contains(&id) {
