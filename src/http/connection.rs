@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::HeaderValue;
 
 use super::peers::Peers;
-use super::wire::Refusal;
+use super::wire::{HOST_MAX, Refusal};
 
 /// What the stream reports to the handlers of its requests.
 #[derive(Debug)]
@@ -25,9 +25,6 @@ pub struct Wire {
     /// A `Host` that is a name of this server.
     host: OnceLock<HeaderValue>,
 }
-
-/// The longest `Host` that is remembered.
-const HOST_MAX: usize = 128;
 
 impl Wire {
     /// Returns what is known of a new connection.

@@ -10,8 +10,8 @@ use std::mem::MaybeUninit;
 
 use super::problem::Code;
 
-/// The longest `Host` that is remembered.
-const HOST_MAX: usize = 128;
+/// The longest `Host` that is remembered, here and by [`Wire`](super::connection::Wire).
+pub const HOST_MAX: usize = 128;
 /// The most headers of a request; hyper's own limit.
 const HEADERS_MAX: usize = 100;
 
