@@ -5,15 +5,14 @@
 mod common;
 
 use common::own_mongod::OwnMongod;
+use common::rare_indexes::{RARE, make};
 use common::server::{Place, Server, until};
 use futures::TryStreamExt as _;
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::{Client, Database, IndexModel};
+use mongodb::{Client, Database};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// The indexes that are built when they are first needed.
-const RARE: [&str; 4] = ["batch", "dead_lettered", "group", "key"];
 /// The keys that MongoDB takes out of its indexes for a job that none of those lists.
 const KEYS: i64 = 12;
 
@@ -31,23 +30,6 @@ async fn there(database: &Database) -> Vec<String> {
 
 async fn until_there(database: &Database, wanted: &[&str]) {
     until(&format!("the indexes are {wanted:?}"), || async { there(database).await == wanted }).await;
-}
-
-/// Makes these indexes, as an older server does.
-async fn make(database: &Database, names: &[&str]) {
-    for name in names {
-        let (keys, field) = match *name {
-            "key" => (doc! { "queue": 1, "key": 1, "_id": 1 }, "key"),
-            "group" => (doc! { "queue": 1, "group": 1, "_id": 1 }, "group"),
-            "dead_lettered" => (doc! { "queue": 1, "_id": 1 }, "origin"),
-            _ => (doc! { "batch": 1, "_id": 1 }, "batch"),
-        };
-        let filter = doc! { field: { "$exists": true } };
-        let mut index = IndexModel::builder().keys(keys).build();
-        let options = mongodb::options::IndexOptions::builder();
-        index.options = Some(options.name((*name).to_owned()).partial_filter_expression(filter).build());
-        database.collection::<Document>("jobs").create_index(index).await.unwrap();
-    }
 }
 
 /// A job with this field, as another program writes it.
@@ -257,6 +239,34 @@ async fn a_build_asks_for_a_majority_of_the_members(_: &Place) {
     assert_eq!(quorum.unwrap(), "majority", "{built}");
 }
 
+/// A build waits for the transactions that hold jobs, also for one of a server that is no more, and all others wait behind it.
+async fn a_build_does_not_hold_up_others_behind_a_transaction(_: &Place) {
+    let mongod = OwnMongod::with_parameters(&["transactionLifetimeLimitSeconds=3600"]).await;
+    let server = Server::start(&mongod.url()).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let client = Client::with_uri_str(mongod.url()).await.unwrap();
+    let database = client.default_database().unwrap();
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let jobs = database.collection::<Document>("jobs");
+    let touch = doc! { "$set": { "touched": 1 } };
+    jobs.update_one(doc! {}, touch).session(&mut session).await.unwrap();
+    server.push("mail", json!({"payload": 1, "key": "k"})).await;
+    let waiting = doc! { "currentOp": true, "command.createIndexes": "jobs" };
+    let admin = client.database("admin");
+    until("the index is being built", || async {
+        let found = admin.run_command(waiting.clone()).await.unwrap();
+        !found.get_array("inprog").unwrap().is_empty()
+    })
+    .await;
+    for _ in 0..3 {
+        server.push("other", json!({"payload": 1})).await;
+    }
+    assert_eq!(there(&database).await, [""; 0]);
+    session.abort_transaction().await.unwrap();
+    until_there(&database, &["key"]).await;
+}
+
 /// How `jobs` is made, and its indexes.
 async fn schema(database: &Database) -> (Document, Vec<Document>) {
     let list = async |command: Document| {
@@ -334,6 +344,7 @@ on_one_store! { mongo:
     a_start_drops_what_no_job_needs
     a_start_keeps_what_is_in_use_without_a_job
     a_build_asks_for_a_majority_of_the_members
+    a_build_does_not_hold_up_others_behind_a_transaction
     a_start_builds_what_is_needed_and_gone
     a_list_is_right_without_its_index
     an_index_that_is_dropped_as_it_is_needed_is_built

@@ -10,6 +10,7 @@ pub mod mongod;
 pub mod op_msg;
 pub mod own_mongod;
 pub mod proxy;
+pub mod rare_indexes;
 pub mod server;
 pub mod shim;
 pub mod steps;

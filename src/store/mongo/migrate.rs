@@ -163,11 +163,7 @@ pub fn index(wanted: &str) -> Result<Document> {
 }
 
 /// Runs a command that changes the schema, and passes over a collection that is there already.
-pub async fn execute(database: &Database, command: Document) -> Result<()> {
-    attempt(database, command).await.map_err(fault)
-}
-
-async fn attempt(database: &Database, command: Document) -> mongodb::error::Result<()> {
+pub async fn attempt(database: &Database, command: Document) -> mongodb::error::Result<()> {
     // The first key of a command is its name, and must stay the first.
     let mut command = command;
     command.insert("writeConcern", Bson::Document(durable_document()));
