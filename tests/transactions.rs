@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::own_mongod::OwnMongod;
+use common::rare_indexes::{RARE, make};
 use common::server::{PATIENCE, until};
 use futures::FutureExt as _;
 use futures::future::join_all;
@@ -268,6 +269,8 @@ async fn each_kind_survives_each_failure_at_each_step() {
     plain.migrate().await.unwrap();
     let client = mongodb::Client::with_uri_str(mongod.url()).await.unwrap();
     let database = client.database(DATABASE);
+    // A build locks the jobs, and transactions give up at once where they must wait for a lock: on a slow disk for as long as it takes.
+    make(&database, &RARE).await;
     let mark = RestoreMark { backup: "backup".to_owned(), beat: 1 };
     assert!(plain.mark_restoring(None, Some(&mark)).await.unwrap());
     let fence = Fence::new(mark);

@@ -43,6 +43,7 @@ pub mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 pub use client::{Client, jobs};
 pub use drain::drain;
@@ -165,13 +166,18 @@ pub fn judge(history: &History, scan: &Scan, setup: &Setup) -> Vec<Violation> {
     findings.0
 }
 
+/// A file that stays when the test has ended, unlike what is in its temporary directory.
+pub fn kept(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
 /// Panics with the violations, if there are any, after writing the history beside other files of this run.
 pub fn assert_sound(history: &History, scan: &Scan, setup: &Setup) {
     let violations = judge(history, scan, setup);
     if violations.is_empty() {
         return;
     }
-    let path = std::env::temp_dir().join(format!("tailback-history-{}.jsonl", std::process::id()));
+    let path = kept(&format!("tailback-history-{}.jsonl", std::process::id()));
     history.write(&path);
     let text: Vec<String> = violations.iter().map(Violation::to_string).collect();
     panic!("{} violations; the history is in {}:\n{}", text.len(), path.display(), text.join("\n"));

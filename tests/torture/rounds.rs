@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::faults::{Kind, strike};
 use super::world::World;
-use crate::checker::{History, Outcome, Recorder, Rule, Setup, Verb, Violation};
+use crate::checker::{History, Outcome, Recorder, Rule, Setup, Verb, Violation, kept};
 use crate::load::{Load, Size};
 
 /// Clients give up after so long.
@@ -176,7 +176,7 @@ pub async fn round(world: &mut World, kinds: &[Kind], length: Duration, seed: u6
     report.count(&history);
     report.took = begin.elapsed();
     if !report.violations.is_empty() {
-        let path = std::env::temp_dir().join(format!("tailback-history-{seed}.jsonl"));
+        let path = kept(&format!("tailback-history-{seed}.jsonl"));
         history.write(&path);
         serde_json::to_writer(std::fs::File::create(path.with_extension("scan")).unwrap(), &scan).unwrap();
         println!("the history of seed {seed} is in {}", path.display());
