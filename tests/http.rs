@@ -201,6 +201,7 @@ on_every_store! {
     a_key_must_be_visible_ascii
 
     a_keyed_push_is_done_once
+    a_repeat_may_encode_its_path_otherwise
     what_is_replaced_wakes_a_waiter
     a_keyed_push_is_answered_alike_when_its_job_is_gone
     a_keyed_push_that_was_refused_is_tried_again
@@ -385,6 +386,7 @@ on_every_store! {
     every_answer_has_the_id_of_its_request
     answers_say_what_they_are
     a_big_answer_is_compressed_where_that_is_asked_for
+    no_accept_encoding_spoils_a_response
     the_document_and_its_page_are_served
 
     odd_payloads_come_back_as_they_were

@@ -43,7 +43,8 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new().route("/", get(|| async { page() })).route(
         "/ui/{version}/{*file}",
         get(|Path((version, file)): Path<(String, String)>, headers: HeaderMap| async move {
-            part(&version, &file, takes_gzip(&headers))
+            // Only gzip is left of it.
+            part(&version, &file, headers.contains_key(header::ACCEPT_ENCODING))
         }),
     )
 }
@@ -56,12 +57,6 @@ fn page() -> Response {
         }
         None => missing(),
     }
-}
-
-/// Returns whether a client takes what is compressed.
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    let asked = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    asked.flat_map(|value| value.split(',')).any(|coding| coding.trim() == "gzip")
 }
 
 /// Returns a script or a style. One of another version, of which a server beside this one may have served the page, is served as it is here and

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, FromRequestParts as _, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -40,7 +41,9 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Keyed<T> {
             let (body, is_empty) = or_empty(Request::from_parts(parts, body), state).await?;
             return Ok(Self { key: None, sent: None, body, is_empty });
         };
-        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        // Decoded: a name with a colon is the same whether or not a client encodes that.
+        let path = percent_decode_str(parts.uri.path()).decode_utf8_lossy().into_owned();
+        let method = parts.method.clone();
         let (body, is_empty, digest) = with_digest(Request::from_parts(parts, body), state).await?;
         Ok(Self { key: Some(sent.call(method.as_str(), &path, digest)), sent: Some(sent), body, is_empty })
     }

@@ -8,6 +8,7 @@ pub mod body;
 pub mod budget;
 pub mod connection;
 pub mod context;
+pub mod encoding;
 pub mod exposition;
 pub mod frequent;
 pub mod json;
@@ -173,10 +174,9 @@ pub fn service(
     // Kilobytes, which are not to be moved by everything that they pass.
     let plain = tower::service_fn(move |request| Box::pin(respond(entry.clone(), request)));
     let compressing = CompressionLayer::new().compress_when(compressible()).layer(plain.clone());
-    tower::service_fn(move |request: Request| {
+    tower::service_fn(move |mut request: Request| {
         // Few clients of a queue ask for it; the others need not pay for the layer.
-        let asks = request.headers().contains_key(header::ACCEPT_ENCODING);
-        let response = match asks {
+        let response = match encoding::negotiate(request.headers_mut()) {
             false => Either::Left(plain.clone().call(request)),
             true => Either::Right(compressing.clone().call(request)),
         };

@@ -64,6 +64,15 @@ pub async fn a_keyed_push_is_done_once(place: &Place) {
 }
 
 /// Keyed, in a batch and beside a commit: a push that makes a job due wakes whoever waits for it.
+pub async fn a_repeat_may_encode_its_path_otherwise(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let first = keyed(&server, "/v1/queues/mail:eu/jobs", "k", json!({"payload": 1})).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    again(&server, "/v1/queues/mail%3Aeu/jobs", "k", json!({"payload": 1}), &first).await;
+    again(&server, "/v1/queues/%6dail%3aeu/jobs", "k", json!({"payload": 1}), &first).await;
+    assert_eq!(count(&server, "mail:eu").await, 1);
+}
+
 pub async fn what_is_replaced_wakes_a_waiter(place: &Place) {
     let server = Server::start(&place.url).await;
     let job = |key: &str, delay_ms: u64| json!({"queue": key, "payload": delay_ms, "key": "k", "key_conflict": "replace", "delay_ms": delay_ms});

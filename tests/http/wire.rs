@@ -172,6 +172,27 @@ pub async fn a_big_answer_is_compressed_where_that_is_asked_for(place: &Place) {
     );
 }
 
+/// What a client takes is judged before the call takes effect: whatever it is, the response is that of the call.
+pub async fn no_accept_encoding_spoils_a_response(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let body = json!({"payload": "x".repeat(100_000)}).to_string();
+    let without =
+        ["*;q=0", "identity;q=0", "br, identity;q=0", "gzip;q=0, *", "gzip; q=0.0, identity;q=0", "br"];
+    let with = ["gzip", "*", "br;q=1, GZIP;q=0.5", "gzip;q=9, identity;q=0", "identity;q=0, *;q=0.1"];
+    let cases = without.map(|value| (value, "")).into_iter().chain(with.map(|value| (value, "gzip")));
+    for (value, encoding) in cases {
+        let headers = [("accept-encoding", value)];
+        let pushed = raw(&server, "POST", "/v1/queues/mail/jobs", &headers, body.as_str()).await;
+        assert_eq!(pushed.status, 201, "{value}: {}", pushed.text);
+        let pop =
+            server.http.post(format!("{}/v1/queues/mail/pop", server.base)).header("accept-encoding", value);
+        let popped = pop.send().await.unwrap();
+        assert_eq!(popped.status(), 200, "{value}");
+        let said = popped.headers().get("content-encoding").map_or("", |value| value.to_str().unwrap());
+        assert_eq!(said, encoding, "{value}");
+    }
+}
+
 pub async fn the_document_and_its_page_are_served(place: &Place) {
     let server = Server::start(&place.url).await;
     let (status, document) = server.get("/openapi.json").await;
