@@ -44,7 +44,7 @@ pub use filter::{FieldIs, Filter, HeaderIs, Span};
 pub use ids::{BatchId, BulkId, Claim, IdSource, JobId, Reservation, Tokens};
 pub use invalid::Invalid;
 pub use names::{GroupName, JobKey, QueueName, QueuePattern, SemaphoreName, WorkerName, WorkerVersion};
-pub use next::{Ended, Mark, PROOF_MS};
+pub use next::{Ended, Mark, PROOF_MS, proven_by_absence_until};
 pub use payload::Payload;
 pub use record::{Failure, Job, Meta, NewJob, Origin, TrailStep};
 pub use route::{Child, Stage};

@@ -4,9 +4,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::receipt::RETAIN_MS;
 use super::state::{Verb, Visible};
 use super::transition::Outcome;
-use super::{Claim, JobId, Timestamp, Tokens};
+use super::{Claim, JobId, Meta, Timestamp, Tokens};
 
 /// What the claims begin with that were made for the settle of one delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,16 +16,19 @@ pub struct Mark(Box<str>);
 /// How long the rest of such a claim is behind the letter that says how the settle ended.
 const REST_LEN: usize = 8;
 
-/// How long the reservation of a commit must last at least, in milliseconds, so that the next jobs are claimed while it is carried out.
-/// For as long only who holds that reservation ends the job, so that its absence proves the commit.
+/// For how long a commit must be proven by the absence of its job at least, in milliseconds, so that the next jobs are claimed while it is
+/// carried out.
 pub const PROOF_MS: u64 = 10_000;
+/// How long before they end a proof must not count on the reservation, nor on receipts, in milliseconds.
+const MARGINS_MS: (u64, u64) = (1000, 60_000);
 
 /// How long the time is with which that rest begins where a claim was made beside a commit: 24 bits in base64.
 const SECONDS_LEN: usize = 4;
 /// The seconds after which that time begins again: half a year.
 const SECONDS: u32 = 1 << 24;
-/// How far that time may lie ahead of the claim's own, in seconds: it is the latest that the clock may show, and the claim's the earliest.
-const AHEAD_S: u32 = 60;
+/// How far that time may lie ahead of the claim's own, in seconds: as far as a receipt is kept, and some, since one is the latest that the
+/// clock may show, and the other the earliest.
+const AHEAD_S: u32 = RETAIN_MS as u32 / 1000 + 60;
 
 fn seconds_of(time: Timestamp) -> u32 {
     u32::try_from(time.millis().div_euclid(1000).rem_euclid(i64::from(SECONDS))).unwrap_or_default()
@@ -35,8 +39,8 @@ fn seconds_of(time: Timestamp) -> u32 {
 pub enum Ended {
     /// The job is done.
     Done,
-    /// The commit was sent together with the claim: neither proves the other. The job's absence proves the commit until [`PROOF_MS`] after
-    /// [`Mark::checked_at`].
+    /// The commit was sent together with the claim: neither proves the other. The job's absence proves the commit until
+    /// [`Mark::proven_until`].
     Sent,
     /// It was removed.
     Removed,
@@ -49,9 +53,16 @@ pub enum Ended {
     },
 }
 
+/// Returns until when the absence of a job proves that the holder of its delivery has committed it: its reservation has certainly not run
+/// out, and what else may have ended it early has left a receipt, which is still kept.
+pub fn proven_by_absence_until(meta: &Meta) -> Option<Timestamp> {
+    let reserved = meta.reserved_until?.minus_ms(MARGINS_MS.0);
+    Some(reserved.min(meta.started_at?.plus_ms(RETAIN_MS).minus_ms(MARGINS_MS.1)))
+}
+
 const LETTERS: [(Ended, char); 8] = [
     (Ended::Done, 'd'),
-    (Ended::Sent, 'p'),
+    (Ended::Sent, 'q'),
     (Ended::Removed, 'x'),
     (Ended::Returned(Visible::Ready), 'r'),
     (Ended::Returned(Visible::Scheduled), 's'),
@@ -104,18 +115,18 @@ impl Mark {
         Claim::from_stored(&format!("{}{letter}{rest}", self.0))
     }
 
-    /// Returns a fresh claim for what is taken while a commit is carried out whose reservation was found to last long enough at this time.
-    pub fn claim_beside(&self, checked_at: Timestamp) -> Claim {
+    /// Returns a fresh claim for what is taken while a commit is carried out that the absence of its job proves until this time.
+    pub fn claim_beside(&self, until: Timestamp) -> Claim {
         let claim = self.claim(Ended::Sent);
         let (begin, random) = claim.as_str().split_at(Self::LEN + 1);
-        let [_, seconds @ ..] = seconds_of(checked_at).to_be_bytes();
+        let [_, seconds @ ..] = seconds_of(until).to_be_bytes();
         let random = random.get(..REST_LEN - SECONDS_LEN).unwrap_or_default();
         Claim::from_stored(&format!("{begin}{}{random}", URL_SAFE_NO_PAD.encode(seconds)))
     }
 
-    /// Returns the time at which the reservation was found to last long enough that was settled beside this claim, which won something at
-    /// `claimed_at`: rounded down to a second, so that a proof by it ends early.
-    pub fn checked_at(&self, claim: &Claim, claimed_at: Timestamp) -> Option<Timestamp> {
+    /// Returns the time until which the absence of the job proves the commit beside this claim, which won something at `claimed_at`: rounded
+    /// down to a second, so that a proof by it ends early.
+    pub fn proven_until(&self, claim: &Claim, claimed_at: Timestamp) -> Option<Timestamp> {
         let rest = claim.as_str().strip_prefix(&*self.0)?.get(1..=SECONDS_LEN)?;
         let [high, middle, low] = <[u8; 3]>::try_from(URL_SAFE_NO_PAD.decode(rest).ok()?).ok()?;
         let seconds = u32::from_be_bytes([0, high, middle, low]);
@@ -159,19 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_beside_a_commit_says_when_the_reservation_was_looked_at() {
+    fn a_claim_beside_a_commit_says_until_when_that_is_proven() {
         let mark = Tokens::new(&[1; 32]).mark(&Claim::random(), &"a".parse().unwrap(), Verb::Commit);
         let begins_again = i64::from(SECONDS) * 1000 * 106;
-        for checked in [0, 1_795_000_000_999, begins_again - 1, begins_again] {
-            let claim = mark.claim_beside(Timestamp::from_millis(checked));
+        for until in [0, 1_795_000_000_999, begins_again - 1, begins_again] {
+            let claim = mark.claim_beside(Timestamp::from_millis(until));
             assert_eq!(claim.as_str().len(), Claim::random().as_str().len());
             assert_eq!(mark.ended(&claim), Some(Ended::Sent));
-            assert_ne!(claim, mark.claim_beside(Timestamp::from_millis(checked)));
-            for later in [-59_000, 0, 1, 1_001, 86_400_000] {
-                let found = mark.checked_at(&claim, Timestamp::from_millis(checked + later));
-                assert_eq!(found, Some(Timestamp::from_millis(checked / 1000 * 1000)), "{checked} {later}");
+            assert_ne!(claim, mark.claim_beside(Timestamp::from_millis(until)));
+            for later in [-659_000, -59_000, 0, 1, 1_001, 86_400_000] {
+                let found = mark.proven_until(&claim, Timestamp::from_millis(until + later));
+                assert_eq!(found, Some(Timestamp::from_millis(until / 1000 * 1000)), "{until} {later}");
             }
         }
-        assert_eq!(mark.checked_at(&Claim::random(), Timestamp::default()), None);
+        assert_eq!(mark.proven_until(&Claim::random(), Timestamp::default()), None);
     }
 }

@@ -230,7 +230,7 @@ impl Queues {
         if !push.is_empty() || self.is_draining() || !next.ask.room.is_left() {
             return None;
         }
-        let (from, checked_at) = self.0.store.ends_alone(id, claim.as_ref()?)?;
+        let (from, until) = self.0.store.ends_alone(id, claim.as_ref()?)?;
         let mut ask = next.ask.clone();
         if !next.names_queues {
             if !next.within.has(&from) {
@@ -238,7 +238,7 @@ impl Queues {
             }
             ask.queues = vec![QueuePattern::One(from)];
         }
-        Some((ask, mark.claim_beside(checked_at)))
+        Some((ask, mark.claim_beside(until)))
     }
 
     /// Settles, and meanwhile claims once, without waiting. What is claimed is given back unless the job is done then.
@@ -330,12 +330,12 @@ impl Queues {
             let (Some(mark), Some(claim)) = (mark, claim) else { continue };
             let ended_by = |job: &Job| Some((mark.ended(job.meta.claim.as_ref()?)?, job.meta.clone()));
             let Some((ended, meta)) = jobs.iter().find_map(ended_by) else { continue };
-            let checked_at = || mark.checked_at(meta.claim.as_ref()?, meta.started_at?);
+            let until = || mark.proven_until(meta.claim.as_ref()?, meta.started_at?);
             let proven = match ended {
                 // A job that is there is not done: a primary that was lost may have taken its end with it.
                 Ended::Sent | Ended::Done if !*gone => Ok(false),
-                Ended::Sent => match checked_at() {
-                    Some(checked_at) => self.0.store.prove_commit(id, claim, checked_at).await,
+                Ended::Sent => match until() {
+                    Some(until) => self.0.store.prove_commit(id, claim, until).await,
                     None => Ok(false),
                 },
                 _ => Ok(true),

@@ -238,9 +238,9 @@ pub trait Jobs: Send + Sync {
         Taken::nothing(self.apply(changes, rules).await, takes.len())
     }
 
-    /// Returns whether a commit by this claim has certainly taken effect that was sent after this time, when its reservation had
-    /// [`PROOF_MS`](crate::job::PROOF_MS) left. A store that never says [`ends_alone`](super::Store::ends_alone) is not asked.
-    async fn prove_commit(&self, _id: &JobId, _claim: &Claim, _checked_at: Timestamp) -> Result<bool> {
+    /// Returns whether a commit by this claim has certainly taken effect that was sent: the job is not there, which proves it until this time
+    /// ([`proven_by_absence_until`](crate::job::proven_by_absence_until)). A store that never says [`ends_alone`](super::Store::ends_alone) is not asked.
+    async fn prove_commit(&self, _id: &JobId, _claim: &Claim, _until: Timestamp) -> Result<bool> {
         Ok(false)
     }
 

@@ -266,7 +266,7 @@ metered! {
         marked(marks: &[Mark]) -> Result<Vec<Job>>;
         apply(changes: Vec<Change>, rules: &Rules) -> Vec<Result<Applied, Denied>>, each changes;
         apply_and_take(changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken, each changes;
-        prove_commit(id: &JobId, claim: &Claim, checked_at: Timestamp) -> Result<bool>;
+        prove_commit(id: &JobId, claim: &Claim, until: Timestamp) -> Result<bool>;
         overdue(limit: usize) -> Result<Overdue>;
         upcoming(limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
         get(ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;

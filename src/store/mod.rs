@@ -252,7 +252,7 @@ pub trait Store:
     fn now(&self) -> Result<Timestamp>;
 
     /// Returns the queue of a reserved job that is remembered, if a commit by this claim that pushes nothing ends it and changes nothing
-    /// else, and its reservation has [`PROOF_MS`](crate::job::PROOF_MS) left, and the time at which that was so: then the next jobs may be
+    /// else, and the time until which the absence of the job proves it, at least [`PROOF_MS`](crate::job::PROOF_MS) ahead: then the next jobs may be
     /// claimed while it is carried out. Only of a store that gains something by that.
     fn ends_alone(&self, _id: &JobId, _claim: &Claim) -> Option<(QueueName, Timestamp)> {
         None

@@ -99,8 +99,8 @@ impl Jobs for Mongo {
         applied
     }
 
-    async fn prove_commit(&self, id: &JobId, claim: &Claim, checked_at: Timestamp) -> Result<bool> {
-        self.connection.within(next::prove_commit(self, id, claim, checked_at)).await
+    async fn prove_commit(&self, id: &JobId, claim: &Claim, until: Timestamp) -> Result<bool> {
+        self.connection.within(next::prove_commit(self, id, claim, until)).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {

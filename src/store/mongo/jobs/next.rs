@@ -1,13 +1,13 @@
 //! Commits whose next jobs are claimed while they are carried out: which those are, and what proves them afterwards.
 //!
 //! Both commands wait for the journal of a majority, so that one after the other takes twice as long. Sent at once, either may be
-//! carried out without the other. The claim therefore proves nothing of the commit, but says when the reservation was found to have
-//! [`PROOF_MS`] left. Until they are over the job is ended by its holder only, or by what leaves a receipt, so that its absence
-//! proves the commit. The claim itself may be carried out much later: it waits for other claims. An extend by which the holder shortens its own reservation, at another server, is not considered.
+//! carried out without the other. The claim therefore proves nothing of the commit, but says until when the absence of the job does: while
+//! its reservation lasts it is ended by its holder only, or by what leaves a receipt. An extend by which the holder shortens its own
+//! reservation, at another server, is not considered.
 
 use mongodb::bson::doc;
 
-use crate::job::{Claim, JobId, PROOF_MS, QueueName, Timestamp};
+use crate::job::{Claim, JobId, PROOF_MS, QueueName, Timestamp, proven_by_absence_until};
 use crate::store::Result;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -18,18 +18,19 @@ use crate::store::mongo::jobs::receipts;
 pub fn ends_alone(mongo: &Mongo, id: &JobId, claim: &Claim) -> Option<(QueueName, Timestamp)> {
     let latest = mongo.moment().ok()?.at_most;
     mongo.delivered.of(id, claim, |meta| {
-        let lasts = meta.reserved_until.is_some_and(|until| until >= latest.plus_ms(PROOF_MS));
+        let until = proven_by_absence_until(meta)?;
+        let lasts = until >= latest.plus_ms(PROOF_MS);
         let is_alone = meta.route.is_empty()
             && meta.batch.is_none()
             && meta.group.is_none()
             && meta.semaphores.is_empty()
             && !meta.cancel_requested;
-        (lasts && is_alone).then(|| (meta.queue.clone(), latest))
+        (lasts && is_alone).then(|| (meta.queue.clone(), until))
     })
 }
 
 /// See [`Jobs::prove_commit`](crate::store::Jobs::prove_commit).
-pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, checked_at: Timestamp) -> Result<bool> {
+pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, until: Timestamp) -> Result<bool> {
     let jobs = mongo.collection(JOBS).await?;
     let job = jobs.find_one(doc! { "_id": id.as_str() }).projection(doc! { "_id": 1 });
     if job.await.map_err(fault)?.is_some() || receipts::find(mongo, id, claim).await?.is_some() {
@@ -38,5 +39,5 @@ pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, checked_at: 
     // Asked after the reads: what they found was so before this moment, whatever the clocks have done since it was asked last.
     mongo.hello().await?;
     let latest = mongo.moment()?.at_most;
-    Ok(latest < checked_at.plus_ms(PROOF_MS))
+    Ok(latest < until)
 }
