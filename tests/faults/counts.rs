@@ -19,24 +19,33 @@ async fn reconciler(server: &Server) -> Value {
 pub async fn counts_are_right_soon_after_a_slow_store(place: &Place) {
     let proxy = Proxy::before(&place.url).await;
     let far = Server::start_with(&proxy.url(&place.url), PROMPT).await;
-    push_many(&far, "work", 50, json!({})).await;
+    let mut all = Vec::new();
+    // A machine that is busy for a while is given another try.
+    while all.iter().all(|took| *took >= Duration::from_secs(5)) {
+        assert!(all.len() < 5, "{all:?}");
+        all.push(right_after(&proxy, &far, &format!("work-{}", all.len())).await);
+    }
+    println!("right after {all:?}");
+}
+
+/// Returns how long it takes from when the store is well.
+async fn right_after(proxy: &Proxy, far: &Server, queue: &str) -> Duration {
+    push_many(far, queue, 50, json!({})).await;
     proxy.slow(Duration::from_millis(120));
     until("a slow step has been made", || async {
-        reconciler(&far).await["last_run_took_ms"].as_f64().is_some_and(|ms| ms > 700.0)
+        reconciler(far).await["last_run_took_ms"].as_f64().is_some_and(|ms| ms > 700.0)
     })
     .await;
     let answer = proxy.next("insert", "jobs", Fault::SwallowReply);
-    let (status, _) = far.post("/v1/queues/work/jobs", json!({"payload": 1})).await;
+    let (status, _) = far.post(&format!("/v1/queues/{queue}/jobs"), json!({"payload": 1})).await;
     assert_eq!(status, 503);
     drop(answer);
     proxy.slow(Duration::ZERO);
     let since = Instant::now();
     until_within(Duration::from_secs(100), "the counts are right", || async {
-        let (_, stats) = far.get("/v1/queues/work/stats").await;
+        let (_, stats) = far.get(&format!("/v1/queues/{queue}/stats")).await;
         stats["counts"]["ready"] == json!(51)
     })
     .await;
-    println!("right after {:?}", since.elapsed());
-    // About 3 s; a rest as long as that of before took more than 90.
-    assert!(since.elapsed() < Duration::from_secs(30), "right only after {:?}", since.elapsed());
+    since.elapsed()
 }

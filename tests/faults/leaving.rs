@@ -29,13 +29,13 @@ pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
         }
     };
     tokio::join!(load, asking);
-    let mut slow = Vec::new();
+    let mut all = Vec::new();
     for n in 0..40 {
         push(&server, json!({"payload": n})).await;
-        let (_, took) = repeat(&server, &format!("k{n}"), wait.clone()).await;
-        slow.extend((took > SOON).then_some((n, took)));
+        all.push(repeat(&server, &format!("k{n}"), wait.clone()).await.1);
     }
-    assert!(slow.is_empty(), "{} of 40 repeats: {slow:?}", slow.len());
+    all.sort_unstable();
+    assert!(all[20] < Duration::from_secs(1) && all[39] < SOON, "{all:?}");
 }
 
 /// The repeat goes to whoever is there afterwards.

@@ -15,7 +15,7 @@ use crate::common::server::{PATIENCE, Place, Server, until};
 pub const LONG_MS: u64 = 600_000;
 /// For how long the calls of tests wait that must end before: what leaves them pending does so for this long and ten seconds more.
 pub const WAIT_MS: u64 = 50_000;
-/// What "within a second" means on a machine that is busy: `queue/once.rs` asserts the second itself.
+/// What "within a second" means for one call on a machine that is busy. Of many, half must keep the second itself.
 pub const SOON: Duration = Duration::from_secs(30);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);
