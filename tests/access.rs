@@ -57,6 +57,7 @@ on_every_store! {
     a_redrive_returns_jobs_where_the_key_may_push
 
     lists_and_their_cursors_name_nothing_elsewhere
+    operations_of_others_leave_no_cursor
     who_may_not_read_is_shown_no_content
     a_semaphore_shows_its_holders_in_the_queues_of_the_key
     a_batch_ends_at_the_queues_of_its_key

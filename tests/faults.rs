@@ -54,7 +54,7 @@ on_one_store! { mongo:
     waiting_repeats_end_when_the_server_drains
     a_claim_beside_a_commit_that_never_arrived_proves_nothing
     a_commit_and_the_claim_beside_it_are_found_by_a_repeat
-    a_repeat_that_proves_nothing_gives_the_next_job_back
+    a_repeat_that_proves_nothing_leaves_the_next_job_alone
     what_a_repeat_in_time_has_handed_out_stays_with_its_client
     a_claim_whose_answer_was_lost_has_one_holder
     a_claim_whose_server_stood_still_has_one_holder

@@ -256,6 +256,7 @@ mod bytes {
         clients_that_leave_at_once_leave_nothing_behind
         unfinished_bodies_share_the_memory
         half_heads_take_little_memory
+        bodies_of_many_small_values_take_little_memory
         slow_readers_keep_nobody_from_working
         full_memory_stops_neither_work_nor_operators
         unread_responses_share_the_memory

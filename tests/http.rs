@@ -62,6 +62,7 @@ use http::{
 on_every_store! {
     what_is_no_word_names_the_words
     an_operation_is_not_begun_by_mistake
+    a_key_that_is_there_twice_is_refused
     a_call_without_parameters_refuses_them
     a_first_key_does_not_lock_its_maker_out
     a_wrong_state_says_what_is_needed
@@ -88,6 +89,11 @@ on_every_store! {
     what_is_wrong_with_a_filter_is_named
     each_action_does_what_it_says
     a_dry_run_changes_nothing
+    a_repeat_finds_its_operation_among_many
+    a_whole_group_is_deleted_by_its_states
+    a_delete_whose_jobs_are_gone_is_not_refused
+    a_replay_leaves_out_what_needs_a_semaphore_that_is_gone
+    a_pop_that_waits_keeps_no_job_from_a_reserve
     a_sample_says_what_it_has_looked_at_and_what_to_expect
     a_replay_into_a_full_queue_goes_on_later
     an_operation_is_stopped

@@ -340,7 +340,7 @@ fn grant(state: &AppState, route: Option<&str>, request: &Request) -> Result<Gra
         return Err(Problem::new(Code::StoreUnavailable, detail));
     }
     let narrowings = state.queues.narrowings(); // before: what changes from here on is noticed
-    let (caller, session_ends) = authenticate(&state.access, &state.queues, request.headers())?;
+    let (caller, session_ends) = authenticate(&state.access, &state.queues, request)?;
     if let (Some(None), Some(route)) = (need, route) {
         return Err(undeclared(route, request.method()));
     }
@@ -382,10 +382,12 @@ pub fn unsupported(path: &str, method: &Method) -> Problem {
 fn authenticate(
     access: &Options,
     queues: &Queues,
-    headers: &HeaderMap,
+    request: &Request,
 ) -> Result<(Caller, Option<Timestamp>), Problem> {
+    let headers = request.headers();
     let Some(text) = bearer(headers)? else {
-        if let Some((caller, ends)) = session::caller(access, queues, headers)? {
+        let is_encrypted = Context::of(request.extensions()).is_some_and(|context| context.is_encrypted);
+        if let Some((caller, ends)) = session::caller(access, queues, headers, is_encrypted)? {
             return Ok((caller, Some(ends)));
         }
         let detail = "a key is required: send it in the header Authorization, as Bearer KEY";

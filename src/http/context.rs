@@ -19,6 +19,8 @@ pub struct Context {
     pub wire: Option<Arc<Wire>>,
     /// The client that a trusted proxy names.
     pub client: Option<IpAddr>,
+    /// Whether the client came by TLS, behind a trusted proxy by what that says.
+    pub is_encrypted: bool,
     /// Why the request is refused before it is routed.
     pub refusal: Option<Refusal>,
     /// Whether the connection is one beyond `limits.connections`.

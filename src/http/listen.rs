@@ -290,16 +290,18 @@ impl Marks {
             .as_ref()
             .map(|Proxy { address, peers }| (peers, peers.client(request.headers()).unwrap_or(*address)));
         let share = client.map(|(peers, address)| peers.enter(address));
+        let Self { is_encrypted, address, .. } = *self;
+        let peer = Peer { address, is_proxy: self.behind_proxy.is_some(), is_encrypted };
         if request.uri().path() == "/v1/session" {
-            let Self { is_encrypted, address, .. } = *self;
-            let peer = Peer { address, is_proxy: self.behind_proxy.is_some(), is_encrypted };
             let source = Source::new(peer, client.map(|(_, address)| address), request.headers());
             request.extensions_mut().insert(source);
         }
+        let is_encrypted = peer.came_by_tls(request.headers());
         let refused = wire.next_request();
         request.extensions_mut().insert(Context {
             wire: Some(wire.clone()),
             client: client.map(|(_, address)| address),
+            is_encrypted,
             refusal: if matches!(share, Some(None)) { Some(TOO_MANY) } else { refused },
             is_spare: self.is_spare,
             ..Context::default()

@@ -14,6 +14,7 @@ pub mod frequent;
 pub mod json;
 pub mod keyed;
 pub mod listen;
+pub mod merge_patch;
 pub mod openapi;
 pub mod origin;
 pub mod params;

@@ -5,6 +5,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::problem::{Code, Problem};
 use crate::job::Invalid;
 
+/// The longest text of which it is looked up which words a field takes, in bytes.
+const PROBED_MAX: usize = 64 << 10;
+
 /// Why a text is not a valid request.
 #[derive(Debug)]
 pub enum BodyError {
@@ -96,9 +99,11 @@ fn of_another_kind<T: DeserializeOwned>(text: &str, pointer: String, message: &s
     if message.contains("hex escape") {
         return Invalid::new(pointer, "must be Unicode text: it has half of a surrogate pair");
     }
-    // What is left is something else in place of a word. Which words there are, it says of a word that is none of them.
+    // What is left is something else in place of a word. Which words there are, it says of a word that is none of them. As values a large text
+    // would take some forty times its size.
     let words = || {
-        let mut probe: serde_json::Value = serde_json::from_str(text).ok()?;
+        let small = Some(text).filter(|text| text.len() <= PROBED_MAX)?;
+        let mut probe: serde_json::Value = serde_json::from_str(small).ok()?;
         *probe.pointer_mut(&pointer)? = serde_json::Value::String(String::new());
         let (at, error) = read_with_path::<T>(&probe.to_string()).err()?;
         let message = message_of_words(&error)?;

@@ -56,12 +56,19 @@ pub struct Peer {
     pub is_encrypted: bool,
 }
 
+impl Peer {
+    /// Returns whether the client came by TLS: of a trusted proxy, what it says.
+    pub fn came_by_tls(self, headers: &HeaderMap) -> bool {
+        if self.is_proxy { is_https(headers) } else { self.is_encrypted }
+    }
+}
+
 impl Source {
     /// Returns the source of a request of this peer, which may be a proxy for `client`.
     pub fn new(connection: Peer, client: Option<IpAddr>, headers: &HeaderMap) -> Self {
-        let Peer { address, is_proxy, is_encrypted } = connection;
+        let Peer { address, is_proxy, .. } = connection;
         let address = address.to_canonical();
-        let is_encrypted = if is_proxy { is_https(headers) } else { is_encrypted };
+        let is_encrypted = connection.came_by_tls(headers);
         let is_private = is_encrypted || (!is_proxy && address.is_loopback());
         Self { client: client.map_or(address, |client| client.to_canonical()), is_private, is_encrypted }
     }
@@ -160,9 +167,12 @@ pub fn caller(
     access: &Options,
     queues: &Queues,
     headers: &HeaderMap,
+    is_encrypted: bool,
 ) -> Result<Option<(Caller, Timestamp)>, Problem> {
+    // The plain one may come from another host of the domain, which must not choose whose session this is.
     for name in [COOKIE, PLAIN_COOKIE] {
-        if let Some(session) = value(headers, name)
+        if (name == COOKIE || !is_encrypted)
+            && let Some(session) = value(headers, name)
             && let Some(found) = of_session(access, queues, name, session)?
         {
             return Ok(Some(found));

@@ -171,15 +171,29 @@ impl BulkIntent {
         self.within.clone().map_or_else(Reach::default, Reach::of)
     }
 
+    /// Returns the states that are meant, if not all are: what is tried again of itself was not asked for.
+    fn states(&self) -> Vec<Visible> {
+        match self.filter.states() {
+            states if states.is_empty() && self.action == BulkAction::Retry => {
+                vec![Visible::Scheduled, Visible::Dead]
+            }
+            states => states,
+        }
+    }
+
     /// Whether the action concerned the job in the state that it had when the operation began, and its time is meant: when it ended, or
     /// was pushed where it has not. What is found in the state that is asked for, and came to it since, is known by its `run_at` (it was
     /// revived or replaced then, or was not due) or by its `came_at` (it was reserved or blocked).
     fn is_meant(&self, job: &Meta, began: Timestamp) -> bool {
         let time = Span { from: self.filter.from, before: self.filter.before };
         let at = if job.state.is_unfinished() { Some(job.created_at) } else { job.finished_at };
-        let (was, states) = (job.visible(began), self.filter.states());
+        let (was, states) = (job.visible(began), self.states());
+        // One that was blocked then, which is meant as well.
+        let was_unblocked =
+            states.contains(&Visible::Blocked) && was == Visible::Ready && !was_held_since(job, began);
+        let has_come = is_since(job.came_at, began) && !was_unblocked;
         self.action.concerns(was)
-            && (states.is_empty() || (states.contains(&was) && !is_since(job.came_at, began)))
+            && (states.is_empty() || (states.contains(&was) && !has_come))
             && !was_held(job, began)
             && !(self.action == BulkAction::Delete && was_held_since(job, began))
             && (time.is_all() || at.is_some_and(|at| time.has(at)))

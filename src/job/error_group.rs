@@ -178,7 +178,7 @@ fn next(text: &str, before: Option<char>) -> (String, usize) {
     // What ends a sentence is no part of its last word.
     let word = text[..length].trim_end_matches(['.', ':', '-', '@']);
     if word.is_empty() {
-        return (first.to_string(), first.len_utf8());
+        return (text[..length].to_owned(), length); // at once: thousands of dots are not looked at again for each of them
     }
     (of_word(word), word.len())
 }
@@ -197,7 +197,8 @@ fn quoted(text: &str, first: char, before: Option<char>) -> Option<usize> {
         _ => return None,
     };
     let inner = &text[first.len_utf8()..];
-    let end = inner.find(closing).filter(|end| *end <= QUOTED_MAX)?;
+    let mut near = inner.char_indices().take_while(|(at, _)| *at <= QUOTED_MAX);
+    let (end, _) = near.find(|(_, c)| *c == closing)?;
     let after = inner[end + closing.len_utf8()..].chars().next();
     let is_closed = closing != '\'' || !after.is_some_and(char::is_alphanumeric);
     is_closed.then_some(first.len_utf8() + end + closing.len_utf8())

@@ -55,7 +55,7 @@ impl<'de> DeserializeSeed<'de> for Value {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Payload, D::Error> {
         if self.is_second {
-            return Err(D::Error::custom("must be given once: there is a header of this name before it"));
+            return Err(D::Error::custom("must be given once: there is one of this name before it"));
         }
         Payload::deserialize(from)
     }

@@ -30,6 +30,9 @@ pub enum PayloadError {
     /// The text is not JSON.
     #[error("is not valid JSON")]
     Malformed,
+    /// Its objects are open within each other more than 131,072 deep.
+    #[error("has objects that are nested too deeply")]
+    TooDeep,
     /// An object has the same key twice, so that readers would disagree about its value.
     #[error("has the key {0:?} twice in one object")]
     DuplicateKey(String),
@@ -135,11 +138,20 @@ impl Keys {
     }
 }
 
+/// What is open where a text is being read.
+enum Open {
+    /// So many arrays, each directly within the one before: a text of brackets must not take many times its size.
+    Arrays(usize),
+    Object(Keys),
+}
+
+/// Objects may be open within each other up to this depth, arrays to any.
+const DEPTH_MAX: usize = 1 << 17;
+
 /// Copies grammatical JSON in canonical form. Iterative, so that depth costs heap and not stack.
 struct Canonical {
     out: String,
-    /// One entry for each open object (`Some`) or array (`None`).
-    open: Vec<Option<Keys>>,
+    open: Vec<Open>,
 }
 
 impl Canonical {
@@ -159,12 +171,20 @@ impl Canonical {
                 }
                 other => {
                     match other {
-                        b'{' => self.open.push(Some(Keys::Few(Vec::new()))),
-                        b'[' => self.open.push(None),
-                        b'}' | b']' => drop(self.open.pop()),
+                        b'{' if self.open.len() >= DEPTH_MAX => return Err(PayloadError::TooDeep),
+                        b'{' => self.open.push(Open::Object(Keys::Few(Vec::new()))),
+                        b'[' => match self.open.last_mut() {
+                            Some(Open::Arrays(arrays)) => *arrays += 1,
+                            _ => self.open.push(Open::Arrays(1)),
+                        },
+                        b'}' | b']' => match self.open.last_mut() {
+                            Some(Open::Arrays(arrays @ 2..)) => *arrays -= 1,
+                            _ => drop(self.open.pop()),
+                        },
                         _ => {}
                     }
-                    key_next = matches!(other, b'{' | b',') && matches!(self.open.last(), Some(Some(_)));
+                    key_next =
+                        matches!(other, b'{' | b',') && matches!(self.open.last(), Some(Open::Object(_)));
                     self.out.push(char::from(other));
                     at += 1;
                 }
@@ -181,7 +201,7 @@ impl Canonical {
             Cow::Borrowed(inner)
         };
         if is_key
-            && let Some(Some(keys)) = self.open.last_mut()
+            && let Some(Open::Object(keys)) = self.open.last_mut()
             && !keys.insert(&value)
         {
             return Err(PayloadError::DuplicateKey(value.into_owned()));
@@ -258,5 +278,8 @@ mod tests {
         let deep = "[".repeat(200_000) + &"]".repeat(200_000);
         assert_eq!(canonical(&deep), deep);
         assert_eq!(serde_json::to_string(&Payload::parse(&deep).unwrap()).unwrap(), deep);
+        let objects = |depth: usize| format!("{}1{}", "[[{\"a\":".repeat(depth), "}]]".repeat(depth));
+        assert_eq!(canonical(&objects(DEPTH_MAX / 2)), objects(DEPTH_MAX / 2));
+        assert_eq!(Payload::parse(&objects(DEPTH_MAX)), Err(PayloadError::TooDeep));
     }
 }

@@ -244,7 +244,14 @@ impl Queues {
         }
     }
 
-    /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use are left
+    /// Returns those of the jobs whose semaphores are all there: a copy of another one would wait for ever.
+    async fn with_semaphores(&self, mut jobs: Vec<Job>) -> Result<Vec<Job>> {
+        let unknown = self.unknown_among(jobs.iter().flat_map(|job| &job.meta.semaphores)).await?;
+        jobs.retain(|job| job.meta.semaphores.iter().all(|name| !unknown.contains(name)));
+        Ok(jobs)
+    }
+
+    /// Pushes copies of finished jobs: new ids, no keys; history stays. Jobs with a semaphore that the caller may not use, or that is not there, are left
     /// out. Keys are as in [`redrive`](Self::redrive).
     pub async fn replay(
         &self,
@@ -281,7 +288,10 @@ impl Queues {
                     let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
                     call.looked += jobs.len();
                     let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?.max(began));
-                    let originals = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
+                    let meant =
+                        jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job)).collect();
+                    let originals = self.with_semaphores(meant).await;
+                    let originals = originals.map_err(|error| error.after(call.affected))?.into_iter();
                     let copies = originals.map(|job| self.copy(job, now)).collect();
                     let done = along(call.row(), self.copy_step(own.as_ref(), copies, next)).await;
                     done.map_err(|error| error.after(call.affected))?

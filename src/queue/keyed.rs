@@ -405,6 +405,12 @@ impl Queues {
         self.begun_by(&step_key(key, 1), id) // there is room: see `id_once`
     }
 
+    /// Returns the id that the first call has used, if this is a repeat of one that has stored an operation.
+    pub(super) async fn used_id(&self, key: &CallKey) -> Result<Option<BulkId>> {
+        let id = self.recalled(&step_key(key, 1)).await?;
+        Ok(id.map(|id| id.parse()).transpose().map_err(StoreError::internal)?)
+    }
+
     /// Returns what remembers that a step has stored an operation.
     pub(super) fn begun_by(&self, step: &CallKey, id: &BulkId) -> Result<BegunBy> {
         Ok(BegunBy { call: self.keyed_call(step)?, answer: id.to_string() })

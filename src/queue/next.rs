@@ -9,12 +9,15 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use tokio::sync::SemaphorePermit;
+
 use super::ask::Room;
 use super::delivery::Delivery;
 use super::once::TURN_WAIT;
 use super::reserve::{QUEUES_MAX, check_reserve};
 use super::settle::{Action, Settle, Settled};
 use super::{Error, Queues, ReserveAsk, Result};
+
 use crate::faults;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
@@ -189,18 +192,19 @@ impl Queues {
             .collect();
         if !doubtful.is_empty() {
             match self.taken_before(&doubtful, &next).await {
-                Ok(jobs) if jobs.is_empty() => {}
-                Ok(jobs) => {
+                Ok((jobs, _)) if jobs.is_empty() => {}
+                Ok((jobs, _turn)) => {
                     self.prove(&mut settled, &claims, &marks, &jobs).await;
-                    // Its response is that the reservation is lost: the jobs are for others, but for those that another repeat, which came
-                    // in time, has handed out.
+                    // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
+                    // told its client of them.
                     if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
-                        let not_handed_out =
-                            jobs.into_iter().filter(|job| !job.meta.is_handed_out()).collect();
-                        tokio::spawn(self.clone().give_back(not_handed_out, false));
                         return Ok((settled, Next::default()));
                     }
-                    return Ok((settled, Next { jobs, problem: None }));
+                    let next = match self.hand_out_again(jobs, &next).await {
+                        Ok(jobs) => Next { jobs, problem: None },
+                        Err(error) => Next { jobs: Vec::new(), problem: Some(error) },
+                    };
+                    return Ok((settled, next));
                 }
                 Err(error) => {
                     // What was not found by the store alone may have happened.
@@ -275,10 +279,11 @@ impl Queues {
         }
     }
 
-    /// Returns what earlier calls of these settles have taken and what is still held, and hands it out again.
-    async fn taken_before(&self, marks: &[&Mark], next: &NextAsk) -> Result<Vec<Job>> {
+    /// Returns what earlier calls of these settles have taken and what is still held, and the turn for it: any number of repeats may come at
+    /// once.
+    async fn taken_before(&self, marks: &[&Mark], next: &NextAsk) -> Result<(Vec<Job>, SemaphorePermit<'_>)> {
         let turn = tokio::time::timeout(TURN_WAIT, self.0.repeats.acquire()).await;
-        let turn = turn.map_err(|_| Error::Overloaded)?;
+        let turn = turn.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Overloaded)?;
         if !next.ask.room.is_left() {
             return Err(Error::NoRoom);
         }
@@ -286,9 +291,11 @@ impl Queues {
         let mut jobs = self.0.store.marked(&marks).await?;
         jobs.retain(|job| next.within.has(&job.meta.queue));
         faults::point("next.found").await;
-        if jobs.is_empty() {
-            return Ok(jobs);
-        }
+        Ok((jobs, turn))
+    }
+
+    /// Hands out again what is still held of these jobs, for another lease.
+    async fn hand_out_again(&self, jobs: Vec<Job>, next: &NextAsk) -> Result<Vec<Job>> {
         let rules = self.rules();
         let change = |job: &Job| {
             let claim = job.meta.claim.clone()?;
@@ -313,7 +320,6 @@ impl Queues {
                 Err(Denied::Store(error)) => return Err(error.into()),
             }
         }
-        drop(turn);
         Ok(held)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use serde_json::json;
 
 use super::audit::{Act, shown};
@@ -99,6 +100,12 @@ impl Queues {
         key: Option<&CallKey>,
     ) -> Result<Bulk> {
         let intent = new.into_intent(caller)?;
+        // What was begun before is found, also where no other one may begin now.
+        if let Some(key) = key
+            && let Some(id) = self.used_id(key).await?
+        {
+            return self.begun(id, caller).await;
+        }
         if let Some(why) = self.no_room_for(intent.action).await? {
             return Err(why);
         }
@@ -118,12 +125,16 @@ impl Queues {
             self.0.operations.notify_one();
             return Ok(operation);
         }
-        // One that is over and forgotten must not run again: many others have ended since, or the store was copied by `migrate`, which
-        // copies what calls were answered, but no operations.
-        match self.0.store.operation(&operation.id).await? {
+        self.begun(operation.id, caller).await
+    }
+
+    /// Returns an operation that an earlier call has begun. One that is over and forgotten must not run again: many others have ended since,
+    /// or the store was copied by `migrate`, which copies what calls were answered, but no operations.
+    async fn begun(&self, id: BulkId, caller: &Caller) -> Result<Bulk> {
+        match self.0.store.operation(&id).await? {
             Some(found) if is_seen_by(&found, caller) => Ok(found),
-            Some(_) => Err(Error::UnknownOperation(operation.id)),
-            None => Err(Error::OperationGone(operation.id)),
+            Some(_) => Err(Error::UnknownOperation(id)),
+            None => Err(Error::OperationGone(id)),
         }
     }
 
@@ -198,10 +209,12 @@ impl Queues {
         limit: usize,
         caller: &Caller,
     ) -> Result<Page<Bulk, BulkId>> {
-        let read = self.0.store.operations(before, limit.saturating_add(1)).await?;
-        let mut page = Page::cut(read, limit, |operation: &Bulk| operation.id.clone());
-        page.items.retain(|operation| is_seen_by(operation, caller));
-        Ok(page)
+        let store = &self.0.store;
+        let read = |before: Option<BulkId>, limit| {
+            async move { store.operations(before.as_ref(), limit).await }.boxed()
+        };
+        let shown = |operation: &Bulk| is_seen_by(operation, caller);
+        self.page(before, limit, |operation: &Bulk| operation.id.clone(), shown, read).await
     }
 
     /// Stops an operation: what was done by then stays. One that is over stays as it is.

@@ -18,7 +18,7 @@ use crate::job::semaphore::CAPACITY_MAX;
 use crate::job::transition::Outcome;
 use crate::job::{Invalid, JobSpec, QueueName, Reach, SemaphoreName, Timestamp};
 use crate::store::audit::along;
-use crate::store::{Applied, Holder, NEEDED_MAX, Named, Needed, Removal, SemaphoreView};
+use crate::store::{Applied, Holder, NEEDED_MAX, Named, Needed, Removal, SemaphoreView, StoreError};
 
 /// The most holders that are shown.
 pub const HOLDERS_MAX: usize = 1000;
@@ -100,7 +100,13 @@ impl Queues {
         along(row, self.0.store.save_semaphore(name, capacity)).await?;
         place.keep_all();
         self.offer([name.clone()]);
-        self.semaphore(name).await
+        match self.semaphore(name).await {
+            // "No such semaphore" would say that it was not set.
+            Err(Error::UnknownSemaphore(_)) => {
+                Err(StoreError::unavailable("the semaphore was set, and deleted before it was read").into())
+            }
+            found => found,
+        }
     }
 
     /// Removes a semaphore that no job needs, be it done ones, no schedule, and no callback of a batch. The error names some of those that
@@ -146,9 +152,17 @@ impl Queues {
     }
 
     /// Returns the semaphores of these jobs that do not exist. Reads each at most once a second.
-    pub(super) async fn unknown_semaphores(
+    pub(super) async fn unknown_semaphores<'a>(
         &self,
-        specs: impl Iterator<Item = &JobSpec>,
+        specs: impl Iterator<Item = &'a JobSpec>,
+    ) -> Result<HashSet<SemaphoreName>> {
+        self.unknown_among(specs.flat_map(|spec| &spec.semaphores)).await
+    }
+
+    /// The same of these names, which may be there several times.
+    pub(super) async fn unknown_among(
+        &self,
+        names: impl Iterator<Item = &SemaphoreName>,
     ) -> Result<HashSet<SemaphoreName>> {
         let now = Instant::now();
         let asked: BTreeSet<SemaphoreName> = {
@@ -156,7 +170,7 @@ impl Queues {
             let is_known = |name: &&SemaphoreName| {
                 known.get(*name).is_some_and(|seen| now.saturating_duration_since(*seen) < KNOWN)
             };
-            specs.flat_map(|spec| &spec.semaphores).filter(|name| !is_known(name)).cloned().collect()
+            names.filter(|name| !is_known(name)).cloned().collect()
         };
         if asked.is_empty() {
             return Ok(HashSet::new());

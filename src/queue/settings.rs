@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use super::configure::{Change, back_off};
 use super::reached::{self, ByName};
 use super::{Error, Page, Queues, Result};
+use crate::faults;
 use crate::job::{QueueName, QueueSettings, Reach, Rules, Tokens};
 use crate::store::{Named, SettingsSnapshot, StoreError};
 
@@ -222,15 +223,22 @@ impl Queues {
         precondition: &Precondition,
         force: bool,
     ) -> Result<()> {
+        let mut removed = 0;
         for attempt in 0..TRIES {
             back_off(attempt).await;
             let version = self.queue(name).await?.version;
             if !precondition.is_met(&version) {
-                return Err(Error::SettingsChanged(name.clone()));
+                // "Changed" would say that nothing was done.
+                return Err(match removed {
+                    0 => Error::SettingsChanged(name.clone()),
+                    _ => StoreError::unavailable("the settings were changed while the jobs were deleted")
+                        .after(removed)
+                        .into(),
+                });
             }
-            let mut removed = 0;
             if force {
-                removed = self.empty(name).await?;
+                removed += self.empty(name).await?;
+                faults::point("queue.emptied").await;
             } else if !self.0.store.find(&crate::store::Filter::all(name.clone()), None, 1).await?.is_empty()
             {
                 return Err(Error::QueueNotEmpty(name.clone()));

@@ -134,14 +134,20 @@ impl Waiters {
     fn deliver(&self, wake_up: &WakeUp, waiters: usize) -> usize {
         let mut register = lock(&self.register);
         for woken in 0..waiters {
-            let Some((number, waiter)) = register.first(&wake_up.queue) else {
+            let Some((number, waiter)) = register.first(&wake_up.queue, |_| true) else {
                 return woken;
             };
-            register.remove(number, &waiter.patterns);
-            *lock(&waiter.woken_for) = Some(wake_up.clone());
-            waiter.notify.notify_one();
+            register.wake(number, &waiter, wake_up);
         }
         waiters
+    }
+
+    /// Wakes the waiter that has waited longest of those that are no pops.
+    fn wake_reserve(&self, wake_up: &WakeUp) {
+        let mut register = lock(&self.register);
+        if let Some((number, waiter)) = register.first(&wake_up.queue, |waiter| !waiter.is_pop) {
+            register.wake(number, &waiter, wake_up);
+        }
     }
 
     /// Returns whether there is a waiter for this queue, here or on another server.
@@ -270,13 +276,20 @@ impl Register {
         }
     }
 
-    /// Returns the waiter that has waited longest for jobs of this queue.
-    fn first(&self, queue: &QueueName) -> Option<(u64, Arc<Waiter>)> {
-        let named = self.by_name.get(queue).and_then(BTreeMap::first_key_value);
+    /// Returns the waiter that has waited longest for jobs of this queue, of those that are meant.
+    fn first(&self, queue: &QueueName, is_meant: impl Fn(&Waiter) -> bool) -> Option<(u64, Arc<Waiter>)> {
+        let named = self.by_name.get(queue).and_then(|all| all.iter().find(|(_, waiter)| is_meant(waiter)));
         let matches = |waiter: &Waiter| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
-        let prefixed = self.by_prefix.iter().find(|(_, waiter)| matches(waiter));
+        let prefixed = self.by_prefix.iter().find(|(_, waiter)| is_meant(waiter) && matches(waiter));
         let (number, waiter) = named.into_iter().chain(prefixed).min_by_key(|(number, _)| **number)?;
         Some((*number, waiter.clone()))
+    }
+
+    /// Wakes a waiter, which leaves the register until it queries.
+    fn wake(&mut self, number: u64, waiter: &Waiter, wake_up: &WakeUp) {
+        self.remove(number, &waiter.patterns);
+        *lock(&waiter.woken_for) = Some(wake_up.clone());
+        waiter.notify.notify_one();
     }
 }
 
@@ -312,8 +325,11 @@ impl Ticket<'_> {
         let used = found.any(|queue| querying.as_ref().is_some_and(|wake_up| wake_up.queue == *queue));
         let done = if empty || used { querying.take() } else { None };
         drop(querying);
-        if let Some(wake_up) = done.filter(|wake_up| used && wake_up.more) {
-            self.waiters.deliver(&wake_up, PASSED_ON_TO);
+        match done {
+            Some(wake_up) if used && wake_up.more => drop(self.waiters.deliver(&wake_up, PASSED_ON_TO)),
+            // It may have passed over a job that a reserve takes.
+            Some(wake_up) if empty && self.waiter.is_pop => self.waiters.wake_reserve(&wake_up),
+            _ => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::picture::{Found, Item};
 use super::{ListedJob, ListedSchedule, Memo};
-use crate::job::{Base64, Batch, BatchResult, Job, Meta, OnFinished, Payload, Schedule};
+use crate::job::{Base64, Batch, BatchResult, Bulk, Job, Meta, OnFinished, Payload, Schedule};
 
 /// How many bytes end a page: the element that reaches it is the last one.
 pub const PAGE_BYTES: usize = 8 << 20;
@@ -75,6 +75,12 @@ impl Weight for Batch {
             .as_ref()
             .map_or(0, |job| spec_weight(&job.payload, job.payload_base64.as_ref()) + stages(job))
             + FIELDS
+    }
+}
+
+impl Weight for Bulk {
+    fn weight(&self) -> usize {
+        FIELDS
     }
 }
 

@@ -234,3 +234,18 @@ pub async fn a_spoiled_schedule_is_unknown_to_a_key_for_some_queues(place: &Plac
     assert_eq!(get(&server, &key, "/v1/schedules").await.1, json!({"schedules": []}));
     ok(&put(&server, ADMIN, "/v1/schedules/s", rule).await);
 }
+
+pub async fn operations_of_others_leave_no_cursor(place: &Place) {
+    let server = locked(place).await;
+    for _ in 0..3 {
+        let body = json!({"filter": {"queue": "theirs"}, "action": "delete"});
+        assert_eq!(post(&server, ADMIN, "/v1/operations", body).await.0, 202);
+    }
+    let key = key_for(&server, &["read", "operate"], &["mine"]).await;
+    assert_eq!(get(&server, &key, "/v1/operations?limit=1").await, (200, json!({"operations": []})));
+    let body = json!({"filter": {"queue": "mine"}, "action": "delete", "dry_run": true});
+    ok(&post(&server, &key, "/v1/operations", body.clone()).await);
+    // What it would find is for those who may read.
+    let blind = key_for(&server, &["operate"], &["mine"]).await;
+    forbidden(&post(&server, &blind, "/v1/operations", body).await);
+}

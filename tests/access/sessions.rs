@@ -123,6 +123,12 @@ pub async fn a_session_over_tls_has_a_cookie_that_no_other_host_can_set(place: &
     ok(&with_cookie(&server, &bare, Method::GET, "/v1/keys").await);
     let fixed = bare.strip_prefix("__Host-").unwrap();
     refused(&with_cookie(&server, fixed, Method::GET, "/v1/keys").await, 401, "unauthorized");
+    // Nor is the plain one that was given over plain HTTP a session over TLS: another host of the domain may have set it.
+    let plain = plain.split(';').next().unwrap();
+    ok(&with_cookie(&server, plain, Method::GET, "/v1/keys").await);
+    let call = server.http.get(format!("{}/v1/keys", server.base)).header("cookie", plain);
+    let call = secure.into_iter().fold(call, |call, (name, value)| call.header(name, value));
+    assert_eq!(call.send().await.unwrap().status(), 401);
     let both = format!("{fixed}; {bare}");
     ok(&with_cookie(&server, &both, Method::GET, "/v1/keys").await);
     let end = server.http.delete(format!("{}/v1/session", server.base)).send().await.unwrap();

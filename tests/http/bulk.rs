@@ -372,3 +372,26 @@ pub async fn a_replay_stops_at_a_full_queue(place: &Place) {
     assert_eq!(count(&server, "mail", "ready").await, 1);
     assert_eq!(count(&server, "mail", "done").await, 2);
 }
+
+/// A copy would wait for ever.
+pub async fn a_replay_leaves_out_what_needs_a_semaphore_that_is_gone(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
+    let semaphore = "/v1/semaphores/s";
+    assert_eq!(server.send(reqwest::Method::PUT, semaphore, Some(json!({"capacity": 1}))).await.0, 200);
+    for job in [json!({"payload": 1, "semaphores": ["s"]}), json!({"payload": 2})] {
+        server.push("mail", job).await;
+        let taken = take(&server, "mail").await;
+        assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+    }
+    assert_eq!(server.send(reqwest::Method::DELETE, semaphore, None).await.0, 200);
+    assert_eq!(affected(&server, "mail", "replay", json!({})).await, 1);
+    assert_eq!(take(&server, "mail").await["payload"], 2);
+    let body = json!({"filter": {"queue": "mail", "state": "done"}, "action": "replay"});
+    let (status, operation) = server.post("/v1/operations", body).await;
+    assert_eq!(status, 202, "{operation}");
+    let path = format!("/v1/operations/{}", id(&operation));
+    until("it is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
+    let now = server.get(&path).await.1;
+    assert_eq!((&now["affected"], &now["skipped"]), (&json!(1), &json!(1)), "{now}");
+}

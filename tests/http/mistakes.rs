@@ -151,3 +151,31 @@ pub async fn times_may_have_an_offset(place: &Place) {
         assert_eq!(server.get(&format!("/v1/series?metric=pushed&from={time}")).await.0, 200, "{time}");
     }
 }
+
+/// Readers would disagree about which of the two is meant.
+pub async fn a_key_that_is_there_twice_is_refused(place: &Place) {
+    let server = Server::start(&place.url).await;
+    server.push("q", json!({"payload": {"tenant": "b"}})).await;
+    configure(&server, "q", json!({})).await;
+    for (method, path, body) in [
+        ("PATCH", "/v1/queues/q", r#"{"paused":true,"paused":false}"#),
+        ("PATCH", "/v1/queues/q", r#"{"rate":{"limit":1,"limit":2,"per_ms":1000}}"#),
+        (
+            "POST",
+            "/v1/operations",
+            r#"{"filter":{"queue":"q","payload":{"tenant":"a","tenant":"b"}},"action":"delete"}"#,
+        ),
+        (
+            "POST",
+            "/v1/operations",
+            r#"{"filter":{"queue":"q","headers":{"tenant":"a","tenant":"b"}},"action":"delete"}"#,
+        ),
+    ] {
+        let reply = raw(&server, method, path, &[], body).await;
+        assert_eq!(reply.status, 422, "{path} {body}: {}", reply.text);
+    }
+    assert_eq!(server.get("/v1/operations").await.1["operations"], json!([]));
+    for body in ["[]", "1", "\"x\""] {
+        assert_eq!(raw(&server, "PATCH", "/v1/queues/q", &[], body).await.status, 422, "{body}");
+    }
+}

@@ -402,3 +402,35 @@ pub async fn a_sample_says_what_it_has_looked_at_and_what_to_expect(place: &Plac
     assert_eq!([&few["affected"], &few["scanned"]], [2, 50], "{few}");
     assert_eq!(few.get("matched"), None, "{few}");
 }
+
+/// A repeat finds what was begun, also where no other one may begin.
+pub async fn a_repeat_finds_its_operation_among_many(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let server =
+        Server::start_with(&place.url, &[("TAILBACK_FAULTS", points.path().to_str().unwrap())]).await;
+    kill(&server, "mail", 1).await;
+    std::fs::write(points.path().join("operation.chosen"), "pause").unwrap();
+    let body = json!({"filter": {"queue": "mail", "state": "dead"}, "action": "retry"});
+    for _ in 0..99 {
+        begin_one(&server, body.clone()).await;
+    }
+    let key = [("idempotency-key", "k")];
+    let first = raw(&server, "POST", "/v1/operations", &key, body.to_string()).await;
+    assert_eq!(first.status, 202, "{}", first.text);
+    refused(&server.post("/v1/operations", body.clone()).await, 429, "limit-reached");
+    let again = raw(&server, "POST", "/v1/operations", &key, body.to_string()).await;
+    assert_eq!((again.status, &again.json()["id"]), (202, &first.json()["id"]), "{}", again.text);
+    std::fs::write(points.path().join("operation.chosen.go"), "").unwrap();
+}
+
+/// The end of those before it makes the next one ready: it was blocked, which was asked for as well.
+pub async fn a_whole_group_is_deleted_by_its_states(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs: Vec<Value> = (0..150).map(|n| json!({"payload": n, "group": "g"})).collect();
+    let (status, pushed) = server.post("/v1/queues/mail/jobs/batch", json!({"jobs": jobs})).await;
+    assert_eq!(status, 200, "{pushed}");
+    let filter = json!({"queue": "mail", "states": ["ready", "blocked"]});
+    let id = begin_one(&server, json!({"filter": filter, "action": "delete"})).await;
+    let now = over(&server, &id).await;
+    assert_eq!((&now["affected"], &now["skipped"]), (&json!(150), &json!(0)), "{now}");
+}

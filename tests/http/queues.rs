@@ -406,3 +406,23 @@ pub async fn queues_are_deleted_by_prefix(place: &Place) {
     }
     assert_eq!((deleted, left().await), (3, vec!["other".to_owned(), "tmp".to_owned()]));
 }
+
+/// "The settings were changed" would say that nothing was done.
+pub async fn a_delete_whose_jobs_are_gone_is_not_refused(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let server =
+        Server::start_with(&place.url, &[("TAILBACK_FAULTS", points.path().to_str().unwrap())]).await;
+    configure(&server, "mail", json!({"lease_ms": 1000})).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let version = server.get("/v1/queues/mail").await.1["version"].as_str().unwrap().to_owned();
+    std::fs::write(points.path().join("queue.emptied"), "pause").unwrap();
+    let url = format!("{}/v1/queues/mail?force=true", server.base);
+    let call = server.http.delete(url).header("if-match", format!("\"{version}\"")).send();
+    let delete = tokio::spawn(async move { call.await.unwrap().status().as_u16() });
+    until("the jobs are gone", || async { points.path().join("queue.emptied.met").exists() }).await;
+    let change = Some(json!({"lease_ms": 2000}));
+    assert_eq!(server.send(reqwest::Method::PATCH, "/v1/queues/mail", change).await.0, 200);
+    std::fs::write(points.path().join("queue.emptied.go"), "").unwrap();
+    assert_eq!(delete.await.unwrap(), 503);
+    assert_eq!(server.get("/v1/queues/mail").await.1["lease_ms"], 2000);
+}

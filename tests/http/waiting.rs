@@ -211,3 +211,20 @@ pub async fn a_client_that_leaves_gets_nothing(place: &Place) {
     assert_eq!(answer["jobs"][0]["attempt"], 1, "it was never delivered to anybody else");
     assert!(since.elapsed() < WOKEN);
 }
+
+/// A pop passes over a job that needs a semaphore: its wake-up is for whoever takes it.
+pub async fn a_pop_that_waits_keeps_no_job_from_a_reserve(place: &Place) {
+    let server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    assert_eq!(
+        server.send(reqwest::Method::PUT, "/v1/semaphores/s", Some(json!({"capacity": 1}))).await.0,
+        200
+    );
+    let pop = begin(&server, "/v1/queues/mail/pop", &[], json!({"wait_ms": LONG_MS}));
+    until_looked(&server, 1).await;
+    let since = Instant::now();
+    let waiter = begin_reserve(&server, "mail");
+    until_looked(&server, 2).await;
+    let pushed = server.push("mail", json!({"payload": 1, "semaphores": ["s"]})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+    pop.abort();
+}

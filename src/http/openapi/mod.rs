@@ -30,7 +30,7 @@ use super::routes::{
         description = "A job queue server over HTTP/JSON.\n\nTimes are RFC 3339 in UTC with milliseconds; \
             durations are integers whose names end in `_ms`; ids and tokens are opaque. Unknown fields are \
             refused, and responses may get new fields, words and codes: ignore those that you do not know. Every error is a problem (RFC 9457) whose `code` is stable; one that is `retryable` may \
-            succeed later. After a 503 the outcome of the call is unknown. A call whose response was lost can \
+            succeed later. After a 503 other than `overloaded` the outcome of the call is unknown. A call whose response was lost can \
             always be retried; where it creates or takes something, with the same `Idempotency-Key`; only a key is made anew.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact(name = "The Tailback authors")

@@ -63,7 +63,7 @@ pub struct OperationView {
     /// The maximum number of jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
-    /// The id of the key that asked for it; empty while keys are not required.
+    /// The id of the key that asked for it, `admin` for the admin key; empty while keys are not required.
     by: String,
     /// When it was asked for.
     created_at: Timestamp,
@@ -197,7 +197,8 @@ pub struct OperationsPage {
 /// effect: one that is retried and dies again is not taken twice. In a group, jobs that become ready since the one before them was deleted
 /// are deleted as well. `GET` shows how far it is, `DELETE` stops it.
 ///
-/// Those that are over are kept for a week, the last 1000 of them. `move`, `redrive` and `replay` also need the scope `push`.
+/// Those that are over are kept for a week, the last 1000 of them. `move`, `redrive` and `replay` also need the scope `push`, and
+/// `dry_run` the scope `read`.
 #[utoipa::path(post, path = "/v1/operations", operation_id = "begin_operation", tag = "operations",
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the operation of the first one is returned, as it is by then")),
     request_body = OperationRequest,
@@ -224,6 +225,7 @@ pub async fn begin(
     to.iter().try_for_each(|to| by.need(Scope::Push, to))?;
     let new = NewBulk { filter, action, to, priority, limit, confirm };
     if dry_run {
+        by.scoped(Scope::Read)?;
         let sample = queues.sample_operation(new, &by.caller).await?;
         return Ok(Json(DryRunResponse::from(sample)).into_response());
     }

@@ -11,13 +11,14 @@ use super::view::{Deleted, QueueIdentity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::{Body, Whole};
 use crate::http::keyed::Keyed;
+use crate::http::merge_patch;
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
 use crate::http::parse::parse;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::names::NAME_RULE;
 use crate::job::settings::Lapsed;
 use crate::job::{
-    Backoff, BulkId, Invalid, QueueName, QueuePattern, QueueSettings, Scope, Timestamp, Visible,
+    Backoff, BulkId, Invalid, Payload, QueueName, QueuePattern, QueueSettings, Scope, Timestamp, Visible,
 };
 use crate::queue::{Affected, FinishedRange, QueueView, Queues, Swept};
 
@@ -201,8 +202,9 @@ pub async fn patch(
     by: Granted,
     InQueue(queue): InQueue,
     IfMatch(precondition): IfMatch,
-    Body(changes): Body<serde_json::Map<String, serde_json::Value>>,
+    Body(patch): Body<Payload>,
 ) -> ApiResult<Response> {
+    let changes = merge_patch::changes(&patch)?;
     // What is no name is refused when it is merged.
     let target = changes.get("dead_letter").and_then(|name| name.as_str()?.parse().ok());
     target.iter().try_for_each(|target| by.need(Scope::Push, target))?;
@@ -220,27 +222,8 @@ fn merged(
     }
     let unwritable = |error: serde_json::Error| Invalid::new("", error.to_string());
     let mut whole = serde_json::to_value(&settings).map_err(unwritable)?;
-    merge(&mut whole, changes);
+    merge_patch::apply(&mut whole, changes);
     parse(&whole.to_string()).map_err(|error| error.under(""))
-}
-
-/// Applies a JSON merge patch (RFC 7396, section 2).
-fn merge(target: &mut serde_json::Value, changes: &serde_json::Map<String, serde_json::Value>) {
-    if !target.is_object() {
-        *target = serde_json::Value::Object(serde_json::Map::new());
-    }
-    let Some(object) = target.as_object_mut() else {
-        return;
-    };
-    for (name, change) in changes {
-        match change {
-            serde_json::Value::Null => drop(object.shift_remove(name)),
-            serde_json::Value::Object(inner) => {
-                merge(object.entry(name.clone()).or_insert(serde_json::Value::Null), inner);
-            }
-            value => drop(object.insert(name.clone(), value.clone())),
-        }
-    }
 }
 
 /// Delete a queue

@@ -116,8 +116,8 @@ impl std::str::FromStr for Step {
 
 /// Get a figure of the past
 ///
-/// Of one queue, or of all queues together, on all servers, for up to a week. What happened is known within ten seconds on the server
-/// that did it, and within about that on others. The steps are as short as what is kept allows, and as long as is asked for: ten seconds for
+/// Of one queue, or of all queues together, on all servers, for up to a week. What happened is known at once on the server
+/// that did it, and within about ten seconds on others: of queues beyond the 500 busiest within about a minute. The steps are as short as what is kept allows, and as long as is asked for: ten seconds for
 /// an hour of the busiest queues and of all together, a minute for a day, ten minutes for a week: 1,450 points at most.
 /// With `step` as long as the time itself, percentiles are of all of it.
 #[utoipa::path(get, path = "/v1/series", operation_id = "get_series", tag = "operations",

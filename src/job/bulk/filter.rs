@@ -55,11 +55,19 @@ pub struct BulkFilter {
     #[schema(max_length = 512)]
     pub error_group: Option<String>,
     /// Only jobs whose payloads have these values, by the paths of their fields: `{"user.id": 42}`.
-    #[serde(default, skip_serializing_if = "Headers::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Headers::is_empty",
+        deserialize_with = "crate::job::headers::distinct"
+    )]
     #[schema(value_type = OperationConditions)]
     pub payload: Headers,
     /// Only jobs with these headers.
-    #[serde(default, skip_serializing_if = "Headers::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Headers::is_empty",
+        deserialize_with = "crate::job::headers::distinct"
+    )]
     #[schema(value_type = OperationConditions)]
     pub headers: Headers,
     /// Only jobs from this time on: by `finished_at` of done and dead jobs, else by `created_at`.

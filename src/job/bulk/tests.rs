@@ -136,3 +136,25 @@ fn of_several_states_each_is_meant() {
     assert!(is_meant(&Meta { state: State::Dead, finished_at: Some(at(20)), ..waits.clone() }));
     assert!(!is_meant(&Meta { state: State::Done, finished_at: Some(at(20)), ..waits }));
 }
+
+#[test]
+fn a_state_that_a_job_came_to_since_it_began_is_not_meant() {
+    let new = NewJob::new(
+        "A".parse().unwrap(),
+        "q".parse().unwrap(),
+        JobSpec::new(Payload::parse("1").unwrap()),
+        at(10),
+    );
+    let ready = new.into_job().meta;
+    let retry = intent(r#"{"filter":{},"action":"retry"}"#);
+    let put_off = Meta { run_at: at(90), came_at: Some(at(15)), ..ready.clone() };
+    assert!(retry.operation(&put_off, at(20)).is_some());
+    let put_off_since = Meta { came_at: Some(at(20)), ..put_off };
+    assert!(retry.operation(&put_off_since, at(20)).is_none(), "it was ready then, or reserved");
+    assert!(retry.operation(&ready, at(20)).is_none(), "only what is dead or scheduled is retried");
+    let unblocked = Meta { came_at: Some(at(20)), ..ready };
+    for (states, is_meant) in [("[\"ready\"]", false), ("[\"ready\",\"blocked\"]", true)] {
+        let purge = intent(&format!(r#"{{"filter":{{"states":{states}}},"action":"delete"}}"#));
+        assert_eq!(purge.operation(&unblocked, at(20)).is_some(), is_meant, "{states}");
+    }
+}

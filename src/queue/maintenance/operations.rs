@@ -4,7 +4,7 @@
 //! A server takes an operation by writing itself into the record, with a lease that each step renews. Where it dies, another one takes the
 //! operation over once the lease has run out. Where it only stood still, its next step finds another revision, and does nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -191,7 +191,8 @@ impl Maintenance {
     async fn do_step(&self, operation: &mut Bulk, next: Bulk, found: Found) -> Result<Stepped> {
         let now = self.queues.now()?;
         let last = found.jobs.last().map(listed_id).cloned();
-        let Chosen { effect, mut base, picked } = self.choose(self.leased(next, now), found.jobs, now)?;
+        let Chosen { effect, mut base, picked } =
+            self.choose(self.leased(next, now), found.jobs, now).await?;
         if base.cursor.after == last {
             // What was looked at behind the last of them is not looked at again.
             base.cursor.was_over |= found.stopped_at.is_none();
@@ -217,7 +218,12 @@ impl Maintenance {
     }
 
     /// Chooses what is to be done with jobs that were found, up to the limit of the operation.
-    fn choose(&self, mut base: Bulk, jobs: Vec<ListedJob>, now: Timestamp) -> Result<Chosen> {
+    async fn choose(&self, mut base: Bulk, jobs: Vec<ListedJob>, now: Timestamp) -> Result<Chosen> {
+        let needed = jobs.iter().flatten().flat_map(|job| &job.meta.semaphores);
+        let unknown = match base.intent.action {
+            BulkAction::Replay => self.queues.unknown_among(needed).await?,
+            _ => HashSet::new(),
+        };
         let (began, left) = (base.began(), usize::try_from(base.left()).unwrap_or(usize::MAX));
         let (mut changes, mut copies, mut picked) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
@@ -243,7 +249,13 @@ impl Maintenance {
                     }
                 }
                 Ok(job) if base.intent.action == BulkAction::Replay => {
-                    if base.intent.copies(&job, began) {
+                    if !base.intent.copies(&job, began) {
+                        continue;
+                    }
+                    if let Some(name) = job.meta.semaphores.iter().find(|name| unknown.contains(*name)) {
+                        base.skipped += 1;
+                        base.note(format!("job {id} needs the semaphore {name}, which is not there"));
+                    } else {
                         copies.push(self.queues.copy(job, now));
                         picked.push(pick);
                     }

@@ -20,7 +20,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 use mongodb::{Collection, Database};
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::faults;
 use crate::job::{Filter, Meta};
@@ -38,8 +38,8 @@ use crate::store::{Result, StoreError, chain};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// When what could not be built is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// When a build that has not ended is asked for again, which joins it: the connection to the one who replies may be dead.
-const BUILD_AGAIN: Duration = Duration::from_secs(600);
+/// How long behind its limit a build is asked for again that has not been heard of: the connection to the one who replies may be dead.
+const BUILD_AGAIN: Duration = Duration::from_secs(60);
 /// How long a drop waits for transactions that hold `jobs`; everything else waits behind it.
 const DROP_WAITS_MS: i32 = 1000;
 /// How long a build may take at first, for a collection without jobs and for each job: many times what it should.
@@ -195,8 +195,7 @@ impl Indexes {
     }
 
     async fn build(self, rare: Rare, done: oneshot::Sender<Result<()>>) {
-        let asked = tokio::time::timeout(BUILD_AGAIN, self.ensure(rare)).await;
-        let built = asked.unwrap_or_else(|_| Err(StoreError::unavailable("the build goes on")));
+        let built = self.ensure(rare).await;
         if let Err(error) = &built {
             let index = rare.name();
             tracing::warn!(
@@ -285,7 +284,10 @@ async fn build(database: &Database, rare: Rare, jobs: u64) -> Result<()> {
             "createIndexes": JOBS, "indexes": [migrate::index(rare.name())?], "commitQuorum": "majority",
             "maxTimeMS": i32::try_from(limit.as_millis()).unwrap_or(i32::MAX),
         };
-        match migrate::attempt(database, command).await {
+        let Ok(built) = timeout(limit + BUILD_AGAIN, migrate::attempt(database, command)).await else {
+            continue;
+        };
+        match built {
             Err(error) if code(&error).is_some_and(|code| BUILD_ENDED.contains(&code)) => {
                 tracing::info!(index = rare.name(), %error, "the build of an index took too long, and is tried again");
             }

@@ -11,7 +11,7 @@ use crate::job::{Claim, JobId, PROOF_MS, QueueName, Timestamp, proven_by_absence
 use crate::store::Result;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::fault;
+use crate::store::mongo::client::{barrier, fault};
 use crate::store::mongo::jobs::receipts;
 
 /// See [`Store::ends_alone`](crate::store::Store::ends_alone).
@@ -31,11 +31,13 @@ pub fn ends_alone(mongo: &Mongo, id: &JobId, claim: &Claim) -> Option<(QueueName
 
 /// See [`Jobs::prove_commit`](crate::store::Jobs::prove_commit).
 pub async fn prove_commit(mongo: &Mongo, id: &JobId, claim: &Claim, until: Timestamp) -> Result<bool> {
+    let since = mongo.connection.term();
     let jobs = mongo.collection(JOBS).await?;
     let job = jobs.find_one(doc! { "_id": id.as_str() }).projection(doc! { "_id": 1 });
     if job.await.map_err(fault)?.is_some() || receipts::find(mongo, id, claim).await?.is_some() {
         return Ok(false);
     }
+    barrier(&mongo.connection, since).await?;
     // Asked after the reads: what they found was so before this moment, whatever the clocks have done since it was asked last.
     mongo.hello().await?;
     let latest = mongo.moment()?.at_most;

@@ -162,8 +162,8 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
     statement(UNBLOCK, read, vec![doc! { "$set": set }])
 }
 
-/// Returns the statements that bury a document that cannot be read, and so has no `rev` to go by: one of them does at most. `failure`
-/// is noted with it. A job that waits for those before it in its line leaves its place: dead, it would else be taken for the first.
+/// Returns the statements that bury a document that cannot be read: one of them does at most. A mend or a claim gives it another
+/// `rev`, or one where it has none that is a number. `failure` is noted with it. A job that waits for those before it in its line leaves its place: dead, it would else be taken for the first.
 pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Result<Vec<RawDocumentBuf>> {
     let mut set = doc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
     let mut push = Document::new();
@@ -179,6 +179,11 @@ pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Resu
     let statement = |waits_for: Option<Document>, leaves: bool| -> Result<RawDocumentBuf> {
         let mut guard = job.by_id()?;
         guard.append(cstr!("state"), transition.from.as_str());
+        match job.get("rev") {
+            Some(Bson::Int64(rev)) => guard.append(cstr!("rev"), *rev),
+            Some(Bson::Int32(rev)) => guard.append(cstr!("rev"), *rev),
+            _ => guard.append(cstr!("rev"), rawdoc! { "$not": { "$type": ["int", "long"] } }),
+        }
         if let Some(waits_for) = waits_for {
             guard.append(
                 cstr!("waits_for"),
