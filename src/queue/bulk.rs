@@ -288,9 +288,8 @@ impl Queues {
                     let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
                     call.looked += jobs.len();
                     let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?.max(began));
-                    let meant =
-                        jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job)).collect();
-                    let originals = self.with_semaphores(meant).await;
+                    let meant = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
+                    let originals = self.with_semaphores(meant.collect()).await;
                     let originals = originals.map_err(|error| error.after(call.affected))?.into_iter();
                     let copies = originals.map(|job| self.copy(job, now)).collect();
                     let done = along(call.row(), self.copy_step(own.as_ref(), copies, next)).await;

@@ -196,7 +196,7 @@ impl Queues {
                 Ok((jobs, _turn)) => {
                     self.prove(&mut settled, &claims, &marks, &jobs).await;
                     // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
-                    // told its client of them.
+                    // handed them to its client.
                     if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
                         return Ok((settled, Next::default()));
                     }

@@ -30,7 +30,9 @@ fn expected(bytes: &[u8], verdict: Verdict, name: &str) -> Option<u16> {
     let expected = match &parsed {
         Ok(Ok(_)) => None,
         Err(_) | Ok(Err(PayloadError::Malformed)) => Some(400),
-        Ok(Err(PayloadError::DuplicateKey(_) | PayloadError::LoneSurrogate)) => Some(422),
+        Ok(Err(PayloadError::DuplicateKey(_) | PayloadError::LoneSurrogate | PayloadError::TooDeep)) => {
+            Some(422)
+        }
     };
     match verdict {
         Verdict::Refuse => assert_eq!(expected, Some(400), "{name}"),
