@@ -32,13 +32,15 @@ fn plain(history: &History) -> impl Iterator<Item = Plain> {
         let id = call.outcome.answer().filter(|_| is_plain)?["id"].as_str()?;
         let about: Vec<usize> = (0..calls.len()).filter(|n| is_about(&calls[*n], id)).collect();
         let [reserve, commit] = about[..] else { return None };
+        // It may have been delivered as the next job of another one: then the first of these is another call.
+        let is_delivered = jobs_of(&calls[reserve]).any(|job| job["id"] == id);
         let is_done = calls[commit].verb == Verb::Commit && calls[commit].outcome.answer().is_some();
         let has_key = calls[reserve].key.is_some();
         let has_room = calls[commit].invoked_us > calls[reserve].completed_us + 100;
         // A response may have come after its lease was over: then nobody held the job.
         let lease_us = 1000 * calls[reserve].body["lease_ms"].as_u64().unwrap_or(30_000);
         let is_held = calls[reserve].completed_us + 100 < calls[reserve].invoked_us + lease_us;
-        (is_done && !has_key && has_room && is_held).then(|| Plain {
+        (is_delivered && is_done && !has_key && has_room && is_held).then(|| Plain {
             id: id.to_owned(),
             push,
             reserve,
