@@ -78,6 +78,11 @@ impl Cause {
         }
     }
 
+    /// Returns whether the response of its call has the job.
+    fn shows_its_job(self) -> bool {
+        matches!(self, Self::Retry | Self::Redrive | Self::Run | Self::TakeBack)
+    }
+
     /// Returns whether it makes jobs deliverable that were held before anyone waited.
     fn needs_held(self) -> bool {
         matches!(
@@ -282,7 +287,11 @@ impl Waker {
             Cause::Resume => self.queue("resume"),
             _ => self.settle_held()?,
         };
-        send(&mut self.caller, call).await?;
+        match send(&mut self.caller, call).await {
+            // The job left before it was read, so that the response was 503; the retry did not find it.
+            Err(error) if self.cause.shows_its_job() && error.to_string().contains("unknown-job") => {}
+            sent => sent?,
+        }
         Ok(if self.cause == Cause::Lapse { start + LATER } else { start })
     }
 
