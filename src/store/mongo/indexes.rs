@@ -284,7 +284,8 @@ async fn build(database: &Database, rare: Rare, jobs: u64) -> Result<()> {
             "createIndexes": JOBS, "indexes": [migrate::index(rare.name())?], "commitQuorum": "majority",
             "maxTimeMS": i32::try_from(limit.as_millis()).unwrap_or(i32::MAX),
         };
-        let Ok(built) = timeout(limit + BUILD_AGAIN, migrate::attempt(database, command)).await else {
+        let Ok(built) = timeout(limit.saturating_add(BUILD_AGAIN), migrate::attempt(database, command)).await
+        else {
             continue;
         };
         match built {
