@@ -41,6 +41,7 @@ on_every_store! {
     a_rate_goes_on_when_its_time_has_passed
     a_key_has_so_many_requests_in_flight
     an_unread_page_is_in_flight
+    unread_jobs_are_in_flight
     the_limits_of_a_key_last
 
     a_push_stays_in_the_queues_of_its_key

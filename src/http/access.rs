@@ -7,13 +7,11 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
-use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use http_body_util::BodyExt as _;
 
 use super::act::{Act, actor, may_be_act};
 use super::context::Context;
@@ -267,12 +265,16 @@ pub async fn guarded<F: Future<Output = Response>>(
             let may_act = is_of_operator || may_be_act(&request, route);
             let actor = may_act.then(|| actor(&request, &granted));
             let mut act = actor.clone().filter(|_| is_of_operator).map(|actor| Act::new(&request, actor));
-            let response = match actor {
+            let mut response = match actor {
                 Some(actor) => queue::acting(actor, run(request)).await,
                 None => run(request).await,
             };
             act.iter_mut().for_each(|act| act.status = Some(response.status()));
-            until_read(response, permit)
+            // It is in flight until its client has read it, which is seen where it is sent.
+            permit
+                .into_iter()
+                .for_each(|permit| drop(response.extensions_mut().insert(InFlight(Arc::new(permit)))));
+            response
         }
         Err(problem) => problem.into_response(),
     }
@@ -302,18 +304,9 @@ fn admit(queues: &Queues, caller: &Caller) -> Result<Option<Permit>, Problem> {
     }
 }
 
-/// Counts a request whose response is written in pieces as in flight until its client has read it.
-fn until_read(response: Response, permit: Option<Permit>) -> Response {
-    let Some(permit) = permit.filter(|_| response.body().size_hint().exact().is_none()) else {
-        return response;
-    };
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _in_flight = &permit;
-            frame
-        }))
-    })
-}
+/// The place of a request among those of its key that are in flight; given back with the last copy.
+#[derive(Clone)]
+pub struct InFlight(#[expect(dead_code, reason = "held")] Arc<Permit>);
 
 /// Returns what the request may do, if it may use its route.
 fn grant(state: &AppState, route: Option<&str>, request: &Request) -> Result<Grant, Problem> {

@@ -7,8 +7,9 @@
 //!   beyond it is not counted against requests: clients that read slowly must not keep others from pushing and committing.
 //! - While responses take all of their part, clients must read quickly ([`Budget::pace`]).
 
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -18,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::problem::{Code, Problem};
 use crate::queue::{NO_ROOM, Room};
+use crate::store::hold::Hold;
 
 /// Up to this a body, or a response, is small.
 pub const SMALL: usize = 64 << 10;
@@ -93,17 +95,22 @@ struct HeldByBody {
     shared: Arc<Shared>,
     bytes: usize,
     working: usize,
-    _turn: Option<OwnedSemaphorePermit>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for HeldByBody {
     fn drop(&mut self) {
-        self.shared.working.fetch_sub(self.working, Ordering::AcqRel);
-        self.shared.bodies.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.give_back();
     }
 }
 
 impl HeldByBody {
+    fn give_back(&mut self) {
+        self.shared.working.fetch_sub(mem::take(&mut self.working), Ordering::AcqRel);
+        self.shared.bodies.fetch_sub(mem::take(&mut self.bytes), Ordering::AcqRel);
+        self.turn = None;
+    }
+
     /// Takes more, if there is room for it.
     fn grow(&mut self, more: usize) -> Result<(), Problem> {
         let limit = match self.bytes + more > SMALL {
@@ -196,14 +203,21 @@ impl Budget {
 
     /// Returns an account for the body of a request.
     pub fn account(&self) -> Arc<Account> {
-        let held = HeldByBody { shared: self.0.clone(), bytes: 0, working: 0, _turn: None };
+        let held = HeldByBody { shared: self.0.clone(), bytes: 0, working: 0, turn: None };
         Arc::new(Account(Mutex::new(held)))
     }
 
     /// Makes a large response count until its client has read it. One that is not to be lost counts although there is no
-    /// room for it.
-    pub async fn count(&self, response: Response, is_to_be_lost: bool) -> Response {
-        let size = response.body().size_hint().exact().unwrap_or(0);
+    /// room for it. `in_flight` is kept as long, and as long as one is written in pieces.
+    pub async fn count<T: Send + Sync + 'static>(
+        &self,
+        response: Response,
+        is_to_be_lost: bool,
+        in_flight: Option<T>,
+    ) -> Response {
+        let Some(size) = response.body().size_hint().exact() else {
+            return until_written(response, in_flight);
+        };
         let Some(size) = usize::try_from(size).ok().filter(|size| *size > SMALL) else { return response };
         let held = match is_to_be_lost {
             true => self.take(size),
@@ -216,20 +230,33 @@ impl Budget {
         let (head, body) = response.into_parts();
         // A body of known size is in memory, so that this does not wait.
         let body = match body.collect().await {
-            Ok(whole) => Body::from(Bytes::from_owner(Counted { bytes: whole.to_bytes(), _held: held })),
+            Ok(whole) => {
+                Body::from(Bytes::from_owner(Counted { bytes: whole.to_bytes(), _held: (held, in_flight) }))
+            }
             Err(error) => Body::from_stream(futures::stream::once(async { Err::<Bytes, _>(error) })),
         };
         Response::from_parts(head, body)
     }
 }
 
-/// Bytes that count for as long as they are in memory.
-struct Counted {
-    bytes: Bytes,
-    _held: Held,
+/// Keeps this until a response is written whose pieces are not known yet.
+fn until_written<T: Send + Sync + 'static>(response: Response, kept: Option<T>) -> Response {
+    let Some(kept) = kept else { return response };
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _kept = &kept;
+            frame
+        }))
+    })
 }
 
-impl AsRef<[u8]> for Counted {
+/// Bytes that count for as long as they are in memory.
+struct Counted<T> {
+    bytes: Bytes,
+    _held: T,
+}
+
+impl<T> AsRef<[u8]> for Counted<T> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -238,9 +265,19 @@ impl AsRef<[u8]> for Counted {
 /// What one request takes, until its response is known and the work for it is over.
 pub struct Account(Mutex<HeldByBody>);
 
+impl Hold for Account {
+    fn release(&self) {
+        self.held().give_back();
+    }
+}
+
 impl Account {
+    fn held(&self) -> MutexGuard<'_, HeldByBody> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn grow(&self, more: usize) -> Result<(), Problem> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).grow(more)
+        self.held().grow(more)
     }
 
     /// Takes what has come of the body.
@@ -253,12 +290,12 @@ impl Account {
         if bytes < LARGE {
             return self.grow(bytes * (FACTOR - 1));
         }
-        let turns = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).shared.turns.clone();
+        let turns = self.held().shared.turns.clone();
         let late = || Problem::new(Code::Overloaded, "too many large requests are waiting; nothing was done");
         let turn = tokio::time::timeout(TURN_WAIT, turns.acquire_owned()).await;
         let turn = turn.ok().and_then(Result::ok).ok_or_else(late)?;
-        let mut held = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        held._turn = Some(turn);
+        let mut held = self.held();
+        held.turn = Some(turn);
         held.working = bytes * (FACTOR - 1);
         held.shared.working.fetch_add(held.working, Ordering::AcqRel);
         let more = held.working;
@@ -321,8 +358,11 @@ mod tests {
         let fourth = budget.account();
         let mut waits = Box::pin(fourth.work(LARGE));
         assert!(futures::poll!(&mut waits).is_pending(), "two are worked on");
-        drop(account);
+        account.release();
         waits.await.unwrap();
+        assert_eq!(budget.used(), LARGE * (2 * (FACTOR - 1)) + (LARGE - 1) * (FACTOR - 1));
+        drop(account);
+        assert_eq!(budget.used(), LARGE * (2 * (FACTOR - 1)) + (LARGE - 1) * (FACTOR - 1), "given back once");
     }
 
     #[tokio::test]
@@ -353,15 +393,15 @@ mod tests {
     async fn a_large_response_counts_until_it_is_dropped() {
         let budget = Budget::new(1 << 20);
         let response = |size: usize| Response::new(Body::from(vec![0_u8; size]));
-        let counted = budget.count(response(SMALL + 1), true).await;
+        let counted = budget.count(response(SMALL + 1), true, None::<()>).await;
         let bytes = counted.into_body().collect().await.unwrap().to_bytes();
         assert_eq!((bytes.len(), budget.used()), (SMALL + 1, SMALL + 1));
         drop(bytes);
         assert_eq!(budget.used(), 0);
-        assert_eq!(budget.count(response(2 << 20), true).await.status(), 503);
-        let kept = budget.count(response(2 << 20), false).await;
+        assert_eq!(budget.count(response(2 << 20), true, None::<()>).await.status(), 503);
+        let kept = budget.count(response(2 << 20), false, None::<()>).await;
         assert_eq!((kept.status().as_u16(), budget.used()), (200, 2 << 20));
-        budget.count(response(SMALL), true).await;
+        budget.count(response(SMALL), true, None::<()>).await;
         assert_eq!(budget.used(), 2 << 20, "a small one does not count");
     }
 }

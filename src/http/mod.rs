@@ -239,7 +239,8 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     }
     drop(account);
     let is_to_be_lost = method == "GET" && !is_operational(uri.path());
-    response = request_id::scope(id.clone(), budget.count(response, is_to_be_lost)).await;
+    let in_flight = response.extensions_mut().remove::<access::InFlight>();
+    response = request_id::scope(id.clone(), budget.count(response, is_to_be_lost, in_flight)).await;
     request_id::set_header(&id, &mut response);
     security::add(uri.path(), response.headers_mut());
     let matched = response.extensions_mut().remove::<MatchedPath>();

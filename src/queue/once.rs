@@ -15,6 +15,7 @@ use crate::faults;
 use crate::job::settings::LEASE_MAX_MS;
 use crate::job::transition::Operation;
 use crate::job::{Claim, Job, JobId, QueueName, State, Timestamp};
+use crate::store::hold;
 use crate::store::{self, Change, Denied, Opened, Request, StoreError};
 
 /// How much longer than its wait a request may run before it counts as dead, in milliseconds.
@@ -275,6 +276,7 @@ pub(super) const TURN_WAIT: Duration = Duration::from_secs(10);
 impl Queues {
     /// Runs the request, or returns what it won when it ran before.
     pub(super) async fn reserve_once(&self, ask: &ReserveAsk, key: &IdempotencyKey) -> Result<Vec<Job>> {
+        hold::release(); // it may wait for another run
         let mut place = Some(self.admit_request(&self.request(ask, key)?.id).await?);
         let patience = Instant::now() + Duration::from_millis(ask.wait_ms + GRACE_MS);
         let mut pause = Duration::from_millis(20);

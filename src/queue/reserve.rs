@@ -20,6 +20,7 @@ use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
+use crate::store::hold;
 use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
 use crate::telemetry::trace;
 
@@ -205,6 +206,7 @@ impl Queues {
         let place = if may_wait { self.0.waiting.try_acquire().ok() } else { None };
         let is_pop = matches!(purpose, Purpose::Pop | Purpose::PopOnce(_));
         let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues, is_pop));
+        hold::release(); // what came with the request is parsed, and a settle is done
         loop {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop

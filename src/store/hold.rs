@@ -4,13 +4,25 @@
 //! A call's own future carries it ([`holding`]). Whatever outlives that future takes a share ([`held`]) along with what it has
 //! to do: a spawned task ([`spawn`]), an item that waits for its round, a write that waits for the thread that writes.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-/// A share of what a call holds. It is given back with the last one.
-pub type Held = Arc<dyn Any + Send + Sync>;
+/// What a call holds. It is given back with the last share of it.
+pub trait Hold: Send + Sync {
+    /// Gives it back before.
+    fn release(&self);
+}
+
+/// A share of what a call holds.
+pub type Held = Arc<dyn Hold>;
+
+/// Work that is done for several calls at once.
+impl Hold for Vec<Held> {
+    fn release(&self) {
+        self.iter().for_each(|held| held.release());
+    }
+}
 
 tokio::task_local! {
     static HELD: Option<Held>;
@@ -26,6 +38,13 @@ pub fn held() -> Option<Held> {
     HELD.try_with(Clone::clone).ok().flatten()
 }
 
+/// Gives back what the current call holds: from here on it only waits, and has nothing large in memory.
+pub fn release() {
+    if let Some(held) = held() {
+        held.release();
+    }
+}
+
 /// Does work that goes on where its caller leaves.
 pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(holding(held(), work))
@@ -33,11 +52,30 @@ pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    #[derive(Default)]
+    struct Account(AtomicBool);
+
+    impl Hold for Account {
+        fn release(&self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_only_waits_holds_nothing() {
+        release(); // nothing is held
+        let account = Arc::new(Account::default());
+        holding(Some(account.clone()), async { release() }).await;
+        assert!(account.0.load(Ordering::Acquire));
+    }
 
     #[tokio::test]
     async fn what_goes_on_keeps_its_share() {
-        let account: Held = Arc::new(());
+        let account: Held = Arc::new(Account::default());
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let call = holding(Some(account.clone()), async {
             let work = spawn(async {

@@ -105,6 +105,23 @@ pub async fn an_unread_page_is_in_flight(place: &Place) {
     .await;
 }
 
+/// The same of one whose length is known: here the jobs of a keyed pop.
+pub async fn unread_jobs_are_in_flight(place: &Place) {
+    let server = locked(place).await;
+    let (_, key) =
+        make(&server, json!({"name": "a", "scopes": ["read", "consume"], "max_concurrent": 1})).await;
+    for _ in 0..12 {
+        push(&server, ADMIN, "q", json!({"payload": "x".repeat(1_000_000)})).await;
+    }
+    let pop = server.http.post(format!("{}/v1/queues/q/pop", server.base)).bearer_auth(&key);
+    let pop = pop.header("idempotency-key", "k").json(&json!({"count": 12}));
+    let unread = pop.send().await.unwrap();
+    assert!(unread.content_length().unwrap() > 8_000_000, "{:?}", unread.headers());
+    assert_eq!(tried(&server, &key).await.0, 429);
+    unread.bytes().await.unwrap();
+    until("it has been read", || async { tried(&server, &key).await.0 == 200 }).await;
+}
+
 pub async fn the_limits_of_a_key_last(place: &Place) {
     let mut server = locked(place).await;
     let asked = json!({"name": "a", "scopes": ["read"], "rate": {"limit": 1_000_000, "per_ms": 86_400_000}, "max_concurrent": 100_000});

@@ -4,6 +4,7 @@ use crate::http::json::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -372,12 +373,12 @@ pub async fn settle(
         return Err(Problem::field("", format!("has {total} jobs; at most 1000 can be settled together")));
     }
     let lists = [
-        ("commit", parse_each(&commit, |item: CommitItem| item.into_settle(&queues, &by)), &commit),
-        ("rollback", parse_each(&rollback, |item: RollbackItem| item.into_settle(&queues, &by)), &rollback),
-        ("extend", parse_each(&extend, |item: ExtendItem| item.into_settle(&queues, &by)), &extend),
-        ("move", parse_each(&moves, |item: MoveItem| item.into_settle(&queues, &by)), &moves),
+        list("commit", commit, |item: CommitItem| item.into_settle(&queues, &by)),
+        list("rollback", rollback, |item: RollbackItem| item.into_settle(&queues, &by)),
+        list("extend", extend, |item: ExtendItem| item.into_settle(&queues, &by)),
+        list("move", moves, |item: MoveItem| item.into_settle(&queues, &by)),
     ];
-    let pushed: usize = lists[0].1.1.iter().map(Settle::pushes).sum();
+    let pushed: usize = lists[0].3.iter().map(Settle::pushes).sum();
     if pushed > SETTLE_MAX {
         return Err(Problem::field(
             "/commit",
@@ -385,9 +386,9 @@ pub async fn settle(
         ));
     }
     let mut settles = Vec::with_capacity(total);
-    let lists = lists.map(|(name, (elements, valid), raw)| {
+    let lists = lists.map(|(name, ids, elements, valid)| {
         settles.extend(valid);
-        (name, elements, raw)
+        (name, ids, elements)
     });
     let (settled, next) = match next {
         None => (queues.settle(settles).await, None),
@@ -402,12 +403,12 @@ pub async fn settle(
         }
     };
     let mut settled = settled.into_iter();
-    let [commit, rollback, extend, moves] = lists.map(|(name, elements, raw)| {
-        let aligned = align(elements, settled.by_ref()).into_iter().zip(raw).enumerate();
+    let [commit, rollback, extend, moves] = lists.map(|(name, ids, elements)| {
+        let aligned = align(elements, settled.by_ref()).into_iter().zip(ids).enumerate();
         aligned
-            .map(|(n, (outcome, raw))| {
+            .map(|(n, (outcome, id))| {
                 let outcome = outcome.and_then(|outcome| outcome.map_err(|error| by.problem(error)));
-                result(outcome.map_err(|problem| problem.under(&format!("/{name}/{n}"))), raw)
+                result(outcome.map_err(|problem| problem.under(&format!("/{name}/{n}"))), id)
             })
             .collect()
     });
@@ -418,14 +419,33 @@ pub async fn settle(
     }
 }
 
-fn result(outcome: ApiResult<Settled>, raw: &RawValue) -> SettleResult {
+fn result(outcome: ApiResult<Settled>, id: Option<JobId>) -> SettleResult {
     match outcome {
         Ok(settled) => SettleResult { status: 200, settled: settled.into(), problem: None },
         Err(problem) => {
-            let settled = SettledView::unsettled(id_in(raw));
+            let settled = SettledView::unsettled(id);
             SettleResult { status: problem.status(), settled, problem: Some(problem) }
         }
     }
+}
+
+/// What is kept of a list while it is worked on: its name, the ids of its elements, which of them are valid, and those.
+type List = (&'static str, Vec<Option<JobId>>, Vec<Result<(), Problem>>, Vec<Settle>);
+
+/// Returns what is kept of a list. Its text, which may be long, is not: the call may wait for the next jobs.
+fn list<T: DeserializeOwned, E: Into<Problem>>(
+    name: &'static str,
+    raw: Vec<Box<RawValue>>,
+    convert: impl Fn(T) -> Result<Settle, E>,
+) -> List {
+    let (elements, valid) = parse_each(&raw, convert);
+    let mut settles = valid.iter();
+    let id = |(raw, element): (Box<RawValue>, &Result<(), Problem>)| match element {
+        Ok(()) => settles.next().map(|settle| settle.id.clone()),
+        Err(_) => id_in(&raw),
+    };
+    let ids = raw.into_iter().zip(&elements).map(id).collect();
+    (name, ids, elements, valid)
 }
 
 /// Returns the id in a rejected element, so that the response can name it.
